@@ -116,7 +116,7 @@ def _our_threads() -> set[str]:
     return {
         thread.name
         for thread in threading.enumerate()
-        if thread.name.startswith("kerasfeed-") and "-decode-" not in thread.name
+        if thread.name.startswith("kerasfeed-") and "-decode" not in thread.name
     }
 
 

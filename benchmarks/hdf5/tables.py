@@ -27,8 +27,8 @@ def _direct(file: str, count: str, repeated: bool = True) -> Any:
 
     def make(length: int, hides: tuple[str, ...]) -> Any:
         files, scenes = import_module("benchmarks.hdf5.files"), import_module("benchmarks.hdf5.scenes")
-        # Compressed scenes must not come from the cache; small rows do, in a dataset that fits, by default.
-        cache = "auto" if file == "ROW_FILE" else scenes.SMALL_CACHE_BYTES if repeated else scenes.CACHE_BYTES
+        # Compressed scenes must not come from the cache.
+        cache = scenes.SMALL_CACHE_BYTES if repeated else scenes.CACHE_BYTES
         length = length if repeated else None
         return scenes.DirectScenes(getattr(files, file), getattr(files, count), length, hides=hides, chunk_cache=cache)
 

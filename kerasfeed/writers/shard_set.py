@@ -7,9 +7,9 @@ and removed after the last, and one program at a time holds it locked.
 """
 
 import contextlib
+import glob
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -63,7 +63,8 @@ class WorkerOptions:
         sequence: The sequence.
         length: Its length.
         seed: As given.
-        count: Number of workers.
+        count: Number of workers; 0 is the calling thread.
+        worker_type: Their type.
 
     Raises:
         TypeError, ValueError: An argument is wrong: a feed, or no sequence, or an empty one.
@@ -76,14 +77,7 @@ class WorkerOptions:
         self.length = check_sequence(self.sequence, "writing")
         self.seed = check_integer("seed", seed, 0)
         self.count = check_workers(workers, worker_type)
-        self._type = worker_type_for(self.sequence, worker_type)
-
-    def pool(self, runner: ShardRunner, most: int, deferred_warnings: DeferredWarnings) -> Pool:
-        """A pool that holds `runner`, `most` of whose workers have something to do; for 0 the calling thread."""
-        count = min(self.count, most)
-        who = f"the writing of {class_name(runner.target)}"
-        options = PoolOptions(max(1, count), who, deferred_warnings=deferred_warnings)
-        return make_pool(runner, options, self._type if count else "inline")
+        self.worker_type = worker_type_for(self.sequence, worker_type)
 
 
 @dataclass(frozen=True)
@@ -161,7 +155,10 @@ def write_set(
 def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, DeferredWarnings]]:
     """A pool that can describe and write, at most `most` shards at a time, and what it has to tell the user."""
     deferred_warnings = DeferredWarnings()
-    pool = options.pool(ShardRunner(options.sequence, options.seed), most, deferred_warnings)
+    count, who = min(options.count, most), f"the writing of {class_name(options.sequence)}"
+    pool_options = PoolOptions(max(1, count), who, deferred_warnings=deferred_warnings)
+    runner = ShardRunner(options.sequence, options.seed)
+    pool = make_pool(runner, pool_options, options.worker_type if count else "inline")
     try:
         yield pool, deferred_warnings
     finally:
@@ -222,12 +219,8 @@ def _remove_parts_of(shards: Sequence[PlannedShard]) -> None:
 
 def remove_parts(path: Path) -> None:
     """Remove temporary files of `path`."""
-    for part in path.parent.glob(f".{_literal(path.name)}.*.part"):
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         part.unlink(missing_ok=True)
-
-
-def _literal(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 class Claim:

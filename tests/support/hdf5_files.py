@@ -139,8 +139,10 @@ PIPELINES: dict[str, Pipeline] = {
     "shuffle-gzip9-u1": Pipeline({"shuffle": True, "compression": 9}, "u1", "direct"),
     "lzf": Pipeline({"compression": "lzf"}, "f4", "direct with imagecodecs"),
     "shuffle-lzf": Pipeline({"compression": "lzf", "shuffle": True}, "i8", "direct with imagecodecs"),
-    "fletcher32": Pipeline({"fletcher32": True}, "f4", "direct"),
-    "shuffle-gzip-fletcher32": Pipeline({"fletcher32": True, "shuffle": True, "compression": 4}, "i4", "direct"),
+    "fletcher32": Pipeline({"fletcher32": True}, "f4", "direct with imagecodecs"),
+    "shuffle-gzip-fletcher32": Pipeline(
+        {"fletcher32": True, "shuffle": True, "compression": 4}, "i4", "direct with imagecodecs"
+    ),
     "scaleoffset": Pipeline({"scaleoffset": 0}, "i4", "h5py"),
     "scaleoffset-float": Pipeline({"scaleoffset": 2}, "f4", "h5py"),
     "scaleoffset-gzip": Pipeline({"scaleoffset": 0, "compression": 4}, "i4", "h5py"),

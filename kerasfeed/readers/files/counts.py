@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -222,37 +223,25 @@ def _count(
     pool = ThreadPoolExecutor(max(1, threads), "kerasfeed-count")
     try:
         with progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS) as advance:
-            for number in wanted:
-                running.append((number, pool.submit(count_one, paths[number])))
-                if len(running) == _AHEAD * threads:
-                    _note_result(*running.popleft(), paths, found, failures)
-                    advance(1)
-            while running:
-                _note_result(*running.popleft(), paths, found, failures)
+            left = iter(wanted)
+            while True:
+                for number in islice(left, _AHEAD * threads - len(running)):
+                    running.append((number, pool.submit(count_one, paths[number])))
+                if not running:
+                    return
+                number, future = running.popleft()
+                error = future.exception()
+                if error is None:
+                    found[number] = future.result()
+                elif failures is not None and issubclass(type(error), Exception):
+                    failures[number] = error
+                else:
+                    what = f"while the scenes of {paths[number]!r} were counted"
+                    note = f"kerasfeed: {what}; on_error='skip' leaves files out that cannot be read"
+                    raise noted(error, "reading a file raised ", note)
                 advance(1)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        found.update((number, future.result()) for number, future in running if _is_counted(future))
-
-
-def _is_counted(future: "Future[int]") -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
-
-
-def _note_result(
-    number: int,
-    future: "Future[int]",
-    paths: Sequence[Any],
-    found: dict[int, int],
-    failures: dict[int, BaseException] | None,
-) -> None:
-    error = future.exception()
-    if error is None:
-        found[number] = future.result()
-    elif failures is None or not issubclass(type(error), Exception):
-        note = (
-            f"while the scenes of {paths[number]!r} were counted; on_error='skip' leaves files out that cannot be read"
-        )
-        raise noted(error, "reading a file raised ", f"kerasfeed: {note}")
-    else:
-        failures[number] = error
+        for number, future in running:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                found[number] = future.result()

@@ -8,26 +8,92 @@ import math
 import threading
 import time
 import weakref
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from itertools import islice
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.hdf5 import decode_pool
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.decode_pool import share
 from kerasfeed.readers.hdf5.selection import Box
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import AxisPiece, Chunked, ChunkLocation, ChunkPart
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import ByteSource
+from kerasfeed.util.lru import Lru, PerProcess
+from kerasfeed.util.resources import cores
 
 _HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread pays: it takes about 50 us to join in
 _COUNTED_PARTS = 4096  # selections of more chunks are taken to miss the cache
 _AHEAD_SECONDS = 10.0
 _MOST_TILES = 64  # chunks of a row that are looked up together in the cache
+_Item = TypeVar("_Item")
+# Threads that decode chunks for whoever reads, shared by all files; what they raise concerns nobody but who asks.
+_threads = PerProcess(lambda: ThreadPoolExecutor(cores(), "kerasfeed-decode"))
+
+
+class ChunkCache(Lru[int, NDArray[Any]]):
+    """A cache of decoded chunks, read-only, by integer key, those of `reserve`."""
+
+    def __init__(self, limit: int) -> None:
+        """Keep up to `limit` bytes."""
+        super().__init__(limit, attrgetter("nbytes"))
+        self._forgotten: deque[range] = deque()  # keys that nobody will ask for again
+        self._keys = 0
+
+    def reserve(self, count: int) -> range:
+        """Keys that nobody else uses, `count` of them."""
+        with self._lock:
+            first = self._keys
+            self._keys += count
+            return range(first, self._keys)
+
+    def get_all(self, keys: list[int]) -> list[NDArray[Any]] | None:
+        """What is kept under `keys`; None when one is missing. One lock for all: a scene may touch dozens of chunks."""
+        with self._lock:
+            if not all(key in self._kept for key in keys):
+                return None
+            for key in keys:
+                self._kept.move_to_end(key)
+            return [self._kept[key] for key in keys]
+
+    def missing(self, keys: list[int]) -> list[int]:
+        """Those of `keys` that are neither kept nor being decoded."""
+        with self._lock:
+            return [key for key in keys if key not in self._kept and key not in self._loading]
+
+    def _on_loaded(self, value: NDArray[Any]) -> NDArray[Any]:
+        value.flags.writeable = False
+        return value
+
+    def _keep(self, key: int, value: NDArray[Any]) -> list[NDArray[Any]]:
+        self._sweep()
+        return super()._keep(key, value)
+
+    def forget(self, keys: range) -> None:
+        """Let go of `keys`, from `reserve`, which nobody asks for any more.
+
+        Never waits: the garbage collector may call it in a thread that holds the lock. What is not freed now is freed
+        with the next chunk that is kept.
+        """
+        self._forgotten.append(keys)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        while self._forgotten:
+            gone = self._forgotten.popleft()
+            few, many = (gone, self._kept) if len(gone) < len(self._kept) else (list(self._kept), gone)
+            for key in few:
+                if key in many:
+                    self.weight -= self._kept.pop(key).nbytes
 
 
 class ChunkedReader:
@@ -59,8 +125,8 @@ class ChunkedReader:
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        if self._row_is_chunk and out.flags.c_contiguous:
-            self._whole(place, out.reshape(-1).view(np.uint8), read_cost.current())
+        if self._row_is_chunk:
+            self._place(ChunkPart(place, (), (0,), True), out, read_cost.current())
             return
         number, within = divmod(place, self._row_chunks)
         number *= self._row_stride
@@ -71,7 +137,7 @@ class ChunkedReader:
         for chunk, (tile, target, source) in zip(chunks, self._tiles, strict=True):
             self._asked(number + tile)
             out[target] = chunk[(within, *source)]
-        self.counters.hit(len(chunks))
+        self.counters.add(hits=len(chunks))
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
         """Fill `out`, of the box's shape, of plain items.
@@ -108,7 +174,8 @@ class ChunkedReader:
             number = key - first
             if not self._may_run_ahead(number, most, now):
                 return
-            decode_pool.shared().submit(partial(self._decode_ahead, owner, number, meter))
+            with suppress(RuntimeError):  # the interpreter is ending, or the system has no thread left
+                _threads.here().submit(self._decode_ahead, owner, number, meter)
 
     def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
         """Note that chunk `number` is decoded ahead, unless `most` are that nobody has read yet."""
@@ -139,49 +206,33 @@ class ChunkedReader:
             return None
         chunk, found = self._cache.get_or_load(self._first_key + number, lambda: self._decoded(place, meter))
         if found:
-            self.counters.hit()
+            self.counters.add(hits=1)
         return chunk
 
     def _helpers(self, pieces: list[list[AxisPiece]]) -> int:
         count = math.prod(len(along) for along in pieces)
-        if count < 2 or count * self._nbytes < _HELPED_NBYTES or decode_pool.shared().workers < 2:
+        if count < 2 or count * self._nbytes < _HELPED_NBYTES or cores() < 2:
             return 0
         if count <= _COUNTED_PARTS:
             first = self._first_key
             count = len(self._cache.missing([first + number for number in self._grid.numbers(pieces)]))
             if count * self._nbytes < _HELPED_NBYTES:
                 return 0
-        return min(decode_pool.shared().workers, count) - 1
+        return min(cores(), count) - 1
 
     def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
-        if part.whole and not self._keeps_whole:
-            target = out[part.target]
-            if target.flags.c_contiguous:
-                self._whole(part.number, target.reshape(-1).view(np.uint8), meter)
-                return
         self._asked(part.number)
-        chunk = self.load(part.number, meter)
+        if part.whole and not self._keeps_whole and (target := out[part.target]).flags.c_contiguous:
+            chunk = self._cache.get(self._first_key + part.number)  # decoded ahead
+            place = self._index.find(part.number)
+            if chunk is None and place is not None:
+                self._decoded(place, meter, target.reshape(-1).view(np.uint8))
+                return
+            self.counters.add(hits=chunk is not None)
+        else:
+            chunk = self.load(part.number, meter)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
-
-    def _whole(self, number: int, into: NDArray[np.uint8], meter: read_cost.Meter | None) -> None:
-        """The bytes of a whole chunk into uint8[nbytes]."""
-        self._asked(number)
-        chunk: NDArray[Any] | None
-        if self._keeps_whole:
-            chunk = self.load(number, meter)
-        else:
-            chunk = self._cache.get(self._first_key + number) if self._cache.limit else None  # decoded ahead
-            if chunk is not None:
-                self.counters.hit()
-        if chunk is not None:
-            into[:] = chunk.reshape(-1).view(np.uint8)
-            return
-        place = self._index.find(number)
-        if place is None:
-            into.view(self._dtype)[:] = self._fill
-        else:
-            self._decoded(place, meter, into)
 
     def _decoded(
         self, place: ChunkLocation, meter: read_cost.Meter | None, into: NDArray[np.uint8] | None = None
@@ -191,10 +242,52 @@ class ChunkedReader:
         data = self._source.read(place.address, place.size)
         found = self._pipeline.decode(data, place.mask, into)
         seconds = time.perf_counter() - begin
-        self.counters.read(place.size)
+        self.counters.add(nbytes=place.size)
         for each in (self.counters.meter, meter):
             if each is not None:
                 each.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)
         if into is not None:
             return into
         return np.frombuffer(found, self._dtype).reshape(self._grid.chunks)
+
+
+def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -> None:
+    """Call `work` for each of `items`, each once, in any thread and order.
+
+    The caller works too and waits only for what a helper has begun, so nothing can hang on busy threads; when this
+    returns or raises, nobody works on any more.
+
+    Args:
+        items: Taken one by one, under a lock.
+        work: Called for each, several at a time.
+        helpers: How many threads to ask; with 0 all is done here, in order.
+
+    Raises:
+        Exception: What `work` raised; the items not yet begun are left.
+    """
+    lock = threading.Lock()
+
+    def drain() -> None:
+        nonlocal items
+        try:
+            while True:
+                with lock:
+                    item = next(items, None)
+                if item is None:
+                    return
+                work(item)
+        except BaseException:
+            items = iter(())
+            raise
+
+    asked: list[Future[None]] = []
+    try:
+        with suppress(RuntimeError):  # the interpreter is ending, or the system has no thread left
+            asked += (_threads.here().submit(drain) for _ in range(helpers))
+        drain()
+    finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
+        items = iter(())
+        begun = [future for future in asked if not future.cancel()]
+        wait(begun)
+    for future in begun:
+        future.result()

@@ -1,41 +1,34 @@
 """A dataset as users hold it.
 
-Invariant: whatever reads it, a selection gives what h5py gives, or what NumPy gives where h5py gives up. Every access
-holds the open file while it lasts, so that no `close()` in another thread ends it.
+Invariant: whatever reads it, a selection gives what h5py gives, or what NumPy gives where h5py gives up, from a file
+that did not change, or not at all. What h5py takes goes to it as the user wrote it; what only NumPy knows (lists
+unsorted or with repeats, steps backwards, masks over several axes) is picked by NumPy from boxes, which h5py or the
+direct reader fills. Every access holds the open file while it lasts, so that no `close()` in another thread ends it.
 """
 
 import math
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.hdf5 import via_h5py
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
-from kerasfeed.readers.hdf5.codecs import DecodeError
+from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.error_messages import named, note_source
-from kerasfeed.readers.hdf5.open_files import OpenDataset, Reader, SharedFile
-from kerasfeed.readers.hdf5.selection import Selection, checked_place, checked_places, plan, rows
+from kerasfeed.readers.hdf5.inspection import missing_filters
+from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
+from kerasfeed.readers.hdf5.selection import Box, Selection, checked_place, checked_places, plan, runs
 from kerasfeed.readers.hdf5.stats import ReadStats
 from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
 
 Read = Callable[[NDArray[Any]], None]
-_MOST_NBYTES = 1 << 26  # of what is read around a selection that is no box
-
-
-class DatasetFile(Protocol):
-    """What a dataset asks of its `HDF5File`."""
-
-    path: str
-    _cache_limit: int | None
-
-    def _open(self) -> SharedFile: ...
-
-    def _unknown(self, name: str) -> KeyError: ...
+_PIECE_NBYTES = 1 << 24  # of what is read at once around a selection that is no box
+_ROW_NBYTES = 1 << 26  # the most of a row that is read for a part of it
+_LISTED_RUNS = 16  # above, h5py's own lists (quadratic) are slower than one read each run of neighbours
 
 
 class HDF5Dataset:
@@ -61,7 +54,7 @@ class HDF5Dataset:
 
     thread_safe = True
 
-    def __init__(self, file: DatasetFile, name: str) -> None:
+    def __init__(self, file: Any, name: str) -> None:
         self.file = file
         self.name = name
         self._cached: tuple[Any, OpenDataset] | None = None
@@ -81,16 +74,9 @@ class HDF5Dataset:
             if opened is None:
                 raise self.file._unknown(self.name)
             cached = self._cached = (shared.handle, opened)
-        elif cached[1].choice is None and cached[1].is_due:
-            cached = self._cached = (shared.handle, self._examined(shared))
         if shared.how.swmr:
             cached[1].handle.refresh()  # rows that the writer added since
         return shared, cached[1]
-
-    def _examined(self, shared: SharedFile) -> OpenDataset:
-        opened = shared.dataset(self.name, self.file._cache_limit, examined=True)
-        assert opened is not None
-        return opened
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,9 +124,7 @@ class HDF5Dataset:
     @property
     def reader(self) -> ReaderChoice:
         """What reads this dataset: `kind` is "direct" or "h5py", and `reason` tells why h5py does; `str` gives both."""
-        choice = self._examined(self._open()[0]).choice
-        assert choice is not None
-        return choice
+        return self._open()[1].choice
 
     def stats(self) -> ReadStats:
         """What reading this dataset has cost this process since the file was opened.
@@ -210,7 +194,7 @@ class HDF5Dataset:
         shared, opened = self._open()
         try:
             _check_out(out, opened.dtype, self.name)
-            self._read(shared, opened, selection, out=out)
+            self._read(shared, opened, selection, out)
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, f"[{selection!r}]")
 
@@ -245,42 +229,33 @@ class HDF5Dataset:
             places = checked_places(indices, shape[0], 0, _where(self.name))
             if out is not None:
                 _check_out(out, opened.dtype, self.name)
-            return self._read(shared, opened, places, rows(places, shape), out)  # type: ignore[no-any-return]
+            return self._read(shared, opened, places, out)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, ".take(...)")
 
-    def _read(
-        self,
-        shared: SharedFile,
-        opened: OpenDataset,
-        selection: Any,
-        planned: Selection | None = None,
-        out: NDArray[Any] | None = None,
-    ) -> Any:
+    def _read(self, shared: SharedFile, opened: OpenDataset, selection: Any, out: NDArray[Any] | None = None) -> Any:
         """What is selected, in `out` where there is one: read directly where that can be done, else by h5py."""
         reader, shape, dtype = opened.reader, opened.shape, opened.dtype
         wanted: tuple[int, ...] | None = None
+        planned: Selection | None = None
         read: Read | None = None
         if reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
             wanted = shape[1:]
             read = partial(reader.row_into, checked_place(int(selection), shape[0], 0, _where(self.name)))
         elif shape is not None:
-            planned = planned or plan(selection, shape, _where(self.name))
+            planned = plan(selection, shape, _where(self.name))
             if planned is not None:
                 wanted = planned.shape + dtype.shape  # items that are arrays are axes of the result
-                read = None if reader is None else _direct(reader, planned, dtype.itemsize)
+                if reader is not None and _is_bounded(planned, dtype.itemsize):
+                    read = partial(_gather, reader.read, planned)
         if out is not None and wanted is not None and out.shape != wanted:
             raise _wrong_shape(wanted, out)
-        if planned is not None and (reader is not None or not planned.plain):
-            found = self._read_parts(shared, opened, planned, out)
-            if found is not None:
-                return found
         if read is not None:
             assert wanted is not None
             result = out if out is not None and out.dtype == dtype else np.empty(wanted, dtype)
             try:
                 read(result.view(plain_of(dtype)))
-            except (DecodeError, OSError):  # h5py's answer, or its error, of a file that did not change
+            except (Declined, OSError):  # h5py's answer, or its error, of a file that did not change
                 if shared.source is not None:
                     shared.source.check(now=True)
             else:
@@ -290,30 +265,13 @@ class HDF5Dataset:
                     out[...] = result
                 return out
         if reader is not None:
-            opened.counters.fall_back()
-        found = via_h5py.read_checked(shared, opened, selection, planned)
+            opened.counters.add(fallbacks=1)
+        found = _read_checked(shared, opened, selection, planned)
         if out is None:
             return found
         if np.shape(found) != out.shape:
             raise _wrong_shape(np.shape(found), out)
-        via_h5py.put(found, out)
-        return out
-
-    def _read_parts(
-        self, shared: SharedFile, opened: OpenDataset, planned: Selection, out: NDArray[Any] | None
-    ) -> NDArray[Any] | None:
-        """What is selected, read by parts, in `out` where there is one; None where it is not divided."""
-        parts = planned.parts(_MOST_NBYTES // max(1, opened.dtype.itemsize))
-        if not parts:
-            return None
-        items = opened.dtype.shape
-        result = np.empty(planned.lengths + items, opened.dtype.base)
-        for index, part in parts:
-            self._read(shared, opened, None, part, result[index])
-        result = result.reshape(planned.shape + items)
-        if out is None:
-            return result
-        via_h5py.put(result, out)
+        _put(found, out)
         return out
 
     def read_ahead(self, indices: Any) -> None:
@@ -363,23 +321,89 @@ def _where(name: str) -> str:
     return f"dataset {name!r}"
 
 
-def _direct(reader: Reader, planned: Selection, itemsize: int) -> Read | None:
-    """What fills an array with a selection of at most `_MOST_NBYTES` or of a box alone; None is for h5py to read."""
+def _read_checked(shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None) -> Any:
+    """h5py's answer, from a file that did not change: it reads as zeros what has been cut off."""
+    shared.check_sources(opened)
+    try:
+        found = _read_through_h5py(opened.handle, selection, planned)
+    except OSError:
+        missing = missing_filters(opened.handle)
+        if missing is None:  # there is another reason
+            raise
+        if missing:
+            raise OSError(
+                f"its filter {' and '.join(missing)} is missing: HDF5 does not know it. pip install hdf5plugin, which "
+                "HDF5File imports by itself where it is needed, or import the package that registers the filter in "
+                "the module of your class"
+            ) from None
+        found = _read_through_h5py(opened.handle, selection, planned)
+    if shared.source is not None and not shared.how.swmr:
+        shared.source.check(now=True)
+    return found
+
+
+def _read_through_h5py(dataset: Any, selection: Any, planned: Selection | None) -> Any:
+    """Read `selection` of an h5py dataset.
+
+    Args:
+        dataset: An `h5py.Dataset`.
+        selection: As the user wrote it.
+        planned: Its meaning, where it has been planned.
+
+    Returns:
+        What h5py returns, or would for such a selection.
+    """
+    if planned is None or (planned.plain and not _long(planned)):
+        return dataset[selection]
+    out = np.empty(planned.shape, dataset.dtype)
+    _gather(partial(_read_box, dataset), planned, out)
+    return out
+
+
+def _long(planned: Selection) -> bool:
+    return any(isinstance(axis, np.ndarray) and len(axis) > _LISTED_RUNS for axis in planned.axes)
+
+
+def _read_box(dataset: Any, box: Box, out: NDArray[Any]) -> None:
+    """Fill `out` with a box, rows that are no range run by run."""
+    inner = [slice(places.start, places.stop) for places in box[1:]]
+    if isinstance(box[0], range):
+        _put(dataset[(slice(box[0].start, box[0].stop), *inner)], out)
+        return
+    places, inverse = np.unique(box[0], return_inverse=True)
+    found = np.empty((len(places), *out.shape[1:]), out.dtype)
+    for begin, end in runs(places):
+        _put(dataset[(slice(int(places[begin]), int(places[end - 1]) + 1), *inner)], found[begin:end])
+    _put(found[inverse], out)
+
+
+def _is_bounded(planned: Selection, itemsize: int) -> bool:
+    """Whether `_gather` takes little memory beside the result."""
+    return not planned.size or planned.is_box or planned.row_size * itemsize <= _ROW_NBYTES
+
+
+def _gather(read_box: Callable[[Box, NDArray[Any]], None], planned: Selection, out: NDArray[Any]) -> None:
+    """Fill `out`, of the selection's shape, with what `read_box` reads of boxes."""
     if not planned.size:
-        return lambda out: None
-    box, pick = planned.box()
-    shape = tuple(map(len, box))
-    if pick is None:
-        return lambda out: reader.read(box, out.reshape(shape))
-    if math.prod(shape) * itemsize > _MOST_NBYTES:
-        return None
+        return
+    items = out.shape[len(planned.shape) :]  # of dtypes whose items are arrays
+    result = out.reshape(planned.lengths + items)
+    for target, box, pick in planned.blocks(_PIECE_NBYTES // max(1, out.dtype.itemsize)):
+        if pick is None:
+            read_box(box, result[target])
+        else:
+            around = np.empty((*map(len, box), *items), out.dtype)
+            read_box(box, around)
+            _put(around[pick], result[target])
 
-    def read(out: NDArray[Any]) -> None:
-        around = np.empty(shape, out.dtype)
-        reader.read(box, around)
-        out[...] = around[pick].reshape(out.shape)
 
-    return read
+def _put(found: Any, out: NDArray[Any]) -> None:
+    """Copy what was read into `out`, of its shape."""
+    if out.dtype == found.dtype and out.dtype.names and not out.dtype.hasobject:
+        opaque = plain_of(out.dtype)  # so the padding of structures moves along
+        out.view(opaque)[...] = np.asarray(found).view(opaque)
+    else:
+        out[...] = found
 
 
 def _check_out(out: Any, dtype: np.dtype[Any], name: str) -> None:

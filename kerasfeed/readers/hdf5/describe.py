@@ -4,16 +4,16 @@ Invariant: only looks; data are not read, but the storage of every dataset shown
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import h5py
 
-from kerasfeed.readers.hdf5.error_messages import link_target, printable, shown_name, stored_name
+from kerasfeed.readers.hdf5.error_messages import link_target, printable, shown_name
 from kerasfeed.readers.hdf5.inspection import filters_of
-from kerasfeed.readers.hdf5.open_files import SharedFile
+from kerasfeed.readers.hdf5.open_files import OpenDataset
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.report import Report, Table
 
@@ -103,16 +103,9 @@ def _walk(group: Any, links: Any) -> Iterator[Entry]:
             yield from found(group, name, stored, target)
 
 
-def dataset_names(group: h5py.Group, path: str, links: Any = None) -> list[str]:
-    """Paths of all datasets below a group."""
-    return [entry.path for entry in entries(group, path, links) if entry.is_dataset]
-
-
-def facts(name: str, base: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> list[str]:
-    """What there is to say about the dataset `name` in `group`, whose path is `base`, as the columns of a table."""
-    handle = group[stored_name(name)]
-    dataset = opened.dataset(f"{base.rstrip('/')}/{name}", cache_limit, examined=True)
-    assert dataset is not None
+def facts(name: str, dataset: OpenDataset) -> list[str]:
+    """What there is to say about the dataset `name`, as the columns of a table."""
+    handle = dataset.handle
     layouts = {h5py.h5d.COMPACT: "compact", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.VIRTUAL: "virtual"}
     layout = handle.id.get_create_plist().get_layout()
     return [
@@ -125,17 +118,17 @@ def facts(name: str, base: str, group: h5py.Group, opened: SharedFile, cache_lim
     ]
 
 
-def tree(title: str, base: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
-    """Everything below `group`, whose path is `base`, as text, one line each, indented by depth."""
+def tree(title: str, found: list[Entry], dataset: Callable[[str], OpenDataset]) -> str:
+    """Everything below a group as text, one line each, indented by depth; `dataset` opens one by name."""
     lines = [title]
     # A link stands where its name belongs.
-    for entry in sorted(entries(group, opened.path, opened.links), key=lambda each: each.path.split("/")):
+    for entry in sorted(found, key=lambda each: each.path.split("/")):
         name = entry.path
         line = "  " * (1 + name.count("/")) + printable(name.rsplit("/", 1)[-1])
         if entry.kind in ("group", "datatype"):
             line += "/" if entry.kind == "group" else "  datatype"
         elif entry.is_dataset:
-            _, shape, dtype, chunks, filters, reader = facts(name, base, group, opened, cache_limit)
+            _, shape, dtype, chunks, filters, reader = facts(name, dataset(name))
             chunks = f"chunks {chunks}" if chunks.startswith("(") else chunks
             line += f"  {dtype} {shape}  {chunks}  {filters}  [{reader}]"
         if entry.target:
@@ -144,9 +137,8 @@ def tree(title: str, base: str, group: h5py.Group, opened: SharedFile, cache_lim
     return "\n".join(lines)
 
 
-def table(title: str, base: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
-    """HTML of one `div`: a title and a table of the datasets below `group`, whose path is `base`."""
-    names = dataset_names(group, opened.path, opened.links)
-    shown = [facts(name, base, group, opened, cache_limit) for name in names[:_ROWS_SHOWN]]
+def table(title: str, names: list[str], dataset: Callable[[str], OpenDataset]) -> str:
+    """HTML of one `div`: a title and a table of the datasets of these names; `dataset` as in `tree`."""
+    shown = [facts(name, dataset(name)) for name in names[:_ROWS_SHOWN]]
     more = f"and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
     return Report(title, tables=[Table(_COLUMNS, shown)], more=more).html

@@ -17,7 +17,7 @@ import h5py
 from kerasfeed.readers.hdf5 import describe
 from kerasfeed.readers.hdf5.dataset import HDF5Dataset
 from kerasfeed.readers.hdf5.error_messages import cause, listing, missing, named, note_source, shown_name, stored_name
-from kerasfeed.readers.hdf5.open_files import How, SharedFile, registry
+from kerasfeed.readers.hdf5.open_files import How, OpenDataset, SharedFile, registry
 from kerasfeed.util import opened_files
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.opened_files import Identity
@@ -44,6 +44,14 @@ class Members(ABC):
         """h5py's group, of the open file."""
         file, name = self._in_file
         return file._open().handle[stored_name(name)]
+
+    def _entries(self) -> list[describe.Entry]:
+        file, _ = self._in_file
+        return describe.entries(self._group(), file.path, file._open().links)
+
+    def _stored(self, name: str) -> OpenDataset:
+        opened: OpenDataset = self[name]._open()[1]
+        return opened
 
     @abstractmethod
     def __getitem__(self, name: str) -> Any:
@@ -122,8 +130,7 @@ class Members(ABC):
             ['scene_0/points', 'scene_1/points']
             >>> file.close()
         """
-        file, _ = self._in_file
-        return describe.dataset_names(self._group(), file.path, file._open().links)
+        return [entry.path for entry in self._entries() if entry.is_dataset]
 
     def tree(self) -> str:
         """Groups and datasets as indented text.
@@ -143,11 +150,10 @@ class Members(ABC):
         """
         file, name = self._in_file
         title = Path(file.path).name + ("" if name == "/" else f": {name}")
-        return describe.tree(title, name, self._group(), file._open(), file._cache_limit)
+        return describe.tree(title, self._entries(), self._stored)
 
     def _repr_html_(self) -> str:
-        file, name = self._in_file
-        return describe.table(repr(self), name, self._group(), file._open(), file._cache_limit)
+        return describe.table(repr(self), self.dataset_paths(), self._stored)
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
@@ -177,8 +183,8 @@ class HDF5File(Members):
     It may be kept in a sequence: it is pickled as its path, and each worker process opens the file for itself. It may
     be read from several threads, which then decode several chunks at the same time. Virtual and external datasets,
     text, rare filters and files that are being written are read by h5py: `file[name].reader` tells what reads a
-    dataset, and why. `pip install ".[hdf5]"` adds faster decompressors, and those for lzf, blosc, zstd and
-    bitshuffle.
+    dataset, and why. `pip install ".[hdf5]"` adds faster decompressors, and those for lzf, blosc, zstd,
+    bitshuffle and fletcher32.
 
     A file that changes while it is used is an error. That is checked at most five times a second. A URL is looked at
     when a process opens it, and not again.

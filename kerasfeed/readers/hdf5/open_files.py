@@ -11,26 +11,24 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.chunked import ChunkedReader
-from kerasfeed.readers.hdf5.contiguous import ContiguousReader, Known, WholeReader, small
+from kerasfeed.readers.hdf5.chunked import ChunkCache, ChunkedReader
+from kerasfeed.readers.hdf5.contiguous import ContiguousReader
 from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name, unfollowed
 from kerasfeed.readers.hdf5.inspection import check_sources, examine, lies_elsewhere, refusal
 from kerasfeed.readers.hdf5.stats import Counters
-from kerasfeed.readers.hdf5.storage import Chunked, Layout, ReaderChoice
+from kerasfeed.readers.hdf5.storage import Chunked, ReaderChoice
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import ByteSource, OpenFile
 from kerasfeed.util.opened_files import Identity
 from kerasfeed.util.remote import Blocks, FileObject, UrlFile, is_url
 from kerasfeed.util.resources import cache_bytes, descriptors
 
-Reader = ChunkedReader | ContiguousReader | WholeReader
-_EXAMINED_AT_ONCE = 32  # datasets of a file; of others, if they are small, first see whether they are read often
+Reader = ChunkedReader | ContiguousReader
 _URL_BLOCKS = 1 << 20, 8  # bytes of a block, and how many are kept, of what HDF5 itself reads of a file at a URL
 
 
@@ -55,8 +53,8 @@ class OpenDataset:
     Attributes:
         handle: h5py's dataset.
         dtype: As h5py gives it.
-        choice: Who reads it; None where that has not been examined.
-        reader: The direct reader, or that of a small one that has not been examined; None when h5py reads it.
+        choice: Who reads it.
+        reader: The direct reader; None when h5py reads it.
         counters: What reading it has cost.
         fixed_shape: Sizes of the axes, where they cannot change.
         lies_elsewhere: Whether its values are in other datasets or files.
@@ -64,16 +62,11 @@ class OpenDataset:
 
     handle: h5py.Dataset
     dtype: np.dtype[Any]
-    choice: ReaderChoice | None
+    choice: ReaderChoice
     reader: Reader | None
     counters: Counters
     fixed_shape: tuple[int, ...] | None = None
     lies_elsewhere: bool = False
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to examine who reads it."""
-        return self.choice is None and isinstance(self.reader, WholeReader) and self.reader.is_spent
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -114,7 +107,6 @@ class SharedFile:
         self.used = 0  # number of the last use; the highest is the latest
         self.is_damaged = False  # as far as is known: HDF5 may crash where it lists the members of a damaged group
         self._lock = threading.Lock()
-        self._layouts: dict[tuple[int, int], tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
         self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
         self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
         self._whole: set[OpenDataset] = set()  # virtual ones whose sources were all there
@@ -122,23 +114,22 @@ class SharedFile:
         finalizer = weakref.finalize(self, _release, self.handle, self._kept)
         finalizer.atexit = False  # a thread may be reading as the process ends
 
-    def dataset(self, name: str, cache_limit: int | None, *, examined: bool = False) -> OpenDataset | None:
+    def dataset(self, name: str, cache_limit: int | None) -> OpenDataset | None:
         """The dataset `name`, read through a cache of `cache_limit` bytes; None where there is none of that name.
 
-        HDF5Files with equal limits share a cache; with different ones they share all but that. None is the cache that
-        all files share. `examined`: whether who reads it must be known, also of a small one.
+        HDF5Files with equal limits share a cache; with different ones they share the handle alone. None is the cache
+        that all files share.
         """
         found = self._datasets.get((name, cache_limit))
-        if found is not None and not (examined and found.choice is None):
+        if found is not None:
             return found
         with self._lock:
             found = self._datasets.get((name, cache_limit))
-            if found is None or (examined and found.choice is None):
-                handle = self.get(name) if found is None else found.handle
+            if found is None:
+                handle = self.get(name)
                 if not isinstance(handle, h5py.Dataset):
                     return None
-                counters = Counters() if found is None else found.counters
-                found = self._datasets[name, cache_limit] = self._made(handle, cache_limit, counters, examined)
+                found = self._datasets[name, cache_limit] = self._made(handle, cache_limit)
             return found
 
     def get(self, name: str) -> Any:
@@ -164,31 +155,19 @@ class SharedFile:
             if opened.handle.is_virtual:
                 self._whole.add(opened)
 
-    def _made(self, handle: h5py.Dataset, cache_limit: int | None, counters: Counters, examined: bool) -> OpenDataset:
-        cache = self._caches.get(cache_limit)
-        if cache is None:
-            assert cache_limit is not None  # that one is there from the beginning
-            cache = self._caches[cache_limit] = ChunkCache(cache_limit)
-        known = None if examined else self._small(handle)
-        if known is not None:
-            assert self.source is not None
-            whole = WholeReader(handle, known, self.source, cache, counters)
-            self._kept.append((cache, whole.keys))
-            return OpenDataset(handle, known[1], None, whole, counters, known[0])
-        name = shown_name(handle.name)
-        try:
-            info = h5py.h5o.get_info(handle.id)
-            key = info.fileno, info.addr  # not the name: by an external link it is one of another file
-        except RuntimeError:  # its header is damaged, and h5py may read it nevertheless
-            key = -1, handle.id.id
-        if key not in self._layouts:
-            self._layouts[key] = (handle, *self._examined(handle))
-        handle, layout, choice = self._layouts[key]
+    def _made(self, handle: h5py.Dataset, cache_limit: int | None) -> OpenDataset:
+        counters = Counters()
+        if self._refusal or self.source is None:
+            layout, choice = None, ReaderChoice("h5py", self._refusal)
+        else:
+            layout, choice = examine(self.handle, handle, self.source)
         if layout is None or self.source is None:
             elsewhere = lies_elsewhere(handle)
             return OpenDataset(handle, handle.dtype, choice, None, counters, lies_elsewhere=elsewhere)
+        cache = self._caches.setdefault(cache_limit, ChunkCache(cache_limit or 0))
         reader: Reader
         if isinstance(layout, Chunked):
+            name = shown_name(handle.name)
             shape, dtype = layout.grid.shape, layout.dtype
             nbytes = math.prod(shape) * dtype.itemsize
             storage = read_cost.Storage(
@@ -200,24 +179,10 @@ class SharedFile:
                 cache_bytes=cache.limit,
             )
             reader = ChunkedReader(layout, self.source, cache, storage, counters)
+            self._kept.append((cache, reader.keys))
         else:
-            reader = ContiguousReader(layout, self.source, cache, counters)
-        self._kept.append((cache, reader.keys))
+            reader = ContiguousReader(layout, self.source, counters)
         return OpenDataset(handle, handle.dtype, choice, reader, counters, tuple(handle.shape))
-
-    def _small(self, handle: h5py.Dataset) -> Known | None:
-        """Shape and dtype of a dataset that is one of very many, and small; else None."""
-        if len(self._layouts) < _EXAMINED_AT_ONCE or self._refusal or self.source is None:
-            return None
-        try:
-            return small(handle, h5py.h5o.get_info(self.handle.id).fileno)
-        except Exception:  # noqa: BLE001  # the file is damaged: the examination says what of it can be read
-            return None
-
-    def _examined(self, handle: h5py.Dataset) -> tuple[Layout | None, ReaderChoice]:
-        if self._refusal or self.source is None:
-            return None, ReaderChoice("h5py", self._refusal)
-        return examine(self.handle, handle, self.source)
 
 
 def _link_access() -> Any:
@@ -245,12 +210,6 @@ def _release(handle: h5py.File, kept: list[tuple[ChunkCache, range]]) -> None:
         cache.forget(keys)
 
 
-class Holder(Protocol):
-    """Who holds an open file, and opens it again where it was let go of."""
-
-    _opened: SharedFile | None
-
-
 class Registry:
     """The open files, by device and inode, so that two names of one file share a handle.
 
@@ -270,13 +229,13 @@ class Registry:
         self.cache = ChunkCache(cache_bytes("chunk_cache", "auto"))
         self._lock = threading.Lock()
         self._files: weakref.WeakValueDictionary[tuple[Any, ...], SharedFile] = weakref.WeakValueDictionary()
-        self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def open(self, holder: "Holder", path: str, how: How, identity: Identity | None) -> SharedFile:
+    def open(self, holder: Any, path: str, how: How, identity: Identity | None) -> SharedFile:
         """The open file at `path`, opened if it is not yet.
 
         Args:
-            holder: Who is to hold it.
+            holder: The `HDF5File` that is to hold it, and opens it again where it was let go of.
             path: A path or URL.
             how: How to open it.
             identity: Of the file that stands there now; None for what only h5py's driver can look at.

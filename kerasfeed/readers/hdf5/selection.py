@@ -3,14 +3,16 @@
 Invariant: pure. A selection that h5py takes means here what it means there (outer indexing: every axis is selected on
 its own, and the result's axes keep the dataset's order); beyond h5py, lists may be unsorted and repeat, numbers in them
 may be negative, slices may step backwards and a mask may cover several axes, all with NumPy's meaning. Whatever is not
-planned here is left to h5py, errors included. What is read directly is a box; NumPy picks the selection from it.
+planned here is left to h5py, errors included. What is read are boxes; NumPy picks the selection from them.
 """
 
 import math
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,20 @@ Axis = range | Places | tuple[Places, ...]
 """What is selected of one axis: a range, or int64[n] in any order. Of k neighbouring axes, points: k of int64[n]."""
 Box = tuple[Any, ...]
 """Rows, or the same part of each: of axis 0 a range of step 1 or int64[n] in any order; of others a range of step 1."""
+
+
+class Block(NamedTuple):
+    """A piece of a selection.
+
+    Attributes:
+        target: Where it stands on the first axis of the result.
+        box: What is read for it.
+        pick: What picks it from that; None where it is all.
+    """
+
+    target: slice
+    box: Box
+    pick: tuple[Any, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,47 +62,45 @@ class Selection:
         """As `shape`, with an axis of one for each integer."""
         return tuple(len(axis[0]) if isinstance(axis, tuple) else len(axis) for axis in self.axes)
 
-    def box(self) -> tuple[Box, tuple[Any, ...] | None]:
-        """The rows selected, as far as the rest is within them, and what picks it from that; None where it is all.
+    @cached_property
+    def inner(self) -> list[tuple[Any, Any]]:
+        """For each axis of the dataset but the first, as `around`; of a selection of at least one element."""
+        lead = self.axes[0]
+        points = lead[1:] if isinstance(lead, tuple) else ()
+        return [pair for axis in (*points, *self.axes[1:]) for pair in around(axis)]
+
+    @cached_property
+    def is_box(self) -> bool:
+        """Whether nothing but rows has to be picked from what is around the selection."""
+        if isinstance(self.axes[0], tuple):
+            return False
+        return all(isinstance(pick, slice) and pick.step in (None, 1) for _, pick in self.inner)
+
+    @property
+    def row_size(self) -> int:
+        """Number of elements around what is selected of one row."""
+        return math.prod(len(places) for places, _ in self.inner)
+
+    def blocks(self, most: int) -> Iterator[Block]:
+        """The same piece by piece: around each are at most `most` elements, or one row; a box is one piece.
 
         Of a selection of at least one element.
         """
-        pairs = [pair for axis in self.axes for pair in around(axis)]
-        first = self.axes[0]
-        if not isinstance(first, tuple):
-            rows = np.array(first) if isinstance(first, range) and first.step != 1 else first
-            pairs[0] = rows, slice(None)
-        is_all = all(isinstance(pick, slice) and pick.step in (None, 1) for _, pick in pairs)
-        return tuple(places for places, _ in pairs), None if is_all else tuple(pick for _, pick in pairs)
-
-    def parts(self, most: int) -> list[tuple[tuple[slice, ...], "Selection"]]:
-        """The same as several selections, where the box around points has more than `most` elements.
-
-        Returns:
-            Where each stands in the result, of shape `lengths`, and a selection of some of the points: those around
-            which a box of `most` elements has room. Empty where it cannot be divided, or need not be.
-        """
-        number = next((number for number, axis in enumerate(self.axes) if isinstance(axis, tuple)), None)
-        if number is None or not self.size:
-            return []
-        points = self.axes[number]
-        assert isinstance(points, tuple)
-        first = points[0]  # in order, as a mask gives them
-        length = int(first[-1] - first[0]) + 1
-        box = math.prod(len(places) for axis in self.axes for places, _ in around(axis))
-        span = max(1, most // (box // length))
-        if length <= span:
-            return []
-        found, begin = [], 0
-        while begin < len(first):
-            end = int(np.searchsorted(first, first[begin] + span))
-            axes = list(self.axes)
-            axes[number] = tuple(places[begin:end] for places in points)
-            lengths = (*self.lengths[:number], end - begin, *self.lengths[number + 1 :])
-            index = (*[slice(None)] * number, slice(begin, end))
-            found.append((index, Selection(tuple(axes), lengths, plain=False)))
-            begin = end
-        return found
+        lead, step = self.axes[0], max(1, most // self.row_size)
+        if isinstance(lead, tuple):
+            begin = 0
+            while begin < len(lead[0]):  # whose places are in order, as a mask gives them
+                end = int(np.searchsorted(lead[0], lead[0][begin] + step))
+                points = tuple(places[begin:end] for places in lead)
+                inner = Selection((points, *self.axes[1:]), (), plain=False).inner
+                yield Block(slice(begin, end), *zip(*around(points[0]), *inner, strict=True))
+                begin = end
+            return
+        rows = np.array(lead) if isinstance(lead, range) and lead.step != 1 else lead
+        boxes, picks = [places for places, _ in self.inner], [pick for _, pick in self.inner]
+        for begin in range(0, len(rows), len(rows) if self.is_box else step):
+            end = len(rows) if self.is_box else begin + step
+            yield Block(slice(begin, end), (rows[begin:end], *boxes), None if self.is_box else (slice(None), *picks))
 
 
 def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None:
@@ -124,13 +138,10 @@ def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None
     return None if lists > 1 or place != len(shape) else Selection(tuple(axes), tuple(found), plain)
 
 
-def rows(places: Places, shape: tuple[int, ...]) -> Selection:
-    """The selection of whole rows of axis 0: `places`, each within the axis."""
-    return Selection((places, *map(range, shape[1:])), (len(places), *shape[1:]), plain=False)
-
-
-def runs(places: Places) -> list[tuple[int, int]]:
-    """Where runs of neighbours begin and end in `places`, at least one."""
+def runs(places: range | Places) -> list[tuple[int, int]]:
+    """Where runs of neighbours begin and end in `places`, at least one; of a range, whose step is 1, it is one."""
+    if isinstance(places, range):
+        return [(0, len(places))]
     begins = (np.flatnonzero(np.diff(places) != 1) + 1).tolist()
     return [*pairwise([0, *begins, len(places)])]
 

@@ -19,8 +19,8 @@ class ReadStats:
         hits: Chunks found in the cache, or waited for while another thread decoded them.
         nbytes: Bytes read from the file.
         seconds: Time spent reading and decoding chunks, s, summed over threads.
-        fallbacks: Selections that h5py read, because they are not read directly (names of fields, large ones that are
-            neither rows nor boxes), or because a chunk could not be decoded.
+        fallbacks: Selections that h5py read, because they are not read directly (names of fields, parts of very large
+            rows or of many short ones), or because a chunk could not be decoded.
     """
 
     decoded: int = 0
@@ -43,20 +43,12 @@ class Counters:
         self._lock = threading.Lock()
         self._hits = self._nbytes = self._fallbacks = 0
 
-    def hit(self, count: int = 1) -> None:
-        """Chunks were there already."""
+    def add(self, *, hits: int = 0, nbytes: int = 0, fallbacks: int = 0) -> None:
+        """Chunks were there already, bytes were read from the file, selections were left to h5py."""
         with self._lock:
-            self._hits += count
-
-    def read(self, nbytes: int) -> None:
-        """Bytes were read from the file."""
-        with self._lock:
+            self._hits += hits
             self._nbytes += nbytes
-
-    def fall_back(self) -> None:
-        """A selection was left to h5py."""
-        with self._lock:
-            self._fallbacks += 1
+            self._fallbacks += fallbacks
 
     def snapshot(self) -> ReadStats:
         """The sums now."""

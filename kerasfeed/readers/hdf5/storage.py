@@ -275,7 +275,3 @@ Layout = Contiguous | Chunked
 def plain_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype to move items with: structures as opaque bytes."""
     return np.dtype((np.void, dtype.itemsize)) if dtype.names is not None else dtype
-
-
-class Declined(Exception):
-    """A dataset is left to h5py; the message is the reason."""

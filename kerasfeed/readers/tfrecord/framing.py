@@ -16,7 +16,6 @@ _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _MASK = 0xA282EAD8
-_COPIED = 1 << 14
 
 
 class Header(NamedTuple):
@@ -41,13 +40,12 @@ def _masked(crc: int) -> int:
 
 
 def framed(pieces: list[Piece]) -> list[Piece]:
-    """A record as it stands in the file, of data in pieces: in one where it is small, else large ones as they are."""
+    """A record as it stands in the file, of data in pieces, which are as they are."""
     size, crc = sum(map(len, pieces)), 0
     for piece in pieces:
         crc = google_crc32c.extend(crc, piece)
     length = _LENGTH.pack(size)
-    parts = [length + _CHECKSUM.pack(masked_crc(length)), *pieces, _CHECKSUM.pack(_masked(crc))]
-    return [b"".join(parts)] if size < _COPIED else parts
+    return [length + _CHECKSUM.pack(masked_crc(length)), *pieces, _CHECKSUM.pack(_masked(crc))]
 
 
 def read_header(data: bytes, start: int = 0) -> Header:

@@ -21,7 +21,6 @@ from kerasfeed.readers.hdf5.scenes import SPEC_ATTRIBUTE
 from kerasfeed.spec.field_values import coerce
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import spec_to_json
-from kerasfeed.writers.hdf5.copy import links_in_utf8
 
 CHUNK_LIMIT = (1 << 32) - 1  # bytes; HDF5's own
 LEAST_CHUNK_BYTES = 1 << 14  # of those nobody asked for: 100,000 of 8 bytes take 5 MB, and are read 300 times as slowly
@@ -285,3 +284,10 @@ class ColumnWriter:
             self._written += self._held
             self._held = 0
             self._check()
+
+
+def links_in_utf8() -> Any:
+    """How links are made, with names in UTF-8."""
+    made = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    made.set_char_encoding(h5py.h5t.CSET_UTF8)
+    return made

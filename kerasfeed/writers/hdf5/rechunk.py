@@ -1,13 +1,15 @@
 """Rewrite datasets of an HDF5 file into chunks that suit the reading of whole scenes.
 
 Invariant: `out` is either what it was or a complete, compared copy. Values, dtypes, fill values, attributes and maximal
-shapes are kept; storage alone changes. Memory is bounded by 256 MiB or a few chunks, whichever is more.
+shapes are kept; storage alone changes. Every link, group, attribute and other dataset is what it was: hard links to one
+object stay hard links to one object, references and dimension scales refer to the copies. What cannot be kept is
+refused by name. Memory is bounded by 256 MiB or a few chunks, whichever is more.
 """
 
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +17,19 @@ from typing import Any
 import h5py
 import numpy as np
 
-from kerasfeed.readers.hdf5.describe import dataset_names, entries
+from kerasfeed.readers.hdf5.describe import entries
 from kerasfeed.readers.hdf5.error_messages import listing, stored_name
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer, local_path
-from kerasfeed.writers.hdf5.columns import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for
-from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of, links_in_utf8
+from kerasfeed.writers.hdf5.columns import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for, links_in_utf8
 from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
 
 _MEMORY = 1 << 28
+# Written by HDF5 as dimension scales are attached to datasets.
+_SCALE_LISTS = ("DIMENSION_LIST", "REFERENCE_LIST")
+Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -156,21 +160,23 @@ def rechunk(
 
 def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list[str]:
     """Names of the datasets to rewrite, each object once."""
-    own = [entry.path for entry in entries(file, path) if entry.is_dataset and not entry.target]
-    found: list[Any] = [stored_name(each) for each in own]
+    datasets = [entry for entry in entries(file, path) if entry.is_dataset]
     if name is None:
+        found: list[Any] = [stored_name(entry.path) for entry in datasets if not entry.target]
         return [each for each in found if _why_not(file[each]) is None]
     wanted: dict[Key, str] = {}
     for each in [name] if isinstance(name, str) else name:
         item = file.get(each)
         if not isinstance(item, h5py.Dataset):
             kind = "a group" if isinstance(item, h5py.Group) else "not in the file"
-            raise KeyError(f"{str(each)!r} is {kind}; {path!r} holds the datasets {listing(dataset_names(file, path))}")
-        if key_of(item)[0] != key_of(file)[0]:
+            raise KeyError(
+                f"{str(each)!r} is {kind}; {path!r} holds the datasets {listing([each.path for each in datasets])}"
+            )
+        if _key_of(item)[0] != _key_of(file)[0]:
             raise ValueError(f"{each!r} of {path!r} is a link to {item.file.filename!r}: rechunk that file")
         if why_not := _why_not(item):
             raise ValueError(f"{each!r} of {path!r} {why_not}")
-        wanted.setdefault(key_of(item), each)
+        wanted.setdefault(_key_of(item), each)
     if not wanted:
         raise ValueError("name is an empty list: name a dataset, or pass None for all")
     return list(wanted.values())
@@ -181,7 +187,7 @@ def _why_not(dataset: h5py.Dataset) -> str | None:
         return "is a single value: it has no axis of scenes to cut into chunks"
     if 0 in dataset.maxshape:
         return f"is empty for ever (shape {dataset.shape}): there is nothing to cut into chunks"
-    if holds_references(dataset.dtype):
+    if _holds_references(dataset.dtype):
         return "holds references to objects, which no reader wants in chunks; it is copied as it is"
     return None
 
@@ -228,12 +234,6 @@ class _Move:
         space = source.id.get_space()
         return h5py.Dataset(h5py.h5d.create(group.id, name, source.id.get_type(), space, new, links_in_utf8()))
 
-    def ranges(self) -> Iterator[tuple[int, int]]:
-        """Rows [start, stop) that are moved at a time."""
-        length = self.source.shape[0]
-        for start in range(0, length, self.step):
-            yield start, min(start + self.step, length)
-
 
 def _write(
     file: h5py.File, part: Path, fd: int, moves: list[_Move], check: Callable[[], None], advance: Callable[[int], None]
@@ -242,16 +242,17 @@ def _write(
     tracked = bool(file["/"].id.get_create_plist().get_link_creation_order())
     block = file.userblock_size
     with h5py.File(sink, "w", userblock_size=block or None, track_order=tracked, libver="v110") as made:
-        TreeCopy(file, made, {key_of(move.source): move.make for move in moves}).run()
+        _TreeCopy(file, made, {_key_of(move.source): move.make for move in moves}).run()
         for move in moves:
-            new = made[move.name]
-            for start, stop in move.ranges():
+            new, length = made[move.name], move.source.shape[0]
+            for start in range(0, length, move.step):
+                stop = min(start + move.step, length)
                 check()
                 sink.check()
                 rows = move.source[start:stop]
                 new[start:stop] = rows
                 move.digests.append((start, stop, digest(rows)))
-                advance((stop - start) * move.nbytes // move.source.shape[0])
+                advance((stop - start) * move.nbytes // length)
     sink.check()
     if block:
         with Path(file.filename).open("rb") as original:
@@ -278,3 +279,152 @@ def _compare(
             count = math.prod(-(-size // chunk) for size, chunk in zip(old.shape, move.chunks, strict=True))
             done.append(RechunkedDataset(move.name, old.chunks, move.chunks, count, *sizes))
         return tuple(done)
+
+
+def _key_of(item: Any) -> Key:
+    """What identifies an object of an open file, by whichever name it was reached."""
+    info = h5py.h5o.get_info(item.id)
+    return int(info.fileno), int(info.addr)
+
+
+class _TreeCopy:
+    """Copies `source` into the empty file `target`."""
+
+    def __init__(
+        self, source: h5py.File, target: h5py.File, remake: dict[Key, Callable[[h5py.Group, bytes], h5py.Dataset]]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            source: The file to copy.
+            target: An empty file, open for writing.
+            remake: For each dataset that is made anew, what makes it, without attributes, in a group under a name.
+        """
+        self._source = source
+        self._target = target
+        self._remake = remake
+        self._names: dict[Key, str] = {}  # where the copy of an object first stands
+        self._lcpl = links_in_utf8()
+
+    def run(self) -> None:
+        """Copy everything.
+
+        Raises:
+            ValueError: The file holds something that cannot be kept; the message names it.
+        """
+        source, target = self._source["/"], self._target["/"]
+        self._names[_key_of(source)] = "/"
+        self._copy_attributes(source, target)
+        groups = [(source, target)]
+        while groups:
+            self._copy_links(*groups.pop(), groups)
+        for name in list(self._names.values()):
+            self._rewrite_references(self._target[name], name)
+        for name in self._names.values():  # not before all are mended: attaching writes to both sides
+            self._attach_scales(self._source[name], self._target[name])
+
+    def _copy_links(self, source: h5py.Group, target: h5py.Group, groups: list[tuple[h5py.Group, h5py.Group]]) -> None:
+        for name in source:
+            try:
+                link = source.get(name, getlink=True)
+            except TypeError as error:
+                raise ValueError(
+                    f"the link {name!r} of {source.name!r} cannot be copied: {message_of(error)}"
+                ) from None
+            if not isinstance(link, h5py.HardLink):
+                target[name] = link
+                continue
+            item = source[name]
+            key = _key_of(item)
+            if key in self._names:
+                target[name] = self._target[self._names[key]]
+                continue
+            self._names[key] = f"{target.name.rstrip('/')}/{name}"
+            raw = name.encode("utf-8", "surrogateescape")
+            if isinstance(item, h5py.Group):
+                made = h5py.Group(h5py.h5g.create(target.id, raw, self._lcpl, _properties(item)))
+                self._copy_attributes(item, made)
+                groups.append((item, made))
+            elif key in self._remake:
+                self._copy_attributes(item, self._remake[key](target, raw))
+            else:
+                h5py.h5o.copy(source.id, raw, target.id, raw, lcpl=self._lcpl)
+
+    def _copy_attributes(self, source: Any, target: Any) -> None:
+        for name in source.attrs:
+            raw = name.encode("utf-8", "surrogateescape")
+            attribute = h5py.h5a.open(source.id, raw)
+            if name in _SCALE_LISTS or _holds_references(attribute.dtype):
+                continue  # when all objects have their copies
+            try:
+                made = h5py.h5a.create(target.id, raw, attribute.get_type(), attribute.get_space())
+                if attribute.get_space().get_simple_extent_type() != h5py.h5s.NULL:
+                    value = np.empty(attribute.shape, attribute.dtype)
+                    attribute.read(value)
+                    made.write(value)
+            except (TypeError, OSError, ValueError) as error:
+                raise ValueError(
+                    f"the attribute {name!r} of {source.name!r} cannot be copied: {message_of(error)}"
+                ) from error
+
+    def _rewrite_references(self, copy: Any, name: str) -> None:
+        original = self._source[name]
+        for attribute_name in original.attrs:
+            if attribute_name in _SCALE_LISTS:
+                continue
+            dtype = original.attrs.get_id(attribute_name).dtype
+            if _holds_references(dtype):
+                where = f"the attribute {attribute_name!r} of {name!r}"
+                value = self._translated(original.attrs[attribute_name], dtype, where)
+                copy.attrs.create(attribute_name, value, dtype=dtype)
+        if not isinstance(original, h5py.Dataset):
+            return
+        if _holds_references(original.dtype):
+            copy[...] = self._translated(original[...], original.dtype, f"the dataset {name!r}")
+        for attribute_name in _SCALE_LISTS:
+            if attribute_name in copy.attrs and attribute_name in original.attrs:
+                del copy.attrs[attribute_name]  # it refers to the original file's objects
+
+    def _attach_scales(self, original: Any, copy: Any) -> None:
+        if not isinstance(original, h5py.Dataset) or "DIMENSION_LIST" not in original.attrs:
+            return
+        for axis, dimension in enumerate(original.dims):
+            for scale in dimension.values():
+                copy.dims[axis].attach_scale(self._target[self._names[_key_of(scale)]])
+
+    def _translated(self, value: Any, dtype: np.dtype[Any], where: str) -> Any:
+        if h5py.check_ref_dtype(dtype) is not h5py.Reference:
+            raise ValueError(
+                f"{where} holds references to regions, or references within other values, which cannot be copied to "
+                "another file; remove it from a copy of the file first"
+            )
+        references = np.empty(np.shape(value), dtype)
+        for place, reference in np.ndenumerate(np.asarray(value, object)):
+            if not reference:
+                references[place] = h5py.Reference()
+                continue
+            name = self._names.get(_key_of(self._source[reference]))
+            if name is None:
+                raise ValueError(f"{where} refers to an object that no link leads to, which cannot be copied")
+            references[place] = self._target[name].ref
+        return references if references.shape else references[()]
+
+
+def _properties(group: h5py.Group) -> Any:
+    # Not the group's own list: of a group in the newer format it names the heap of that very group.
+    old, new = group.id.get_create_plist(), h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+    new.set_link_creation_order(old.get_link_creation_order())
+    new.set_attr_creation_order(old.get_attr_creation_order())
+    return new
+
+
+def _holds_references(dtype: np.dtype[Any]) -> bool:
+    """Whether values of `dtype` refer, somewhere within, to objects of their file."""
+    if h5py.check_ref_dtype(dtype) is not None:
+        return True
+    inner = h5py.check_vlen_dtype(dtype)
+    if isinstance(inner, np.dtype):
+        return _holds_references(inner)
+    if dtype.subdtype is not None:
+        return _holds_references(dtype.base)
+    return any(_holds_references(dtype[name]) for name in dtype.names or ())

@@ -11,11 +11,9 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
-
-from kerasfeed.pool.resource_errors import start_thread
 
 Result = TypeVar("Result")
 
@@ -166,30 +164,21 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
         BaseException: What interrupted the wait, or what the job raised.
     """
     stop = threading.Event()
-    future: Future[Result] = Future()
 
     def check() -> None:
         if stop.is_set():
             raise _InterruptedError
 
-    def run() -> None:
+    with ThreadPoolExecutor(1, "kerasfeed-rechunk") as thread:
+        future = thread.submit(job, check)
         try:
-            future.set_result(job(check))
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
-            future.set_exception(error)
-
-    # Not joined: Python 3.11 takes a thread whose join was interrupted for one that has ended.
-    thread = threading.Thread(target=run, name="kerasfeed-rechunk")
-    try:
-        start_thread(thread, "kf.rechunk")
-        wait([future])
-    except BaseException:
-        stop.set()
-        while thread.ident is not None and not future.done():
-            with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is stopping already
-                wait([future])
-        raise
-    return future.result()
+            return future.result()
+        except BaseException:
+            stop.set()
+            while not future.done():
+                with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is stopping already
+                    wait([future])
+            raise
 
 
 class _InterruptedError(Exception):

@@ -6,7 +6,7 @@ scene returned is written, or copied, before the next one is asked for: its arra
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,6 @@ from kerasfeed.writers.shard_task import PlannedShard, ShardFormat
 ASSIGNMENTS = ("round_robin", "contiguous")
 COMPRESSIONS = (None, "GZIP")
 _WRITTEN_BYTES = 1 << 20
-_PIECES_AT_ONCE = 512  # systems take 1,024
 _GZIP_LEVEL, _GZIP_HEADER = 2, 31
 
 
@@ -181,36 +180,25 @@ class TFRecordFormat(ShardFormat):
     def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> Any:
         """See `ShardFormat.write`; returns where records and members begin."""
         starts, members = [0], []
-        waiting: list[bytes] = []
-        most = _WRITTEN_BYTES if self._compression is None else MEMBER_BYTES
-        first, place = 0, 0  # of what waits, decompressed and in the file
+        member, first = bytearray(), 0  # records that are compressed together, and where the first of them begins
+        with open(descriptor, "wb", _WRITTEN_BYTES, closefd=False) as file:
 
-        def flush() -> None:
-            nonlocal first, place
-            if not waiting:
-                return
-            data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
-            waiting.clear()
-            if self._compression is not None:
-                members.append((place, first))
-                first += len(data)
-                data = isal_zlib.compress(data, _GZIP_LEVEL, _GZIP_HEADER)
-            else:
-                first += len(data)
-            _write_all(descriptor, [data])
-            place += len(data)
+            def end_member() -> None:
+                members.append((file.tell(), first))
+                file.write(isal_zlib.compress(member, _GZIP_LEVEL, _GZIP_HEADER))
+                member.clear()
 
-        for pieces in encoded:
-            starts.append(starts[-1] + sum(map(len, pieces)))
-            if len(pieces) > 1 and self._compression is None:  # arrays of the scene, which are its own again after this
-                flush()
-                _write_all(descriptor, pieces)
-                first = place = starts[-1]
-                continue
-            waiting.append(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            if starts[-1] - first >= most:
-                flush()
-        flush()
+            for pieces in encoded:
+                starts.append(starts[-1] + sum(map(len, pieces)))
+                if self._compression is None:
+                    file.writelines(pieces)  # which are arrays of the scene, and its own again after this
+                    continue
+                member += b"".join(pieces)
+                if len(member) >= MEMBER_BYTES:
+                    end_member()
+                    first = starts[-1]
+            if member:
+                end_member()
         return starts, members
 
     def finish(self, path: Path, written: Any) -> None:
@@ -223,13 +211,3 @@ class TFRecordFormat(ShardFormat):
         """See `ShardFormat.count`."""
         index = load_index(path, index_path(path)) or scan(path)
         return len(index) if index.damage is None else None
-
-
-def _write_all(descriptor: int, pieces: Sequence[Piece]) -> None:
-    rest = [memoryview(piece) for piece in pieces if len(piece)]
-    while rest:
-        done = os.writev(descriptor, rest[:_PIECES_AT_ONCE])
-        while rest and done >= len(rest[0]):
-            done -= len(rest.pop(0))
-        if done:
-            rest[0] = rest[0][done:]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kerasfeed.readers.files.index_map import places_of
+from kerasfeed.readers.files.sequence import places_of
 
 COUNTS = st.lists(st.integers(0, 6), min_size=1, max_size=9)
 

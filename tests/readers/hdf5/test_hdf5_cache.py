@@ -7,13 +7,12 @@ import time
 import h5py
 import numpy as np
 import pytest
+from decode_threads import set_threads
 from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed.readers.hdf5 import chunked as direct_room
-from kerasfeed.readers.hdf5 import decode_pool as pool
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.decode_pool import share
+from kerasfeed.readers.hdf5.chunked import ChunkCache, share
 from kerasfeed.readers.hdf5.open_files import registry
 from kerasfeed.util import lru, resources
 
@@ -142,7 +141,7 @@ class _InterruptedLock:
 
 
 def test_work_whose_caller_is_interrupted_ends_only_after_its_helpers(monkeypatch):
-    monkeypatch.setattr(pool, "_pool", pool.DecodePool(1))
+    set_threads(monkeypatch, 1)
     helping, ended, caller = threading.Event(), threading.Event(), threading.current_thread()
 
     def items():
@@ -164,7 +163,7 @@ def test_work_whose_caller_is_interrupted_ends_only_after_its_helpers(monkeypatc
 
 
 def test_items_that_fail_in_a_helper_s_hands_fail_the_caller(monkeypatch):
-    monkeypatch.setattr(pool, "_pool", pool.DecodePool(1))
+    set_threads(monkeypatch, 1)
     failed, caller = threading.Event(), threading.current_thread()
 
     class Items:

@@ -11,10 +11,10 @@ import time
 import h5py
 import numpy as np
 import pytest
+from decode_threads import set_threads
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.readers.hdf5 import decode_pool as pool
 from kerasfeed.readers.hdf5.codecs import Pipeline
 
 VALUES = np.random.default_rng(0).normal(size=(64, 40, 9)).astype("f4").round(2)
@@ -131,7 +131,7 @@ def test_take_decodes_large_chunks_with_the_help_of_free_threads(tmp_path, monke
             return original(self, *args)
 
         monkeypatch.setattr(Pipeline, "decode", decode)
-        monkeypatch.setattr(pool, "_pool", pool.DecodePool(3))
+        set_threads(monkeypatch, 3)
         assert np.array_equal(data.take([7, 0, 3, 3, 5]), values[[7, 0, 3, 3, 5]])
         assert any(name.startswith("kerasfeed-decode") for name in names)
         assert threading.current_thread().name in names
@@ -154,26 +154,9 @@ def test_the_error_of_a_helping_thread_is_raised_here(tmp_path, monkeypatch):
             return bytes(200_000)
 
         monkeypatch.setattr(Pipeline, "decode", decode)
-        monkeypatch.setattr(pool, "_pool", pool.DecodePool(2))
+        set_threads(monkeypatch, 2)
         with pytest.raises(MemoryError, match="in a helper"):
             data.take(np.arange(8))
-
-
-def test_a_pool_has_no_more_threads_than_it_may_and_none_after_its_end():
-    own = pool.DecodePool(2)
-    done = threading.Semaphore(0)
-    for _ in range(20):
-        own.submit(done.release)
-    own.submit(lambda: 1 / 0)
-    for _ in range(20):
-        assert done.acquire(timeout=60)
-    own.submit(done.release)
-    assert done.acquire(timeout=60)
-    assert len(own._threads) == 2
-    own.end()
-    assert not any(thread.is_alive() for thread in own._threads)
-    own.submit(done.release)
-    assert not done.acquire(timeout=0.2)
 
 
 def test_a_chunk_that_cannot_be_decoded_is_left_to_h5py_and_counted(path):

@@ -20,7 +20,6 @@ from places import SUPPORT
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.readers.hdf5 import open_files as registry
 
 CASES = cases()
 FAMILIES = {case.name.split("-")[0]: case for case in reversed(CASES)}  # the first case of each
@@ -83,16 +82,6 @@ def test_every_selection_equals_h5py(made, case):
             ours = answers(file[name], asked)
         assert not _differences(ours, theirs)
         assert not isinstance(ours["()"], Refusal)
-
-
-@every_case
-def test_every_selection_of_a_dataset_that_is_one_of_very_many_equals_h5py(made, case, monkeypatch):
-    monkeypatch.setattr(registry, "_EXAMINED_AT_ONCE", 0)  # small ones are then read whole
-    path = made(case)
-    for name in case.datasets:
-        asked, theirs = _reference(path, name)
-        with kf.HDF5File(path) as file:
-            assert not _differences(answers(file[name], asked), theirs)
 
 
 @every_case

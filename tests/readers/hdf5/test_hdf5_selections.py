@@ -104,7 +104,8 @@ def test_any_selection_equals_numpy_over_the_whole(folder, data):
     whole = write_values(path, shape, dtype, **keywords)
     cache = data.draw(st.sampled_from(["auto", 0, 64]))
     with pytest.MonkeyPatch.context() as patch, kf.HDF5File(path, chunk_cache=cache) as file:
-        patch.setattr(dataset_room, "_MOST_NBYTES", data.draw(st.sampled_from([0, 100, 1 << 26])))  # with 0, h5py picks
+        patch.setattr(dataset_room, "_PIECE_NBYTES", data.draw(st.sampled_from([0, 100, 1 << 24])))
+        patch.setattr(dataset_room, "_ROW_NBYTES", data.draw(st.sampled_from([0, 100, 1 << 26])))  # with 0, h5py picks
         dataset = file["data"]
         for _ in range(4):
             selection, axes = data.draw(selections(shape))
@@ -148,7 +149,8 @@ def test_a_mask_over_several_axes_equals_numpy(folder, data):
     share = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
     mask = np.random.default_rng(data.draw(st.integers(0, 99))).random(shape) < share
     with pytest.MonkeyPatch.context() as patch, kf.HDF5File(path) as file:
-        patch.setattr(dataset_room, "_MOST_NBYTES", data.draw(st.sampled_from([0, 100, 1 << 26])))
+        patch.setattr(dataset_room, "_PIECE_NBYTES", data.draw(st.sampled_from([0, 100, 1 << 24])))
+        patch.setattr(dataset_room, "_ROW_NBYTES", data.draw(st.sampled_from([0, 100, 1 << 26])))  # with 0, h5py picks
         assert not difference(file["data"][mask], whole[mask])
     path.unlink()
 

@@ -1,0 +1,12 @@
+"""Another number of threads that decode chunks."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from kerasfeed.readers.hdf5 import chunked
+from kerasfeed.util.lru import PerProcess
+
+
+def set_threads(monkeypatch, count):
+    """Have `count` new threads, of a process with one core more."""
+    monkeypatch.setattr(chunked, "cores", lambda: count + 1)
+    monkeypatch.setattr(chunked, "_threads", PerProcess(lambda: ThreadPoolExecutor(count, "kerasfeed-decode")))
