@@ -34,7 +34,6 @@ from kerasfeed.loaders.worker_choice import (
     waits,
     why,
 )
-from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 from kerasfeed.sequences.view_base import parts_of, says_if_thread_safe
@@ -307,7 +306,7 @@ def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layou
     """
     size = max(1, int(scenes / 16))
     plan = job.plan
-    if plan.batch_size is None or size >= plan.batch_size or job.maker or not isinstance(plan.cut, EvenCut):
+    if plan.batch_size is None or size >= plan.batch_size or job.maker or not plan.cut.is_even:
         return job, layout
     plan = dataclasses.replace(plan, batch_size=size, drop_remainder=False, shard_index=0, shard_count=1)
     return dataclasses.replace(job, plan=plan), dataclasses.replace(layout, rows=plan.rows)

@@ -16,7 +16,6 @@ from kerasfeed.loaders.loader import Loader
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup
 from kerasfeed.orders.base import Sequential
-from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.sequences.cached import Cached, gives_the_same_twice
 from kerasfeed.sequences.patches import is_of_boxes
@@ -136,7 +135,7 @@ def _larger_batches(
     job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: float, rate_of: Rate
 ) -> list[Prediction]:
     plan = job.plan
-    if plan.batch_size is None or job.maker is not None or not isinstance(plan.cut, EvenCut) or not setup.workers:
+    if plan.batch_size is None or job.maker is not None or not plan.cut.is_even or not setup.workers:
         return []
     size = _LARGER * plan.batch_size
     if cost.total_seconds * plan.rows > _TINY or size * plan.shard_count > plan.length // 4:
