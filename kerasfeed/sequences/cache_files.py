@@ -45,23 +45,25 @@ def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
 
 
 class SceneFiles:
-    """The files of one cache key.
+    """Files of scenes, in a folder for each key; to be used as `kerasfeed.sequences.cache_memory.SceneMemory` is."""
 
-    Attributes:
-        folder: Where they are; made when the first scene is written.
-    """
+    nbytes = 0  # of memory
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, name: str) -> None:
+        """In `folder`; names of keys' folders begin with `name`."""
+        self._start = folder / name
 
-    def _path(self, index: int) -> Path:
-        return self.folder / str(index // _PER_FOLDER) / f"{index}{_SUFFIX}"
+    def _folder(self, key: str) -> Path:
+        return self._start.with_name(f"{self._start.name}-{key}")
 
-    def read(self, index: int) -> tuple[list[Any], str] | None:
+    def _path(self, index: int, key: str) -> Path:
+        return self._folder(key) / str(index // _PER_FOLDER) / f"{index}{_SUFFIX}"
+
+    def read(self, index: int, key: str) -> tuple[list[Any], str] | None:
         """Fields of a scene and the text of its nesting; None where there is none that is whole."""
         start = len(_MAGIC) + 4
         try:
-            data = self._path(index).read_bytes()
+            data = self._path(index, key).read_bytes()
         except OSError:
             return None
         body = memoryview(data)[start:]
@@ -72,19 +74,22 @@ class SceneFiles:
         except TypeError:  # a dtype that this process does not know
             return None
 
-    def write(self, index: int, data: bytes) -> None:
+    def write(self, index: int, data: bytes, key: str) -> bool:
         """Keep a scene that was `encoded`, in place of what is there.
 
         Raises:
             OSError: The disk is full, or the folder cannot be written.
         """
-        path = self._path(index)
+        path = self._path(index, key)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, b"".join([_MAGIC, _checksum(index, data), data]))
+        return True
 
-    def clear(self) -> None:
-        """Delete all files."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def begin(self, key: str, after: str) -> bool:
+        """Begin with the files of a key, which are deleted where they are the present ones."""
+        if key == after:
+            shutil.rmtree(self._folder(key), ignore_errors=True)
+        return True
 
 
 def _checksum(index: int, body: bytes | memoryview) -> bytes:

@@ -112,7 +112,7 @@ class Cached(SceneByScene, SceneSequence):
         self._check_key()
         if self.path is None:
             with suppress(OSError):  # told where a scene is to be kept
-                self._scene_memory()  # before this process is forked
+                self._opened_store()  # before this process is forked
 
     def _begin_empty(self) -> None:
         self._lock, self._looking = PerProcess(threading.Lock), PerProcess(threading.Lock)
@@ -120,8 +120,7 @@ class Cached(SceneByScene, SceneSequence):
         self._seen: list[Any] = []
         self._look_again = 0.0
         self._probes = _PROBED
-        self._memory: SceneMemory | None = None
-        self._files: SceneFiles | None = None
+        self._store: SceneFiles | SceneMemory | None = None
         self._nestings: dict[str, Any] = {}
         self._writes = True
 
@@ -130,7 +129,7 @@ class Cached(SceneByScene, SceneSequence):
         if self.path is None:
             with suppress(OSError, UnkeyableError):  # each process then has its own, and says why where it reads
                 self._check_key()
-                state |= {"_memory": self._scene_memory(), "_key": Key(self._key.digest, {})}
+                state |= {"_store": self._opened_store(), "_key": Key(self._key.digest, {})}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -143,7 +142,7 @@ class Cached(SceneByScene, SceneSequence):
     @property
     def nbytes(self) -> int:
         """Bytes of the scenes that are kept in memory, by all processes that share it."""
-        return 0 if self._memory is None else self._memory.nbytes
+        return 0 if self._store is None else self._store.nbytes
 
     def _identity(self) -> str:
         return identity_of(self.sequence)  # its scenes are the same
@@ -164,22 +163,22 @@ class Cached(SceneByScene, SceneSequence):
         return treespec.unflatten(leaves)
 
     def _kept(self, place: int) -> tuple[list[Any], Any] | None:
-        found, files, memory = None, self._files, self._memory
-        if self._nestings and files is not None:  # the first scene that is read tells how they are nested
-            found = files.read(place)
-        elif self._nestings and memory is not None:
-            found = memory.read(place, self._key.digest)
+        found, store = None, self._store
+        if self._nestings and store is not None:  # the first scene that is read tells how they are nested
+            found = store.read(place, self._key.digest)
         treespec = None if found is None else self._nestings.get(found[1])
         return None if found is None or treespec is None else (found[0], treespec)
 
-    def _scene_memory(self) -> SceneMemory:
+    def _opened_store(self) -> SceneFiles | SceneMemory:
         with self._lock.here():
-            if self._memory is None:
-                self._memory = SceneMemory(len(self), self._max_memory, self._key.digest)
-            return self._memory
+            if self._store is None and self.path is not None:
+                self._store = SceneFiles(self.path, name_of(self.sequence))
+            elif self._store is None:
+                self._store = SceneMemory(len(self), self._max_memory, self._key.digest)
+            return self._store
 
     def _read(self, place: int) -> tuple[list[Any], Any]:
-        key, files, seen = self._key, self._files, self._seen
+        key, seen = self._key, self._seen
         name = name_of(self.sequence)
         remedy = (
             f"Put what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) "
@@ -200,7 +199,7 @@ class Cached(SceneByScene, SceneSequence):
         self._probes -= 1
         self._check_key(afresh=self._probes >= 0)
         if self._key.digest == key.digest and (len(key.files) > _MANY_FILES or key.holds()):
-            self._keep(key, files, place, leaves, treespec)
+            self._keep(key, place, leaves, treespec)
         elif self._key.files == key.files and key.digest != self._key.digest and seen is not self._seen:
             raise KerasfeedError(
                 f"reading scene {place} changed {name} itself, and with it the key of kf.Cached. Keep what changes "
@@ -209,23 +208,21 @@ class Cached(SceneByScene, SceneSequence):
             )
         return leaves, treespec
 
-    def _keep(self, key: Key, files: SceneFiles | None, place: int, leaves: list[Any], treespec: Any) -> None:
+    def _keep(self, key: Key, place: int, leaves: list[Any], treespec: Any) -> None:
         structure = structure_text(treespec)
         self._nestings[structure] = treespec
         data = encoded(leaves, structure) if self._writes else None
         if data is None:
             return
         try:
-            if files is not None:
-                files.write(place, data)
-            elif not self._scene_memory().write(place, data, key.digest):  # it is another key's by now
+            if not self._opened_store().write(place, data, key.digest):  # it is another key's by now
                 self._check_key(afresh=True)
                 if self._key.digest == key.digest:
-                    self._memory = None
+                    self._store = None
         except OSError as error:
             self._writes = False
             where, remedy = repr(str(self.path)), "Make room, or give another path"
-            if files is None:
+            if self.path is None:
                 where, remedy = "memory", "Lower max_memory, or give a path"
             warnings.warn(
                 f"kf.Cached cannot write to {where} ({message_of(error)}); from here on this process keeps no more "
@@ -255,10 +252,8 @@ class Cached(SceneByScene, SceneSequence):
         with self._lock.here():
             if key.digest != self._key.digest:
                 self._nestings = {}
-                if self._memory is not None and not self._memory.begin(key.digest, after=self._key.digest):
-                    self._memory = None
-                if self.path is not None:
-                    self._files = SceneFiles(self.path / f"{name_of(self.sequence)}-{key.digest}")
+                if self._store is not None and not self._store.begin(key.digest, after=self._key.digest):
+                    self._store = None
             self._key, self._seen = key, seen
 
     def clear(self) -> None:
@@ -275,10 +270,8 @@ class Cached(SceneByScene, SceneSequence):
         """
         self._check_key()
         with self._lock.here():
-            if self._files is not None:
-                self._files.clear()
-            if self._memory is not None:
-                self._memory.begin(self._key.digest, after=self._key.digest)
+            if self._store is not None:
+                self._store.begin(self._key.digest, after=self._key.digest)
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"

@@ -92,9 +92,9 @@ def _encoded(scene):
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no such dtype")
 def test_strings_of_any_length_are_kept_in_files(tmp_path):
     words = np.array([["a", "é" * 99]], np.dtypes.StringDType())
-    files = SceneFiles(tmp_path)
-    files.write(0, _encoded(words))
-    [[found], _] = files.read(0)
+    files = SceneFiles(tmp_path, "words")
+    files.write(0, _encoded(words), "key")
+    [[found], _] = files.read(0, "key")
     assert (found.dtype, found.tolist()) == (words.dtype, words.tolist())
     with pytest.raises(kf.SpecError, match="an object array holding nan"):
         frozen_leaves(np.array([["a", np.nan]], np.dtypes.StringDType(na_object=np.nan)))
@@ -123,12 +123,12 @@ def test_what_a_crash_leaves_behind_is_no_scene(tmp_path, log):
 
 
 def test_many_writers_at_once_leave_whole_files(tmp_path):
-    files = SceneFiles(tmp_path / "kept")
+    files = SceneFiles(tmp_path, "kept")
     data = _encoded(np.arange(20_000.0))
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: (files.write(5, data), files.read(5))[1], range(200)))
+        found = list(pool.map(lambda _: (files.write(5, data, "key"), files.read(5, "key"))[1], range(200)))
     assert all(each is not None and np.array_equal(each[0][0], np.arange(20_000.0)) for each in found)
-    assert [path.name for path in (tmp_path / "kept" / "0").iterdir()] == ["5.scene"]
+    assert [path.name for path in (tmp_path / "kept-key" / "0").iterdir()] == ["5.scene"]
 
 
 def test_a_disk_that_is_full_costs_the_cache_and_not_the_scenes(tmp_path, monkeypatch, log, read_once):

@@ -231,10 +231,10 @@ def test_the_table_of_a_million_scenes_takes_memory_only_where_scenes_are():
 def test_memory_of_scenes_that_are_cleared_is_given_back():
     cached = kf.Cached(np.ones((10, 100_000)), key="ones")
     assert sum(scene.sum() for scene in cached) == 1_000_000
-    held = 512 * os.fstat(cached._memory._fd).st_blocks
+    held = 512 * os.fstat(cached._store._fd).st_blocks
     cached.clear()
     assert cached.nbytes == 0
-    assert 512 * os.fstat(cached._memory._fd).st_blocks < held - 7_000_000
+    assert 512 * os.fstat(cached._store._fd).st_blocks < held - 7_000_000
     assert sum(scene.sum() for scene in cached) == 1_000_000
 
 
@@ -269,7 +269,7 @@ def test_any_process_that_is_given_a_pickle_shares_the_memory_and_later_ones_beg
     assert done.stdout.decode().split("\n")[0] == f"[6.0, 7.0, 8.0] {cached.nbytes}", done.stderr.decode()
     assert cached.nbytes > 24
     pickled, cached_bytes = pickle.dumps(cached), cached.nbytes
-    assert pickle.loads(pickled)._memory is cached._memory
+    assert pickle.loads(pickled)._store is cached._store
     del cached
     late = pickle.loads(pickled)
     assert (late.nbytes, late[1].tolist(), late.nbytes) == (0, [3, 4, 5], cached_bytes)
@@ -293,7 +293,7 @@ def test_forks_of_a_process_share_the_memory_too(log):
 def test_a_fork_waits_for_no_thread_that_is_not_in_it():
     cached = kf.Cached(Squares())
     with (
-        cached._memory._threads.here(),
+        cached._store._threads.here(),
         cached._lock.here(),
         cached._looking.here(),
     ):  # as by threads that are writing and looking
@@ -336,8 +336,8 @@ class Deadly:
             whole[places.start : places.start + len(data) // 2] = data[: len(data) // 2]
             os.kill(os.getpid(), signal.SIGKILL)
         whole[places] = data
-whole, cached._memory._memory = cached._memory._memory, Deadly()
-cached._memory.write(1, bytes(100), cached._key.digest)
+whole, cached._store._memory = cached._store._memory, Deadly()
+cached._store.write(1, bytes(100), cached._key.digest)
 """
 
 
@@ -348,7 +348,7 @@ def test_a_process_that_is_killed_while_it_writes_keeps_nobody_waiting_and_leave
     assert cached[0][0].tolist() == [0, 1, 2]
     done = _run(cached, _ENDS.format(written=written))
     assert done.returncode == -9, done.stderr.decode()
-    memory, key = cached._memory, cached._key.digest
+    memory, key = cached._store, cached._key.digest
     assert memory.read(1, key) is None
     for index in (2, 1, 3):
         for _ in range(2):
@@ -360,13 +360,13 @@ def test_a_process_that_is_killed_while_it_writes_keeps_nobody_waiting_and_leave
 def test_copies_whose_sequences_become_different_each_keep_their_own_scenes():
     one = kf.Cached(Squares())
     other = pickle.loads(pickle.dumps(one))
-    assert other._memory is one._memory
+    assert other._store is one._store
     other.sequence.factor = 5
     for _ in range(3):
         for index in range(7):
             assert one[index]["x"][0][0, 0] == index
             assert other[index]["x"][0][0, 0] == 5 * index
-    assert other._memory is not one._memory
+    assert other._store is not one._store
     assert one.nbytes > 0
     assert other.nbytes > 0
 
@@ -394,4 +394,4 @@ def test_a_system_without_room_costs_the_cache_and_not_the_scenes(monkeypatch):
     ):
         assert cached[1][1] == 1
     assert cached[1][1] == 1  # told once
-    assert pickle.loads(pickle.dumps(cached))._memory is None
+    assert pickle.loads(pickle.dumps(cached))._store is None
