@@ -9,13 +9,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool import watchdog
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, Pool, PoolOptions, Receipt, Runner
-from kerasfeed.pool.local import CALLER, LocalWorker, do_all, in_turn, run_here, warn_of_stall
-from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Receipt, Runner
+from kerasfeed.pool.local import CALLER, LocalPool, LocalWorker, do_all, in_turn, run_here, warn_of_stall
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, Crash, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
@@ -24,21 +22,18 @@ from kerasfeed.sequences.context import Worker
 _JOIN_SECONDS = 5.0
 
 
-class ThreadPool(Pool):
+class ThreadPool(LocalPool):
     """Worker threads of this process."""
 
     worker_type = "thread"
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
         super().__init__(runner, options)
-        self.memory = PoolMemory(shared=False, who=self.who)
-        self._shared: list[Any] = [None]
         self._waiting: list[deque[Task]] = [deque() for _ in range(options.workers if options.addressed else 1)]
         self._work = [threading.Condition(self.lock) for _ in self._waiting]  # of those who wait for tasks of each
         self._tasks: set[Task] = set()  # in flight
         self.workers: list[LocalWorker] = []
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(options.timeout))
-        self._watch: watchdog.Watchdog | None = None
         try:
             for number in range(options.workers):
                 self._start_thread(number)
@@ -196,13 +191,6 @@ class ThreadPool(Pool):
         with self.lock:
             if not self.closed:
                 self._start_thread(worker.worker.index)
-
-    def post(self, value: Any) -> None:
-        """See `Pool.post`."""
-        self._shared[0] = value
-
-    def renew(self) -> None:
-        """See `Pool.renew`; the threads read the object itself."""
 
     def _end(self) -> None:
         with self.lock:
