@@ -83,7 +83,7 @@ def fingerprint_of(sequence: Any, plan: Plan, spec: SceneSpec) -> dict[str, Any]
         (scenes of all shards, a list where buckets differ; None where items are batches already) and `steps` of an
         epoch.
     """
-    sizes = plan.cut.sizes_when_full
+    sizes = plan.cut.rows
     return {
         "class": identity_of(sequence),
         "length": plan.length,

@@ -14,7 +14,6 @@ import numpy as np
 from kerasfeed.loaders.failures.policy import ON_ERROR, FailurePolicy
 from kerasfeed.loaders.hosts.calls import Hosts
 from kerasfeed.orders.base import Order, Sequential, Shuffled
-from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
@@ -228,7 +227,7 @@ def check_plan(plan: Plan, on_error: Any) -> None:
             "smaller batch_size or drop_remainder=False"
         )
     if not plan.pad_remainder and plan.cut.smallest < plan.shard_count:
-        which = "the last step" if isinstance(plan.cut, EvenCut) else "the short step of a bucket"
+        which = "the last step" if plan.cut.is_even else "the short step of a bucket"
         raise ValueError(
             f"{which} has {counted(plan.cut.smallest, 'scene')} for {plan.shard_count} shards: one would have none, "
             "and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "

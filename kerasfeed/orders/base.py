@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.batch_bounds import Cut, EvenCut
+from kerasfeed.orders.batch_bounds import Cut
 from kerasfeed.orders.permutation import shuffled
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
@@ -66,7 +66,7 @@ class Order(ABC):
 
     def cut(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> Cut:
         """How an epoch is divided into global batches: evenly, unless the order says which scenes belong together."""
-        return EvenCut(self.num_scenes(length), batch_size * shard_count, drop_remainder)
+        return Cut((self.num_scenes(length),), (batch_size * shard_count,), drop_remainder)
 
     @property
     def needs_seed(self) -> bool:

@@ -1,11 +1,16 @@
 """How the positions of an epoch are cut into global batches.
 
-Invariant: pure arithmetic. The number of steps is the same in every epoch, and every position that is not dropped is
-part of exactly one step.
+Invariant: pure arithmetic. The number of steps is the same in every epoch, every position that is not dropped is part
+of exactly one step, and a batch never mixes buckets.
 """
 
-from abc import ABC, abstractmethod
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from kerasfeed.orders.permutation import shuffled
+from kerasfeed.util.seed_streams import SeedStream
 
 
 @dataclass(frozen=True)
@@ -23,95 +28,88 @@ class Bounds:
     full: int
 
 
-class Cut(ABC):
-    """The global batches of an epoch: those of all shards together."""
-
-    @property
-    @abstractmethod
-    def steps(self) -> int:
-        """Number of global batches in an epoch; 0 where dropping short ones leaves none."""
-
-    @property
-    @abstractmethod
-    def full(self) -> int:
-        """Scenes of the largest global batch, were it not short."""
-
-    @property
-    def sizes_when_full(self) -> tuple[int, ...]:
-        """Scenes of a global batch that is not short, of one bucket after the other."""
-        return (self.full,)
-
-    @property
-    @abstractmethod
-    def largest(self) -> int:
-        """Most scenes that a global batch really has."""
-
-    @property
-    @abstractmethod
-    def smallest(self) -> int:
-        """Fewest scenes that a global batch really has."""
-
-    @property
-    @abstractmethod
-    def kept(self) -> int:
-        """Positions of an epoch that are part of a global batch; all, unless short ones are dropped."""
-
-    @property
-    @abstractmethod
-    def has_one_size(self) -> bool:
-        """Whether all global batches have one size, but for those that are short."""
-
-    @abstractmethod
-    def bounds(self, step: int, *, seed: int, epoch: int) -> Bounds:
-        """The global batch of a step, in [0, steps)."""
-
-
 @dataclass(frozen=True)
-class EvenCut(Cut):
-    """Consecutive positions, `global_rows` at a time; the last batch may be short.
+class Cut:
+    """The global batches of an epoch, those of all shards together: consecutive positions of one bucket each.
+
+    Positions go through the buckets one after the other. So do the steps of one bucket, the usual case; those of
+    several are shuffled, anew in every epoch.
 
     Attributes:
-        scenes: Positions in an epoch, at least 1.
-        global_rows: Scenes of a global batch, at least 1.
-        drop_remainder: Whether a short last batch is left out.
+        sizes: Positions of each bucket; a bucket of several may be empty.
+        rows: Scenes of a global batch of each bucket that is not short, at least 1.
+        drop_remainder: Whether each bucket's short last batch is left out.
     """
 
-    scenes: int
-    global_rows: int
+    sizes: tuple[int, ...]
+    rows: tuple[int, ...]
     drop_remainder: bool
 
     @property
+    def is_even(self) -> bool:
+        """Whether steps are consecutive positions of the epoch, as many at a time."""
+        return len(self.sizes) == 1
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where the batches of each bucket end among all, before steps are shuffled."""
+        counts = (divmod(size, rows) for size, rows in zip(self.sizes, self.rows, strict=True))
+        return list(accumulate(whole + (rest > 0 and not self.drop_remainder) for whole, rest in counts))
+
+    @cached_property
+    def _found(self) -> tuple[set[int], set[int]]:
+        """Sizes that global batches have when full, and those that they really have."""
+        full, real = set(), set()
+        for size, rows in zip(self.sizes, self.rows, strict=True):
+            whole, rest = divmod(size, rows)
+            kept = rest and not self.drop_remainder
+            if whole or kept:
+                full.add(rows)
+            if whole:
+                real.add(rows)
+            if kept:
+                real.add(rest)
+        return full, real
+
+    @property
     def steps(self) -> int:
-        """See `Cut.steps`."""
-        whole, remainder = divmod(self.scenes, self.global_rows)
-        return whole + (remainder > 0 and not self.drop_remainder)
+        """Number of global batches in an epoch; 0 where dropping short ones leaves none."""
+        return self._ends[-1]
 
     @property
     def full(self) -> int:
-        """See `Cut.full`."""
-        return self.global_rows
+        """Scenes of the largest global batch, were it not short."""
+        return max(self._found[0] or self.rows)
 
     @property
     def largest(self) -> int:
-        """See `Cut.largest`."""
-        return min(self.scenes, self.global_rows)
+        """Most scenes that a global batch really has."""
+        return max(self._found[1] or self.rows)
 
     @property
     def smallest(self) -> int:
-        """See `Cut.smallest`."""
-        return self.global_rows if self.drop_remainder else self.scenes % self.global_rows or self.global_rows
+        """Fewest scenes that a global batch really has."""
+        return min(self._found[1] or self.rows)
 
     @property
     def kept(self) -> int:
-        """See `Cut.kept`."""
-        return min(self.scenes, self.steps * self.global_rows)
+        """Positions of an epoch that are part of a global batch; all, unless short ones are dropped."""
+        dropped = sum(size % rows for size, rows in zip(self.sizes, self.rows, strict=True))
+        return sum(self.sizes) - (dropped if self.drop_remainder else 0)
 
     @property
     def has_one_size(self) -> bool:
-        """See `Cut.has_one_size`."""
-        return True
+        """Whether all global batches have one size, but for those that are short."""
+        return len(self._found[0]) <= 1
 
     def bounds(self, step: int, *, seed: int, epoch: int) -> Bounds:
-        """See `Cut.bounds`."""
-        start = step * self.global_rows
-        return Bounds(start, min(start + self.global_rows, self.scenes), self.global_rows)
+        """The global batch of a step, in [0, steps)."""
+        number, bucket = step, 0
+        if not self.is_even:
+            number = int(shuffled(step, step + 1, self.steps, seed, (SeedStream.BUCKET_STEP, epoch))[0])
+            bucket = bisect_right(self._ends, number)
+        place = number - (self._ends[bucket - 1] if bucket else 0)
+        rows = self.rows[bucket]
+        first = sum(self.sizes[:bucket])
+        start = first + place * rows
+        return Bounds(start, min(start + rows, first + self.sizes[bucket]), rows)

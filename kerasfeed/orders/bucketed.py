@@ -5,7 +5,6 @@ the number of steps is the same in every epoch.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -13,95 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order, Shuffled
-from kerasfeed.orders.batch_bounds import Bounds, Cut
+from kerasfeed.orders.batch_bounds import Cut
 from kerasfeed.orders.groups import Groups, check_length, check_numbers
 from kerasfeed.orders.permutation import shuffled
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
-
-
-@dataclass(frozen=True)
-class BucketCut(Cut):
-    """Batches of one bucket each, in an order that is new every epoch.
-
-    Positions go through the buckets one after the other; steps do not.
-
-    Attributes:
-        sizes: Scenes of each bucket; a bucket may be empty.
-        rows: Scenes of a full global batch of each bucket, at least 1.
-        drop_remainder: Whether each bucket's short last batch is left out.
-    """
-
-    sizes: tuple[int, ...]
-    rows: tuple[int, ...]
-    drop_remainder: bool
-
-    @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        """Where the batches of each bucket end among all, before steps are shuffled: int64[buckets]."""
-        sizes, rows = np.array(self.sizes), np.array(self.rows)
-        return np.cumsum(sizes // rows if self.drop_remainder else -(-sizes // rows))
-
-    @cached_property
-    def _found(self) -> tuple[set[int], set[int]]:
-        """Sizes that global batches have when full, and those that they really have."""
-        full, real = set(), set()
-        for size, rows in zip(self.sizes, self.rows, strict=True):
-            whole, rest = divmod(size, rows)
-            kept = rest and not self.drop_remainder
-            if whole or kept:
-                full.add(rows)
-            if whole:
-                real.add(rows)
-            if kept:
-                real.add(rest)
-        return full, real
-
-    @property
-    def steps(self) -> int:
-        """See `Cut.steps`."""
-        return int(self._ends[-1])
-
-    @property
-    def full(self) -> int:
-        """See `Cut.full`."""
-        return max(self._found[0] or self.rows)
-
-    @property
-    def sizes_when_full(self) -> tuple[int, ...]:
-        """See `Cut.sizes_when_full`."""
-        return self.rows
-
-    @property
-    def largest(self) -> int:
-        """See `Cut.largest`."""
-        return max(self._found[1] or self.rows)
-
-    @property
-    def smallest(self) -> int:
-        """See `Cut.smallest`."""
-        return min(self._found[1] or self.rows)
-
-    @property
-    def kept(self) -> int:
-        """See `Cut.kept`."""
-        dropped = sum(size % rows for size, rows in zip(self.sizes, self.rows, strict=True))
-        return sum(self.sizes) - (dropped if self.drop_remainder else 0)
-
-    @property
-    def has_one_size(self) -> bool:
-        """See `Cut.has_one_size`."""
-        return len(self._found[0]) <= 1
-
-    def bounds(self, step: int, *, seed: int, epoch: int) -> Bounds:
-        """See `Cut.bounds`."""
-        number = int(shuffled(step, step + 1, self.steps, seed, (SeedStream.BUCKET_STEP, epoch))[0])
-        bucket = int(np.searchsorted(self._ends, number, side="right"))
-        place = number - (int(self._ends[bucket - 1]) if bucket else 0)
-        rows = self.rows[bucket]
-        first = sum(self.sizes[:bucket])
-        start = first + place * rows
-        return Bounds(start, min(start + rows, first + self.sizes[bucket]), rows)
 
 
 @dataclass(frozen=True)
@@ -213,11 +128,11 @@ class Bucketed(Order):
         check_length("lengths", self.made_for, length)
         return length
 
-    def cut(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> BucketCut:
+    def cut(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> Cut:
         """See `Order.cut`."""
         self.num_scenes(length)
         sizes = self._batch_sizes or (batch_size,) * self._groups.count
-        return BucketCut(self.bucket_sizes, tuple(size * shard_count for size in sizes), drop_remainder)
+        return Cut(self.bucket_sizes, tuple(size * shard_count for size in sizes), drop_remainder)
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`; positions go through the buckets one after the other."""

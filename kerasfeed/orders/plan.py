@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order, Sequential
-from kerasfeed.orders.batch_bounds import Bounds, Cut, EvenCut
+from kerasfeed.orders.batch_bounds import Bounds, Cut
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.util.counted import counted
 
@@ -90,7 +90,7 @@ class Plan:
     def epoch_indices(self, epoch: int) -> NDArray[np.int64]:
         """Indices of the scenes of all steps of this shard, one step after the other; see `indices`."""
         order = self.order.indices(0, self.scenes, length=self.length, seed=self.seed, epoch=epoch)
-        if isinstance(self.cut, EvenCut) and self.shard_count == 1 and not self.pad_remainder:
+        if self.cut.is_even and self.shard_count == 1 and not self.pad_remainder:
             return order[: self.cut.kept]
         cuts = [self._bounds(epoch, step) for step in range(self.steps)]
         return np.concatenate([self._filled(order[slice(*self._read(bounds))], bounds) for bounds in cuts])
@@ -136,7 +136,7 @@ class Plan:
     @cached_property
     def scenes_an_epoch(self) -> int:
         """How many scenes an epoch of this shard has, filler not counted."""
-        if isinstance(self.cut, EvenCut):
+        if self.cut.is_even:
             return (self.steps - 1) * (self.cut.full // self.shard_count) + self.scenes_of(0, self.steps - 1)
         return sum(self.scenes_of(0, step) for step in range(self.steps))
 

@@ -174,6 +174,7 @@ class Pool(ABC):
     Attributes:
         worker_type: "inline" (the calling thread), "thread" or "process".
         memory: Memory that all workers see; a `Runner` finds it by offset.
+        respawns: Workers that were lost and replaced.
         lock: Reentrant. Guards what is in flight; whoever holds it never calls the user's code.
         failure: Why the pool has ended; None as long as it has not.
         closed: Whether it was closed.
@@ -183,6 +184,7 @@ class Pool(ABC):
 
     worker_type: ClassVar[str]
     memory: PoolMemory
+    respawns: int = 0
     on_failure: Callable[[], object] | None = None
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
@@ -255,11 +257,6 @@ class Pool(ABC):
 
     def note_random(self, used: int) -> None:  # noqa: B027 - of worker processes alone
         """Have workers know of global random generators that scenes were seen to use elsewhere."""
-
-    @property
-    def respawns(self) -> int:
-        """Workers that were lost and replaced."""
-        return 0
 
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers that live; none of threads."""

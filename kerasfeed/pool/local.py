@@ -123,21 +123,35 @@ def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
     return task.failed(place, error, worker.name, "")
 
 
-class InlinePool(Pool):
+class LocalPool(Pool):
+    """A pool whose workers are in this process, and read the runner itself."""
+
+    def __init__(self, runner: Runner, options: PoolOptions) -> None:
+        super().__init__(runner, options)
+        self.memory = PoolMemory(shared=False, who=self.who)
+        self._shared: list[Any] = [None]
+        self._watch: watchdog.Watchdog | None = None
+
+    def post(self, value: Any) -> None:
+        """See `Pool.post`."""
+        self._shared[0] = value
+
+    def renew(self) -> None:
+        """See `Pool.renew`."""
+
+
+class InlinePool(LocalPool):
     """Does each task as it is submitted."""
 
     worker_type = "inline"
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
         super().__init__(runner, options)
-        self.memory = PoolMemory(shared=False, who=self.who)
         self._owner = None  # it has no workers that a fork would lack
-        self._shared: list[Any] = [None]
         self._begun = False
         self._beginning = threading.RLock()  # held while the user's code runs, as nothing is that `close` needs
         self._callers: dict[LocalWorker, None] = {}  # threads that do tasks just now
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
-        self._watch: watchdog.Watchdog | None = None
 
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`; also raises Ctrl-C, and what `on_worker_begin` raises."""
@@ -181,13 +195,6 @@ class InlinePool(Pool):
     def in_flight(self) -> int:
         """See `Pool.in_flight`; whoever asks has none, and need not wait for those of other threads."""
         return 0
-
-    def post(self, value: Any) -> None:
-        """See `Pool.post`."""
-        self._shared[0] = value
-
-    def renew(self) -> None:
-        """See `Pool.renew`; the object is the one that is read."""
 
     def _end(self) -> None:
         if self._watch is not None:

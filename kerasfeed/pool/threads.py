@@ -4,19 +4,16 @@ Invariant: the threads know the pool, never whoever uses it. A thread that hangs
 up, and another takes its place.
 """
 
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool import watchdog
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, Pool, PoolOptions, Receipt, Runner
-from kerasfeed.pool.local import CALLER, LocalWorker, do_all, in_turn, run_here, warn_of_stall
-from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Receipt, Runner
+from kerasfeed.pool.local import CALLER, LocalPool, LocalWorker, do_all, in_turn, run_here, warn_of_stall
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, Crash, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
@@ -25,23 +22,18 @@ from kerasfeed.sequences.context import Worker
 _JOIN_SECONDS = 5.0
 
 
-class ThreadPool(Pool):
+class ThreadPool(LocalPool):
     """Worker threads of this process."""
 
     worker_type = "thread"
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
         super().__init__(runner, options)
-        self.memory = PoolMemory(shared=False, who=self.who)
-        self._shared: list[Any] = [None]
         self._waiting: list[deque[Task]] = [deque() for _ in range(options.workers if options.addressed else 1)]
-        # Each item lets a thread look for tasks until there are none; None ends it.
-        self._calls: list[queue.SimpleQueue[bool | None]] = [queue.SimpleQueue() for _ in self._waiting]
-        self._awake = 0  # worker threads that look for tasks
+        self._work = [threading.Condition(self.lock) for _ in self._waiting]  # of those who wait for tasks of each
         self._tasks: set[Task] = set()  # in flight
         self.workers: list[LocalWorker] = []
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(options.timeout))
-        self._watch: watchdog.Watchdog | None = None
         try:
             for number in range(options.workers):
                 self._start_thread(number)
@@ -85,17 +77,9 @@ class ThreadPool(Pool):
                     waiting.extend(found)
                 finally:
                     self._tasks.update(found)
-            # What Ctrl-C leaves out here, the next call does, or the watching thread.
-            for number in by_queue:
-                self._call(number)
-
-    def _call(self, number: int) -> None:
-        """Have threads look for the tasks that wait. The caller holds `lock`."""
-        calls = self._calls[number]
-        # All that wait count: those called for the tasks before may not have come yet.
-        wanted = min(len(self._waiting[number]), 1 if self.options.addressed else self.options.workers - self._awake)
-        for _ in range(wanted - calls.qsize()):  # one that is awake looks until there is nothing to do
-            calls.put(True)
+            # What Ctrl-C leaves out here, the watching thread does.
+            for number, found in by_queue.items():
+                self._work[number].notify(len(found))
 
     @property
     def in_flight(self) -> int:
@@ -106,33 +90,24 @@ class ThreadPool(Pool):
 
     def _run(self, worker: LocalWorker) -> None:
         """Body of one worker thread."""
-        target, calls = self.runner.target, self._calls[worker.worker.index % len(self._calls)]
+        target, number = self.runner.target, worker.worker.index % len(self._waiting)
+        waiting, work = self._waiting[number], self._work[number]
         # Handed to everyone who waits for one of this worker's tasks.
         trouble = in_turn(worker, partial(begin_worker, target, worker.worker, worker.name))
         worker.busy = False
-        while not worker.given_up and calls.get():
-            self._do_all(worker, trouble)
-        if trouble is None:
-            defer_failed_end(self.options.deferred_warnings, in_turn(worker, partial(end_worker, target, worker.name)))
-
-    def _do_all(self, worker: LocalWorker, trouble: BaseException | None) -> None:
-        """Do tasks as long as there are any."""
-        waiting = self._waiting[worker.worker.index % len(self._waiting)]
         task: Task | None = None
-        with self.lock:
-            self._awake += 1
         while True:
-            with self.lock:
+            with work:
                 if task is not None:
                     self._forget(task)
-                if worker.given_up:  # and taken from the count
-                    return
-                if not waiting:
-                    self._awake -= 1
-                    return
+                work.wait_for(lambda: waiting or self.closed or worker.given_up)
+                if self.closed or worker.given_up:
+                    break
                 task = waiting.popleft()
             if self._do(task, worker, trouble):
                 task = None
+        if trouble is None:
+            defer_failed_end(self.options.deferred_warnings, in_turn(worker, partial(end_worker, target, worker.name)))
 
     def _do(self, task: Task, worker: LocalWorker, trouble: BaseException | None) -> bool:
         """Do a task; returns whether it is to be done once more."""
@@ -184,9 +159,12 @@ class ThreadPool(Pool):
                 self._give_up_thread(worker, task, note)
             elif seconds >= watchdog.STALL_SECONDS:
                 warn_of_stall(worker, seconds, self.options)
-        with self.lock:  # what Ctrl-C may have left out
-            for number in range(len(self._waiting)):
-                self._call(number)
+        self._wake_all()  # of tasks of which Ctrl-C in `submit` kept it from telling
+
+    def _wake_all(self) -> None:
+        with self.lock:
+            for work in self._work:
+                work.notify_all()
 
     def _give_up_thread(self, worker: LocalWorker, task: Task, note: int) -> None:
         """Give up what a hung thread is at, and let another take its number: a thread cannot be ended."""
@@ -195,7 +173,6 @@ class ThreadPool(Pool):
             if self.closed or worker.given_up or worker.task is not task:
                 return
             worker.given_up = True
-            self._awake -= 1
             self.options.turn.abandon()
         crash = Crash(
             worker.name, place=task.text(note), stack=watchdog.stack_of(worker.thread), hung=True,
@@ -212,17 +189,8 @@ class ThreadPool(Pool):
     def _replace(self, worker: LocalWorker) -> None:
         """Let another thread take the number of one that was given up."""
         with self.lock:
-            if self.closed:
-                return
-            self._start_thread(worker.worker.index)
-            self._call(worker.worker.index % len(self._waiting))
-
-    def post(self, value: Any) -> None:
-        """See `Pool.post`."""
-        self._shared[0] = value
-
-    def renew(self) -> None:
-        """See `Pool.renew`; the threads read the object itself."""
+            if not self.closed:
+                self._start_thread(worker.worker.index)
 
     def _end(self) -> None:
         with self.lock:
@@ -237,8 +205,7 @@ class ThreadPool(Pool):
                 self._forget(task)
         if self._watch is not None:
             self._watch.stop()
-        for worker in self.workers:
-            self._calls[worker.worker.index % len(self._calls)].put(None)
+        self._wake_all()
         deadline = time.monotonic() + _JOIN_SECONDS
         for worker in self.workers:
             if worker.thread is not None and worker.thread is not threading.current_thread():

@@ -15,17 +15,14 @@ _T = TypeVar("_T")
 _LOOK_SECONDS = 0.2  # between looks, should a signal have kept somebody from telling that his turn is over
 
 
-class _Place:
-    """Whose turn it is.
+class _Place(threading.Condition):
+    """Whose turn it is; notified where a turn is over.
 
     Attributes:
-        changed: Notified where a turn is over.
         owner: The thread, by its number, and a mark of the call; None where it is nobody's.
     """
 
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.owner: tuple[int, object] | None = None
+    owner: tuple[int, object] | None = None
 
 
 class Turn:
@@ -57,20 +54,20 @@ class Turn:
         if (owner := place.owner) is not None and owner[0] == own[0]:
             return self.run(call, number + 1)
         try:
-            with place.changed:
+            with place:
                 while place.owner is not None:
-                    place.changed.wait(_LOOK_SECONDS)
+                    place.wait(_LOOK_SECONDS)
                 place.owner = own
             return self.run(call, number + 1)
         finally:
             if place.owner is own:  # no call before this, for a signal could come with it
                 place.owner = None
-            with place.changed:
-                place.changed.notify()
+            with place:
+                place.notify()
 
     def abandon(self) -> None:
         """Let others have the turn of a thread that hangs."""
         for place in self._held:
-            with place.changed:
+            with place:
                 place.owner = None
-                place.changed.notify_all()
+                place.notify_all()

@@ -17,17 +17,18 @@ import kerasfeed as kf
 from kerasfeed.feeds import sharding as shards
 from kerasfeed.feeds.sharding import Shard
 from kerasfeed.orders.base import Order
-from kerasfeed.orders.batch_bounds import Bounds, Cut
+from kerasfeed.orders.batch_bounds import Bounds
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 
 
 @dataclass(frozen=True)
-class Staircase(Cut):
-    """Global batches that hold `unit`, twice, three times `unit` scenes, and so on in turn; the last may be short."""
+class Staircase:
+    """Like a `Cut`: batches of `unit`, twice, three times `unit` scenes, and so on in turn; the last may be short."""
 
     scenes: int
     unit: int
+    is_even = False
 
     @property
     def _sizes(self):

@@ -175,8 +175,8 @@ class Names(kf.SceneSequence):
 @pytest.mark.heavy
 def test_reading_a_list_of_strings_copies_none_of_its_memory_in_the_workers():
     loader = ProcessLoader(Job(Names(300_000), Plan(512, 8), 2, 1 << 30, 4))
-    dispatch = loader._ready().pool._dispatch
-    while not all(handle.started for handle in dispatch.workers):  # before, its list may be half there
+    pool = loader._ready().pool
+    while not all(handle.started for handle in pool.workers):  # before, its list may be half there
         time.sleep(0.01)
     for future in [loader.submit(0, step) for step in range(64)]:
         future.result(timeout=30)

@@ -13,7 +13,6 @@ import keras
 
 from kerasfeed.loaders.auto_workers import Setup
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.counted import counted
 
@@ -207,7 +206,7 @@ def scenes_of(plan: Plan, steps: int) -> int:
         return steps
     if not plan.length:  # a stream, whose last batch may be short
         return steps * plan.rows
-    if not isinstance(plan.cut, EvenCut):  # short batches stand anywhere, of any size
+    if not plan.cut.is_even:  # short batches stand anywhere, of any size
         return round(steps * plan.cut.kept / (plan.cut.steps * plan.shard_count))
     epochs, rest = divmod(steps, plan.steps)
     # Keras shuffles steps: which ones an unfinished epoch left out is unknown, most likely full batches.

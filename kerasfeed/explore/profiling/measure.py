@@ -14,7 +14,6 @@ from kerasfeed.loaders.auto_workers import Setup, Trial
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.loader import Loader
-from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.view_base import HookForwarder, part_reader
 from kerasfeed.util.optional_methods import ahead_reader, scene_writer
@@ -122,7 +121,7 @@ def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layou
     """
     size = max(1, int(scenes / 16))
     plan = job.plan
-    if plan.batch_size is None or size >= plan.batch_size or job.maker or not isinstance(plan.cut, EvenCut):
+    if plan.batch_size is None or size >= plan.batch_size or job.maker or not plan.cut.is_even:
         return job, layout
     plan = dataclasses.replace(plan, batch_size=size, drop_remainder=False, shard_index=0, shard_count=1)
     return dataclasses.replace(job, plan=plan), dataclasses.replace(layout, rows=plan.rows)

@@ -1,23 +1,52 @@
 """A pool of worker processes: for scenes that hold the GIL, and for isolation.
 
-Invariant: results are read, and workers that died replaced, by one supervisor thread
-(`kerasfeed.pool.processes.supervisor`), never the user's, so that Ctrl-C in the main thread cannot tear the state.
+Workers are started, ended and replaced, and their results read, by one thread of the pool, the supervisor, never the
+user's, so that Ctrl-C in the main thread cannot tear the state.
+
+Invariant: no work is lost with a worker, and none is written twice at once. What a dead worker had read from the pipe
+and not yet noted is not known, so everything that no living worker has noted as its own is sent anew under higher
+numbers, after the lowest valid number was raised, below which workers refuse to begin. A worker that notes a task
+before it looks at that number returns it; one that noted it before the number was raised is seen to hold it.
 """
 
+import pickle
+import select
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt, Runner
+from kerasfeed.errors import FeedClosedError, FeedWarning, KerasfeedError, WorkerDiedError, WorkerStartError
+from kerasfeed.pool import watchdog
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Runner
+from kerasfeed.pool.environment import DirectoryGoneError
+from kerasfeed.pool.exception_pickle import arrived
+from kerasfeed.pool.processes.crash_policy import CrashPolicy, edited_text, respawn_text, start_text
 from kerasfeed.pool.processes.dispatch import Dispatch
-from kerasfeed.pool.processes.shared_objects import Topic
-from kerasfeed.pool.processes.supervisor import Supervisor
-from kerasfeed.pool.processes.worker_process import end_workers
-from kerasfeed.pool.task import Task
+from kerasfeed.pool.processes.protocol import Failure, Result, Status
+from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers
+from kerasfeed.pool.resource_errors import start_thread
+from kerasfeed.pool.task import Crash, Task
+from kerasfeed.pool.worker_hooks import defer_failed_end
+from kerasfeed.util.error_notes import wrapped
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.opened_files import Identity, Opened, WorkersDisagreeError, changed
 from kerasfeed.util.resources import cores
+from kerasfeed.util.user_modules import edited_message
 
-_GRACE = 2.0
+# What workers tell of themselves.
+_NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED, Status.EDITED, Status.OPENED)
+_DYING_SECONDS = 2.0
+_GRACE, _SHORT_GRACE = 2.0, 0.2  # for workers to end by themselves, s; the short one where the pool has failed
+# A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
+_VISIBLE_SECONDS = 0.001
+# Where results come one after the other, several are read at once: each time this thread wakes, it takes the
+# interpreter from the consumer, and a core from a worker.
+_BURST_SECONDS, _BURST_TASK_SECONDS = 0.0003, 0.001
 
 
 def processes_supported() -> bool:
@@ -25,7 +54,7 @@ def processes_supported() -> bool:
     return sys.platform != "win32"
 
 
-class ProcessPool(Pool):
+class ProcessPool(Dispatch):
     """Worker processes of this machine."""
 
     worker_type = "process"
@@ -35,92 +64,323 @@ class ProcessPool(Pool):
 
         Raises:
             TypeError: The runner cannot be pickled.
-            OSError: No process can be started.
+            OSError: No process can be started, or there are no descriptors, or no memory, left.
         """
         if not processes_supported():
             raise OSError("worker processes need a POSIX system (Linux, macOS); use worker_type='thread'")
         super().__init__(runner, options)
-        self._dispatch = Dispatch(runner, options, self.who, self.lock, self.ending)
-        self.memory = self._dispatch.memory
-        self._supervisor = Supervisor(self._dispatch, self.fail, self._note_idle)
+        self._over = self._workers_ended = False
+        self._tick = watchdog.tick_seconds(options.timeout)
+        self._stall_timer = watchdog.StallTimer(self._tick)
+        self._next_look = 0.0
+        self._deaths = CrashPolicy()
+        self._vacant: set[int] = set()
+        self._poll = select.poll()
+        self._links: dict[int, WorkerHandle] = {}
+        self._started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="kerasfeed-supervisor", daemon=True)
         try:
-            # The first few at once, each next one when one is up: interpreters that start together share the cores,
-            # and the first batch would wait for the last of them.
-            with self._dispatch.naming_descriptors():
-                for number in range(min(options.workers, 2 * cores())):
-                    self._dispatch.start_worker(number)
-            self._supervisor.start()
+            start_thread(self._thread, options.who)
+            self._started.result()
         except BaseException:
             self.close()
             raise
 
-    def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
-        """See `Pool.submit`."""
-        with self.lock:
-            self.refuse_if_ended()
-            self._dispatch.send(tasks, receipt)
-
-    @property
-    def in_flight(self) -> int:
-        """See `Pool.in_flight`."""
-        return len(self._dispatch.tasks)
-
-    def _note_idle(self) -> None:
-        with self.lock:
-            self._idle.notify_all()
-
-    def post(self, value: Any) -> None:
-        """See `Pool.post`."""
-        with self.lock:
-            self.refuse_if_ended()
-            self._dispatch.shared_objects.post(Topic.POSTED, value)
-
-    def renew(self) -> None:
-        """See `Pool.renew`."""
-        try:
-            self._dispatch.post_runner()
-        except TypeError:
-            if not self.closed:
-                raise
-
-    @property
-    def used_random(self) -> int:
-        """See `Pool.used_random`."""
-        return self._dispatch.shared_objects.used_random
-
-    def note_random(self, used: int) -> None:
-        """See `Pool.note_random`."""
-        self._dispatch.shared_objects.note_random(used)
-
-    @property
-    def respawns(self) -> int:
-        """See `Pool.respawns`."""
-        return self._supervisor.respawns
-
-    def fail(self, error: BaseException) -> None:
-        """Give every task in flight this error, and end the pool."""
-        with self.lock:
-            if self.failure is None:
-                self.failure = error
-            tasks = list(self._dispatch.tasks.values())
-            self._dispatch.tasks.clear()
-            self._dispatch.pipes.forget()
-            self._idle.notify_all()
-        for task in tasks:
-            task.give_up(error)
-        if self.on_failure is not None:
-            self.on_failure()
-
-    def pids(self) -> tuple[int, ...]:
-        """See `Pool.pids`."""
-        return tuple(handle.process.pid for handle in self._dispatch.workers if handle.process.returncode is None)
-
     def _end(self) -> None:
         self.fail(FeedClosedError(CLOSED_BEFORE_DONE))
-        self._supervisor.join()
-        self._dispatch.stop_workers()
-        dead = self.failure is not None and not isinstance(self.failure, FeedClosedError)
-        end_workers(self._dispatch.workers, grace=0.2 if dead else _GRACE)
-        self._supervisor.read_final_reports()
-        self._dispatch.close()
-        self._supervisor.forget(self.failure)
+        self._over = True
+        self.pipes.wake()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._end_workers()  # where this is that thread, or there is none
+        super()._end()
+
+    # ---- the supervisor
+
+    def _run(self) -> None:
+        try:
+            self._start_workers()
+        except BaseException as error:  # noqa: BLE001 - raised where the pool is made
+            self._started.set_exception(error)
+        else:
+            self._started.set_result(None)
+            try:
+                self._serve()
+            except BaseException as error:  # noqa: BLE001 - whoever waits must not wait for a thread that is gone
+                self.fail(wrapped(error, "the supervisor of the workers failed: ", KerasfeedError))
+        self._end_workers()
+
+    def _start_workers(self) -> None:
+        """Start the first few, each next one when one is up.
+
+        Interpreters that start together share the cores, and the first batch would wait for the last of them.
+        """
+        with self._naming_descriptors():
+            for number in range(min(self.options.workers, 2 * cores())):
+                self._watch_worker(self._start_worker(number))
+
+    def _end_workers(self) -> None:
+        """End the workers, once; by the supervisor's thread, whose own end would kill them."""
+        if self._workers_ended:
+            return
+        self._workers_ended = True
+        self._stop_workers()
+        end_workers(self.workers, grace=_GRACE if isinstance(self.ending(), FeedClosedError) else _SHORT_GRACE)
+        self._read_final_reports()
+
+    def _serve(self) -> None:
+        pipes, poll = self.pipes, self._poll
+        poll.register(pipes.result_out, select.POLLIN)
+        poll.register(pipes.wake_out, select.POLLIN)
+        blocked: set[int] = set()
+        while not self._over:
+            ready = {fd for fd, _ in poll.poll(1000 * self._tick)}
+            if pipes.wake_out in ready:
+                pipes.calm()
+            gone = [self._links[fd] for fd in ready & self._links.keys() if not self._links[fd].receive()]
+            if pipes.result_out in ready:
+                results = pipes.results()
+                for result in results:
+                    self._handle(result)
+                last = results[-1]
+                if self.tasks and last.status == Status.DONE and last.seconds < _BURST_TASK_SECONDS:
+                    time.sleep(_BURST_SECONDS)
+            if time.monotonic() >= self._next_look:
+                gone += [handle for handle in self._look() if handle not in gone]
+            for handle in gone:
+                self._handle_crash(handle)
+            if self.doubtful:
+                self.doubtful = False
+                self._resend(self._not_begun())
+            if not self.tasks:
+                with self.lock:
+                    self._idle.notify_all()
+            if blocked or gone or pipes.wake_out in ready:
+                blocked = self._flush(blocked)
+
+    def _watch_worker(self, handle: WorkerHandle) -> None:
+        self._links[handle.link.fileno()] = handle
+        self._poll.register(handle.link.fileno(), select.POLLIN)
+
+    def _flush(self, before: set[int]) -> set[int]:
+        """Write the tasks that wait; returns the pipes that take no more, and has `poll` tell when they do."""
+        with self.lock:
+            blocked = set() if self._over else set(self.pipes.flush())
+        for fd in blocked - before:
+            self._poll.register(fd, select.POLLOUT)
+        for fd in before - blocked:
+            self._poll.unregister(fd)
+        return blocked
+
+    # ---- results
+
+    def _read_final_reports(self) -> None:
+        """Post what workers told as they ended."""
+        with suppress(OSError, ValueError):  # one was killed as it spoke
+            for result in self._last_results():
+                payload = self.workers[result.worker].take(result.payload_bytes)
+                if result.status == Status.END_FAILED:
+                    defer_failed_end(self.options.deferred_warnings, pickle.loads(payload))
+
+    def _last_results(self) -> Iterator[Result]:
+        """Whatever a dead worker, among others, still reported."""
+        poll = select.poll()
+        poll.register(self.pipes.result_out, select.POLLIN)
+        while poll.poll(0):
+            yield from self.pipes.results()
+
+    def _handle(self, result: Result) -> None:
+        status, number, worker, payload_bytes, seconds = result
+        if not 0 <= worker < len(self.workers):
+            raise ValueError(f"{result} came from a worker that does not exist")
+        handle = self.workers[worker]
+        payload = pickle.loads(handle.take(payload_bytes)) if payload_bytes else None
+        if status in _NEWS:
+            self._handle_news(Status(status), handle, payload)
+            return
+        task = self.tasks.get(number)
+        if task is None:  # sent anew before this came, or given up
+            return
+        if isinstance(payload, Failure) != (status == Status.FAILED):
+            raise ValueError(f"{result} came with a payload of type {type(payload).__name__}")
+        followers: Sequence[Task] = ()
+        if status == Status.DONE:
+            self._deaths.progress(task)  # before it is told, and what it was about forgotten
+            followers = task.done(payload, seconds, handle.name)
+        elif status == Status.FAILED:
+            assert isinstance(payload, Failure)
+            error = arrived(payload.packed, payload.summary)
+            followers = task.failed(payload.place, error, handle.name, payload.text)
+        elif status == Status.CANCELLED:
+            task.cancelled()
+        elif status == Status.RETURNED:
+            followers = [task]
+        else:
+            raise ValueError(f"{result} has no such status")
+        self._replace(number, followers)
+
+    def _handle_news(self, status: Status, handle: WorkerHandle, payload: Any) -> None:
+        """A worker tells of itself."""
+        if status == Status.STARTED:
+            handle.started = True
+            if payload is not None:
+                self.options.deferred_warnings.defer("edited", edited_text(str(payload)), FeedWarning)
+            handle.look()
+            self._deaths.started()
+            if len(self.workers) < self.options.workers:
+                self._vacant.add(len(self.workers))
+                self._fill_vacancies()
+        elif status == Status.END_FAILED:
+            defer_failed_end(self.options.deferred_warnings, str(payload))
+        elif status == Status.EDITED:
+            self.fail(WorkerStartError(f"{handle.name} cannot go on: {payload}"))
+        elif status == Status.OPENED:
+            self._compare_opened(handle, payload)
+        else:
+            self.fail(_start_error(handle, payload))
+
+    def _compare_opened(self, handle: WorkerHandle, found: dict[Opened, Identity]) -> None:
+        """Refuse files that are not what they were when another worker opened them."""
+        for opened, identity in found.items():
+            first = self.options.first_opened.setdefault(opened, identity)
+            difference = first.difference(identity, may_grow=opened.may_grow)
+            if difference and opened.module:
+                text = edited_message(opened.module, opened.path)
+                self.fail(WorkerStartError(f"{handle.name} cannot go on: {text}"))
+            elif difference:
+                self.fail(WorkersDisagreeError(*changed(opened.path, difference).args))
+
+    # ---- workers that hang
+
+    def _look(self) -> list[WorkerHandle]:
+        """Look after the workers, once a tick; returns those that have ended, by themselves or by our hand."""
+        now = time.monotonic()
+        self._next_look = now + self._tick
+        self._stall_timer.begin(now)
+        self._fill_vacancies()
+        handles = [handle for handle in self.workers if handle.link.fileno() in self._links]
+        if self.tasks:
+            return [handle for handle in handles if handle.has_ended() or self._is_hung(handle)]
+        for handle in handles:
+            self._stall_timer.look(handle.number, None)
+        return [handle for handle in handles if handle.has_ended()]
+
+    def _is_hung(self, handle: WorkerHandle) -> bool:
+        handle.look()
+        number, note = self.shared_objects.worker_line(handle.number)[:2].tolist()
+        task = self.tasks.get(number - 1)
+        token = (number, note) if task is not None else None if handle.started else handle.process.pid
+        seconds = self._stall_timer.look(handle.number, token)
+        timeout = self.options.timeout
+        if timeout is not None and task is not None and seconds >= timeout * task.items_at(note):
+            handle.hung = self.stacks.ask(handle.process.pid)
+            handle.process.kill()
+            return True
+        if seconds >= watchdog.STALL_SECONDS:
+            place = None if task is None else task.text(note) or "the sequence anew"
+            stack = partial(self.stacks.ask, handle.process.pid)
+            watchdog.warn_of_stall(
+                self.options.deferred_warnings, "process", timeout, handle.name, place, seconds, stack
+            )
+        return False
+
+    # ---- workers that die
+
+    def _handle_crash(self, handle: WorkerHandle) -> None:
+        """Account for a worker that has ended: replace it, and have its task done by others."""
+        self._poll.unregister(handle.link.fileno())
+        del self._links[handle.link.fileno()]
+        handle.receive()
+        handle.end(_DYING_SECONDS)
+        lost = self._not_begun(handle)
+        handle.close()
+        if self.ending() is not None:
+            return
+        line = self.shared_objects.worker_line(handle.number)
+        number, note = line[:2].tolist()
+        line[0] = 0
+        suspect = self.tasks.get(number - 1) if number - 1 in lost else None
+        crash = Crash(
+            handle.name, handle.ending(), suspect.text(note) if suspect else "", handle.peak,
+            handle.hung or self.stacks.take(), handle.hung is not None, handle.started, self.options.timeout,
+        )  # fmt: skip
+        self._replace_worker(handle, crash)
+        instead: Sequence[Task] = ()
+        if suspect is not None:
+            instead = self._judge(suspect, note, crash)
+            with self.lock:
+                self.tasks.pop(number - 1, None)
+        elif handle.started and self._deaths.between(crash):
+            self.fail(
+                WorkerDiedError(
+                    f"worker processes end one after the other, while they load no scene: the last, {crash}"
+                )
+            )
+        self._resend(lost, instead)
+
+    def _not_begun(self, dead: WorkerHandle | None = None) -> set[int]:
+        """Numbers of the tasks that no living worker has begun, nor will."""
+        with self.lock:
+            if self.ending() is not None:
+                return set()
+            self._invalidate_sent_tasks(None if dead is None else dead.number)
+            if dead is not None and self.options.addressed:
+                lost = self._sent_to((dead.number,))
+            else:
+                time.sleep(_VISIBLE_SECONDS)
+                living = [handle for handle in self.workers if handle is not dead]
+                lines = [self.shared_objects.worker_line(handle.number) for handle in living]
+                lost = self.tasks.keys() - {line[0] - 1 for line in lines}
+        for result in self._last_results():  # after the notes were read: a worker reports before it takes its note back
+            self._handle(result)
+        return lost & self.tasks.keys()
+
+    def _replace_worker(self, handle: WorkerHandle, crash: Crash) -> None:
+        if not handle.started and self._deaths.at_start(crash):
+            self.fail(WorkerStartError(start_text(crash)))
+            return
+        self.respawns += 1
+        LOGGER.warning("%s: a new process takes the place of a worker: %s", self.options.who, crash)
+        self.options.deferred_warnings.defer("respawn", respawn_text(crash), FeedWarning)
+        self._vacant.add(handle.number)
+        self._fill_vacancies()
+
+    def _fill_vacancies(self) -> None:
+        while self._vacant and self.ending() is None:
+            number = self._vacant.pop()
+            try:
+                self._watch_worker(self._start_worker(number))
+            except OSError as error:  # no memory, or no room for a process: others may make some
+                # Where tasks name their workers, nobody else may do those of this one.
+                if not self._links or self.options.addressed or isinstance(error, DirectoryGoneError):
+                    self.fail(
+                        WorkerStartError(
+                            f"no worker process could be started in place of a dead one: {message_of(error)}"
+                        )
+                    )
+                self._vacant.add(number)
+                return
+
+    def _judge(self, task: Task, note: int, crash: Crash) -> Sequence[Task]:
+        """What is to be done about the task that a worker died of."""
+        culprit = task.culprit(note)
+        if culprit is None:
+            parts = task.parts(note)
+            if parts:  # which of them it was is found out one by one
+                return parts
+            if self._deaths.between(crash):
+                self.fail(WorkerDiedError(f"worker processes end one after the other: the last, {crash}"))
+            return [task]
+        count = self._deaths.at_place(culprit, crash)
+        if count < self._deaths.enough(crash, self.options.tries_in_time if crash.hung else self.options.tries):
+            return [task]
+        self._deaths.judged(culprit)
+        return task.crashed(note, crash, count)
+
+
+def _start_error(handle: WorkerHandle, text: Any) -> KerasfeedError:
+    last = str(text).strip().splitlines()[-1]
+    return WorkerStartError(
+        f"{handle.name} could not load the sequence: {last}. A module that the sequence needs must be importable in "
+        f"a new interpreter (installed, or beside the script); on_worker_begin must not fail. Its traceback:\n{text}"
+    )

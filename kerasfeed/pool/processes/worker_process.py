@@ -6,8 +6,8 @@ directory, and with the environment, that the feed was made in, whatever has bec
 is collected once, here, and its id stays its own until then.
 
 On Linux the kernel kills a worker whose parent is gone, whatever the worker is at, even a scene that holds the GIL in
-compiled code. The kernel means the thread that started it, not the process, so each worker is started by a thread of
-its own, its spawn_thread, which lives exactly as long as the worker.
+compiled code. The kernel means the thread that started it, not the process, so that thread must live as long as the
+worker: it is the pool's supervisor.
 """
 
 import contextlib
@@ -16,20 +16,14 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import kerasfeed
 from kerasfeed.pool.environment import DirectoryGoneError, Environment
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
-from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.error_text import message_of
 from kerasfeed.util.resources import cores
 
 
@@ -42,7 +36,6 @@ class WorkerHandle:
         process: The process.
         link: Socket on which its payloads arrive, non-blocking; its end of file means that the process is gone.
         inbox: Payload bytes received and not yet claimed by a result.
-        spawn_thread: Thread that ends with the process, after it has ended the link.
         inherited_peak: Memory that the system may ascribe to it because this process held it at its start, bytes.
         where: On which host it stands, in words.
         peak: Most memory it was seen to hold, bytes; 0 where that is not known.
@@ -54,7 +47,6 @@ class WorkerHandle:
     process: subprocess.Popen[bytes]
     link: socket.socket
     inbox: bytearray
-    spawn_thread: threading.Thread
     inherited_peak: int
     where: str = ""
     peak: int = 0
@@ -125,8 +117,6 @@ class WorkerHandle:
 
     def close(self) -> None:
         """Close the link of a process that has been collected; idempotent."""
-        if self.spawn_thread is not threading.current_thread():  # as where the collector drops a feed there
-            self.spawn_thread.join()  # it uses the link
         self.link.close()
 
     def look(self) -> None:
@@ -188,90 +178,6 @@ main({arguments})
 """
 
 
-class _SpawnThread(threading.Thread):
-    """Starts one worker process and waits for its end; see the module's invariant."""
-
-    def __init__(self, number: int, start: Callable[[int], subprocess.Popen[bytes]]) -> None:
-        """Of worker `number`, which `start` starts, with the descriptor of its link."""
-        super().__init__(name=f"kerasfeed-spawn-{number}", daemon=True)
-        self.ours, self._theirs = socket.socketpair()
-        self.started: Future[subprocess.Popen[bytes]] = Future()
-        self._start = start
-        self._abandoned = False
-
-    def abandon(self) -> None:
-        """Nobody will own the worker: have it end by itself, if it was started."""
-        self._abandoned = True
-        if self.ident is None:  # nor was this thread
-            self.ours.close()
-            self._theirs.close()
-        else:
-            with suppress(OSError):  # closed, where there is no worker
-                self.ours.shutdown(socket.SHUT_RDWR)
-
-    def run(self) -> None:
-        try:
-            process = self._start(self._theirs.fileno())
-        except BaseException as error:  # noqa: BLE001 - raised where the worker was asked for
-            self.ours.close()
-            self.started.set_exception(error)
-            return
-        finally:
-            self._theirs.close()
-        self.started.set_result(process)
-        if sys.platform == "linux":
-            try:
-                # Not reaped: the process id stays the worker's until its owner has asked how it ended.
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            except ChildProcessError:
-                pass  # the owner has asked
-            # The end of file would not come by itself where a process that the worker left, or a fork of this one,
-            # holds the other end.
-            self.ours.shutdown(socket.SHUT_RDWR)
-        if self._abandoned:
-            process.wait()
-            self.ours.close()
-
-
-def _popen(
-    number: int,
-    count: int,
-    fds: tuple[int, int, int, int, int],
-    inherit: tuple[int, ...],
-    environment: Environment,
-    seed: int,
-    link_fd: int,
-) -> subprocess.Popen[bytes]:
-    # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
-    # yet handle them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
-    fds_there = (*fds[:2], link_fd, *fds[2:])
-    directory = environment.directory
-    command = _COMMAND.format(
-        parent=os.getpid(),
-        descriptors=(*fds_there, *inherit),
-        root=str(Path(kerasfeed.__file__).parents[1]),
-        arguments=", ".join(map(str, (number, count, *fds_there))),
-    )
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
-            stdin=subprocess.DEVNULL,
-            pass_fds=(*fds_there, *inherit),
-            cwd=directory,
-            env=environment.variables(seed, max(1, cores() // count)),
-        )
-    except OSError as error:
-        if directory is None or error.filename != directory:
-            raise
-        raise DirectoryGoneError(
-            error.errno,
-            f"worker processes start in the directory in which the feed was made, and it cannot be entered any "
-            f"more ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
-            directory,
-        ) from None
-
-
 def start_worker(
     number: int,
     count: int,
@@ -284,6 +190,8 @@ def start_worker(
 ) -> WorkerHandle:
     """Start worker `number` of `count`, in `environment`, with hashes of text of the feed's `seed`.
 
+    It ends with the thread that calls this; see the module's invariant.
+
     It inherits its ends, `fds` (of tasks, results, slots, shared objects and stacks), and what else it is to `inherit`.
     Messages say `where` it stands.
 
@@ -292,14 +200,38 @@ def start_worker(
     """
     if not sys.executable:
         raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
-    spawn_thread = _SpawnThread(number, partial(_popen, number, count, fds, inherit, environment, seed))
+    link, theirs = socket.socketpair()
+    fds_there = (*fds[:2], theirs.fileno(), *fds[2:])
+    directory = environment.directory
+    command = _COMMAND.format(
+        parent=os.getpid(),
+        descriptors=(*fds_there, *inherit),
+        root=str(Path(kerasfeed.__file__).parents[1]),
+        arguments=", ".join(map(str, (number, count, *fds_there))),
+    )
+    # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
+    # yet handle them.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
     try:
-        start_thread(spawn_thread, f"worker process {number}")
-        process = spawn_thread.started.result()
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
+            stdin=subprocess.DEVNULL,
+            pass_fds=(*fds_there, *inherit),
+            cwd=directory,
+            env=environment.variables(seed, max(1, cores() // count)),
+        )
     except BaseException as error:
-        spawn_thread.abandon()
-        if isinstance(error, RuntimeError):  # what Python says where the system has no thread left
-            raise OSError(message_of(error)) from error
-        raise
-    spawn_thread.ours.setblocking(False)
-    return WorkerHandle(number, process, spawn_thread.ours, bytearray(), spawn_thread, own_peak(), where)
+        link.close()
+        if not isinstance(error, OSError) or directory is None or error.filename != directory:
+            raise
+        raise DirectoryGoneError(
+            error.errno,
+            f"worker processes start in the directory in which the feed was made, and it cannot be entered any "
+            f"more ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
+            directory,
+        ) from None
+    finally:
+        theirs.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    link.setblocking(False)
+    return WorkerHandle(number, process, link, bytearray(), own_peak(), where)

@@ -20,7 +20,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.memory import PoolMemory
-from kerasfeed.pool.processes.dispatch import Pipes
+from kerasfeed.pool.processes.pipes import Pipes
 from kerasfeed.pool.processes.protocol import (
     PIPE_BUF,
     RESULT_BYTES,
@@ -113,12 +113,12 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
     record = BROKEN_RESULTS[name]
     loader = _loader()
     try:
-        dispatch = loader._ready().pool._dispatch
+        pool = loader._ready().pool
         futures = [loader.submit(0, step) for step in range(5)]
         if isinstance(record, Result):
-            number = max(dispatch.tasks) if record.number == NUMBER else record.number
+            number = max(pool.tasks) if record.number == NUMBER else record.number
             record = record._replace(number=number).encode()
-        os.write(dispatch.pipes.result_in, record)
+        os.write(pool.pipes.result_in, record)
         _await_error_then_go_on(loader, futures)
     finally:
         loader.close()
@@ -129,11 +129,11 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
     loader = _loader()
-    dispatch = loader._ready().pool._dispatch
+    pool = loader._ready().pool
     futures = [loader.submit(0, step) for step in range(5)]
     payload = PAYLOADS[name]
-    dispatch.workers[0].inbox.extend(payload)
-    os.write(dispatch.pipes.result_in, Result(Status.DONE, max(dispatch.tasks), 0, len(payload), 0.1).encode())
+    pool.workers[0].inbox.extend(payload)
+    os.write(pool.pipes.result_in, Result(Status.DONE, max(pool.tasks), 0, len(payload), 0.1).encode())
     _await_error_then_go_on(loader, futures)
 
 
@@ -143,11 +143,11 @@ def test_random_records_neither_hang_nor_crash_the_parent():
     chance = random.Random(6)
     for _ in range(3):
         loader = _loader()
-        dispatch = loader._ready().pool._dispatch
+        pool = loader._ready().pool
         futures = [loader.submit(0, step) for step in range(5)]
         for _ in range(20):
             with suppress(OSError):  # the pool has failed and closed it
-                os.write(dispatch.pipes.result_in, chance.randbytes(chance.choice([7, RESULT_BYTES, 3 * RESULT_BYTES])))
+                os.write(pool.pipes.result_in, chance.randbytes(chance.choice([7, RESULT_BYTES, 3 * RESULT_BYTES])))
         for future in futures:
             with suppress(KerasfeedError):
                 future.result(timeout=20)

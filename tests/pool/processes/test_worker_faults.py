@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 
@@ -20,7 +19,7 @@ from waits import wait_until
 import kerasfeed as kf
 from kerasfeed.loaders.batch_runner import DESCRIBE, FirstOrder
 from kerasfeed.loaders.session import FirstTask
-from kerasfeed.pool.processes import pool, worker_process
+from kerasfeed.pool.processes import dispatch, pool, worker_process
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, start_text
 from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.pool.task import Crash
@@ -54,7 +53,7 @@ def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, 
 def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-S", "-c", "bytearray(100 << 20)"]
-    handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), threading.Thread(), inherited_peak=0)
+    handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), inherited_peak=0)
     theirs.close()
     handle.end(30)
     ours.close()
@@ -273,17 +272,16 @@ def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, t
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
-def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(feed_of, monkeypatch, error):
-    start = worker_process._SpawnThread.start
+def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(feed_of, monkeypatch):
+    start = dispatch.start_worker
 
-    def scarce(spawn_thread):
-        if spawn_thread.name == "kerasfeed-spawn-2":
-            raise type(error)(*error.args)
-        start(spawn_thread)
+    def scarce(number, *others, **options):
+        if number == 2:
+            raise OSError(24, "Too many open files")
+        return start(number, *others, **options)
 
     monkeypatch.setattr(pool, "cores", lambda: 1)  # the third worker is started when another is up
-    monkeypatch.setattr(worker_process._SpawnThread, "start", scarce)
+    monkeypatch.setattr(dispatch, "start_worker", scarce)
     feed = feed_of(scenes.Augmented(), workers=3)
     assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     monkeypatch.undo()

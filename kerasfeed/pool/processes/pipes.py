@@ -1,0 +1,102 @@
+"""Pipes of tasks and of results between a pool and its worker processes.
+
+Invariant: tasks are written whole, in groups of at most PIPE_BUF bytes, and never block the writer: what the kernel
+does not take yet waits here until `flush`.
+"""
+
+import os
+import sys
+from collections import deque
+from collections.abc import Sequence
+
+from kerasfeed.pool.processes.protocol import PIPE_BUF, RESULT_BYTES, TASK_BYTES, Result, decode_results
+
+_GROUP = PIPE_BUF // TASK_BYTES
+_PIPE_BYTES = 1 << 20
+
+
+class Pipes:
+    """Pipes of tasks, one of results, and one to wake the supervisor.
+
+    Attributes:
+        tasks_out: Descriptors from which workers read tasks: one of all, or one of each.
+        tasks_in: Descriptors to which tasks are written, non-blocking.
+        result_out: Descriptor from which results are read.
+        result_in: Descriptor to which workers write results.
+        wake_out: Descriptor that becomes readable after `wake`.
+    """
+
+    def __init__(self, tasks: int = 1) -> None:
+        """Make so many pipes of tasks.
+
+        Raises:
+            OSError: There are no descriptors left.
+        """
+        made: list[int] = []
+        try:
+            for _ in range(2 + tasks):
+                made += os.pipe()
+        except OSError:  # too many open files
+            for fd in made:
+                os.close(fd)
+            raise
+        self.result_out, self.result_in, self.wake_out, self._wake_in = made[:4]
+        self.tasks_out, self.tasks_in = made[4::2], made[5::2]
+        self._waiting: list[deque[bytes]] = [deque() for _ in range(tasks)]
+        for fd in (*self.tasks_in, self._wake_in, self.wake_out):
+            os.set_blocking(fd, False)
+        if sys.platform == "linux":
+            import fcntl
+
+            for fd in (*self.tasks_in, self.result_in):
+                try:
+                    fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+                except OSError:  # over the user's quota of pipe memory: 64 KiB serve too, with more system calls
+                    break
+
+    def write(self, pipe: int = 0, tasks: Sequence[bytes] = ()) -> bool:
+        """Write `tasks` behind those that wait; returns False when some must wait for `flush`."""
+        waiting = self._waiting[pipe]
+        waiting.extend(b"".join(tasks[first : first + _GROUP]) for first in range(0, len(tasks), _GROUP))
+        while waiting:
+            group = waiting.popleft()  # first: Ctrl-C may lose it here, and must not have it written twice
+            try:
+                os.write(self.tasks_in[pipe], group)  # at most PIPE_BUF: all or nothing
+            except BlockingIOError:
+                waiting.appendleft(group)
+                return False
+        return True
+
+    def flush(self) -> list[int]:
+        """Write what waits; returns the descriptors that take no more."""
+        return [fd for pipe, fd in enumerate(self.tasks_in) if not self.write(pipe)]
+
+    def forget(self, pipe: int | None = None) -> None:
+        """Drop the tasks that wait, for one pipe or for all."""
+        for waiting in self._waiting if pipe is None else (self._waiting[pipe],):
+            waiting.clear()
+
+    def results(self) -> list[Result]:
+        """Results that have come; waits for one."""
+        return decode_results(os.read(self.result_out, RESULT_BYTES * 512))
+
+    def wake(self) -> None:
+        """Make `wake_out` readable."""
+        try:
+            os.write(self._wake_in, b"\0")
+        except BlockingIOError:
+            pass  # it is readable already
+
+    def calm(self) -> None:
+        """Undo `wake`."""
+        os.read(self.wake_out, 4096)
+
+    def close_tasks(self) -> None:
+        """End of file for the workers."""
+        for fd in (*self.tasks_in, *self.tasks_out):
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close the rest."""
+        for fd in (self.result_out, self.result_in, self.wake_out, self._wake_in):
+            os.close(fd)
