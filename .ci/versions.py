@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # What meets Keras, TensorFlow, NumPy and h5py; the rest of the tests meets none of their versions' differences.
 RIM = [
-    "tests/adapters", "tests/feeds/test_labels.py", "tests/loaders/test_zero_copy.py",
+    "-m", "not heavy or versions", "tests/adapters", "tests/feeds/test_labels.py", "tests/loaders/test_zero_copy.py",
     "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py",
     "tests/readers/hdf5/test_hdf5_refusals.py", "tests/spec/test_spec.py",
     "--ignore=tests/adapters/keras/test_on_jax.py", "--ignore=tests/adapters/keras/test_on_torch.py",

@@ -92,6 +92,7 @@ def test_scenes_that_compute_get_processes():
         assert "a scene takes 1.0 ms and computes for 1.0 ms of it" in feed.stats().chosen
 
 
+@pytest.mark.heavy
 def test_scenes_that_wait_get_processes_and_a_hint_where_the_class_does_not_speak_of_threads():
     hint = r"scenes of Shares wait for (9\d|100)% of .* set thread_safe = True in the class: 64 threads may"
     with _feed(scenes_costs.Shares()) as feed:
