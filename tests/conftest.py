@@ -56,7 +56,9 @@ _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
 def pytest_configure(config):
     config.pluginmanager.register(Stuck())
-    is_light = config.option.markexpr == "not heavy" and not config.option.skipped_before
+    if config.option.left_out:
+        config.option.markexpr = ""
+    is_light = config.option.markexpr == "not heavy"
     if is_light and "PYTEST_XDIST_WORKER" not in os.environ and hasattr(config, "cache"):
         config.pluginmanager.register(_SkippedTests(config))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
@@ -70,12 +72,12 @@ def pytest_configure(config):
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--skipped-before", action="store_true", help="run the tests alone that the last run of light ones has skipped"
+        "--left-out", action="store_true", help="run what the last run of light tests has skipped, and the heavy tests"
     )
 
 
 class _SkippedTests:
-    """Remembers which tests a run skips, for `--skipped-before`."""
+    """Remembers which tests a run skips, for `--left-out`."""
 
     def __init__(self, config):
         self._config = config
@@ -100,14 +102,18 @@ def pytest_runtest_logreport(report):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is heavy
 def pytest_collection_modifyitems(config, items):
-    if config.option.skipped_before:
-        skipped = set(config.cache.get("kerasfeed/skipped", []))
-        items[:] = [item for item in items if skipped & {item.nodeid, item.parent.nodeid, item.location[0]}]
     for item in items:
         for mark in item.iter_markers("light"):
             is_light = mark.kwargs["where"]
             if not is_light(**{name: item.callspec.params[name] for name in inspect.signature(is_light).parameters}):
                 item.add_marker(pytest.mark.heavy)
+    if config.option.left_out:
+        skipped = set(config.cache.get("kerasfeed/skipped", []))
+        items[:] = [
+            item
+            for item in items
+            if item.get_closest_marker("heavy") or skipped & {item.nodeid, item.parent.nodeid, item.location[0]}
+        ]
     items.sort(key=lambda item: _RANK.get(item.path.stem, len(_RANK)))
 
 

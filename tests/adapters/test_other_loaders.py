@@ -29,7 +29,7 @@ LOADED = """
 import sys
 import h5py, numpy as np
 import kerasfeed as kf
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 class Rooms(kf.SceneSequence):
     def __init__(self, path):
@@ -55,19 +55,27 @@ if __name__ == "__main__":
         file["labels"] = np.arange(20)
     rooms = Rooms("rooms.h5")
     kinds = {"file": rooms, "part": rooms[:], "memory": kf.Cached(rooms), "cache": kf.Cached(rooms, "cache")}
-    for name, sequence in kinds.items():
-        if name not in KINDS:
-            continue
-        assert sequence[3][1] == 3  # the file is open, and scenes are cached
-        workers = 1 if CONTEXT == "spawn" and name != "cache" else 2  # each of which imports PyTorch then
-        loader = DataLoader(sequence, batch_size=4, num_workers=workers, multiprocessing_context=CONTEXT)
-        points, labels = zip(*loader)
-        assert np.concatenate(labels).tolist() == list(range(20)), (name, labels)
-        assert np.concatenate(points)[:, 1].tolist() == list(range(20)), (name, points)
     noise = Noise()
     noise[0]
-    drawn = np.concatenate(list(DataLoader(noise, batch_size=2, num_workers=2, multiprocessing_context=CONTEXT)))
-    assert len(set(drawn.tolist())) == 8, drawn
+
+    def loaded(dataset):
+        return list(DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=CONTEXT))
+
+    for name in KINDS:
+        assert kinds[name][3][1] == 3  # the file is open, and scenes are cached
+    if CONTEXT == "spawn":  # the same workers load all of them, since each imports PyTorch
+        batches = loaded(ConcatDataset([*(kinds[name] for name in KINDS), noise]))
+        parts = [batches[5 * place : 5 * place + 5] for place in range(len(KINDS))]
+        drawn = batches[5 * len(KINDS) :]
+    else:
+        parts = [loaded(kinds[name]) for name in KINDS]
+        drawn = loaded(noise)
+    for name, part in zip(KINDS, parts):
+        points, labels = zip(*part)
+        assert np.concatenate(labels).tolist() == list(range(20)), (name, labels)
+        assert np.concatenate(points)[:, 1].tolist() == list(range(20)), (name, points)
+    assert len(drawn) == 2, drawn  # one of each worker
+    assert len(set(np.concatenate(drawn).tolist())) == 8, drawn
     if CONTEXT == "fork":
         with kf.Feed(rooms, 4, workers=2, worker_type="thread") as feed:
             assert len(feed[0][1]) == 4

@@ -30,6 +30,7 @@ WITHOUT_BACKEND = """
     assert "keras" not in sys.modules
 """
 ERRORS = """
+    import lean_keras
     calls = [
         lambda: feed.to_tf_dataset(), lambda: stream.to_tf_dataset(), lambda: kf.from_indexable(Pairs()),
         lambda: kf.parse_record, lambda: kf.feature_description, lambda: kf.SummaryWriter("logs", worker=0),
@@ -49,6 +50,7 @@ WITHOUT_KERAS = """
             print("pip install tensorflow" in str(error), "kerasfeed[tensorflow]" in str(error))
 """
 FIT = """
+    import lean_keras
     import keras
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -68,6 +68,7 @@ def test_what_cannot_be_had_is_told_in_one_line(name, message, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.heavy
 def test_profile_prints_the_verdict(capsys):
     assert main(["profile", "my_rooms:Rooms", "--seconds", "1", "--batch-size", "4"]) == 0
     assert capsys.readouterr().out.startswith("Rooms: ")

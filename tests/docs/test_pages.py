@@ -9,13 +9,7 @@ from places import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if blocks_of(page)]
-LIGHT = {DOCS / "start/first-feed.md"}
-# A run of light ones starts one process, not two; and aiohttp ends a fork of TensorFlow with a segmentation fault.
-OWN = {*LIGHT, DOCS / "how-to/object-store.md"}
-
-
-def weight(page):
-    return () if page in LIGHT else pytest.mark.heavy
+OWN = {DOCS / "how-to/object-store.md"}  # aiohttp ends a fork of TensorFlow with a segmentation fault
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +19,8 @@ def forked():
         yield scripts
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=weight(page), id=str(page.relative_to(DOCS))) for page in PAGES]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_the_program_of_a_page_runs_and_prints_what_the_page_says(request, page, tmp_path):
     code = "".join(block.code for block in blocks_of(page))
     needs_its_own = page in OWN or "KERAS_BACKEND" in code  # which must be set before Keras is imported

@@ -179,6 +179,7 @@ class Deadly(scenes.Clouds):
         return super().__getitem__(index)
 
 
+@pytest.mark.heavy
 def test_a_scene_that_ends_its_worker_is_one_that_failed():
     found = described(Deadly(12), workers=1, worker_type="process")
     assert [index for index, _ in found.failures] == [5]

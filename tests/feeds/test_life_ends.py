@@ -12,7 +12,7 @@ from waits import wait_until
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 
 
-LIGHT = "    import light_keras\n"
+LIGHT, LEAN = "    import light_keras\n", "    import lean_keras\n"
 
 
 FEEDS = """
@@ -179,7 +179,7 @@ LIGHT_ENDS = ["by sys.exit in a loop", "while only daemon threads read", "in an 
 @pytest.mark.parametrize("how", ENDS)
 def test_an_interpreter_with_feeds_in_flight_ends_cleanly(tmp_path, how):
     with_keras = how == "in the middle of an epoch"  # it has exit handlers and threads of its own; once shows that
-    program = launch(tmp_path, ("" if with_keras else LIGHT) + FEEDS + ENDS[how])
+    program = launch(tmp_path, (LEAN if with_keras else LIGHT) + FEEDS + ENDS[how])
     pids, end, *more = finish(program).splitlines()
     assert end == "end"
     assert_gone([int(pid) for line in (pids, *more) for pid in line.split()])

@@ -64,6 +64,7 @@ def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
         """
         import sys
         sys.modules["tensorflow"] = None  # as on a host without it, for Keras would import it
+        import lean_keras
         import keras
         import kerasfeed as kf
         from scenes_filler import Regression
@@ -119,6 +120,7 @@ def test_two_processes_of_torch_are_two_shards(tmp_path):
         import sys
         sys.modules["tensorflow"] = None
         sys.modules["jax"] = None
+        import lean_keras
         import torch
         import kerasfeed as kf
         from scenes_frameworks import Numbered
@@ -145,6 +147,7 @@ def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_
     found = _run_two(
         tmp_path,
         """
+        import lean_keras
         import tensorflow as tf
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         import kerasfeed as kf

@@ -92,6 +92,7 @@ def test_scenes_that_compute_get_processes():
         assert "a scene takes 1.0 ms and computes for 1.0 ms of it" in feed.stats().chosen
 
 
+@pytest.mark.heavy
 def test_scenes_that_wait_get_processes_and_a_hint_where_the_class_does_not_speak_of_threads():
     hint = r"scenes of Shares wait for (9\d|100)% of .* set thread_safe = True in the class: 64 threads may"
     with _feed(scenes_costs.Shares()) as feed:
@@ -103,6 +104,7 @@ def test_scenes_that_wait_get_processes_and_a_hint_where_the_class_does_not_spea
         assert feed.stats().workers > 2
 
 
+@pytest.mark.heavy
 def test_a_class_that_says_it_is_not_thread_safe_gets_no_hint():
     class Single(scenes_costs.Shares):
         thread_safe = False
@@ -155,6 +157,7 @@ def test_a_function_given_as_collate_leaves_scenes_to_be_measured():
         assert feed.stats().worker_type == "thread"
 
 
+@pytest.mark.heavy
 def test_a_scene_that_raises_is_counted_as_with_workers_that_are_given():
     def failed(**workers):
         with _feed(scenes_costs.Fails(), on_error="replace", **workers) as feed:
@@ -183,6 +186,7 @@ def test_counters_begin_with_the_first_batch_of_the_feed(monkeypatch):
         assert "in a trial" in feed.stats().chosen
 
 
+@pytest.mark.heavy
 def test_scenes_in_memory_and_short_epochs_get_no_other_workers(choices):
     with _feed(np.zeros((100_000, 2))) as feed:
         feed[0]
@@ -237,6 +241,7 @@ def test_a_batch_that_is_asked_for_while_workers_are_tried_waits_for_the_choice(
         assert feed.stats().worker_type == "thread"
 
 
+@pytest.mark.heavy
 def test_threads_are_chosen_only_where_they_are_faster_than_the_processes_would_be(monkeypatch):
     rates = {"thread": 100.0, "process": 90.0}
     monkeypatch.setattr(auto_workers, "_trials", lambda *given: (rates["thread"], rates["process"]))

@@ -143,6 +143,7 @@ def test_a_reused_array_in_a_list_of_scenes_for_a_collate_function_is_told_of():
         _loaded(scenes_first.Reusing(), workers=0, collate=np.stack)
 
 
+@pytest.mark.heavy
 def test_scenes_that_differ_when_read_again_are_told_of_and_read_by_one_worker():
     with pytest.warns(kf.FeedWarning, match=r"another when it was read again: .*self\.rng.*one worker"):
         _, stats = _loaded(scenes_first.OwnNumbers())
@@ -167,6 +168,7 @@ def test_scenes_that_draw_from_the_generator_of_the_scene_are_right():
 # ---- items that are batches
 
 
+@pytest.mark.light(where=lambda workers: workers != {})
 @EACH
 def test_the_first_batch_is_read_once_and_before_all_others(workers, tmp_path):
     scenes = scenes_first.SlowBatches(tmp_path / "read")
@@ -367,6 +369,7 @@ def test_what_was_kept_is_freed_when_it_was_delivered(tmp_path):
         assert feed._loader._sessions.present.runner._kept is None
 
 
+@pytest.mark.heavy
 def test_a_second_object_of_a_known_class_is_told_of_and_gets_one_worker():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kf.FeedWarning)  # the hint

@@ -6,6 +6,7 @@ from programs import ROOT, finish, launch
 SCRIPT = """
     import sys
 
+    import lean_keras
     import keras
     import numpy as np
 

@@ -18,9 +18,9 @@ from scenes_frameworks import environment_of
 
 # Files of tests that run on JAX and on PyTorch, too.
 FILES = [
-    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "hosts_fit", "keras_adapter", "keras_fit",
-    "keras_fit_errors", "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit",
-    "resume_refusals", "shards_evaluate", "stream_fit", "summary", "text_fit",
+    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_adapter", "keras_fit", "keras_fit_errors",
+    "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals",
+    "shards_evaluate", "stream_fit", "summary", "text_fit",
 ]  # fmt: skip
 SECONDS = 1500  # for tests that take 100 s
 
@@ -50,8 +50,8 @@ def _failures(backend, files):
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}",
-             "-m", "", *paths],
+            [sys.executable, "-m", "pytest", "-q", "-p", "lean_keras", "-p", "no:cacheprovider", "--tb=short",
+             f"--junitxml={report}", "-m", "", *paths],
             env=environment_of(KERAS_BACKEND=backend), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=SECONDS,
         )  # fmt: skip

@@ -112,6 +112,7 @@ import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 import jax, numpy as np, psutil
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+import lean_keras
 import kerasfeed as kf
 
 class Scenes(kf.SceneSequence):
@@ -208,6 +209,7 @@ import jax, numpy as np
 rank, port = int(sys.argv[1]), sys.argv[2]
 jax.distributed.initialize(f"127.0.0.1:{port}", 2, rank)
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import lean_keras
 import kerasfeed as kf
 
 scenes = np.repeat(np.arange(16, dtype=np.float32)[:, None], 3, 1)

@@ -1,4 +1,4 @@
-"""Training on batches that other hosts load, on every backend."""
+"""Training on batches that other hosts load, on TensorFlow alone: behind the loader nothing knows the backend."""
 
 import keras
 import numpy as np

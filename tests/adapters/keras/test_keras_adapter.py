@@ -17,6 +17,7 @@ import kerasfeed as kf
 pytestmark = MARKS
 
 TOP_LEVEL = """
+import lean_keras
 import kerasfeed as kf
 
 feed = kf.Feed(list(range(10)), 2, workers=0)

@@ -123,11 +123,11 @@ def test_a_feed_is_let_go_after_fit(worker_type):
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="once is enough: it takes 5 s")
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="once is enough: it takes 4 s")
 def test_a_script_that_closes_nothing_ends_cleanly(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "import keras, kerasfeed as kf\n"
+        "import lean_keras, keras, kerasfeed as kf\n"
         "from scenes_frameworks import Numbered\n"
         "feed = kf.Feed(Numbered(), 6, shuffle=True, workers=2, worker_type='process')\n"
         "model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])\n"

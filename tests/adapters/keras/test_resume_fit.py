@@ -12,6 +12,7 @@ import pytest
 from keras_fits import (
     BACKEND,
     MARKS,
+    few,
 )
 from resumable import chain_of, make_feed, make_model, result_of, stream, undisturbed
 
@@ -123,8 +124,7 @@ def test_killed_at_any_moment_and_once_more_a_training_sees_the_batches_of_an_un
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("kill_at", [0, 2])
+@pytest.mark.parametrize(("kill_at", "double"), few([(0, True), (2, False), (0, False), (2, True)]))
 def test_killed_within_the_writing_of_a_backup_a_training_goes_on(kill_at, double, tmp_path, monkeypatch):
     written = []
     write_arrays = backup.write_arrays
@@ -173,7 +173,8 @@ BACKENDS_WAYS = {
     "jax": ["every epoch", "steps below the feed's", "dataset", "executions", "accumulated gradients", "loss scale"],
     "torch": ["every epoch", "steps below the feed's"],
 }
-LIGHT_WAYS = ["every epoch", "steps below the feed's", "threads", "mapped dataset", "executions", "loss scale"]
+LIGHT_WAYS = ["every epoch", "mapped dataset"]
+VERSIONS_WAYS = ["steps below the feed's", "threads", "executions", "loss scale"]
 OPTIMIZERS = {
     "accumulating": lambda: keras.optimizers.Adam(1e-3, gradient_accumulation_steps=3),
     # A scale so high that the first batches overflow, and are skipped.
@@ -182,7 +183,9 @@ OPTIMIZERS = {
 
 
 @pytest.mark.light(where=lambda way: way in LIGHT_WAYS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.versions if way in VERSIONS_WAYS else ()) for way in WAYS]
+)
 def test_a_training_goes_on_in_mid_epoch(way, tmp_path, moments):
     options = {"count": 8, "first": 0, **WAYS[way]}
     if way not in BACKENDS_WAYS.get(BACKEND, WAYS):

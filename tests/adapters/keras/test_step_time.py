@@ -30,6 +30,8 @@ def _state(model):
     return {variable.path: value.tolist() for variable, value in zip(found, step_time.values_of(found), strict=True)}
 
 
+@pytest.mark.heavy
+@pytest.mark.versions
 def test_a_model_that_was_measured_is_as_it_was():
     model = _model()
     model.fit(*BATCH, verbose=0)
@@ -46,6 +48,8 @@ def test_a_model_that_has_not_trained_is_as_it_would_be_before_its_first_step():
     assert all(not np.any(value) for path, value in _state(model).items() if "momentum" in path)
 
 
+@pytest.mark.heavy
+@pytest.mark.versions
 def test_a_step_that_raises_leaves_the_model_as_it_was():
     model = _model()
     model.fit(*BATCH, verbose=0)
@@ -55,6 +59,8 @@ def test_a_step_that_raises_leaves_the_model_as_it_was():
     assert _state(model) == before
 
 
+@pytest.mark.heavy
+@pytest.mark.versions
 def test_the_share_of_the_wait_is_that_of_the_batches():
     def late():
         time.sleep(0.2)
@@ -64,6 +70,8 @@ def test_the_share_of_the_wait_is_that_of_the_batches():
     assert step_time.wait_share(_model(), lambda: BATCH, 0.1) < 0.5
 
 
+@pytest.mark.heavy
+@pytest.mark.versions
 def test_a_profile_with_a_model_says_what_training_waits_for():
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))

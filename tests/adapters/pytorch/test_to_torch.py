@@ -134,7 +134,7 @@ def test_batches_that_a_busy_gpu_gets_are_those_of_the_feed(pin_memory, prefetch
 KERAS = """
 import os
 os.environ["KERAS_BACKEND"] = "torch"
-import keras, numpy as np, torch
+import lean_keras, keras, numpy as np, torch
 import kerasfeed as kf
 
 scenes = kf.Zip(np.ones((32, 4), np.float32), np.ones(32, np.float32))

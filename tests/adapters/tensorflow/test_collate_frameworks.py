@@ -6,6 +6,7 @@ import pytest
 from keras_fits import (
     BACKEND,
     MARKS,
+    few,
 )
 from scenes_sized import Lengths
 
@@ -46,8 +47,13 @@ def _sum_over(mask_too):
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("collate", "mask_too"),
-    [(kf.Pad(0), False), (kf.Pad(7, mask="0"), True), (kf.Pad(7, mask="0", length=16), True)],
-    ids=["padded", "masked", "length"],
+    few(
+        [
+            pytest.param(kf.Pad(0), False, id="padded"),
+            pytest.param(kf.Pad(7, mask="0"), True, id="masked"),
+            pytest.param(kf.Pad(7, mask="0", length=16), True, id="length"),
+        ]
+    ),
 )
 def test_a_model_is_fitted_and_evaluated_on_padded_batches(collate, mask_too):
     model = _sum_over(mask_too)

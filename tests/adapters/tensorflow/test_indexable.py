@@ -294,6 +294,7 @@ def test_a_program_may_end_in_the_midst_of_its_scenes(tmp_path):
     printed = run_script(
         tmp_path,
         """
+        import lean_keras
         import threading
         import kerasfeed as kf
 

@@ -438,8 +438,8 @@ ENDING = """
 """
 
 
-@pytest.mark.light(where=lambda mapped: not mapped)
-@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.heavy
+@pytest.mark.parametrize("mapped", [pytest.param(False, marks=pytest.mark.versions), True])
 def test_a_program_ends_whose_loop_ended_with_an_error_of_tensorflow_that_nobody_caught(forked, tmp_path, mapped):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(ENDING.format(mapped=mapped)))

@@ -182,6 +182,7 @@ def test_a_buffer_that_takes_more_than_half_of_the_memory_is_warned_of(stream):
         list(feed)
 
 
+@pytest.mark.heavy
 def test_a_loop_of_a_framework_that_takes_ahead_stands_behind_the_last_batch_that_was_received(stream):
     pytest.importorskip("torch")
     whole = batches_and_states(stream(starting, 3, count=4, shuffle_buffer=4, workers=2))

@@ -22,6 +22,7 @@ from kerasfeed.pool.processes.protocol import STACK_SIGNAL
 from kerasfeed.pool.processes.stack_dumps import StackDumps
 
 
+@pytest.mark.light(where=lambda way: way is faulty.hang)
 @pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
 def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, way):
     feed = feed_of(faulty.Faulty(way, folder=tmp_path, times=1), timeout=2.0)

@@ -1,6 +1,7 @@
 """Feeds on hosts, here processes of this machine: the same batches through kills, freezes, late answers and joins."""
 
 import copy
+import os
 import pickle
 import random
 import signal
@@ -22,6 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:host :kerasfeed.FeedWarning"),
     pytest.mark.filterwarnings("ignore:scenes draw random numbers:kerasfeed.FeedWarning"),
 ]
+STORMS = int(4 * float(os.environ.get("KERASFEED_TEST_EXAMPLES", "1")))
 
 
 # ---- the same batches
@@ -48,7 +50,7 @@ CASES = {  # with two hosts, but for those that say `count`, where it does not m
 }
 
 
-@pytest.mark.light(where=lambda case: case in ("pad", "hooks"))
+@pytest.mark.light(where=lambda case: case == "pad")
 @pytest.mark.parametrize("case", CASES)
 def test_batches_on_hosts_are_those_of_the_calling_thread(case):
     scenes, arguments = copy.deepcopy(CASES[case])
@@ -136,8 +138,8 @@ def storm(cluster, seed, over):
         process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.light(where=lambda seed: seed == 1)
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(1, 1 + STORMS))
 def test_every_batch_comes_once_through_drawn_kills_freezes_late_answers_and_joins(seed):
     scenes = Noisy(0.002 if seed == 1 else 0.006, 480)
     feed, cluster = feed_of(scenes, count=3, silence=0.3, max_failures=50)
@@ -156,6 +158,7 @@ def test_every_batch_comes_once_through_drawn_kills_freezes_late_answers_and_joi
     same(found, reference(Noisy(0, 480), 2))
 
 
+@pytest.mark.heavy
 def test_a_host_that_is_frozen_is_not_waited_for_and_its_late_answers_are_dropped():
     feed, cluster = feed_of(Noisy(0.002, 320), silence=0.3)
     with feed:
@@ -195,6 +198,7 @@ def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batch
         assert feed.stats().hosts.lost == 0
 
 
+@pytest.mark.heavy
 def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_others_are_not():
     feed, cluster = feed_of(Killing("host"), count=1, max_failures=2, shuffle=False)
     with feed:

@@ -48,7 +48,8 @@ def new_cluster(nodes):
     from ray.cluster_utils import Cluster
 
     quick = {"health_check_period_ms": 500, "health_check_initial_delay_ms": 500}  # else a dead node is seen after 16 s
-    head = {"num_cpus": 0, "object_store_memory": 200_000_000, "include_dashboard": False, "_system_config": quick}
+    head = {"num_cpus": 0, "object_store_memory": 200_000_000, "_system_config": quick}
+    head |= {"include_dashboard": False, "include_log_monitor": False}
     made = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(nodes):
         add(made)
@@ -263,7 +264,7 @@ def test_a_module_that_hosts_lack_is_named_and_can_be_shipped(nodes, tmp_path, m
 
 
 DRIVER = """
-import os, sys, time
+import light_keras, os, sys, time
 import numpy as np, ray
 import kerasfeed as kf
 from scenes_hosts import Noisy
@@ -315,6 +316,7 @@ def test_a_cluster_that_is_shut_down_under_a_feed_is_an_error_in_the_loop():
 
 
 OWN_SESSIONS = """
+    import light_keras
     import os
     os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
     import time
