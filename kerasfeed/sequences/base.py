@@ -21,7 +21,7 @@ from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.context import scene_rng as scene_rng
 from kerasfeed.sequences.indexing import means_many, picked, picks_of
 from kerasfeed.sequences.routed import Routed
-from kerasfeed.sequences.view_base import OfOne
+from kerasfeed.sequences.view_base import OfOne, kept_copier
 from kerasfeed.util.counted import counted
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.optional_methods import READER, ahead_reader, blocks_in, name_of
@@ -270,6 +270,10 @@ class Subset(Routed, OfOne, SceneSequence):
 
     def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return np.zeros_like(places), picked(self.indices, places)
+
+    def _copy_kept(self, places: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
+        copy_kept = kept_copier(self.sequence)
+        return copy_kept is not None and copy_kept(picked(self.indices, places), structure, out)
 
     def _block_size(self) -> int | None:
         size: int | None = getattr(self.sequence, "block_size", None)

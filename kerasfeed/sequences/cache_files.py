@@ -1,15 +1,14 @@
-"""Scenes as bytes, and kept as files, one a scene: safe with many processes and threads, and after a crash.
+"""Scenes kept as files, one a scene: safe with many processes and threads, and with what a crash leaves behind.
 
 Invariant: a file is complete before it has its name, and what is read is checked (CRC-32, index, lengths), so that what
-is half written, damaged or another scene's is never returned. Nothing is unpickled: the bytes are a literal and the
-fields' own, and cannot run code. What has no such bytes is not kept.
+is half written, damaged or another scene's is never returned. Nothing is unpickled: a file holds a literal and raw
+bytes, and cannot run code.
 """
 
 import ast
 import json
 import shutil
 import zlib
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ import numpy as np
 
 from kerasfeed.spec.field_values import as_array, is_weak
 from kerasfeed.spec.lists import own
-from kerasfeed.spec.nesting import field_paths, flatten
+from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.atomic_write import write_whole
 
-_MAGIC = b"kerasfeed scene 2\n"
+_MAGIC = b"kerasfeed scene 1\n"
 _SUFFIX = ".scene"
 _PER_FOLDER = 1000
-_NUMBERS = {"bool": bool, "float": float, "complex": complex}
+_NUMBERS = {"bool": bool, "int": int, "float": float, "complex": complex}
 
 
 def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
@@ -45,122 +44,88 @@ def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
 
 
 class SceneFiles:
-    """Files of scenes, in a folder for each key; to be used as `kerasfeed.sequences.cache_memory.SceneMemory` is."""
+    """The files of one cache key.
 
-    nbytes = 0  # of memory
+    Attributes:
+        folder: Where they are; made when the first scene is written.
+    """
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """In `folder`; names of keys' folders begin with `name`."""
-        self._start = folder / name
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-    def _folder(self, key: str) -> Path:
-        return self._start.with_name(f"{self._start.name}-{key}")
+    def _path(self, index: int) -> Path:
+        return self.folder / str(index // _PER_FOLDER) / f"{index}{_SUFFIX}"
 
-    def _path(self, index: int, key: str) -> Path:
-        return self._folder(key) / str(index // _PER_FOLDER) / f"{index}{_SUFFIX}"
-
-    def read(self, index: int, key: str) -> tuple[list[Any], str] | None:
+    def read(self, index: int) -> tuple[list[Any], str] | None:
         """Fields of a scene and the text of its nesting; None where there is none that is whole."""
-        start = len(_MAGIC) + 4
         try:
-            data = self._path(index, key).read_bytes()
+            data = bytearray(self._path(index).read_bytes())
         except OSError:
             return None
-        body = memoryview(data)[start:]
-        if data[:start] != _MAGIC + _checksum(index, body):
-            return None
         try:
-            return decoded(body)
-        except TypeError:  # a dtype that this process does not know
+            return _decoded(data, index)
+        except (ValueError, SyntaxError, KeyError, TypeError, IndexError, MemoryError, RecursionError):
             return None
 
-    def write(self, index: int, data: bytes, key: str) -> bool:
-        """Keep a scene that was `encoded`, in place of what is there.
+    def write(self, index: int, leaves: list[Any], treespec: Any) -> None:
+        """Keep a scene, in place of what is there.
 
         Raises:
             OSError: The disk is full, or the folder cannot be written.
         """
-        path = self._path(index, key)
+        path = self._path(index)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, b"".join([_MAGIC, _checksum(index, data), data]))
-        return True
+        write_whole(path, _encoded(index, leaves, structure_text(treespec)))
 
-    def begin(self, key: str, after: str) -> bool:
-        """Begin with the files of a key, which are deleted where they are the present ones."""
-        if key == after:
-            shutil.rmtree(self._folder(key), ignore_errors=True)
-        return True
+    def clear(self) -> None:
+        """Delete all files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _checksum(index: int, body: bytes | memoryview) -> bytes:
-    """CRC-32 of the bytes of a scene and of its index."""
-    return zlib.crc32(body, index & 0xFFFFFFFF).to_bytes(4, "little")
+def _encoded(index: int, leaves: list[Any], structure: str) -> bytes:
+    parts = [_encoded_leaf(leaf) for leaf in leaves]
+    head = repr((index, structure, [(kind, len(data), *more) for kind, data, *more in parts])).encode()
+    body = b"".join([len(head).to_bytes(8, "little"), head, *(data for _, data, *_ in parts)])
+    return _MAGIC + zlib.crc32(body).to_bytes(4, "little") + body
 
 
-def encoded(leaves: list[Any], structure: str) -> bytes | None:
-    """The fields of a scene, as `frozen_leaves` gives them, and the text of their nesting, as bytes.
-
-    None where a field has none, such as a number of a class of the user's.
-    """
-    parts = [part for leaf in leaves if (part := _encoded_leaf(leaf)) is not None]
-    if len(parts) < len(leaves):
-        return None
-    head = repr((structure, [(kind, len(data), *more) for kind, data, *more in parts])).encode()
-    return b"".join([len(head).to_bytes(8, "little"), head, *(data for _, data, *_ in parts)])
-
-
-def _encoded_leaf(leaf: Any) -> tuple[Any, ...] | None:
-    """Kind, bytes, and what else is needed to make a field anew."""
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OT":
-        kind = "scalar" if isinstance(leaf, np.generic) else "array"
-        # Dtypes of other packages, such as bfloat16, go by their names.
-        descr = leaf.dtype.name if leaf.dtype.isbuiltin == 2 else np.lib.format.dtype_to_descr(leaf.dtype)
-        return kind, leaf.tobytes(), descr, leaf.shape
-    if isinstance(leaf, np.ndarray):
-        texts = [item.decode("latin-1") if isinstance(item, bytes) else item for item in leaf.flat]
-        inside = "bytes" if leaf.size and isinstance(leaf.flat[0], bytes) else "str"
-        kind = "StringDType" if leaf.dtype.kind == "T" else f"objects of {inside}"
-        return kind, json.dumps(texts).encode(), leaf.shape
-    kind = type(leaf).__name__
-    if type(leaf) in _NUMBERS.values():
-        array = np.asarray(leaf)
-        return kind, array.tobytes(), array.dtype.str, ()
-    if type(leaf) is int:
-        return kind, str(leaf).encode()
-    if type(leaf) is str:
-        return kind, leaf.encode("utf-8", "surrogatepass")
-    if type(leaf) is bytes:
-        return kind, leaf
-    return (kind, json.dumps(leaf, default=_complex_parts).encode()) if type(leaf) is list else None
+def _encoded_leaf(leaf: Any) -> tuple[Any, ...]:
+    if isinstance(leaf, str):
+        return "str", leaf.encode("utf-8", "surrogatepass")
+    if isinstance(leaf, bytes):
+        return "bytes", leaf
+    if isinstance(leaf, list):
+        return "list", json.dumps(leaf, default=_complex_parts).encode()
+    kind = type(leaf).__name__ if type(leaf) in _NUMBERS.values() else "array"
+    array = np.asarray(leaf)
+    if array.dtype.kind in "OT":
+        texts = [item.decode("latin-1") if isinstance(item, bytes) else item for item in array.flat]
+        inside = "bytes" if array.size and isinstance(array.flat[0], bytes) else "str"
+        kind = "StringDType" if array.dtype.kind == "T" else f"objects of {inside}"
+        return kind, json.dumps(texts).encode(), array.shape
+    kind = "scalar" if isinstance(leaf, np.generic) else kind
+    return kind, array.tobytes(), np.lib.format.dtype_to_descr(array.dtype), array.shape
 
 
-def decoded(data: memoryview) -> tuple[list[Any], str]:
-    """Copies of the fields of a scene that was `encoded`, and the text of their nesting.
-
-    Raises:
-        Exception: The bytes are no scene.
-    """
-    start = 8 + int.from_bytes(data[:8], "little")
-    structure, heads = _parsed(bytes(data[8:start]))
+def _decoded(data: bytearray, index: int) -> tuple[list[Any], str]:
+    start = len(_MAGIC) + 4
+    view = memoryview(data)
+    if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(view[start:]) != int.from_bytes(data[len(_MAGIC) : start], "little"):
+        raise ValueError("damaged")
+    head_bytes = int.from_bytes(data[start : start + 8], "little")
+    start += 8
+    found, structure, heads = ast.literal_eval(data[start : start + head_bytes].decode())
+    if found != index:
+        raise ValueError("another scene")
+    start += head_bytes
     leaves = []
     for kind, nbytes, *more in heads:
-        leaves.append(_decoded_leaf(kind, data[start : start + nbytes], *more))
+        leaves.append(_decoded_leaf(kind, view[start : start + nbytes], *more))
         start += nbytes
     return leaves, structure
 
 
-@lru_cache(maxsize=256)  # most scenes of a sequence have the same
-def _parsed(head: bytes) -> tuple[str, list[Any]]:
-    structure, heads = ast.literal_eval(head.decode())
-    return structure, [
-        (kind, nbytes, np.lib.format.descr_to_dtype(more[0]), more[1]) if len(more) == 2 else (kind, nbytes, *more)
-        for kind, nbytes, *more in heads
-    ]
-
-
 def _decoded_leaf(kind: str, data: memoryview, *more: Any) -> Any:
-    if kind == "int":
-        return int(bytes(data))
     if kind == "str":
         return bytes(data).decode("utf-8", "surrogatepass")
     if kind == "bytes":
@@ -168,14 +133,18 @@ def _decoded_leaf(kind: str, data: memoryview, *more: Any) -> Any:
     if kind == "list":
         return json.loads(bytes(data), object_hook=lambda parts: complex(parts["real"], parts["imag"]))
     if kind == "StringDType":
-        return np.array(json.loads(bytes(data)), np.dtypes.StringDType()).reshape(more[0])
+        texts = json.loads(bytes(data))
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("missing values")
+        return np.array(texts, np.dtypes.StringDType()).reshape(more[0])
     if kind.startswith("objects of"):
         texts = json.loads(bytes(data))
         array = np.empty(len(texts), object)
         array[:] = [text.encode("latin-1") for text in texts] if kind.endswith("bytes") else texts
         return array.reshape(more[0])
-    dtype, shape = more
-    array = np.frombuffer(data, dtype).reshape(shape).copy() if len(data) else np.empty(shape, dtype)
+    descr, shape = more
+    dtype = np.lib.format.descr_to_dtype(descr)
+    array = np.frombuffer(bytearray(data), dtype).reshape(shape) if len(data) else np.empty(shape, dtype)
     return array if kind == "array" else array[()] if kind == "scalar" else _NUMBERS[kind](array[()])
 
 

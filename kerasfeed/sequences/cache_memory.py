@@ -2,30 +2,35 @@
 
 Invariant: a scene is there once its record in the table is, which is written last: what a killed process leaves half
 written is never read. One process writes at a time, under a lock that the system frees with the process. Readers wait
-for it only to see the key, once after each beginning: they copy, and look afterwards whether the memory was begun anew
-meanwhile.
+for it only to see what a row is, once after each beginning: they copy, and look afterwards whether the memory was begun
+anew meanwhile.
 
 The memory is one anonymous file (memfd): nothing appears in /dev/shm, and nothing is left behind by a killed process.
 Whoever unpickles it opens that file through /proc of the process that pickled it. Where there is no such file, as in a
 pickle that came from another machine, or on macOS, each process has memory of its own.
 
-It holds, one after the other: counters, the key, the table (a record a scene), and the scenes as they come, as
-`kerasfeed.sequences.cache_files` has them. What nothing was written to takes no memory.
+It holds, one after the other: counters, the key, what a row is, the table (a record a scene), a column for each field
+of the scenes that are shaped like the first one, and other scenes as they come. What nothing was written to takes no
+memory.
 """
 
+import ast
 import mmap
 import os
+import pickle
+import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.sequences.cache_files import decoded
-from kerasfeed.util.lru import PerProcess
+from kerasfeed.util.picklers import cloud_pickled
 
 try:
     import fcntl
@@ -33,9 +38,35 @@ except ImportError:  # Windows, where no other process has this memory
     fcntl = None  # type: ignore[assignment]
 
 _NAME = "kerasfeed-scenes"
-_GENERATION, _NBYTES, _KEY_BYTES = range(3)  # int64 each
-_TOKEN_AT, _KEY_AT, _TABLE_AT = 64, 128, 1 << 16
+_GENERATION, _NBYTES, _ROWS, _OTHERS, _KEY_BYTES, _HEAD_BYTES = range(6)  # int64 each
+_TOKEN_AT, _KEY_AT, _HEAD_AT, _TABLE_AT = 64, 128, 1 << 16, 1 << 17
 _TOKEN_BYTES = 16
+_ALIGNMENT = 64
+_SLACK = 1 << 18  # for the alignment of columns, of which the head describes 4,000 at the most
+_NUMBERS = {"b": bool, "i": int, "f": float, "c": complex}
+
+
+@dataclass(frozen=True)
+class _Holding:
+    """What the memory holds at one time.
+
+    Attributes:
+        generation: How often it was begun.
+        key: The key of its scenes.
+        head: What a row is; empty where there is none yet.
+        structure: The nesting of a row, as text.
+        columns: Kind of each field, and dtype[rows, ...] with its values.
+        row_bytes: What a row takes.
+        rows: For how many there is room.
+    """
+
+    generation: int
+    key: str
+    head: str = ""
+    structure: str = ""
+    columns: tuple[tuple[str, NDArray[Any]], ...] = ()
+    row_bytes: int = 0
+    rows: int = 0
 
 
 class SceneMemory:
@@ -54,8 +85,9 @@ class SceneMemory:
             OSError: The system refuses it.
         """
         self._length, self._limit = length, limit
-        self._scenes_at = _TABLE_AT + 8 * length
-        nbytes = self._scenes_at + limit
+        self._rows_at = _aligned(_TABLE_AT + 8 * length)
+        self._others_at = _aligned(self._rows_at + limit + _SLACK)
+        nbytes = self._others_at + limit
         self._fd, self._token = opened or (_new_file(), os.urandom(_TOKEN_BYTES))
         if self._fd >= 0:
             weakref.finalize(self, os.close, self._fd).atexit = False  # other threads may be writing still
@@ -65,11 +97,10 @@ class SceneMemory:
         else:
             private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
             self._memory = mmap.mmap(-1, nbytes, **private)  # not shared with forks, which the lock would not keep off
-        self._view = memoryview(self._memory)
-        self._words = self._view[: 8 * (_KEY_BYTES + 1)].cast("q")
+        self._words = memoryview(self._memory)[: 8 * (_HEAD_BYTES + 1)].cast("q")
         self._table: NDArray[np.int64] = np.ndarray(length, np.int64, self._memory, _TABLE_AT)
-        self._threads = PerProcess(threading.Lock)
-        self._held = (0, "")  # generation and key, as they were seen last
+        self._threads = threading.Lock()
+        self._held = _Holding(0, "")
         if opened is None:
             self._memory[_TOKEN_AT : _TOKEN_AT + _TOKEN_BYTES] = self._token
             self._empty(key)
@@ -81,7 +112,7 @@ class SceneMemory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._threads.here():
+        with self._threads:
             try:
                 self._lock_file()
                 yield
@@ -97,9 +128,9 @@ class SceneMemory:
         """Begin anew. Where a process is killed in the midst of it, the memory is of no key, and begun by the next."""
         words = self._words
         words[_GENERATION] += 1  # first, so that who is reading drops what comes
-        words[_KEY_BYTES] = words[_NBYTES] = 0
+        words[_KEY_BYTES] = words[_NBYTES] = words[_ROWS] = words[_OTHERS] = words[_HEAD_BYTES] = 0
         try:
-            self._memory.madvise(mmap.MADV_REMOVE, _TABLE_AT)
+            self._memory.madvise(mmap.MADV_REMOVE, _HEAD_AT)
         except (OSError, AttributeError):  # not to be had: pages stay, and are written anew
             self._table[...] = 0
         name = key.encode()
@@ -108,16 +139,33 @@ class SceneMemory:
 
     def _is_of(self, key: str, after: str = "") -> bool:
         """Whether scenes of `key` are held, for which it begins anew where those of `after` are. Under the lock."""
-        held = self._look()[1]
+        held = self._holding(locked=True).key
         if held == after:
             self._empty(key)
         return held in (after, key)
 
-    def _look(self) -> tuple[int, str]:
-        """How often the memory was begun, and the key of its scenes. Under the lock."""
-        key = self._memory[_KEY_AT : _KEY_AT + self._words[_KEY_BYTES]].decode()
-        self._held = self._words[_GENERATION], key
+    def _holding(self, *, locked: bool = False) -> _Holding:
+        """What the memory holds, looked at where it has changed."""
+        held, words = self._held, self._words
+        if held.generation == words[_GENERATION] and (held.head or not words[_HEAD_BYTES]):
+            return held
+        if not locked:
+            with self._locked():
+                return self._holding(locked=True)
+        key = self._memory[_KEY_AT : _KEY_AT + words[_KEY_BYTES]].decode()
+        head = self._memory[_HEAD_AT : _HEAD_AT + words[_HEAD_BYTES]].decode()
+        self._held = _Holding(words[_GENERATION], key, **(self._taken_apart(head) if head else {}))
         return self._held
+
+    def _taken_apart(self, head: str) -> dict[str, Any]:
+        structure, fields = ast.literal_eval(head)
+        sizes = [prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in fields]
+        rows = min(self._length, self._limit // max(1, sum(sizes)))
+        columns, at = [], self._rows_at
+        for (kind, dtype, shape), size in zip(fields, sizes, strict=True):
+            columns.append((kind, np.ndarray((rows, *shape), dtype, self._memory, at)))
+            at = _aligned(at + rows * size)
+        return {"head": head, "structure": structure, "columns": tuple(columns), "row_bytes": sum(sizes), "rows": rows}
 
     @property
     def nbytes(self) -> int:
@@ -131,39 +179,124 @@ class SceneMemory:
 
     def read(self, index: int, key: str) -> tuple[list[Any], str] | None:
         """Copies of the fields of a scene of `key`, and the text of its nesting; None where it is not there."""
-        if self._held[0] != self._words[_GENERATION]:
-            with self._locked():
-                self._look()
-        generation, held = self._held
+        held = self._holding()
         record = int(self._table[index])
-        if held != key or not record:
+        if held.key != key or not record or record > held.rows:
             return None
-        start = self._scenes_at + record
+        if record > 0:
+            leaves = [_value(kind, column, record - 1) for kind, column in held.columns]
+            return (leaves, held.structure) if self._words[_GENERATION] == held.generation else None
+        start = self._others_at - record - 1
+        size = int(np.ndarray((), np.int64, self._memory, start))
+        data = self._memory[start + 8 : start + 8 + size]
+        if self._words[_GENERATION] != held.generation:
+            return None
         try:
-            size = int.from_bytes(self._view[start - 8 : start], "little")
-            found = decoded(self._view[start : start + size])
-        except Exception:  # noqa: BLE001 - begun anew meanwhile, or a dtype that this process does not know
+            structure, parts = pickle.loads(data)
+        except Exception:  # noqa: BLE001 - whatever unpickling raises: of a class, perhaps, that is not here
             return None
-        return found if self._words[_GENERATION] == generation else None
+        start += _aligned(8 + size)
+        leaves = [
+            _value(part[0], np.ndarray((1, *part[2]), part[1], self._memory, start + part[3]), 0)
+            if type(part) is tuple else part
+            for part in parts
+        ]  # fmt: skip
+        return (leaves, structure) if self._words[_GENERATION] == held.generation else None
 
-    def write(self, index: int, data: bytes, key: str) -> bool:
-        """Keep an encoded scene of `key`, if it is not there and has room; False where scenes of another are held."""
+    def copy_rows(self, indices: NDArray[np.int64], key: str, structure: str, out: Sequence[NDArray[Any]]) -> bool:
+        """Copy scenes of `key` to rows of a batch; False where that cannot be, and `out` may hold anything.
+
+        Args:
+            indices: int64[B], which scenes.
+            key: Their key.
+            structure: How they are nested, as text.
+            out: dtype[B, ...] of each field.
+        """
+        held = self._holding()
+        records = self._table[indices]
+        if held.key != key or held.structure != structure or records.min() < 1:
+            return False
+        pairs = [(column, rows) for (_, column), rows in zip(held.columns, out, strict=True)]
+        if any(column.dtype != rows.dtype or column.shape[1:] != rows.shape[1:] for column, rows in pairs):
+            return False
+        for column, rows in pairs:
+            np.take(column, records - 1, axis=0, out=rows, mode="clip")  # with "raise" NumPy goes through a copy
+        return self._words[_GENERATION] == held.generation
+
+    def write(self, index: int, leaves: list[Any], structure: str, key: str) -> bool:
+        """Keep a scene of `key`, if it is not there and has room; False where scenes of another key are held."""
+        head = _head_of(leaves, structure)
         with self._locked():
             if not self._is_of(key):
                 return False
-            record = self._words[_NBYTES] + 8
-            if not self._table[index] and record + len(data) <= self._limit:
-                start = self._scenes_at + record
-                self._memory[start - 8 : start] = len(data).to_bytes(8, "little")
-                self._memory[start : start + len(data)] = data
-                self._words[_NBYTES] = record + len(data)
+            held = self._holding(locked=True)
+            if self._table[index]:
+                return True
+            if head and not held.head:
+                text = head.encode()
+                self._memory[_HEAD_AT : _HEAD_AT + len(text)] = text
+                self._words[_HEAD_BYTES] = len(text)
+                held = self._holding(locked=True)
+            record = self._put_row(held, leaves) if head and head == held.head else self._put_other(leaves, structure)
+            if record:
                 self._lock_file()  # a second time, so that every processor sees the scene before its record
                 self._table[index] = record
         return True
 
+    def _put_row(self, held: _Holding, leaves: list[Any]) -> int:
+        row = self._words[_ROWS]
+        if row == held.rows or self._words[_NBYTES] + held.row_bytes > self._limit:
+            return 0
+        for (_, column), leaf in zip(held.columns, leaves, strict=True):
+            column[row] = leaf
+        self._words[_ROWS] += 1
+        self._words[_NBYTES] += held.row_bytes
+        return row + 1
+
+    def _put_other(self, leaves: list[Any], structure: str) -> int:
+        """Size of a pickle, the pickle, and the arrays that it names by their places."""
+        parts, arrays, end = [], [], 0
+        for leaf in leaves:
+            form = _form_of(leaf)
+            if form is None or form[0] == "number":
+                parts.append(leaf)
+                continue
+            parts.append((*form, end))
+            arrays.append((end, leaf))
+            end = _aligned(end + leaf.nbytes)
+        if self._words[_NBYTES] + end > self._limit:
+            return 0
+        try:
+            data = cloud_pickled((structure, parts))
+        except Exception:  # noqa: BLE001 - whatever pickling raises: it is read again
+            return 0
+        at = self._words[_OTHERS]
+        head = _aligned(8 + len(data))
+        if self._words[_NBYTES] + head + end > self._limit:
+            return 0
+        start = self._others_at + at
+        self._memory[start : start + 8 + len(data)] = len(data).to_bytes(8, sys.byteorder) + data
+        for place, leaf in arrays:
+            np.ndarray(leaf.shape, leaf.dtype, self._memory, start + head + place)[...] = leaf
+        self._words[_OTHERS] += head + end
+        self._words[_NBYTES] += head + end
+        return -(at + 1)
+
 
 _opened: weakref.WeakValueDictionary[bytes, SceneMemory] = weakref.WeakValueDictionary()
-_opening = PerProcess(threading.Lock)
+_opening = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Free what threads of the parent held that are not there in the fork."""
+    global _opening
+    _opening = threading.Lock()
+    for memory in _opened.values():
+        memory._threads = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory | None:
@@ -171,7 +304,7 @@ def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory |
 
     A process opens one descriptor of it: closing a second one would free the lock.
     """
-    with _opening.here():
+    with _opening:
         memory = _opened.get(token)
         if memory is not None:
             return memory
@@ -192,3 +325,29 @@ def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory |
 
 def _new_file() -> int:
     return os.memfd_create(_NAME, os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else -1
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _form_of(leaf: Any) -> tuple[str, str, tuple[int, ...]] | None:
+    """Kind, dtype and shape of a field that is plain bytes; None for any other."""
+    if not isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+        return None
+    array = np.asarray(leaf)
+    kind = "array" if leaf is array else "scalar" if isinstance(leaf, np.generic) else "number"
+    if array.dtype.kind not in "biufcmM" or (kind == "number" and type(leaf) is not _NUMBERS.get(array.dtype.kind)):
+        return None
+    return kind, array.dtype.str, array.shape
+
+
+def _head_of(leaves: list[Any], structure: str) -> str:
+    """What a row is that holds these fields; empty where they are no row of fixed size."""
+    forms = [_form_of(leaf) for leaf in leaves]
+    head = "" if None in forms else repr((structure, forms))
+    return head if len(head.encode()) <= _TABLE_AT - _HEAD_AT else ""
+
+
+def _value(kind: str, column: NDArray[Any], row: int) -> Any:
+    return column[row, ...].copy() if kind == "array" else column[row] if kind == "scalar" else column[row].item()

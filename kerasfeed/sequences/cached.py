@@ -11,14 +11,18 @@ import re
 import threading
 import time
 import warnings
+import weakref
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kerasfeed.errors import FeedWarning, KerasfeedError
 from kerasfeed.sequences.base import SceneSequence, scene_reader
-from kerasfeed.sequences.cache_files import SceneFiles, encoded, frozen_leaves
+from kerasfeed.sequences.cache_files import SceneFiles, frozen_leaves
 from kerasfeed.sequences.cache_key import Key, UnkeyableError, key_of
 from kerasfeed.sequences.cache_memory import SceneMemory
 from kerasfeed.sequences.context import UnrandomContext
@@ -28,7 +32,6 @@ from kerasfeed.spec.nesting import structure_text
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.fingerprint import digest
-from kerasfeed.util.lru import PerProcess
 from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer, local_path
@@ -112,24 +115,30 @@ class Cached(SceneByScene, SceneSequence):
         self._check_key()
         if self.path is None:
             with suppress(OSError):  # told where a scene is to be kept
-                self._opened_store()  # before this process is forked
+                self._scene_memory()  # before this process is forked
 
     def _begin_empty(self) -> None:
-        self._lock, self._looking = PerProcess(threading.Lock), PerProcess(threading.Lock)
+        self._make_locks()
+        _all[id(self)] = self
         self._key = Key("", {})
         self._seen: list[Any] = []
         self._look_again = 0.0
         self._probes = _PROBED
-        self._store: SceneFiles | SceneMemory | None = None
+        self._memory: SceneMemory | None = None
+        self._files: SceneFiles | None = None
         self._nestings: dict[str, Any] = {}
         self._writes = True
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._looking = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in ("_parts", "_lengths", "_given_key", "_max_memory", "path")}
         if self.path is None:
             with suppress(OSError, UnkeyableError):  # each process then has its own, and says why where it reads
                 self._check_key()
-                state |= {"_store": self._opened_store(), "_key": Key(self._key.digest, {})}
+                state |= {"_memory": self._scene_memory(), "_key": Key(self._key.digest, {})}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -142,7 +151,7 @@ class Cached(SceneByScene, SceneSequence):
     @property
     def nbytes(self) -> int:
         """Bytes of the scenes that are kept in memory, by all processes that share it."""
-        return 0 if self._store is None else self._store.nbytes
+        return 0 if self._memory is None else self._memory.nbytes
 
     def _identity(self) -> str:
         return identity_of(self.sequence)  # its scenes are the same
@@ -163,22 +172,32 @@ class Cached(SceneByScene, SceneSequence):
         return treespec.unflatten(leaves)
 
     def _kept(self, place: int) -> tuple[list[Any], Any] | None:
-        found, store = None, self._store
-        if self._nestings and store is not None:  # the first scene that is read tells how they are nested
-            found = store.read(place, self._key.digest)
+        found, files, memory = None, self._files, self._memory
+        if self._nestings and files is not None:  # the first scene that is read tells how they are nested
+            found = files.read(place)
+        elif self._nestings and memory is not None:
+            found = memory.read(place, self._key.digest)
         treespec = None if found is None else self._nestings.get(found[1])
         return None if found is None or treespec is None else (found[0], treespec)
 
-    def _opened_store(self) -> SceneFiles | SceneMemory:
-        with self._lock.here():
-            if self._store is None and self.path is not None:
-                self._store = SceneFiles(self.path, name_of(self.sequence))
-            elif self._store is None:
-                self._store = SceneMemory(len(self), self._max_memory, self._key.digest)
-            return self._store
+    def _copy_kept(self, places: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
+        if self._memory is None:
+            return False
+        try:
+            self._check_key()
+        except Exception:  # noqa: BLE001 - raised again where the scenes are read one by one
+            return False
+        memory = self._memory
+        return memory is not None and memory.copy_rows(places, self._key.digest, structure, out)
+
+    def _scene_memory(self) -> SceneMemory:
+        with self._lock:
+            if self._memory is None:
+                self._memory = SceneMemory(len(self), self._max_memory, self._key.digest)
+            return self._memory
 
     def _read(self, place: int) -> tuple[list[Any], Any]:
-        key, seen = self._key, self._seen
+        key, files, seen = self._key, self._files, self._seen
         name = name_of(self.sequence)
         remedy = (
             f"Put what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) "
@@ -199,7 +218,7 @@ class Cached(SceneByScene, SceneSequence):
         self._probes -= 1
         self._check_key(afresh=self._probes >= 0)
         if self._key.digest == key.digest and (len(key.files) > _MANY_FILES or key.holds()):
-            self._keep(key, place, leaves, treespec)
+            self._keep(key, files, place, leaves, treespec)
         elif self._key.files == key.files and key.digest != self._key.digest and seen is not self._seen:
             raise KerasfeedError(
                 f"reading scene {place} changed {name} itself, and with it the key of kf.Cached. Keep what changes "
@@ -208,21 +227,22 @@ class Cached(SceneByScene, SceneSequence):
             )
         return leaves, treespec
 
-    def _keep(self, key: Key, place: int, leaves: list[Any], treespec: Any) -> None:
+    def _keep(self, key: Key, files: SceneFiles | None, place: int, leaves: list[Any], treespec: Any) -> None:
         structure = structure_text(treespec)
         self._nestings[structure] = treespec
-        data = encoded(leaves, structure) if self._writes else None
-        if data is None:
+        if not self._writes:
             return
         try:
-            if not self._opened_store().write(place, data, key.digest):  # it is another key's by now
+            if files is not None:
+                files.write(place, leaves, treespec)
+            elif not self._scene_memory().write(place, leaves, structure, key.digest):  # it is another key's by now
                 self._check_key(afresh=True)
                 if self._key.digest == key.digest:
-                    self._store = None
+                    self._memory = None
         except OSError as error:
             self._writes = False
             where, remedy = repr(str(self.path)), "Make room, or give another path"
-            if self.path is None:
+            if files is None:
                 where, remedy = "memory", "Lower max_memory, or give a path"
             warnings.warn(
                 f"kf.Cached cannot write to {where} ({message_of(error)}); from here on this process keeps no more "
@@ -242,18 +262,20 @@ class Cached(SceneByScene, SceneSequence):
         same = now < self._look_again and len(seen) == len(self._seen) and all(map(operator.is_, seen, self._seen))
         if same and not afresh and (len(key.files) > _FEW_FILES or key.holds()):
             return
-        with self._looking.here():
+        with self._looking:
             found = key_of(self.sequence, own=self.path)
             took = time.monotonic() - now
             self._look_again = now + took + max(_LOOK_SECONDS, _LOOK_SHARE * took)
             self._renew(found, seen)
 
     def _renew(self, key: Key, seen: list[Any]) -> None:
-        with self._lock.here():
+        with self._lock:
             if key.digest != self._key.digest:
                 self._nestings = {}
-                if self._store is not None and not self._store.begin(key.digest, after=self._key.digest):
-                    self._store = None
+                if self._memory is not None and not self._memory.begin(key.digest, after=self._key.digest):
+                    self._memory = None
+                if self.path is not None:
+                    self._files = SceneFiles(self.path / f"{name_of(self.sequence)}-{key.digest}")
             self._key, self._seen = key, seen
 
     def clear(self) -> None:
@@ -269,13 +291,28 @@ class Cached(SceneByScene, SceneSequence):
             0
         """
         self._check_key()
-        with self._lock.here():
-            if self._store is not None:
-                self._store.begin(self._key.digest, after=self._key.digest)
+        with self._lock:
+            if self._files is not None:
+                self._files.clear()
+            if self._memory is not None:
+                self._memory.begin(self._key.digest, after=self._key.digest)
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"
         return f"Cached of {name_of(self.sequence)} {where}, {counted(len(self), 'scene')}"
+
+
+_all: weakref.WeakValueDictionary[int, Cached] = weakref.WeakValueDictionary()  # a subclass may have no hash
+
+
+def _after_fork() -> None:
+    """Free what threads of the parent held that are not there in the fork."""
+    for cached in _all.values():
+        cached._make_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def gives_the_same_twice(sequence: Any, places: Iterable[int]) -> bool:

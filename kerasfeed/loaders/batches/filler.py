@@ -16,10 +16,10 @@ from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter, runs_of
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.sequences.base import SceneContext, scene_reader
 from kerasfeed.sequences.global_random import SeedingContext
-from kerasfeed.sequences.view_base import part_reader
+from kerasfeed.sequences.view_base import kept_copier, part_reader
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.inference import describe
-from kerasfeed.spec.nesting import flatten
+from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util import read_cost
@@ -93,6 +93,8 @@ class Filler:
         self._get_batch = part_reader(sequence) if layout.batched and not layout.forms else None
         # Only then can a sequence be given views of a row.
         direct = all(field.is_fixed for field in layout.spec.fields) and collate is None
+        self._copy_kept = kept_copier(sequence) if layout.batched and not layout.forms and direct else None
+        self._structure = structure_text(layout.spec.treespec)
         self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
         self._read_into = scene_writer(sequence) if direct else None
         self._read_ahead = ahead_reader(sequence)
@@ -131,6 +133,10 @@ class Filler:
                 if self._collate is not None:
                     self._load_whole(view, start, stop, serial, context, note, beside)
                     return beside
+                if self._copy_kept is not None and view.control[0] != serial:
+                    out = [field[start:stop] for field in view.fields]
+                    if self._copy_kept(view.indices[start:stop], self._structure, out):
+                        return beside
                 if self._get_batch is not None and view.control[0] != serial:
                     note[1] = MANY
                     self._load_batches(view, start, stop, context, beside)
