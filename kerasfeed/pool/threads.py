@@ -100,6 +100,7 @@ class ThreadPool(LocalPool):
             with work:
                 if task is not None:
                     self._forget(task)
+                    task = None  # while this waits it holds no batch
                 work.wait_for(lambda: waiting or self.closed or worker.given_up)
                 if self.closed or worker.given_up:
                     break

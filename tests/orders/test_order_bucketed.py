@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.input_monitor import scenes_of
-from kerasfeed.loaders.plan_checks import check_plan
+from kerasfeed.loaders.arguments import check_plan
 from kerasfeed.orders.plan import Plan
 
 LENGTHS = np.random.default_rng(0).gamma(2, 100, 5000).astype(int)

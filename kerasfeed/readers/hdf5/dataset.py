@@ -59,18 +59,18 @@ class HDF5Dataset:
         self.name = name
         self._cached: tuple[Any, OpenDataset] | None = None
 
-    def _open(self) -> tuple[SharedFile, OpenDataset]:
+    def _open(self, *, examined: bool = False) -> tuple[SharedFile, OpenDataset]:
         try:
-            return self._opened()
+            return self._opened(examined)
         except Exception as error:
             note_source(error, self.name, self.file.path)
             raise
 
-    def _opened(self) -> tuple[SharedFile, OpenDataset]:
+    def _opened(self, examined: bool) -> tuple[SharedFile, OpenDataset]:
         shared = self.file._open()
         cached = self._cached
-        if cached is None or cached[0] is not shared.handle:
-            opened = shared.dataset(self.name, self.file._cache_limit)
+        if cached is None or cached[0] is not shared.handle or (examined and cached[1].choice is None):
+            opened = shared.dataset(self.name, self.file._cache_limit, examined=examined)
             if opened is None:
                 raise self.file._unknown(self.name)
             cached = self._cached = (shared.handle, opened)
@@ -124,7 +124,9 @@ class HDF5Dataset:
     @property
     def reader(self) -> ReaderChoice:
         """What reads this dataset: `kind` is "direct" or "h5py", and `reason` tells why h5py does; `str` gives both."""
-        return self._open()[1].choice
+        choice = self._open(examined=True)[1].choice
+        assert choice is not None
+        return choice
 
     def stats(self) -> ReadStats:
         """What reading this dataset has cost this process since the file was opened.
@@ -235,6 +237,9 @@ class HDF5Dataset:
 
     def _read(self, shared: SharedFile, opened: OpenDataset, selection: Any, out: NDArray[Any] | None = None) -> Any:
         """What is selected, in `out` where there is one: read directly where that can be done, else by h5py."""
+        if opened.choice is None:
+            opened = shared.for_reading(opened, self.name, self.file._cache_limit)
+            self._cached = (shared.handle, opened)
         reader, shape, dtype = opened.reader, opened.shape, opened.dtype
         wanted: tuple[int, ...] | None = None
         planned: Selection | None = None

@@ -50,7 +50,7 @@ class Members(ABC):
         return describe.entries(self._group(), file.path, file._open().links)
 
     def _stored(self, name: str) -> OpenDataset:
-        opened: OpenDataset = self[name]._open()[1]
+        opened: OpenDataset = self[name]._open(examined=True)[1]
         return opened
 
     @abstractmethod

@@ -29,6 +29,8 @@ from kerasfeed.util.remote import Blocks, FileObject, UrlFile, is_url
 from kerasfeed.util.resources import cache_bytes, descriptors
 
 Reader = ChunkedReader | ContiguousReader
+_EXAMINED_AT_ONCE = 32  # datasets of a file; of others, small ones when they are read again: it takes 1 ms each
+_SMALL = 1 << 20  # bytes
 _URL_BLOCKS = 1 << 20, 8  # bytes of a block, and how many are kept, of what HDF5 itself reads of a file at a URL
 
 
@@ -53,7 +55,7 @@ class OpenDataset:
     Attributes:
         handle: h5py's dataset.
         dtype: As h5py gives it.
-        choice: Who reads it.
+        choice: Who reads it; None where that has not been examined.
         reader: The direct reader; None when h5py reads it.
         counters: What reading it has cost.
         fixed_shape: Sizes of the axes, where they cannot change.
@@ -62,7 +64,7 @@ class OpenDataset:
 
     handle: h5py.Dataset
     dtype: np.dtype[Any]
-    choice: ReaderChoice
+    choice: ReaderChoice | None
     reader: Reader | None
     counters: Counters
     fixed_shape: tuple[int, ...] | None = None
@@ -110,27 +112,37 @@ class SharedFile:
         self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
         self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
         self._whole: set[OpenDataset] = set()  # virtual ones whose sources were all there
+        self._read: set[OpenDataset] = set()  # those that were read before they were examined
         self._kept: list[tuple[ChunkCache, range]] = []  # where chunks of this file may be, and under which keys
         finalizer = weakref.finalize(self, _release, self.handle, self._kept)
         finalizer.atexit = False  # a thread may be reading as the process ends
 
-    def dataset(self, name: str, cache_limit: int | None) -> OpenDataset | None:
+    def dataset(self, name: str, cache_limit: int | None, *, examined: bool = False) -> OpenDataset | None:
         """The dataset `name`, read through a cache of `cache_limit` bytes; None where there is none of that name.
 
         HDF5Files with equal limits share a cache; with different ones they share the handle alone. None is the cache
-        that all files share.
+        that all files share. `examined`: whether who reads it must be known, also of a small one of very many.
         """
         found = self._datasets.get((name, cache_limit))
-        if found is not None:
+        if found is not None and not (examined and found.choice is None):
             return found
         with self._lock:
             found = self._datasets.get((name, cache_limit))
-            if found is None:
-                handle = self.get(name)
+            if found is None or (examined and found.choice is None):
+                handle = self.get(name) if found is None else found.handle
                 if not isinstance(handle, h5py.Dataset):
                     return None
-                found = self._datasets[name, cache_limit] = self._made(handle, cache_limit)
+                counters = Counters() if found is None else found.counters
+                found = self._datasets[name, cache_limit] = self._made(handle, cache_limit, counters, examined=examined)
             return found
+
+    def for_reading(self, opened: OpenDataset, name: str, cache_limit: int | None) -> OpenDataset:
+        """A dataset that was `opened`, examined unless it is read for the first time: h5py then reads it as quickly."""
+        with self._lock:
+            if opened not in self._read:
+                self._read.add(opened)
+                return opened
+        return self.dataset(name, cache_limit, examined=True) or opened
 
     def get(self, name: str) -> Any:
         """h5py's group or dataset `name`; None where there is none.
@@ -155,11 +167,13 @@ class SharedFile:
             if opened.handle.is_virtual:
                 self._whole.add(opened)
 
-    def _made(self, handle: h5py.Dataset, cache_limit: int | None) -> OpenDataset:
-        counters = Counters()
+    def _made(
+        self, handle: h5py.Dataset, cache_limit: int | None, counters: Counters, *, examined: bool
+    ) -> OpenDataset:
+        layout, choice = None, None
         if self._refusal or self.source is None:
-            layout, choice = None, ReaderChoice("h5py", self._refusal)
-        else:
+            choice = ReaderChoice("h5py", self._refusal)
+        elif examined or len(self._datasets) < _EXAMINED_AT_ONCE or (handle.size or 0) * handle.dtype.itemsize > _SMALL:
             layout, choice = examine(self.handle, handle, self.source)
         if layout is None or self.source is None:
             elsewhere = lies_elsewhere(handle)

@@ -221,6 +221,31 @@ def test_small_datasets_of_a_file_that_has_many_are_what_h5py_gives(path):
                 ours.read_ahead([1, 2])
 
 
+def test_a_small_dataset_of_many_is_examined_when_it_is_read_again(path, monkeypatch):
+    examined, original = [], registry.examine
+    monkeypatch.setattr(registry, "_EXAMINED_AT_ONCE", 2)
+    monkeypatch.setattr(
+        registry,
+        "examine",
+        lambda file, dataset, size: (examined.append(dataset.name), original(file, dataset, size))[1],
+    )
+    names = [f"scene_{number:05d}/points" for number in range(5)]
+    with kf.HDF5File(path) as file:
+        for _ in range(2):
+            assert [file[name].shape for name in names] == [(LENGTHS[number], 3) for number in range(5)]
+            assert examined == [f"/{name}" for name in names[:2]]
+        for times in range(1, 4):  # each time by another HDF5Dataset
+            assert all(np.array_equal(file[name][:], scene(number)) for number, name in enumerate(names))
+            assert examined == [f"/{name}" for name in names[: 2 if times == 1 else 5]]
+        held = [file[f"scene_{number:05d}/points"] for number in range(10, 13)]
+        for _ in range(3):
+            assert all(np.array_equal(data[:], scene(10 + number)) for number, data in enumerate(held))
+        assert len(examined) == 8
+        assert held[1].stats().hits == 1
+        assert str(file["scene_00020/points"].reader) == "direct"  # which has to be found out
+        assert examined[-1] == "/scene_00020/points"
+
+
 def test_a_small_dataset_of_many_that_is_damaged_gives_the_rows_that_are_whole(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as file:
