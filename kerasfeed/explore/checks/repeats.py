@@ -239,8 +239,6 @@ def process(case: Case) -> Finding:
     finding = seen.difference(None, _ALL_CHANGED, "in this process", "in a worker process")
     if finding is None:
         return passed(f"{counted(len(case.good), 'scene')} read by a worker process")
-    if seen.is_broken:
-        return finding
     finding = seen.difference(None, _LIKE_THIS, "in this process", "in a worker process")
     if finding is None:
         now = "in another one that reads the last scene first"

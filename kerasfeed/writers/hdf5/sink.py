@@ -11,9 +11,11 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
+
+from kerasfeed.pool.resource_errors import start_thread
 
 Result = TypeVar("Result")
 
@@ -164,21 +166,30 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
         BaseException: What interrupted the wait, or what the job raised.
     """
     stop = threading.Event()
+    future: Future[Result] = Future()
 
     def check() -> None:
         if stop.is_set():
             raise _InterruptedError
 
-    with ThreadPoolExecutor(1, "kerasfeed-rechunk") as thread:
-        future = thread.submit(job, check)
+    def run() -> None:
         try:
-            return future.result()
-        except BaseException:
-            stop.set()
-            while not future.done():
-                with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is stopping already
-                    wait([future])
-            raise
+            future.set_result(job(check))
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+            future.set_exception(error)
+
+    # Not joined: Python 3.11 takes a thread whose join was interrupted for one that has ended.
+    thread = threading.Thread(target=run, name="kerasfeed-rechunk")
+    try:
+        start_thread(thread, "kf.rechunk")
+        wait([future])
+    except BaseException:
+        stop.set()
+        while thread.ident is not None and not future.done():
+            with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is stopping already
+                wait([future])
+        raise
+    return future.result()
 
 
 class _InterruptedError(Exception):
