@@ -2,7 +2,7 @@
 
 Invariant: a call returns when the queue has what it was given, and raises what the same call on the feed would. Pickles
 as an address and a key; connects in each process at its first call, and again only where calls of several threads
-overlap, so that none waits for another, and after Ctrl-C, as what was asked for may yet be done. Loads no framework.
+overlap, so that none waits for another. Loads no framework.
 """
 
 import contextlib
@@ -187,22 +187,19 @@ class _Calls:
 
     def ask(self, request: Request) -> None:
         """Make a call, and raise what it raises."""
-        call = self._take()  # before it is pickled, which may end this process: the feed is to hear of it
+        call = self._take(waits=request.method in ("put", "end_epoch"))
         try:
-            parts = packed(request)
-        except Exception as error:
+            call.ask(request)
+        finally:
             self._free.append(call)
-            add_note(error, "kerasfeed: what a producer puts goes to another process, and must pickle")
-            raise
-        answer = call.ask(parts)
-        self._free.append(call)  # not after Ctrl-C
-        if answer is not None:
-            raise answer.arrived()
 
-    def _take(self) -> "_Call":
-        """A connection that no other thread uses."""
-        with contextlib.suppress(IndexError):
-            return self._free.pop()
+    def _take(self, *, waits: bool) -> "_Call":
+        """A connection that no other thread uses; unless `waits`, none on which a call that was cut short goes on."""
+        for call in reversed(self._free.copy()):
+            if waits or not call.is_unanswered:
+                with contextlib.suppress(ValueError):  # another thread has it now
+                    self._free.remove(call)
+                    return call
         with uninterrupted():  # one that is not known here would end without a farewell
             call = _Call(self._address, self._key, self._feed_pid, self._greeting)
             self._all.append(call)
@@ -221,6 +218,7 @@ class _Call:
 
     def __init__(self, address: Address, key: bytes, feed_pid: int, greeting: Greeting) -> None:
         self._feed_pid = feed_pid
+        self.is_unanswered = False
         try:
             self.connection = Client(address)
         except OSError as error:
@@ -239,21 +237,37 @@ class _Call:
             self.connection.close()
             raise self._gone() from error
 
-    def ask(self, parts: list[Any]) -> Sent | None:
-        """Make a call, `packed`; what it has raised."""
+    def ask(self, request: Request) -> None:
+        """Make a call, and raise what it raises."""
         try:
+            parts = packed(request)
+        except Exception as error:
+            add_note(error, "kerasfeed: what a producer puts goes to another process, and must pickle")
+            raise
+        try:
+            if self.is_unanswered:  # Ctrl-C has ended the call before this one
+                self._answer()
             with uninterrupted():
                 send(self.connection, parts)
-            answer: Sent | None = unpacked(receive(self.connection))
-            return answer
+                self.is_unanswered = True
+            answer = self._answer()
         except (OSError, EOFError) as error:
             raise self._gone() from error
+        if answer is not None:
+            raise answer.arrived()
 
     def end(self) -> None:
         """Say farewell, and close; idempotent."""
         with contextlib.suppress(OSError):
             send(self.connection, packed(None))
         self.connection.close()
+
+    def _answer(self) -> Sent | None:
+        self.connection.poll(None)  # Ctrl-C strikes here, and takes nothing from the connection
+        with uninterrupted():
+            answer: Sent | None = unpacked(receive(self.connection))
+            self.is_unanswered = False
+        return answer
 
     def _gone(self) -> ConsumerGoneError:
         return ConsumerGoneError(
