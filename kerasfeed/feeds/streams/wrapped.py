@@ -10,10 +10,10 @@ Which item comes of a shuffle buffer at a position is what `kerasfeed.orders.buf
 alone. So the buffer is filled again at any position, from the source, and no scene is ever kept elsewhere.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, islice
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import optree
 
 from kerasfeed.errors import FeedWarning
@@ -188,9 +188,18 @@ class ShuffledSource(WrappedSource):
         super().__init__(source)
         self._order = order
         self._seed = seed
+        self._repetition = 0
         self._left = True
-        self._limit = 1  # of the items that are asked for
-        self._shuffled: Iterator[list[Any]] = iter(())  # holds the buffer
+        self._buffer: list[Any] = []
+        self._places: Iterator[int] = iter(())
+        # Number and place of each item with which the buffer is still to be filled, in the order in which they come.
+        self._wanted: Iterator[tuple[int, int]] = iter(())
+        self._next_wanted: tuple[int, int] | None = None
+        self._read = 0  # number of the item of the source that comes next
+        self._until = 0  # number of the item behind the last one with which the buffer is filled
+        self._rest: list[Any] | None = None  # when the source has ended, what is left, the last one first
+        self._skip = 0  # of the rest, items that have left before
+        self._error: Exception | None = None  # of the source; raised after the items that came before it
 
     def begin(self, repetition: int, start: Start = BEGINNING) -> None:
         """See `Source.begin`."""
@@ -199,15 +208,24 @@ class ShuffledSource(WrappedSource):
         if length is not None and start.items + size <= length:
             length = None  # as far as the buffer is concerned
         first = start.items if length is None else max(0, min(start.items, length - size))
-        filled = range(size if length is None else min(length, size))
-        places: Mapping[int, int] | None = None  # in the buffer, of the items that it holds at first
+        filled = size if length is None else min(length, size)
+        self._buffer = []
         if first:
-            held = self._order.held(first, seed=self._seed, epoch=repetition).tolist()
-            places = dict(zip(held, filled, strict=True))
-            filled = range(min(held), first + size)
+            held = self._order.held(first, seed=self._seed, epoch=repetition)
+            by_number = np.argsort(held)
+            self._wanted = zip(held[by_number].tolist(), by_number.tolist(), strict=True)
+            self._buffer = [_EMPTY] * filled
+        else:  # a buffer larger than the data takes no more than the data
+            self._wanted = zip(range(filled), range(filled), strict=True)
+        self._next_wanted = next(self._wanted, None)
         self._left = False
-        self._shuffled = self._items(repetition, first, filled, places, start.items - first)
-        self.source.begin(repetition, Start(filled.start, start.departures))
+        self._repetition = repetition
+        self._skip = start.items - first
+        self._until = first + filled
+        self._places = self._order.places_from(first, seed=self._seed, epoch=repetition)
+        self._rest, self._error = None, None
+        self._read = first + filled if self._next_wanted is None else self._next_wanted[0]
+        self.source.begin(repetition, Start(self._read, start.departures))
 
     def joined(self, items: int) -> int:
         """See `Source.joined`."""
@@ -215,63 +233,79 @@ class ShuffledSource(WrappedSource):
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`; the first call of a repetition fills the buffer."""
-        self._limit = limit
-        return next(self._shuffled, [])
+        if self._next_wanted is not None:
+            self._fill()
+        buffer = self._buffer  # `leave` lets go of it, in any thread
+        if self._rest is None and not self._left:
+            items = []
+            for item in self._next(limit):
+                place = next(self._places)
+                items.append(buffer[place])
+                buffer[place] = own_copy(item)
+            if items:
+                return items
+        rest = self._rest
+        if self._left or rest is None:
+            return []
+        if rest:
+            items = rest[: -limit - 1 : -1]
+            del rest[-limit:]
+            return items
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return []
+        finally:
+            del error  # whose traceback holds this frame
 
     def leave(self) -> None:
         """See `Source.leave`; nothing of the buffer is kept."""
         self._left = True
         super().leave()
-        self._shuffled = iter(())
+        self._buffer, self._rest = [], None
 
     def close(self) -> None:
         """See `Source.close`."""
         self.leave()
         super().close()
 
-    def _items(
-        self, repetition: int, first: int, filled: range, places: Mapping[int, int] | None, skip: int
-    ) -> Iterator[list[Any]]:
-        """The items of a repetition, as many at once as are asked for.
-
-        Args:
-            repetition: Its number.
-            first: How many items had left the buffer when it held those with which it is filled.
-            filled: Numbers of the items of the source that are read to fill it.
-            places: At which place of the buffer each of those is; those without a place are not kept. None where all
-                are, in their order.
-            skip: How many items have left since, all of them after the end of the source.
-        """
-        buffer: dict[int, Any] = {}  # by place: one larger than the data takes no more than the data
-        error: Exception | None = None
+    def _next(self, limit: int) -> list[Any]:
+        """The next items of the source; none where it has ended, and what is left is put in order then."""
         try:
-            at = filled.start
-            while at < filled.stop and (found := self.source.take(min(_AT_ONCE, filled.stop - at))):
-                wanted = zip(count(at) if places is None else map(places.get, count(at)), found, strict=False)
-                buffer.update((place, own_copy(item)) for place, item in wanted if place is not None)
-                at += len(found)
-                found.clear()  # see `_exchanged`
-                self._estimate(buffer)
-            leaving = self._order.places_from(first, seed=self._seed, epoch=repetition)
-            while at >= filled.stop and (found := self.source.take(self._limit)):
-                yield _exchanged(buffer, leaving, found)
-        except Exception as raised:  # noqa: BLE001 - raised after the items that came before it
-            error = raised
-        if self._left:
-            return
-        rest = dict(enumerate([buffer.pop(place) for place in sorted(buffer)]))
-        order = iter(self._order.rest(len(rest), seed=self._seed, epoch=repetition)[skip:].tolist())
-        while numbers := list(islice(order, self._limit)):
-            yield [rest.pop(number) for number in numbers]
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # whose traceback holds this frame
+            found = self.source.take(limit)
+        except Exception as error:  # noqa: BLE001 - raised after the items that came before it
+            self._error, found = error, []
+        self._read += len(found)
+        if not found and not self._left:
+            held = [item for item in self._buffer if item is not _EMPTY]
+            order = self._order.rest(len(held), seed=self._seed, epoch=self._repetition)
+            self._rest = [held[place] for place in order[self._skip :][::-1].tolist()]
+            self._buffer = []
+        return found
 
-    def _estimate(self, buffer: Mapping[int, Any]) -> None:
+    def _fill(self) -> None:
+        """Fill the buffer with the items that it holds where the repetition begins; those between are not kept."""
+        buffer, wanted = self._buffer, self._next_wanted
+        while wanted is not None and self._rest is None and not self._left:
+            number = self._read
+            for item in self._next(min(_AT_ONCE, self._until - number)):
+                if wanted is not None and wanted[0] == number:
+                    place = wanted[1]
+                    if place == len(buffer):
+                        buffer.append(own_copy(item))
+                    else:
+                        buffer[place] = own_copy(item)
+                    wanted = next(self._wanted, None)
+                number += 1
+            self._estimate()
+        self._next_wanted = wanted if self._rest is None else None  # which has ended before
+        if self._skip and self._rest is None and not self._left:  # it stands behind the last item of the source
+            self._next(1)
+
+    def _estimate(self) -> None:
         """Warn where the whole buffer will take more than half of the memory."""
-        kept = list(islice(buffer.values(), _LOOKED_AT))
+        kept = [item for item in self._buffer[: 64 * _LOOKED_AT] if item is not _EMPTY][:_LOOKED_AT]
         if not kept or self.deferred_warnings.is_known("buffer"):
             return
         nbytes = sum(_nbytes(item) for item in kept) / len(kept) * self._order.buffer_size
@@ -285,14 +319,11 @@ class ShuffledSource(WrappedSource):
             )
 
 
-def _exchanged(buffer: dict[int, Any], places: Iterator[int], items: list[Any]) -> list[Any]:
-    """Put `items`, which is empty then, into the buffer, each at the next of `places`; what has stood there."""
-    leaving = []
-    for place, item in zip(islice(places, len(items)), items, strict=True):
-        leaving.append(buffer[place])
-        buffer[place] = own_copy(item)
-    items.clear()  # they may hold the memory of all that came with them
-    return leaving
+class _Empty:
+    """At a place of the buffer to which nothing has come."""
+
+
+_EMPTY = _Empty()
 
 
 def _nbytes(item: Any) -> int:
