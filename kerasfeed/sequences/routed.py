@@ -67,7 +67,7 @@ class Routed(View):
         """The scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
         places = np.asarray(indices, np.int64)
         which, inner = self._routes(places)
-        pieces = _pieces_of(which, inner)
+        pieces = _pieces_of(which, inner, places)
         if len(pieces) == 1:  # then its rows are all rows
             return self._read_piece(pieces[0][0], inner, places, out)
         gatherer = _Gatherer(len(places), out)
@@ -210,14 +210,15 @@ def _put_scene(scene: Any, out: Any) -> None:
         target[...] = value
 
 
-def _pieces_of(which: NDArray[np.int64], inner: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-    """Rows that can be read in one call each: of one part, and no scene of it twice.
-
-    Its random numbers are those of its place in the view, and a call knows one place of a scene.
+def _pieces_of(
+    which: NDArray[np.int64], inner: NDArray[np.int64], outer: NDArray[np.int64]
+) -> list[tuple[int, NDArray[np.int64]]]:
+    """Rows that can be read in one call each: of one part, and no scene of it twice for different places.
 
     Args:
         which: int64[B], part of each row.
         inner: int64[B], index in that part.
+        outer: int64[B], index in the view.
 
     Returns:
         Pairs of part and rows, int64[K] in ascending order; every row of [0, B) in one of them.
@@ -225,7 +226,18 @@ def _pieces_of(which: NDArray[np.int64], inner: NDArray[np.int64]) -> list[tuple
     pieces = []
     for part in np.unique(which).tolist():
         rows = np.flatnonzero(which == part)
-        first = np.unique(inner[rows], return_index=True)[1]
-        pieces.append((part, rows[np.sort(first)]))
-        pieces += [(part, row) for row in np.delete(rows, first).reshape(-1, 1)]
+        turn = _turns(inner[rows], outer[rows])
+        pieces += [(part, rows[turn == number]) for number in range(int(turn.max()) + 1)]
     return pieces
+
+
+def _turns(inner: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each row in which call it is read: how many other places of its scene come before its own."""
+    turns = np.zeros(len(inner), np.int64)
+    if len(np.unique(inner)) == len(inner):
+        return turns
+    places: dict[int, dict[int, int]] = {}
+    for row, (scene, place) in enumerate(zip(inner.tolist(), outer.tolist(), strict=True)):
+        seen = places.setdefault(scene, {})
+        turns[row] = seen.setdefault(place, len(seen))
+    return turns
