@@ -27,8 +27,10 @@ class Recovery:
         """The ranges to load of a new batch: without the scenes that are known to end their workers."""
         for row in range(batch.rows) if self._failure_log.has_fatal else ():
             error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
+            if error is None:
+                continue
             place = next((place for place, (start, stop) in enumerate(ranges) if start <= row < stop), None)
-            if error is not None and place is not None:
+            if place is not None:
                 ranges[place : place + 1] = self.handle(batch, *ranges[place], row, error)
         return ranges
 
