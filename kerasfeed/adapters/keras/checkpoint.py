@@ -242,11 +242,6 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """Go where the model stands, and have `fit` begin with the epoch that this is part of."""
         try:
             here, behind = progress.at(iterations, scale)
-            if progress.steps != steps:
-                raise ValueError(
-                    f"an epoch of fit had {_text(progress.steps)}, and has {_text(steps)}: pass "
-                    f"steps_per_epoch={progress.steps}"
-                )
             self._epoch, self._done = here.epoch, here.done + behind
             if progress.steps is not None:
                 more, self._done = divmod(self._done, progress.steps)
@@ -254,6 +249,11 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             state = {**here.state, "fingerprint": progress.fingerprint}
             if self.feed.resume_fit(state, behind, self._done, progress.steps):
                 self._epoch, self._done = self._epoch + 1, 0
+            if progress.steps != steps:
+                raise ValueError(
+                    f"an epoch of fit had {_text(progress.steps)}, and has {_text(steps)}: pass "
+                    f"steps_per_epoch={progress.steps}"
+                )
         except ValueError as error:
             raise ValueError(f"{self.path} does not fit what is trained: {message_of(error)}") from None
         if here == progress.records[0] and len(progress.records) > 1:
