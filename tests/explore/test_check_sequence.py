@@ -63,6 +63,7 @@ ZOO = [
     (elsewhere.DiesElsewhere, "process", "ended with exit code 3 while it loaded scene 4", 4, None, ()),
     (elsewhere.Hashing, "hash_seed", " in a process with PYTHONHASHSEED=1, ", 0, "1", ()),
     (elsewhere.Relative, "directory", "scene 0 in another directory raises FileNotFoundError", 0, None, ()),
+    (elsewhere.DiesInAnotherDirectory, "directory", "ended with exit code 3 while it loaded scene 4", 4, None, ()),
     (elsewhere.LooksForAFile, "directory", "[1.0, 2.0, 3.0] in this directory, [0.0, 1.0, 2.0] in another", 0, "0", ()),
     (methods.SortedBatches, "get_batch",
      "scene 11, field '0': [110.0, 111.0, 112.0] as sequence[11], [0.0, 1.0, 2.0] from", 11, "0", ()),

@@ -469,3 +469,18 @@ def test_any_nest_of_views_equals_a_list(nest, batch_size, seed):
     finally:
         loader.close()
     assert np.concatenate([batch[1] for batch in batches]).tolist() == [model[index] for index in order]
+
+
+def test_a_scene_that_comes_several_times_in_a_batch_is_read_in_one_call():
+    calls = []
+
+    class Counted(scenes.Batched):
+        def get_batch(self, indices):
+            calls.append(len(indices))
+            return super().get_batch(indices)
+
+    both = kf.Concat(Counted(), Counted())
+    points, numbers = both.get_batch(np.array([3, 3, 40, 5, 3, 40]))
+    assert sorted(calls) == [2, 4]
+    assert numbers.tolist() == [3, 3, 3, 5, 3, 3]
+    assert points[0].tolist() == both[3][0].tolist()

@@ -131,6 +131,15 @@ class DiesElsewhere(Sound):
         return super().scene(index)
 
 
+class DiesInAnotherDirectory(Sound):
+    """Scene 4 ends a process that does not see a file, as a C library may."""
+
+    def scene(self, index):
+        if index == 4 and not Path("offset.txt").exists():
+            os._exit(3)
+        return super().scene(index)
+
+
 class HangsElsewhere(DiesElsewhere):
     """Scene 4 hangs there."""
 

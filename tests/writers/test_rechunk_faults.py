@@ -1,16 +1,19 @@
 """`rechunk` where something is wrong: the new file is whole or is not there, and the old one as it was."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import tracemalloc
 
 import h5py
 import numpy as np
 import pytest
 from rechunked import listing, rechunk
-from waits import PROGRAM_SECONDS
+from waits import PROGRAM_SECONDS, wait_until
 
+import kerasfeed as kf
 from kerasfeed.writers.hdf5 import rechunk as room
 from kerasfeed.writers.hdf5.sink import Sink
 
@@ -114,6 +117,21 @@ def test_ctrl_c_leaves_nothing(large, tmp_path):
     )  # fmt: skip
     assert ended.stdout == "interrupted\n", ended.stderr
     assert ended.returncode == 0
+    assert listing(tmp_path) == ["in.h5"]
+
+
+def test_ctrl_c_as_the_thread_that_writes_is_started_ends_it(large, tmp_path, monkeypatch):
+    start = threading.Thread.start
+
+    def struck(thread):
+        start(thread)
+        if "rechunk" in thread.name:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(threading.Thread, "start", struck)
+    with pytest.raises(KeyboardInterrupt):
+        kf.rechunk(large, tmp_path / "out.h5", "x", 1, 9, progress=False)
+    wait_until(lambda: not any("rechunk" in thread.name for thread in threading.enumerate()))
     assert listing(tmp_path) == ["in.h5"]
 
 

@@ -335,6 +335,23 @@ def test_ctrl_c_in_a_put_that_waits_loses_and_doubles_nothing(source):
     assert filled.take(9) == [2]
 
 
+def test_what_follows_a_put_that_ctrl_c_has_struck_does_not_overtake_it(source):
+    filled = source(1)
+    producer = filled.producer()
+    producer.put(0)
+    main = threading.main_thread().ident
+    timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        producer.put(1)
+    timer.join()
+    ending = threading.Thread(target=producer.end_epoch)
+    ending.start()
+    ending.join(0.5)  # the queue is full: nothing can be told yet
+    assert [filled.take(9), filled.take(9), filled.take(9)] == [[0], [1], []]
+    ending.join()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who connects")
 def test_the_process_of_another_user_is_hung_up_on_before_anything_is_begun_for_it(source, monkeypatch):
     filled = source()

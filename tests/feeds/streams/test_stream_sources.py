@@ -22,7 +22,9 @@ from scenes_streams import (
 )
 
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
+from kerasfeed.feeds.streams.wrapped import ShuffledSource
 from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.orders.buffered import BufferShuffled
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -61,6 +63,40 @@ def test_the_rng_of_a_sequence_is_that_of_the_scene_whoever_runs_its_generator(s
     items = all_of(source_of(Drawing().scenes, 2), 3)
     assert len(set(items)) == 8
     assert items == all_of(new_source("inline", Drawing().scenes, 2), 3)
+
+
+class Struck:
+    """Items 0 to 29; Ctrl-C strikes before item 20, once."""
+
+    def __init__(self):
+        self.number, self.struck = -1, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.number == 19 and not self.struck:
+            self.struck = True
+            raise KeyboardInterrupt
+        if self.number == 29:
+            raise StopIteration
+        self.number += 1
+        return self.number
+
+
+def test_a_shuffle_buffer_keeps_what_it_holds_where_ctrl_c_strikes_its_source():
+    source = ShuffledSource(new_source("inline", Struck), BufferShuffled(8), 0)
+    source.begin(0)
+    items, strikes = [], 0
+    while len(items) < 30:
+        try:
+            items += source.take(1)
+        except KeyboardInterrupt:
+            strikes += 1
+    assert strikes == 1
+    assert sorted(items) == list(range(30))
+    assert source.take(1) == []
+    source.close()
 
 
 def test_endless_generators_can_be_left_and_begun_again(source_of):
