@@ -19,7 +19,7 @@ ALLOWED = {
     "or this process has just pickled",
     "pool/exception_pickle.py": "what a worker has packed, over the socket pair that it inherited, "
     "or a producer that knows the key",
-    "loaders/session.py": "a batch that a worker has packed, over the socket pair that it inherited",
+    "loaders/batch_runner.py": "the first batch, which this process itself has pickled and kept",
     "sequences/cache_memory.py": "scenes that processes of this program have put into a memory file without a path, "
     "which is opened by whoever unpickles the kf.Cached, and known by its token",
     "explore/checks/case.py": "a copy of the sequence that was pickled here",
