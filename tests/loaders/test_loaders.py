@@ -170,7 +170,7 @@ def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
     for step in range(100):
         hoard.append(loader.submit(0, step).result(timeout=30))
     assert loader.stats().slots <= 20
-    if kind != HOSTS:  # whose batches come to memory of their own
+    if kind != "hosts":  # whose batches come to memory of their own
         assert loader.stats().copied >= 80
     reference = make("inline", scenes.Clouds(400), 4)
     for step, batch in enumerate(hoard):
