@@ -21,9 +21,8 @@ _MOST_SHAPES = 16
 _MOST_COLUMNS = 1_024  # of a field with one axis
 _MOST_CHANNELS = 16  # of a field with more
 _LONGEST_CLASS = 64  # characters
-_SMALL_NBYTES = (
-    16_384  # arrays up to it are kept for a moment, and added together: a tenth of the time for single numbers
-)
+# Arrays up to it are kept for a moment, and added together: a tenth of the time for single numbers.
+_SMALL_NBYTES = 16_384
 _KEPT = 64
 _MOST_TOLD = 2_048  # bytes that are compared as they are
 

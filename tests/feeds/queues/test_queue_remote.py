@@ -319,7 +319,8 @@ def test_a_handle_of_a_feed_that_has_gone_says_so(source):
         filled.producer()
 
 
-def test_ctrl_c_in_a_put_that_waits_loses_and_doubles_nothing(source):
+def struck_in_a_put(source):
+    """A queue for one item, which holds 0, and its producer, whose put of 1 waited when Ctrl-C came."""
     filled = source(1)
     producer = filled.producer()
     producer.put(0)
@@ -329,6 +330,11 @@ def test_ctrl_c_in_a_put_that_waits_loses_and_doubles_nothing(source):
     with pytest.raises(KeyboardInterrupt):
         producer.put(1)
     timer.join()
+    return filled, producer
+
+
+def test_ctrl_c_in_a_put_that_waits_loses_and_doubles_nothing(source):
+    filled, producer = struck_in_a_put(source)
     assert filled.take(1) == [0]
     assert filled.take(1) == [1]
     producer.put(2)
@@ -336,15 +342,7 @@ def test_ctrl_c_in_a_put_that_waits_loses_and_doubles_nothing(source):
 
 
 def test_what_follows_a_put_that_ctrl_c_has_struck_does_not_overtake_it(source):
-    filled = source(1)
-    producer = filled.producer()
-    producer.put(0)
-    main = threading.main_thread().ident
-    timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        producer.put(1)
-    timer.join()
+    filled, producer = struck_in_a_put(source)
     ending = threading.Thread(target=producer.end_epoch)
     ending.start()
     ending.join(0.5)  # the queue is full: nothing can be told yet
