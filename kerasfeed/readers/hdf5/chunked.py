@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -266,18 +267,20 @@ def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -
         Exception: What `work` raised; the items not yet begun are left.
     """
     lock = threading.Lock()
+    # The only way to `work`: a helper that is cancelled stays with its executor, but holds no destination.
+    calls: Iterator[Callable[[], None]] = (partial(work, item) for item in items)
 
     def drain() -> None:
-        nonlocal items
+        nonlocal calls
         try:
             while True:
                 with lock:
-                    item = next(items, None)
-                if item is None:
+                    call = next(calls, None)
+                if call is None:
                     return
-                work(item)
+                call()
         except BaseException:
-            items = iter(())
+            calls = iter(())
             raise
 
     asked: list[Future[None]] = []
@@ -286,7 +289,7 @@ def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -
             asked += (_threads.here().submit(drain) for _ in range(helpers))
         drain()
     finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
-        items = iter(())
+        calls = iter(())
         begun = [future for future in asked if not future.cancel()]
         wait(begun)
     for future in begun:

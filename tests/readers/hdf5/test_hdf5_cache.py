@@ -3,12 +3,13 @@
 import sys
 import threading
 import time
+import weakref
 
 import h5py
 import numpy as np
 import pytest
 from decode_threads import set_threads
-from waits import wait_until
+from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.readers.hdf5 import chunked as direct_room
@@ -160,6 +161,21 @@ def test_work_whose_caller_is_interrupted_ends_only_after_its_helpers(monkeypatc
     with pytest.raises(KeyboardInterrupt):
         share(items(), work, 1)
     assert ended.is_set()
+
+
+def test_what_was_written_to_is_held_by_nobody_while_all_threads_are_busy(monkeypatch):
+    set_threads(monkeypatch, 1)
+    go_on = threading.Event()
+    busy = direct_room._threads.here().submit(go_on.wait, SECONDS)
+    out = np.zeros(3)
+    held = weakref.ref(out)
+    share(iter(range(3)), lambda place, out=out: out.__setitem__(place, 1), 1)
+    del out
+    try:
+        assert held() is None
+    finally:
+        go_on.set()
+    assert busy.result()
 
 
 def test_items_that_fail_in_a_helper_s_hands_fail_the_caller(monkeypatch):
