@@ -40,7 +40,7 @@ def serve():
     """Body of a host."""
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what scenes print is no message
-    host, lock = FeedHost(lambda parcel: parcel), threading.Lock()
+    host, lock = FeedHost(), threading.Lock()
 
     def answer(number, method, arguments):
         message = _frame((number, getattr(host, method)(*arguments)))
@@ -50,7 +50,7 @@ def serve():
     executor = ThreadPoolExecutor(64)
     while (message := _read(calls)) is not None:
         executor.submit(answer, *message)
-    host.stop(None)
+    host.stop()
     os._exit(0)
 
 

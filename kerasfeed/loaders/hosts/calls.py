@@ -29,6 +29,7 @@ MOST_CALLS = 32  # of batches, that a host has at once
 # cloudpickle has one registry: of two that use it at once, who ends first would take the other's modules out of it.
 _registering = threading.RLock()
 Packed = Sequence[NDArray[np.uint8]]  # an object as bytes: all but its large arrays, and these
+Failure = tuple[int | None, int | None, int | None, Sent]  # as `FailureLog.note` takes it: index, epoch, step, error
 
 
 def versions() -> str:
@@ -53,23 +54,21 @@ def pack(value: Any, ship: Sequence[str] = (), **how: Any) -> Packed:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def unpack(packed: Packed, arrays: Packed | None = None) -> Any:
-    """The object, whose large arrays are `arrays`, by default those that have arrived, which may be read-only."""
-    return cloudpickle.loads(packed[0], buffers=packed[1:] if arrays is None else arrays)
+def unpack(packed: Packed) -> Any:
+    """The object, which refers to the arrays beside it."""
+    return cloudpickle.loads(packed[0], buffers=packed[1:])
 
 
 @dataclass(frozen=True)
 class State:
-    """What a host must know to answer; it travels with each call.
+    """What a host must know to answer; it travels with each call, beside the packed job.
 
     Attributes:
-        job: What `Cluster.share` has made of the job.
         generation: How often the job has changed; a host that has an older one takes this first.
         layout: Of a batch; None until a host has inferred it.
         used_random: See `Pool.used_random`.
     """
 
-    job: Any
     generation: int = 0
     layout: Layout | None = None
     used_random: int = 0
@@ -83,7 +82,7 @@ class HostAnswer:
         value: What it was asked for; empty where it could not be had.
         error: Why not.
         has_failed: Whether all its workers have failed, so that another host is to be asked.
-        failures: Index, epoch, step and error of what has failed, for `FailureLog.note`.
+        failures: What has failed.
         warnings: Kind, text and class of what the user is to be told.
         respawns: Worker processes that it has replaced.
         used_random: See `Pool.used_random`.
@@ -93,7 +92,7 @@ class HostAnswer:
     value: Packed = ()
     error: Sent | None = None
     has_failed: bool = False
-    failures: Sequence[tuple[int | None, int | None, int | None, Sent]] = ()
+    failures: Sequence[Failure] = ()
     warnings: Sequence[tuple[str, str, type[Warning]]] = ()
     respawns: int = 0
     used_random: int = 0
@@ -118,7 +117,7 @@ class Cluster(ABC):
         """
 
     def share(self, packed: Packed) -> Any:
-        """What stands for `packed` in calls, as long as it is kept."""
+        """What stands for `packed` among the arguments of calls, as long as it is kept."""
         return packed
 
     @abstractmethod
@@ -127,7 +126,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def call(self, host: Any, method: str, *arguments: Any) -> "Future[Any]":
-        """Call a method of a host, once; the future fails where the host has ended."""
+        """Call a method of a host, once; the future fails where the host has ended. Waits for nothing."""
 
     @abstractmethod
     def keep(self, hosts: Sequence[Any]) -> None:

@@ -1,13 +1,14 @@
 """A host: a loader with worker processes of its own, which answers batches.
 
-Invariant: a call brings with it what a host must know to answer it. All methods may be called by several threads at
-once, but for `start`, which is called first.
+Invariant: a call brings with it what a host must know to answer it: the packed job, and the `State`. All methods may be
+called by several threads at once, but for `start`, which is called first.
 """
 
 import os
 import platform
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,32 +18,32 @@ from kerasfeed.errors import WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import READY
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.hosts.calls import MOST_CALLS, HostAnswer, Packed, State, pack, unpack, versions
+from kerasfeed.loaders.hosts.calls import MOST_CALLS, Failure, HostAnswer, Packed, State, pack, unpack, versions
 from kerasfeed.loaders.loader import Loader
 from kerasfeed.pool.base import HostPlace
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.task import FutureTask
 from kerasfeed.util.error_notes import wrapped
-from kerasfeed.util.error_text import full_text, message_of, summary
+from kerasfeed.util.error_text import add_note, full_text, message_of
 from kerasfeed.util.opened_files import WorkersDisagreeError
 from kerasfeed.util.resources import cores, memory
-
-Failures = list[tuple[int | None, int | None, int | None, Sent]]
 
 
 class FeedHost:
     """One host. Each method but `live` returns a `HostAnswer`."""
 
-    def __init__(self, fetch: Callable[[Any], Packed]) -> None:
-        """`fetch`: from what `Cluster.share` has returned to what that was given."""
-        self._fetch = fetch
-        self._taking, self._noting, self._over = threading.Lock(), threading.Lock(), threading.Event()
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self._taking, self._over = threading.Lock(), threading.Event()
         self._loader: Loader | None = None
         self._generation = 0
-        self._failures: Failures = []
+        # By epoch and step, which are None for scenes that were read to infer the spec.
+        self._failures: defaultdict[tuple[int | None, int | None], list[Failure]] = defaultdict(list)
 
-    def start(self, state: State, number: int, hosts: int, version: str, search_path: Sequence[str]) -> HostAnswer:
+    def start(
+        self, job: Packed, state: State, number: int, hosts: int, version: str, search_path: Sequence[str]
+    ) -> HostAnswer:
         """Start the workers; the name of this machine and their number, when one of them can take work."""
         name = f"host {number} ({platform.node()})"
         try:
@@ -52,18 +53,18 @@ class FeedHost:
                     "all hosts"
                 )
             sys.path.extend(entry for entry in search_path if entry not in sys.path and Path(entry).exists())
-            job: Job = unpack(self._fetch(state.job))
-            count = cores() if job.every_core else job.workers
-            place = HostPlace(number * count, hosts * count, f" on {name}")
-            job = replace(
-                job, workers=count, look_ahead=MOST_CALLS, max_memory=max(job.max_memory, memory() // 4),
-                environment=_environment(job.environment), place=place,
-            )  # fmt: skip
-            log = FailureLog(job.policy, job.plan.length, job.plan.shard_count)
+            given: Job = unpack(job)
+            count = cores() if given.every_core else given.workers
+            log = FailureLog(given.policy, given.plan.length, given.plan.shard_count)
             log.on_note = self._note
             log.deferred_warnings.mute("copied")  # of memory of this host alone
             log.deferred_warnings.is_of_host = True
-            self._loader, self._generation = Loader(job, "process", failure_log=log), state.generation
+            own = replace(
+                given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
+                environment=_environment(given.environment),
+                place=HostPlace(number * count, hosts * count, f" on {name}"),
+            )  # fmt: skip
+            self._loader, self._generation = Loader(own, "process", failure_log=log), state.generation
             self._loader.start()
             assert self._loader.pool is not None
             self._loader.pool.run(FutureTask(READY, 0)).result()
@@ -71,19 +72,20 @@ class FeedHost:
         except BaseException as error:  # noqa: BLE001 - the driver raises it where the user sees it
             return HostAnswer(error=Sent.of(_start_error(error, name)))
 
-    def infer(self, state: State, epoch: int, least: int) -> HostAnswer:
+    def infer(self, job: Packed, state: State, epoch: int, least: int) -> HostAnswer:
         """The layout; scenes are read as in `epoch`, at least so many where items are batches."""
-        return self._answer(state, lambda loader: loader.infer(epoch, least), None)
+        return self._answer(job, state, (None, None), lambda loader: loader.infer(epoch, least))
 
-    def batch(self, state: State, epoch: int, step: int) -> HostAnswer:
+    def batch(self, job: Packed, state: State, epoch: int, step: int) -> HostAnswer:
         """The batch; all its arrays stand beside, for the driver has them begin at 64-byte boundaries."""
-        return self._answer(state, lambda loader: loader.submit(epoch, step).result(), (epoch, step), beside_from=1)
+        place = (epoch, step)
+        return self._answer(job, state, place, lambda loader: loader.submit(epoch, step).result(), beside_from=1)
 
-    def live(self, state: State) -> None:
+    def live(self, *_: Any) -> None:
         """Return when the host is to end: where it ends before, whoever waits is told."""
         self._over.wait()
 
-    def stop(self, state: State | None) -> HostAnswer:
+    def stop(self, *_: Any) -> HostAnswer:
         """End the workers."""
         self._over.set()
         if self._loader is None:
@@ -92,40 +94,34 @@ class FeedHost:
         return HostAnswer(warnings=self._loader.failure_log.deferred_warnings.taken())
 
     def _answer(
-        self, state: State, make: Callable[[Loader], Any], place: tuple[int, int] | None, **how: Any
+        self, job: Packed, state: State, place: tuple[int | None, int | None], make: Callable[[Loader], Any], **how: Any
     ) -> HostAnswer:
         loader = self._loader
         assert loader is not None
         value: Packed = ()
         error, has_failed = None, False
         try:
-            self._take(state, loader)
+            with self._taking:  # the loader is to know what the driver does
+                if state.generation > self._generation:
+                    loader.replace_sequence(unpack(job).sequence)
+                    self._generation = state.generation
+                loader.layout = loader.layout or state.layout
+                if loader.pool is not None:
+                    loader.pool.note_random(state.used_random)
             value = pack(make(loader), **how)
         except BaseException as found:  # noqa: BLE001 - as above
             has_failed = loader.pool is not None and loader.pool.failure is found
             error, has_failed = Sent.of(found), has_failed and not isinstance(found, WorkersDisagreeError)
-        with self._noting:  # another thread may be answering, too
-            failures = [failure for failure in self._failures if failure[1:3] in (place, (None, None))]
-            self._failures = [failure for failure in self._failures if failure not in failures]
+        # Other threads are answering, too: each failure is taken out once.
+        failures = [failure for key in {place, (None, None)} for failure in self._failures.pop(key, ())]
         return HostAnswer(
             value, error, has_failed, failures, loader.failure_log.deferred_warnings.taken(), loader.stats().respawns,
             loader.pool.used_random if loader.pool else 0, loader.waste(),
         )  # fmt: skip
 
-    def _take(self, state: State, loader: Loader) -> None:
-        """See that the loader knows what the driver does."""
-        with self._taking:
-            if state.generation > self._generation:
-                loader.replace_sequence(unpack(self._fetch(state.job)).sequence)
-                self._generation = state.generation
-            loader.layout = loader.layout or state.layout
-            if loader.pool is not None:
-                loader.pool.note_random(state.used_random)
-
     def _note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
         """See `FailureLog.on_note`."""
-        with self._noting:
-            self._failures.append((index, epoch, step, Sent.of(error)))
+        self._failures[epoch, step].append((index, epoch, step, Sent.of(error)))
 
 
 def _start_error(error: BaseException, name: str) -> BaseException:
@@ -137,10 +133,10 @@ def _start_error(error: BaseException, name: str) -> BaseException:
             f"kf.RayHosts(ship=({package},)); others are installed on the hosts, or with "
             f"kf.RayHosts(runtime_env={{'pip': [{package!r}]}})"
         )
-    if isinstance(error, WorkerStartError):
-        return error if name in message_of(error) else wrapped(error, f"on {name}: ", WorkerStartError)
-    found = WorkerStartError(f"on {name}: the sequence could not be loaded: {summary(error)}\n{full_text(error)}")
-    found.__cause__ = error
+    if isinstance(error, WorkerStartError) and name in message_of(error):
+        return error
+    found = wrapped(error, f"{name} can take no work: ", WorkerStartError)
+    add_note(found, full_text(error))
     return found
 
 

@@ -126,8 +126,8 @@ class RayCluster(Cluster):
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": _CALLS}
         options |= {_KINDS[name]: value for name, value in self._wanted.items() if name in _KINDS}
         options["resources"] = {name: value for name, value in self._wanted.items() if name not in _KINDS}
-        options |= {"runtime_env": dict(hosts.runtime_env)} if hosts.runtime_env else {}
-        self._options, self._actor_class = options, ray.remote(FeedHost)
+        options["runtime_env"] = dict(hosts.runtime_env or {})
+        self._actor_class = ray.remote(**options)(FeedHost)
         self._actors: list[Any] = []
         self._group: Any = None
         self._name = _enter(ray, hosts.address)
@@ -171,7 +171,7 @@ class RayCluster(Cluster):
         else:
             self._group = self._group or ray.util.placement_group([self._wanted] * self._count, "STRICT_SPREAD")
             strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=int(place))
-        self._actors.append(self._actor_class.options(scheduling_strategy=strategy, **self._options).remote(_fetched))
+        self._actors.append(self._actor_class.options(scheduling_strategy=strategy).remote())
         return self._actors[-1]
 
     def call(self, host: Any, method: str, *arguments: Any) -> "Future[Any]":
@@ -197,32 +197,22 @@ class RayCluster(Cluster):
 
     def missing(self) -> str:
         """See `Cluster.missing`."""
-        count, wanted = self._count, _resources_text(self._wanted)
-        asked = f"asked for {f'count={count}, each on a node of its own' if count else 'every node'} with {wanted}"
-        try:
-            nodes = [
-                f"{node['NodeName']} ({_resources_text(node['Resources']) or 'no CPU'})"
-                for node in self._here().nodes()
-                if node["Alive"]
-            ]
-        except Exception as error:  # noqa: BLE001 - the cluster may be gone
-            return f"{asked}; the cluster does not answer ({message_of(error)})"
+        count = "every node" if self._count is None else f"count={self._count}, each on a node of its own,"
+        nodes = [
+            f"{node['NodeName']} ({_resources_text(node['Resources'])})"
+            for node in self._here().nodes()
+            if node["Alive"]
+        ]
         return (
-            f"{asked}; the cluster has {len(nodes)}: {'; '.join(nodes) or 'none'}. Others may use them (`ray status` "
-            "tells). Ask for fewer hosts or resources, start more nodes, or raise start_timeout"
+            f"asked for {count} with {_resources_text(self._wanted)}; the cluster has {len(nodes)}: "
+            f"{'; '.join(nodes)}. Others may use them (`ray status` tells). Ask for fewer hosts or resources, start "
+            "more nodes, or raise start_timeout"
         )
 
 
 def _resources_text(resources: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {most:g}" for name, most in resources.items() if ":" not in name and "store" not in name)
-
-
-def _fetched(shared: Any) -> Packed:
-    """On a host: what `RayCluster.share` was given."""
-    import ray
-
-    found: Packed = shared if isinstance(shared, list) else ray.get(shared)
-    return found
+    named = {name: most for name, most in resources.items() if ":" not in name and "store" not in name}
+    return ", ".join(f"{name} {most:g}" for name, most in named.items()) or "no CPU"
 
 
 # ---- Ray's session in this process
@@ -254,7 +244,11 @@ def _enter(ray: Any, address: str | None) -> Name:
             try:
                 ray.init(address=address or "local", logging_level=logging.WARNING, **options)
             except (OSError, RuntimeError, ValueError) as error:
-                raise WorkerStartError(_not_joined(address, error)) from error
+                raise WorkerStartError(
+                    f"no Ray cluster could be joined at address={address!r}: {message_of(error)}. Start one with `ray "
+                    "start --head`, and `ray start --address=...` on the others, with the same Ray and the same Python "
+                    "on all machines, or use address=None"
+                ) from error
             name = _present(ray)
             assert name is not None
             _users[name] = 0
@@ -272,11 +266,3 @@ def _leave(ray: Any, name: Name) -> None:
                 del _users[name]
                 if _present(ray) == name:
                     ray.shutdown()
-
-
-def _not_joined(address: str | None, error: Exception) -> str:
-    if "version mismatch" in message_of(error).lower():
-        remedy = "Use the same Ray and the same Python on all machines"
-    else:
-        remedy = "Start one with `ray start --head`, and `ray start --address=...` on the others, or use address=None"
-    return f"no Ray cluster could be joined at address={address!r}: {message_of(error)}. {remedy}"

@@ -2,10 +2,10 @@
 
 Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may be asked for it, and again; the
 first answer counts, and is copied to memory of ours. What has failed is counted here, for all hosts together. One
-thread decides; another one starts and ends hosts, for which it may have to wait.
+thread looks where hosts are to be and starts them, for which it may have to wait for ever; another one does all the
+rest, which it is told by way of a queue.
 """
 
-import copy
 import dataclasses
 import itertools
 import queue
@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kerasfeed import errors
-from kerasfeed.errors import HostLostError, WorkerStartError
+from kerasfeed.errors import FeedClosedError, FeedWarning, HostLostError, KerasfeedError, WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy
@@ -35,8 +34,8 @@ from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.read_cost import ReadCost
 
-_TICK = 1.0
-_MOST_SECONDS = 30.0  # from one try to start a host to the next
+_TICK = 0.5
+_MOST_REST = 30.0  # from one try to start a host at a place to the next
 _GRACE = 6.0  # for hosts to end their workers
 _RELEASE_SECONDS = 4.0 + _GRACE  # where the head of a cluster is gone, Ray ends the program after 60 s
 
@@ -62,15 +61,13 @@ class _Host:
     name: str
     handle: Any = None
     depth: int = 0  # calls that it may have; none until it can take work
-    news: float = 0.0  # when it was heard last, s
     calls: list[_HostCall] = field(default_factory=list)
     respawns: int = 0
 
-    def has_room(self, now: float, silence: float) -> bool:
+    @property
+    def has_room(self) -> bool:
         # A call that has lost a host has the next to itself: where it ends hosts, the others need not pay for it.
-        is_alone = any(call.lost for call in self.calls)
-        is_silent = bool(self.calls) and now - self.news > silence
-        return len(self.calls) < self.depth and not is_alone and not is_silent
+        return len(self.calls) < self.depth and not any(call.lost for call in self.calls)
 
 
 class HostsSession:
@@ -85,6 +82,7 @@ class HostsSession:
         failure: Why nothing can be asked any more; None as long as something can.
         layout: Of a batch; None until it is known.
         batches: Delivered so far.
+        respawns: Hosts, and worker processes of hosts, that were replaced.
     """
 
     def __init__(self, job: Job, failure_log: FailureLog) -> None:
@@ -99,37 +97,39 @@ class HostsSession:
             raise TypeError(
                 "hosts load any batch anywhere, and this sequence needs open files of this process: leave hosts out"
             )
-        self.job, self.failure_log, self.runner, self._hosts_wanted = job, failure_log, BatchRunner(job), job.hosts
+        self.job, self.failure_log, self.runner, self._wanted = job, failure_log, BatchRunner(job), job.hosts
         self.options = PoolOptions(
             workers=job.workers, who=f"the feed of {class_name(job.sequence)}", tries=job.policy.tries,
             deferred_warnings=failure_log.deferred_warnings,
         )  # fmt: skip
         self.layout: Layout | None = None
-        self.batches = 0
         self.failure: BaseException | None = None
+        self.batches = self.respawns = self._used_random = self._failed_starts = 0
         self._waste: ReadCost | None = None
-        self._tick = min(_TICK, job.hosts.silence / 4)
-        self._idle = threading.Condition()  # its lock, which is reentrant, guards all that follows
-        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # for the thread that decides
-        self._deaths = CrashPolicy()
+        self._changed = threading.Condition()  # its lock, which is reentrant, guards these two, and `failure`
         self._open: list[_HostCall] = []
-        self._places: Sequence[str] = ()
+        self._shared: tuple[int, Any]  # how often the job has changed, and what stands for it in calls
+        # The thread that looks adds hosts, and the one that decides takes them out.
         self._hosts: dict[str, _Host] = {}  # by their place
-        self._retries: dict[str, tuple[int, float]] = {}  # by place: starts that failed in a row, and when to try again
-        self._batches = Counter[int]()  # by the number of each host that has answered anything
+        self._places: Sequence[str] = ()
+        self._rests: dict[str, float] = {}  # by their place: until when, s, no host is started there
+        self._deaths = CrashPolicy()
+        self._made = Counter[int]()  # batches, by the number of each host that has answered anything
         self._counts = Counter[str]()  # what `HostStats` counts
-        self._respawns = 0
-        self._looked = self._heard = self._had_host = time.monotonic()
-        self._attention, self._over = threading.Event(), False
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # for the thread that decides
+        self._over = threading.Event()
+        self._tick = min(_TICK, job.hosts.silence / 4)
         packed = self._packed_job()
-        self._cluster = job.hosts.join()
+        self._cluster = job.hosts.join()  # may take long
+        self._heard = self._had_host = time.monotonic()  # when the cluster has answered last, and had a host
         try:
-            self._state = State(self._cluster.share(packed))
+            self._shared = 0, self._cluster.share(packed)
             self._deciding = threading.Thread(target=self._decide, name="kerasfeed-hosts", daemon=True)
             self._looking = threading.Thread(target=self._look, name="kerasfeed-hosts-look", daemon=True)
             start_thread(self._deciding, self.options.who, 2)
             start_thread(self._looking, self.options.who, 2)
-        except BaseException:
+        except BaseException as error:
+            self._fail(error)  # ends the thread that decides
             self._cluster.close()
             raise
 
@@ -141,7 +141,7 @@ class HostsSession:
         policy = dataclasses.replace(job.policy, error_log=None)  # which is of this machine
         sent = dataclasses.replace(job, hosts=None, free=frozenset(), policy=policy, environment=environment)
         try:
-            return pack(sent, self._hosts_wanted.ship)
+            return pack(sent, self._wanted.ship)
         except Exception as error:
             raise self.runner.unpicklable(error) from error
 
@@ -156,7 +156,6 @@ class HostsSession:
         """See `Session.infer`; one host infers the layout, and the others are told."""
         if layout is None:
             layout = self._ask("the scenes that are read to infer the spec", "infer", epoch, least).result()
-        self._tell(layout=layout)
         self.layout = layout
 
     def submit(self, epoch: int, step: int, timeout: float | None = None) -> Future[Any]:
@@ -165,9 +164,9 @@ class HostsSession:
         return self._ask(f"several scenes at once (epoch {epoch}, step {step})", "batch", epoch, step)
 
     def _ask(self, text: str, method: str, *arguments: Any) -> Future[Any]:
-        """Have a host answer `method(state, *arguments)`, which messages call `text`; the future of what it gives."""
+        """Have a host answer `method`, which messages call `text`; the future of what it gives."""
         call = _HostCall(text, method, arguments)
-        with self._idle:
+        with self._changed:
             if self.failure is None:
                 self._open.append(call)
             else:
@@ -175,19 +174,14 @@ class HostsSession:
         self._news.put(lambda: None)  # wakes the thread that decides
         return call.future
 
-    def _tell(self, **known: Any) -> None:
-        """Have hosts know this of their `State` from the next call on."""
-        with self._idle:
-            self._state = dataclasses.replace(self._state, **known)
-
     def renew(self) -> None:
         """Have hosts load what the job is now, from the next call on."""
-        self._tell(generation=self._state.generation + 1, job=self._cluster.share(self._packed_job()))
+        self._shared = self._shared[0] + 1, self._cluster.share(self._packed_job())
 
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters the job, while nothing is asked for; hosts then see the result."""
-        with self._idle:
-            self._idle.wait_for(lambda: not self._open)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open)
         change()
         self.renew()
 
@@ -195,19 +189,17 @@ class HostsSession:
         """Batches that a host has at once: one to work on and one on its way, and two scenes a worker."""
         return min(MOST_CALLS, max(2, self.job.ahead_for(workers)))
 
+    def _depths(self) -> list[int]:
+        """Those of the hosts that can take work."""
+        return [host.depth for host in list(self._hosts.values()) if host.depth]
+
     @property
     def look_ahead(self) -> int:
         """See `Session.look_ahead`; hosts that have not started are taken to have as many workers as this machine."""
-        with self._idle:
-            depths = [host.depth for host in self._hosts.values() if host.depth]
-            others = max(0, len(self._places) - len(depths))
+        depths = self._depths()
+        others = max(0, len(self._places) - len(depths))
         wanted = max(self.job.look_ahead, sum(depths) + others * self._depth(self.job.workers))
         return wanted if self.layout is None else max(1, min(wanted, self.job.max_memory // self.layout.nbytes - 1))
-
-    @property
-    def respawns(self) -> int:
-        """Hosts, and worker processes of hosts, that were replaced."""
-        return self._counts["lost"] + self._respawns
 
     def wasted(self) -> ReadCost | None:
         """See `Session.wasted`."""
@@ -215,36 +207,33 @@ class HostsSession:
 
     def host_stats(self) -> HostStats:
         """What became of batches on hosts."""
-        with self._idle:
-            alive = sum(host.depth > 0 for host in self._hosts.values())
-            return HostStats(len(self._places), alive, batches=dict(sorted(self._batches.items())), **self._counts)
+        made = dict(sorted(dict(self._made).items()))  # another thread may be adding to it
+        return HostStats(len(self._places), len(self._depths()), batches=made, **self._counts)
 
     def close(self) -> None:
         """End the hosts and free everything; what is open fails with `FeedClosedError`. Idempotent."""
-        self._over = True
-        self._fail(errors.FeedClosedError(CLOSED_BEFORE_DONE))
-        self._attention.set()
+        self._over.set()
+        self._fail(FeedClosedError(CLOSED_BEFORE_DONE))
         for thread in (self._deciding, self._looking):
             if thread is not threading.current_thread():  # as where the collector drops a feed there
                 thread.join(_RELEASE_SECONDS)
-        self.failure = copy.copy(self.failure)  # whoever was told of it has a traceback that refers to this
 
-    # ---- hosts: started and ended by one thread, told of by the other
+    # ---- the thread that looks; it hangs where the cluster is gone
 
     def _look(self) -> None:
-        """Body of the thread that starts and ends hosts; it hangs where the cluster is gone."""
-        while not self._over:
-            self._attention.clear()
+        """Start hosts where there are to be some, until the session is over; then end them."""
+        while True:
             try:
                 self._fill(tuple(self._cluster.places()))
-            except HostLostError as error:
+                self._check()
+            except (HostLostError, WorkerStartError) as error:
                 self._news.put(partial(self._fail, error))
             except Exception:  # noqa: BLE001 - where this goes on, the cluster is not believed to be well
                 LOGGER.debug("%s: the cluster does not answer", self.options.who, exc_info=True)
-            self._attention.wait(0 if self._over else self._tick)
+            if self._over.wait(self._tick):
+                break
         with suppress(Exception):  # where the cluster is gone, calls fail
-            hosts = [host for host in list(self._hosts.values()) if host.depth]
-            stops = [self._cluster.call(host.handle, "stop", self._state) for host in hosts]
+            stops = [self._call(host, "stop") for host in list(self._hosts.values()) if host.depth]
             for stop in wait(stops, _GRACE).done:  # others are frozen, or in the middle of a scene
                 if stop.exception() is None:
                     self._note(stop.result())
@@ -252,27 +241,44 @@ class HostsSession:
 
     def _fill(self, places: Sequence[str]) -> None:
         """Have hosts at these places, and no others but those that work."""
-        now = time.monotonic()
-        with self._idle:
-            self._looked, self._places = now, places
-            # One that has not started where none is wanted any more never will; others tell when they end.
-            self._hosts = {place: host for place, host in self._hosts.items() if place in places or host.depth}
-            started = []
-            for place in places:
-                if place not in self._hosts and self._retries.get(place, (0, 0.0))[1] <= now:
-                    numbers = {host.number for host in self._hosts.values()}
-                    number = next(number for number in itertools.count() if number not in numbers)
-                    self._hosts[place] = _Host(number, place, f"host {number}")
-                    started.append(self._hosts[place])
-        for host in started:
+        self._places = places
+        for place in places:
+            self._heard = time.monotonic()
+            if place in self._hosts or self._rests.get(place, 0.0) > self._heard:
+                continue
+            numbers = {host.number for host in list(self._hosts.values())}
+            number = next(number for number in itertools.count() if number not in numbers)
+            host = self._hosts[place] = _Host(number, place, f"host {number}")
             try:
-                host.handle = self._cluster.start(host.place)
-                self._call(host, self._started, "start", host.number, len(places), versions(), search_path())
+                host.handle = self._cluster.start(place)
+                self._tell(host, self._started, "start", number, len(places), versions(), search_path())
             except Exception as error:  # noqa: BLE001 - whatever it is, there is no host
                 self._news.put(partial(self._lose, host, _ending(error)))
         self._cluster.keep([host.handle for host in list(self._hosts.values())])
+        self._heard = time.monotonic()
 
-    def _call(self, host: _Host, do: Callable[[_Host, Any], None], method: str, *arguments: Any) -> None:
+    def _check(self) -> None:
+        """See that there are hosts.
+
+        Raises:
+            WorkerStartError: None has started in time.
+            HostLostError: There is none any more.
+        """
+        timeout = self._wanted.start_timeout
+        if self._depths():
+            self._had_host = self._heard
+        if self._heard - self._had_host > timeout:
+            kind, missing = HostLostError if self._made else WorkerStartError, self._cluster.missing()
+            raise kind(f"{self.options.who} has had no host for start_timeout={timeout:g} s: {missing}")
+
+    # ---- calls
+
+    def _call(self, host: _Host, method: str, *arguments: Any) -> Future[Any]:
+        generation, job = self._shared
+        state = State(generation, self.layout, self._used_random)
+        return self._cluster.call(host.handle, method, job, state, *arguments)
+
+    def _tell(self, host: _Host, do: Callable[[_Host, Any], None], method: str, *arguments: Any) -> None:
         """Call a host, and have the thread that decides `do` something with the answer, or note that it is lost."""
 
         def tell(future: Future[Any]) -> None:  # on a thread of the cluster's
@@ -282,7 +288,50 @@ class HostsSession:
             else:
                 self._news.put(partial(self._lose, host, _ending(error)))
 
-        self._cluster.call(host.handle, method, self._state, *arguments).add_done_callback(tell)
+        self._call(host, method, *arguments).add_done_callback(tell)
+
+    # ---- the thread that decides
+
+    def _decide(self) -> None:
+        """Do what has been told, and ask hosts, until nothing can be asked any more."""
+        try:
+            while self.failure is None:
+                with suppress(queue.Empty):
+                    self._news.get(timeout=self._tick)()
+                    while True:
+                        self._news.get_nowait()()
+                self._hand_out(time.monotonic())
+                well_for = self._cluster.well_for
+                if self._open and time.monotonic() - self._heard > well_for:
+                    raise HostLostError(
+                        f"{self.options.who} has no hosts any more: the cluster has not answered for {well_for:g} s"
+                    )
+        except BaseException as error:  # noqa: BLE001 - whoever waits must not wait for a thread that is gone
+            known = isinstance(error, KerasfeedError)
+            self._fail(error if known else wrapped(error, "the thread that asks hosts failed: ", KerasfeedError))
+
+    def _hand_out(self, now: float) -> None:
+        """Ask hosts, each time the one with the fewest calls: for what has lost a host, what is new, what is late."""
+        free = [host for host in list(self._hosts.values()) if host.has_room]
+        calls = list(self._open)
+        new = sorted((call for call in calls if not call.asked), key=lambda call: -call.lost)
+        late = (call for call in calls if call.asked and now - max(call.asked.values()) > self._wanted.silence)
+        for call in itertools.chain(new, late):
+            if not free:
+                return
+            others = (host for host in free if host not in call.asked)
+            host = min(others, key=lambda host: len(host.calls) / host.depth, default=None)
+            if call.future.cancelled():
+                self._settle(call)
+            elif host is not None and call.lost and host.calls:  # they are to be done first
+                free.remove(host)
+            elif host is not None:
+                self._counts["hedged"] += bool(call.asked)
+                call.asked[host] = now
+                host.calls.append(call)
+                if not host.has_room:
+                    free.remove(host)
+                self._tell(host, partial(self._answered, call), call.method, *call.arguments)
 
     def _started(self, host: _Host, answer: HostAnswer) -> None:
         """A host has answered for the first time.
@@ -292,22 +341,16 @@ class HostsSession:
         """
         if answer.error is not None:
             error = answer.error.arrived()
-            if not self._has_host:
+            if not self._depths():
                 raise error
             self._lose(host, f"can take no work: {message_of(error)}")
             return
         name, workers = unpack(answer.value)
-        with self._idle:
-            host.name, host.depth, host.news = f"{host.name} ({name})", self._depth(workers), time.monotonic()
-            self._retries.pop(host.place, None)
-        LOGGER.info("%s: %s started", self.options.who, host.name)
+        host.name, host.depth = f"{host.name} ({name})", self._depth(workers)
+        self._failed_starts = 0
         self._deaths.started()
-        self._call(host, lambda *_: None, "live")  # which fails where the host ends
-
-    @property
-    def _has_host(self) -> bool:
-        with self._idle:
-            return any(host.depth for host in self._hosts.values())
+        LOGGER.info("%s: %s started", self.options.who, host.name)
+        self._tell(host, lambda *_: None, "live")  # which fails where the host ends
 
     def _lose(self, host: _Host, how: str) -> None:
         """A host is lost: others are asked for what it had.
@@ -315,165 +358,91 @@ class HostsSession:
         Raises:
             WorkerStartError: Hosts end before they can take work, one after the other.
         """
-        crash = Crash(host.name, how, started=host.depth > 0)
-        with self._idle:
-            if self._hosts.get(host.place) is not host:
-                return
-            del self._hosts[host.place]
-            self._counts["lost"] += 1
-            if not host.depth:
-                times = self._retries.get(host.place, (0, 0.0))[0] + 1
-                self._retries[host.place] = times, time.monotonic() + min(2.0**times, _MOST_SECONDS)
-        self._attention.set()
-        if not host.depth and self._deaths.at_start(crash) and not self._has_host:
-            raise WorkerStartError(f"{host.name} {how} before it could take work, as did others before it")
-        LOGGER.warning("%s: lost a host: %s", self.options.who, crash)
+        if self._hosts.get(host.place) is not host:
+            return
+        del self._hosts[host.place]
+        self._counts["lost"] += 1
+        self.respawns += 1
+        LOGGER.warning("%s: lost a host: %s %s", self.options.who, host.name, how)
+        if not host.depth:
+            self._failed_starts += 1
+            self._rests[host.place] = time.monotonic() + min(2.0**self._failed_starts, _MOST_REST)
+            if self._deaths.at_start(Crash(host.name, how)) and not self._depths():
+                raise WorkerStartError(f"{host.name} {how} before it could take work, as did others before it")
         self.options.deferred_warnings.defer(
             "host", f"{host.name} {how}. Its batches are asked of other hosts, or of the one in its place: no batch is "
-            "lost, none changes. feed.stats().hosts counts the hosts lost; this is said once", errors.FeedWarning,
+            "lost, none changes. feed.stats().hosts counts the hosts lost; this is said once", FeedWarning,
         )  # fmt: skip
         for call in host.calls:
             call.lost += 1
+            del call.asked[host]
             if call.lost >= self.options.tries:
                 error = HostLostError(
                     f"{call.text} lost the host that was to load them {call.lost} times, and are not tried again "
-                    f"(max_failures): the last, {crash}"
+                    f"(max_failures): the last, {host.name} {how}"
                 )
-                self._settle(call, call.future.set_exception, error)
-            with self._idle:
-                del call.asked[host]
-                self._counts["resent"] += call in self._open and not call.asked
-
-    # ---- the thread that decides
-
-    def _decide(self) -> None:
-        """Body of the thread that decides."""
-        try:
-            while self.failure is None:
-                with suppress(queue.Empty):
-                    self._news.get(timeout=self._tick)()
-                    while True:
-                        self._news.get_nowait()()
-                now = time.monotonic()
-                self._check(now)
-                self._hand_out(now)
-        except errors.WorkerDiedError as error:
-            self._fail(error)
-        except BaseException as error:  # noqa: BLE001 - whoever waits must not wait for a thread that is gone
-            self._fail(wrapped(error, "the thread that asks hosts failed: ", errors.KerasfeedError))
-
-    def _check(self, now: float) -> None:
-        """See that there are hosts.
-
-        Raises:
-            WorkerStartError: None has started in time.
-            HostLostError: There are none any more.
-        """
-        who, timeout, well_for = self.options.who, self._hosts_wanted.start_timeout, self._cluster.well_for
-        if self._has_host:
-            self._had_host = now
-        if now - self._had_host > timeout:
-            kind = HostLostError if self._batches else WorkerStartError
-            raise kind(f"{who} has had no host for start_timeout={timeout:g} s: {self._cluster.missing()}")
-        if self._open and now - max(self._looked, self._heard) > well_for:
-            raise HostLostError(f"{who} has no hosts any more: the cluster has not answered for {well_for:g} s")
-
-    def _hand_out(self, now: float) -> None:
-        """Ask hosts, each time the one with the fewest calls: for what has lost a host, what is new, what is late."""
-        silence = self._hosts_wanted.silence
-        with self._idle:
-            free = [host for host in self._hosts.values() if host.has_room(now, silence)]
-            calls = list(self._open)
-            new = sorted((call for call in calls if not call.asked), key=lambda call: -call.lost)
-            late = (call for call in calls if call.asked and now - max(call.asked.values()) > silence)
-            for call in itertools.chain(new, late):
-                if not free:
-                    return
-                if call.future.cancelled():
-                    self._settle(call)
-                    continue
-                others = (host for host in free if host not in call.asked)
-                host = min(others, key=lambda host: len(host.calls) / host.depth, default=None)
-                if host is None:
-                    continue
-                if call.lost and host.calls:  # they are to be done first
-                    free.remove(host)
-                    continue
-                self._counts["hedged"] += bool(call.asked)
-                call.asked[host] = now
-                host.news = host.news if host.calls else now  # it had nothing to tell
-                host.calls.append(call)
-                if not host.has_room(now, silence):
-                    free.remove(host)
-                self._call(host, partial(self._answered, call), call.method, *call.arguments)
+                self._settle(call, error=error)
+            self._counts["resent"] += call in self._open and not call.asked
 
     def _answered(self, call: _HostCall, host: _Host, answer: HostAnswer) -> None:
-        with self._idle:
-            host.news = self._heard = time.monotonic()
-            self._respawns += max(0, answer.respawns - host.respawns)
-            host.respawns = max(host.respawns, answer.respawns)
-            is_first = call in self._open
-            self._counts["late"] += not is_first
-            self._batches[host.number] += is_first and call.method == "batch" and answer.error is None
+        """A host has answered a call; the first answer counts."""
+        self._heard = time.monotonic()
+        self.respawns += max(0, answer.respawns - host.respawns)
+        host.respawns = max(host.respawns, answer.respawns)
+        is_first = call in self._open
+        self._counts["late"] += not is_first
+        self._made[host.number] += is_first and call.method == "batch" and answer.error is None
         self._note(answer)
         if answer.error is not None and answer.has_failed:  # it has no workers any more: others may have some
             self._lose(host, f"could not go on: {answer.error.text}")
             return
-        if call in host.calls:
-            host.calls.remove(call)
+        host.calls.remove(call)
         if not is_first:
             return
-        try:
-            packed = self._value(answer)
-            value = unpack(packed, list(map(aligned_copy, packed[1:])))  # what has arrived may be read-only
-            self.batches += call.method == "batch"
-            self._settle(call, call.future.set_result, value)
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
-            BaseException.with_traceback(error, None)  # it ends in this frame: only the collector would free it
-            self._settle(call, call.future.set_exception, error)
+        error = self._failed(answer)
+        if error is not None:
+            self._settle(call, error=error)
+            return
+        packed = answer.value
+        value = unpack([packed[0], *map(aligned_copy, packed[1:])])  # what has arrived may be read-only
+        self.batches += call.method == "batch"
+        self._settle(call, value)
 
     def _note(self, answer: HostAnswer) -> None:
         """Keep what a host has told beside what it was asked for."""
         for warning in answer.warnings:
             self.options.deferred_warnings.defer(*warning)
         self._waste = answer.waste or self._waste
-        self._tell(used_random=self._state.used_random | answer.used_random)
+        self._used_random |= answer.used_random
 
-    def _value(self, answer: HostAnswer) -> Packed:
-        """What a host was asked for.
-
-        Raises:
-            Exception: What the host says, or that too many scenes have failed.
-        """
+    def _failed(self, answer: HostAnswer) -> BaseException | None:
+        """What the host says, or that too many scenes have failed; None where all is well."""
         log, refusal = self.failure_log, None
         for index, epoch, step, sent in answer.failures:
             error = sent.arrived()
             log.note(index, epoch, step, error)
             if index is not None and log.policy.on_error != "raise":
                 refusal = log.refusal(index, epoch or 0, error) or refusal
-        if answer.error is not None:
-            raise answer.error.arrived()
-        if refusal is not None:
-            raise refusal
-        return answer.value
+        return refusal if answer.error is None else answer.error.arrived()
 
-    def _settle(self, call: _HostCall, tell: Callable[[Any], None] = lambda _: None, value: Any = None) -> None:
-        """A call is over; `tell` whoever waits the `value`, unless that is nobody any more."""
+    def _settle(self, call: _HostCall, value: Any = None, error: BaseException | None = None) -> None:
+        """A call is over: tell whoever waits, unless that is nobody any more."""
         with suppress(InvalidStateError):
-            tell(value)
-        with self._idle:
-            if call in self._open:
-                self._open.remove(call)
-            if not self._open:
-                self._idle.notify_all()
+            if error is None:
+                call.future.set_result(value)
+            else:
+                call.future.set_exception(error)
+        with self._changed, suppress(ValueError):  # `close` was faster
+            self._open.remove(call)
+            self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be asked any more."""
-        with self._idle:
+        with self._changed:
             self.failure = error if self.failure is None else self.failure
         self._news.put(lambda: None)  # wakes the thread that decides
         for call in list(self._open):
-            self._settle(call, call.future.set_exception, error)
+            self._settle(call, error=error)
 
 
 def _ending(error: BaseException) -> str:

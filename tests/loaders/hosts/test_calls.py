@@ -60,7 +60,7 @@ class PlayedCluster(Cluster, Hosts):
         self.hosts.append(PlayedHost(place))
         return self.hosts[-1]
 
-    def call(self, host, method, state, *arguments):
+    def call(self, host, method, job, state, *arguments):
         future = Future()
         if method == "batch":
             host.calls.append((arguments[1], future))
@@ -95,13 +95,13 @@ class PlayedCluster(Cluster, Hosts):
 def session_of():
     made = []
 
-    def _make(cluster, tries=3, batch_size=WORKERS, **job):
+    def _make(cluster, tries=3, batch_size=WORKERS, expected=None, **job):
         plan = Plan(1000 * batch_size, batch_size)
         policy = FailurePolicy(max_failures=tries)
         job = Job([0], plan, WORKERS, max_memory=4, look_ahead=1, policy=policy, hosts=cluster, **job)
         made.append(HostsSession(job, FailureLog(policy, 1)))
-        wanted = cluster.count - len(cluster.mute)
-        wait_until(lambda: made[-1].host_stats().alive == wanted)
+        wanted = cluster.count - len(cluster.mute) if expected is None else expected
+        wait_until(lambda: made[-1].host_stats().alive >= wanted)
         return made[-1]
 
     yield _make
@@ -113,7 +113,7 @@ def ask(session, *steps):
     return [session.submit(0, step) for step in steps]
 
 
-def settled(cluster, hold=0.05):
+def settled(cluster, hold=0.2):
     """What each host was asked for, once nothing more is."""
     found, since = None, time.monotonic()
     while time.monotonic() < since + hold:
@@ -266,9 +266,9 @@ class Slow(PlayedCluster):
 
     ended, closed = 0, None
 
-    def call(self, host, method, state, *arguments):
+    def call(self, host, method, *arguments):
         if method != "stop":
-            return super().call(host, method, state, *arguments)
+            return super().call(host, method, *arguments)
         future = Future()
         threading.Timer(0.3, self._end, [future]).start()
         return future
@@ -320,3 +320,26 @@ def test_every_call_is_answered_once_whatever_hosts_do(session_of):
     assert stats.hedged
     assert stats.resent
     assert stats.lost
+
+
+def test_a_cluster_that_is_slow_to_be_joined_is_not_taken_for_one_that_is_gone(session_of, monkeypatch):
+    class SlowToJoin(PlayedCluster):
+        well_for = 15.0
+        joined = 0.0
+
+        def join(self):
+            self.joined = 100.0  # s
+            return self
+
+        def places(self):
+            time.sleep(0.2)  # the thread that decides looks at the clock before this has answered for the first time
+            return super().places()
+
+    cluster = SlowToJoin(1)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + cluster.joined)
+    monkeypatch.setattr("kerasfeed.loaders.hosts.session.time", clock)
+    session = session_of(cluster, expected=0)
+    (future,) = ask(session, 3)
+    wait_until(lambda: cluster.hosts and cluster.hosts[0].asked)
+    cluster.hosts[0].answer(3)
+    assert future.result(SECONDS) == 3

@@ -1,6 +1,5 @@
 """Hosts that cannot be had, or do not go with what else was asked for: who asks is told why, and what to do."""
 
-import contextlib
 import os
 import pickle
 import sys
@@ -56,7 +55,7 @@ def test_a_host_that_is_refused_is_no_error_where_another_one_works(monkeypatch)
 
         def of_another_version(self, method, *arguments):
             if method == "start":
-                arguments = (*arguments[:3], "kerasfeed 9 on Python 3.0", *arguments[4:])
+                arguments = (*arguments[:4], "kerasfeed 9 on Python 3.0", *arguments[5:])
             return call(self, method, *arguments)
 
         monkeypatch.setattr(SubprocessHost, "call", of_another_version)
@@ -136,28 +135,37 @@ def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path,
     assert [type(unpack(parcels[name])).__name__ for name in ("first", "second")] == ["Value", "Value"]
 
 
-class Meeting(tuple):
-    """A failure that waits, as an answer looks at it, until another one does so too."""
-
-    meeting = threading.Barrier(2)
-
-    def __getitem__(self, item):
-        with contextlib.suppress(threading.BrokenBarrierError):  # the other one waits for this one
-            self.meeting.wait(0.2)
-        return super().__getitem__(item)
-
-
 def test_of_two_answers_at_once_one_tells_of_a_failure_that_belongs_to_no_batch():
-    host, loaded = FeedHost(lambda packed: packed), Future()
+    host, meeting = FeedHost(), threading.Barrier(2)
+
+    def submit(epoch, step):
+        meeting.wait(SECONDS)
+        loaded = Future()
+        loaded.set_result(7)
+        return loaded
+
+    host._loader = SimpleNamespace(
+        pool=None, layout=None, failure_log=FailureLog(FailurePolicy(), 1), waste=lambda: None,
+        submit=submit, stats=lambda: SimpleNamespace(respawns=0),
+    )  # fmt: skip
+    host._note(5, None, None, ValueError("of a scene that was read to infer the spec"))
+    with ThreadPoolExecutor(2) as executor:
+        answers = list(executor.map(lambda step: host.batch((), State(), 0, step), range(2)))
+    assert sorted(len(answer.failures) for answer in answers) == [0, 1]
+
+
+def test_an_answer_tells_of_the_failures_of_its_own_batch_alone():
+    host = FeedHost()
+    loaded = Future()
     loaded.set_result(7)
     host._loader = SimpleNamespace(
         pool=None, layout=None, failure_log=FailureLog(FailurePolicy(), 1), waste=lambda: None,
         submit=lambda epoch, step: loaded, stats=lambda: SimpleNamespace(respawns=0),
     )  # fmt: skip
-    host._failures.append(Meeting((5, None, None, "a scene that was read to infer the spec")))
-    with ThreadPoolExecutor(2) as executor:
-        answers = list(executor.map(lambda step: host.batch(State(None), 0, step), range(2)))
-    assert sorted(len(answer.failures) for answer in answers) == [0, 1]
+    for step in (0, 1):
+        host._note(step, 0, step, ValueError("no scene"))
+    answers = [host.batch((), State(), 0, step) for step in (1, 0, 1)]
+    assert [[index for index, *_ in answer.failures] for answer in answers] == [[1], [0], []]
 
 
 def test_hosts_that_cannot_be_had_leave_their_cluster(monkeypatch):
