@@ -12,7 +12,7 @@ Posting from the thread that asked:
 """
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _LEAST_SCENES = 32  # before so many, the first reads of every block look like waste
 _LEAST_AGAIN = 8  # a few chunks are decoded again where blocks or workers meet
@@ -60,9 +60,11 @@ class Storage:
     unit: str = "chunk"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ReadCost:
     """What one dataset has cost a loader so far; those of one name in several files count as one.
+
+    A meter adds to its own, and gives copies.
 
     Attributes:
         storage: The dataset, in the first file read.
@@ -78,14 +80,14 @@ class ReadCost:
     """
 
     storage: Storage
-    files: int
-    scenes: int
-    scene_bytes: float
-    decoded: int
-    again: int
-    nbytes: int
-    seconds: float
-    seconds_again: float
+    files: int = 0
+    scenes: int = 0
+    scene_bytes: float = 0.0
+    decoded: int = 0
+    again: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    seconds_again: float = 0.0
 
     @property
     def amplification(self) -> float:
@@ -123,15 +125,10 @@ class ReadCost:
 
 @dataclass(slots=True)
 class _Sums:
-    storage: Storage
+    cost: ReadCost  # so far, but for what is known of all scenes and files
     scenes_before: int
-    files: dict[str, bytearray] = field(default_factory=dict)  # for each, which of its chunks were decoded: a byte each
+    seen: dict[str, bytearray] = field(default_factory=dict)  # which chunks of each file were decoded: a byte each
     stored: int = 0  # decoded bytes of these datasets
-    decoded: int = 0
-    again: int = 0
-    nbytes: int = 0
-    seconds: float = 0.0
-    seconds_again: float = 0.0
 
 
 class Meter:
@@ -158,21 +155,22 @@ class Meter:
         with self._lock:
             sums = self._sums.get(key)
             if sums is None:
-                sums = self._sums[key] = _Sums(storage, self._scenes)
-            seen = sums.files.get(storage.name)
+                sums = self._sums[key] = _Sums(ReadCost(storage), self._scenes)
+            seen = sums.seen.get(storage.name)
             if seen is None:
-                seen = sums.files[storage.name] = bytearray()
+                seen = sums.seen[storage.name] = bytearray()
                 sums.stored += storage.nbytes
             if len(seen) <= chunk:
                 seen.extend(bytes(chunk + 1 - len(seen)))
             again, seen[chunk] = seen[chunk], 1
-            sums.decoded += 1
-            sums.nbytes += nbytes
-            sums.seconds += seconds
+            cost = sums.cost
+            cost.decoded += 1
+            cost.nbytes += nbytes
+            cost.seconds += seconds
             if again:
                 self._again += 1
-                sums.again += 1
-                sums.seconds_again += seconds
+                cost.again += 1
+                cost.seconds_again += seconds
 
     def note_scenes(self, count: int) -> None:
         """So many scenes were loaded."""
@@ -183,19 +181,12 @@ class Meter:
         """What each dataset has cost so far, the dearest first."""
         with self._lock:
             found = [
-                ReadCost(
-                    storage=sums.storage,
-                    files=len(sums.files),
-                    scenes=self._scenes - sums.scenes_before,
-                    scene_bytes=max(sums.storage.row_bytes, sums.stored / self._length),
-                    decoded=sums.decoded,
-                    again=sums.again,
-                    nbytes=sums.nbytes,
-                    seconds=sums.seconds,
-                    seconds_again=sums.seconds_again,
+                replace(
+                    sums.cost, files=len(sums.seen), scenes=self._scenes - sums.scenes_before,
+                    scene_bytes=max(sums.cost.storage.row_bytes, sums.stored / self._length),
                 )
                 for sums in self._sums.values()
-            ]
+            ]  # fmt: skip
         return sorted(found, key=lambda cost: -cost.nbytes)
 
     def waste(self) -> ReadCost | None:
