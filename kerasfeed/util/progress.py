@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress_bar(
-    title: str, total: int, shown: bool, *, tty: bool = False, after: float | None = None, unit: str = "", done: int = 0
+    title: str, total: int, shown: bool, *, tty: bool = False, after: float | None = None, unit: str = ""
 ) -> Iterator[Callable[[int], None]]:
     """A progress bar; gives what moves it on by so many.
 
@@ -22,7 +22,6 @@ def progress_bar(
         tty: Whether there is one on a terminal and in a notebook alone.
         after: Time for which nothing is drawn, s, nor before the bar moves: what takes less shows nothing.
         unit: What is counted, where the bar is to tell how many a second; "bytes" are told as MB.
-        done: How much is done already.
     """
     if not shown:
         yield lambda count: None
@@ -36,14 +35,14 @@ def progress_bar(
     counted = [DownloadColumn()] if unit == "bytes" else [MofNCompleteColumn()]
     rate = [TextColumn(f"{{task.fields[rate]}} {unit}/s")] if unit and unit != "bytes" else []
     bar = Progress(TextColumn(title), BarColumn(), *counted, *rate, TimeRemainingColumn(), console=console)
-    task = bar.add_task("", total=total, completed=done, rate="-")
+    task = bar.add_task("", total=total, rate="-")
     hidden = tty and not (console.is_terminal or console.is_jupyter)
     begin = time.monotonic()
 
     def advance(count: int) -> None:
         seconds = time.monotonic() - begin
-        moved = bar.tasks[0].completed + count - done
-        bar.update(task, advance=count, rate=f"{max(0, moved) / max(1e-3, seconds):,.0f}")
+        moved = bar.tasks[0].completed + count
+        bar.update(task, advance=count, rate=f"{moved / max(1e-3, seconds):,.0f}")
         if seconds > (after or 0) and not hidden:
             bar.start()
 

@@ -106,7 +106,7 @@ class HostsSession:
         self.failure: BaseException | None = None
         self.batches = self.respawns = self._used_random = self._failed_starts = 0
         self._waste: ReadCost | None = None
-        self._changed = threading.Condition()  # its lock, which is reentrant, guards these two, and `failure`
+        self._changed = threading.Condition()  # its lock, which is reentrant, guards what is open, and `failure`
         self._open: list[_HostCall] = []
         self._shared: tuple[int, Any]  # how often the job has changed, and what stands for it in calls
         # The thread that looks adds hosts, and the one that decides takes them out.
