@@ -106,7 +106,10 @@ class HostsSession:
         self.failure: BaseException | None = None
         self.batches = self.respawns = self._used_random = self._failed_starts = 0
         self._waste: ReadCost | None = None
-        self._changed = threading.Condition()  # its lock, which is reentrant, guards what is open, and `failure`
+        # Reentrant: the collector may close a dropped feed here. Whoever takes it names the lock and not the condition:
+        # between a condition's `__enter__` and the block there is room for Ctrl-C, which would leave the lock taken.
+        self._lock = threading.RLock()  # guards what is open, and `failure`
+        self._changed = threading.Condition(self._lock)
         self._open: list[_HostCall] = []
         self._shared: tuple[int, Any]  # how often the job has changed, and what stands for it in calls
         # The thread that looks adds hosts, and the one that decides takes them out.
@@ -166,7 +169,7 @@ class HostsSession:
     def _ask(self, text: str, method: str, *arguments: Any) -> Future[Any]:
         """Have a host answer `method`, which messages call `text`; the future of what it gives."""
         call = _HostCall(text, method, arguments)
-        with self._changed:
+        with self._lock:
             if self.failure is None:
                 self._open.append(call)
             else:
@@ -180,7 +183,7 @@ class HostsSession:
 
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters the job, while nothing is asked for; hosts then see the result."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._open)
         change()
         self.renew()
@@ -432,13 +435,13 @@ class HostsSession:
                 call.future.set_result(value)
             else:
                 call.future.set_exception(error)
-        with self._changed, suppress(ValueError):  # `close` was faster
+        with self._lock, suppress(ValueError):  # `close` was faster
             self._open.remove(call)
             self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be asked any more."""
-        with self._changed:
+        with self._lock:
             self.failure = error if self.failure is None else self.failure
         self._news.put(lambda: None)  # wakes the thread that decides
         for call in list(self._open):

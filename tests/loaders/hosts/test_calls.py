@@ -1,9 +1,10 @@
 """Which host is asked for what, played with hosts that answer when the test says so, or never."""
 
 import random
+import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -343,3 +344,39 @@ def test_a_cluster_that_is_slow_to_be_joined_is_not_taken_for_one_that_is_gone(s
     wait_until(lambda: cluster.hosts and cluster.hosts[0].asked)
     cluster.hosts[0].answer(3)
     assert future.result(SECONDS) == 3
+
+
+def interrupted_at(number, call, *arguments):
+    """Raise KeyboardInterrupt in `call` where its `number`th function begins or returns; whether there was one."""
+    events = 0
+
+    def trace(frame, event, _):
+        nonlocal events
+        if event in ("call", "return"):
+            events += 1
+            if events == number:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call(*arguments)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_ctrl_c_wherever_a_batch_is_asked_for_keeps_nobody_from_asking_for_others(session_of):
+    cluster = PlayedCluster(1, workers=1000)
+    session = session_of(cluster)
+    number = 1
+    with ThreadPoolExecutor(1) as executor:
+        while interrupted_at(number, session.submit, 0, number):
+            executor.submit(session.submit, 0, 100 + number).result(SECONDS)
+            wait_until(lambda: 100 + number in cluster.hosts[0].asked)  # noqa: B023
+            for asked in [step for step, future in cluster.hosts[0].calls if not future.done()]:
+                cluster.hosts[0].answer(asked)
+            number += 1
+    assert number > 5
