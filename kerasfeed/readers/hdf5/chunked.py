@@ -224,31 +224,25 @@ class ChunkedReader:
     def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
         self._asked(part.number)
-        if part.whole and not self._keeps_whole and (target := out[part.target]).flags.c_contiguous:
+        if part.whole and not self._keeps_whole:
             chunk = self._cache.get(self._first_key + part.number)  # decoded ahead
-            place = self._index.find(part.number)
-            if chunk is None and place is not None:
-                self._decoded(place, meter, target.reshape(-1).view(np.uint8))
-                return
             self.counters.add(hits=chunk is not None)
+            if chunk is None and (place := self._index.find(part.number)) is not None:
+                chunk = self._decoded(place, meter)
         else:
             chunk = self.load(part.number, meter)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
 
-    def _decoded(
-        self, place: ChunkLocation, meter: read_cost.Meter | None, into: NDArray[np.uint8] | None = None
-    ) -> NDArray[Any]:
-        """Read and decode a stored chunk: its full shape, or uint8[nbytes] where it went `into`."""
+    def _decoded(self, place: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:
+        """Read and decode a stored chunk: its full shape."""
         begin = time.perf_counter()
         data = self._source.read(place.address, place.size)
-        found = self._pipeline.decode(data, place.mask, into)
+        found = self._pipeline.decode(data, place.mask)
         seconds = time.perf_counter() - begin
         self.counters.add(nbytes=place.size)
         for each in (self.counters.meter, meter):
             if each is not None:
                 each.note(self._storage, place.number, nbytes=self._nbytes, seconds=seconds)
-        if into is not None:
-            return into
         return np.frombuffer(found, self._dtype).reshape(self._grid.chunks)
 
 
