@@ -233,7 +233,7 @@ def _count(
                     else:
                         what = f"while the scenes of {paths[number]!r} were counted"
                         note = f"kerasfeed: {what}; on_error='skip' leaves files out that cannot be read"
-                        raise noted(error, "reading a file raised ", note)
+                        raise noted(error, note, what="reading a file raised ")
                     advance(1)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
