@@ -162,11 +162,7 @@ def missing_filters(dataset: h5py.Dataset) -> list[str] | None:
 
 
 def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
-    try:
-        is_here = h5py.h5o.get_info(dataset.id).fileno == h5py.h5o.get_info(file.id).fileno
-    except RuntimeError:  # damaged
-        raise Declined("its header cannot be read") from None
-    if not is_here:
+    if h5py.h5o.get_info(dataset.id).fileno != h5py.h5o.get_info(file.id).fileno:
         raise Declined("in another file, by an external link")
     if dataset.shape is None:
         raise Declined("no data")
@@ -212,8 +208,6 @@ def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int)
     grid = Grid(shape, chunks)
     nbytes = math.prod(chunks) * dtype.itemsize
     pipeline = Pipeline(filters_of(dataset), nbytes)
-    if not hasattr(dataset.id, "chunk_iter"):
-        raise Declined("this HDF5 cannot list chunks")
     shift = file.userblock_size if h5py.version.hdf5_version_tuple < _UNSHIFTED else 0
     index = _index(dataset, grid, shift)
     undefined = properties.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
