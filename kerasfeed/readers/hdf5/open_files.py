@@ -123,9 +123,6 @@ class SharedFile:
         HDF5Files with equal limits share a cache; with different ones they share the handle alone. None is the cache
         that all files share. `examined`: whether who reads it must be known, also of a small one of very many.
         """
-        found = self._datasets.get((name, cache_limit))
-        if found is not None and not (examined and found.choice is None):
-            return found
         with self._lock:
             found = self._datasets.get((name, cache_limit))
             if found is None or (examined and found.choice is None):
