@@ -283,8 +283,16 @@ def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -
             asked += (_threads.here().submit(drain) for _ in range(helpers))
         drain()
     finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
-        calls = iter(())
-        begun = [future for future in asked if not future.cancel()]
-        wait(begun)
+        interrupt: KeyboardInterrupt | None = None
+        begun = None
+        while begun is None:
+            try:
+                calls = iter(())
+                begun = [future for future in asked if not future.cancel()]
+                wait(begun)
+            except KeyboardInterrupt as again:
+                interrupt, begun = again, None
+        if interrupt is not None:
+            raise interrupt
     for future in begun:
         future.result()

@@ -252,7 +252,7 @@ def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, where: str)
         coordinates = np.nonzero(array)
         if array.ndim == 1:
             return coordinates[0], True
-        return coordinates, array.shape == shape
+        return coordinates, False
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         return None, True
     places = checked_places(array, shape[place], place, where)
