@@ -200,12 +200,19 @@ class ChunkedReader:
             with self._ahead_lock:
                 self._ahead.pop(number, None)
 
-    def load(self, number: int, meter: read_cost.Meter | None) -> NDArray[Any] | None:
-        """Chunk `number` in its full shape, from the cache or the file; None when it is missing."""
-        place = self._index.find(number)
+    def load(self, number: int, meter: read_cost.Meter | None, *, keep: bool = True) -> NDArray[Any] | None:
+        """Chunk `number` in its full shape, from the cache or the file; None when it is missing.
+
+        `keep`: whether it is wanted again, so that it is kept, and whoever else wants it now waits for it.
+        """
+        place, key = self._index.find(number), self._first_key + number
         if place is None:
             return None
-        chunk, found = self._cache.get_or_load(self._first_key + number, lambda: self._decoded(place, meter))
+        if keep:
+            chunk, found = self._cache.get_or_load(key, lambda: self._decoded(place, meter))
+        else:
+            kept = self._cache.get(key)  # decoded ahead
+            chunk, found = self._decoded(place, meter) if kept is None else kept, kept is not None
         if found:
             self.counters.add(hits=1)
         return chunk
@@ -224,13 +231,7 @@ class ChunkedReader:
     def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
         self._asked(part.number)
-        if part.whole and not self._keeps_whole:
-            chunk = self._cache.get(self._first_key + part.number)  # decoded ahead
-            self.counters.add(hits=chunk is not None)
-            if chunk is None and (place := self._index.find(part.number)) is not None:
-                chunk = self._decoded(place, meter)
-        else:
-            chunk = self.load(part.number, meter)
+        chunk = self.load(part.number, meter, keep=self._keeps_whole or not part.whole)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
 
     def _decoded(self, place: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:

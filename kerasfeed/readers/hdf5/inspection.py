@@ -291,18 +291,14 @@ def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -
         raise Declined("chunks at the edge that may be stored unfiltered")
 
 
-def lies_elsewhere(dataset: h5py.Dataset) -> bool:
-    """Whether the values are in other datasets or files."""
-    properties = dataset.id.get_create_plist()
-    return bool(properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count())
-
-
 def check_sources(dataset: h5py.Dataset) -> None:
     """Refuse a dataset whose values are elsewhere, and not all there: HDF5 would give fill values for them.
 
     Raises:
         OSError: A source of a virtual dataset is missing, or a file of external storage is cut off.
     """
+    if not (dataset.is_virtual or dataset.external):
+        return
     left, folder = dataset.nbytes, os.path.dirname(os.path.abspath(dataset.file.filename))  # noqa: PTH100, PTH120
     for name, offset, size in dataset.external or ():
         needed = offset + min(size, left)
@@ -331,5 +327,4 @@ def _check_source(dataset: h5py.Dataset, folder: str, file_name: str, name: str)
         source = file.get(name)
         if not isinstance(source, h5py.Dataset):
             raise OSError(f"its source {name!r} is not in {file.filename!r}")
-        if lies_elsewhere(source):
-            check_sources(source)
+        check_sources(source)
