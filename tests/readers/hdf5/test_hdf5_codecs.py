@@ -78,8 +78,9 @@ def test_the_checksum_is_the_one_that_hdf5_writes(tmp_path, nbytes):
     damaged[nbytes // 2] ^= 4
     with pytest.raises(DecodeError, match="wrong checksum"):
         pipeline.decode(bytes(damaged), 0)
-    with pytest.raises(DecodeError, match="no room for a checksum"):
-        pipeline.decode(b"abc", 0)
+    for cut in (b"abc", b""):
+        with pytest.raises(DecodeError, match=r"wrong checksum|0 bytes instead of"):
+            pipeline.decode(cut, 0)
 
 
 def test_a_blosc_header_that_lies_about_sizes_is_refused():
