@@ -6,7 +6,77 @@ this process, in another, or on another host that shares the disk.
 
 import contextlib
 import os
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
+
+
+def check_place(out: Path) -> None:
+    """Refuse a path at which no file can be made.
+
+    Raises:
+        OSError: It is a folder, or in none.
+    """
+    if out.is_dir():
+        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
+
+
+@contextlib.contextmanager
+def appearing(out: Path, *, overwrite: bool, durable: bool = True) -> Iterator[tuple[Path, int]]:
+    """A temporary file beside `out` (path and descriptor) that takes its name when the block ends without an error.
+
+    After an error, Ctrl-C included, nothing of it is left and `out` is what it was.
+
+    Args:
+        out: The path; a symbolic link stays one.
+        overwrite: Whether what is there may be replaced.
+        durable: Whether it is written through to the disk before it takes the name, so that a power cut leaves one or
+            the other.
+
+    Raises:
+        FileExistsError: `out` exists, now or at the end, and `overwrite` is False.
+        OSError: The folder does not exist or cannot be written to.
+    """
+    out = Path(os.path.realpath(out))
+    if not overwrite and out.exists():
+        raise FileExistsError(f"{str(out)!r} exists already; write to another file, or replace it with overwrite=True")
+    check_place(out)
+    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        try:
+            yield part, fd
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        _rename(part, out, overwrite=overwrite)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    if durable:
+        with contextlib.suppress(OSError):  # some network file systems cannot; the file itself is safe
+            folder = os.open(out.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # else the new name may be lost with the power
+            finally:
+                os.close(folder)
+
+
+def _rename(part: Path, out: Path, *, overwrite: bool) -> None:
+    if overwrite:
+        part.replace(out)
+        return
+    try:
+        os.link(part, out)  # unlike a rename, refuses a name that somebody took meanwhile
+    except FileExistsError:
+        raise FileExistsError(f"{str(out)!r} was made by somebody else meanwhile; it is left as it is") from None
+    except OSError:  # a file system without hard links
+        part.rename(out)
+    else:
+        part.unlink()
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
@@ -15,19 +85,10 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
     Args:
         path: The file.
         content: All of it.
-        durable: Whether it is on the disk before it takes the name, so that a power cut leaves one or the other.
+        durable: As in `appearing`.
 
     Raises:
         OSError: The disk is full, or the folder is missing or cannot be written; the file is what it was.
     """
-    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
-    try:
-        draft.write_bytes(content)
-        if durable:
-            with draft.open("rb+") as file:
-                os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
+    with appearing(path, overwrite=True, durable=durable) as (_, fd), open(fd, "wb", closefd=False) as file:
+        file.write(content)

@@ -114,17 +114,18 @@ def write_set(
         Exception: What the sequence raised, with scene and shard as a note; FileExistsError; SpecError; OSError;
             WorkerDiedError.
     """
-    hidden = files.beside.with_name(f".{files.beside.name}")
-    with claimed(Path(f"{hidden}.unfinished")) as claim:
-        if not overwrite:
-            claim.refuse(files.names)
+    unfinished = files.beside.with_name(f".{files.beside.name}.unfinished")
+    with _held(unfinished) as descriptor:
+        begun = read_json(unfinished)
+        if begun is None and not overwrite:
+            _refuse(files.names)
         shards: tuple[PlannedShard, ...] = ()
         try:
             with _workers(options, files.most) as (pool, deferred_warnings):
                 try:
                     spec = spec or _learned(pool, options.length)
                     shards, shard_format = files.cut(spec)
-                    fingerprint = {
+                    wanted = {
                         "sequence": type(options.sequence).__qualname__,
                         "length": options.length,
                         "seed": options.seed,
@@ -133,7 +134,15 @@ def write_set(
                         "shards": len(shards),
                         "spec": spec_to_json(spec),
                     }
-                    claim.begin(fingerprint, overwrite=overwrite, discard=files.discard)
+                    if overwrite:
+                        os.ftruncate(descriptor, 0)  # from here on nothing under these names is taken for complete
+                        files.discard([] if begun is None else begun["fingerprint"]["files"])
+                    if overwrite or begun is None:
+                        value = {"format": FORMAT, "version": VERSION, "fingerprint": wanted}
+                        os.pwrite(descriptor, json.dumps(value).encode(), 0)
+                        os.fsync(descriptor)
+                    else:
+                        _compare(begun["fingerprint"], wanted, unfinished)
                     deferred_warnings.mute("respawn")  # what it would say is said here
                     _write(pool, shards, shard_format, files.title, bar=progress)
                 except BaseException:
@@ -148,7 +157,7 @@ def write_set(
                 FeedWarning,
             )
         files.finish(spec, shards)
-        claim.done()
+        unfinished.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -223,67 +232,27 @@ def remove_parts(path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-class Claim:
-    """The right to write a set of files.
+def _refuse(names: Sequence[Path]) -> None:
+    """Refuse to write where files are.
 
-    Attributes:
-        path: The file that says so.
+    Raises:
+        FileExistsError: There are some of these names.
     """
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._descriptor = descriptor
-
-    def refuse(self, names: Sequence[Path]) -> None:
-        """Refuse to write where files are, unless they are of an unfinished set.
-
-        Args:
-            names: The files that will be there at the end.
-
-        Raises:
-            FileExistsError: There are some.
-        """
-        existing = [str(name) for name in names if name.exists()]
-        if existing and read_json(self.path) is None:
-            listed = ", ".join(existing[:_SHOWN]) + (", ..." if len(existing) > _SHOWN else "")
-            raise FileExistsError(
-                f"{len(existing)} of the files to be written exist already: {listed}. Write elsewhere, or replace "
-                "them with overwrite=True"
-            )
-
-    def begin(self, fingerprint: dict[str, Any], *, overwrite: bool, discard: Callable[[list[str]], None]) -> None:
-        """Begin, or go on, and note what is being written.
-
-        Args:
-            fingerprint: What is to be written, as JSON: equal for calls that may go on with each other's work.
-            overwrite: Whether to begin anew.
-            discard: Removes all of an earlier set; takes names of files that an unfinished one had.
-
-        Raises:
-            FileExistsError: There is an unfinished set that was begun in another way.
-        """
-        begun = read_json(self.path)
-        if overwrite:
-            os.ftruncate(self._descriptor, 0)  # from here on nothing under these names is taken for complete
-            discard([] if begun is None else begun["fingerprint"]["files"])
-        elif begun is not None:
-            _compare(begun["fingerprint"], fingerprint, self.path)
-            return
-        value = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint}
-        os.pwrite(self._descriptor, json.dumps(value).encode(), 0)
-        os.fsync(self._descriptor)
-
-    def done(self) -> None:
-        """The set is complete."""
-        self.path.unlink(missing_ok=True)
+    existing = [str(name) for name in names if name.exists()]
+    if existing:
+        listed = ", ".join(existing[:_SHOWN]) + (", ..." if len(existing) > _SHOWN else "")
+        raise FileExistsError(
+            f"{len(existing)} of the files to be written exist already: {listed}. Write elsewhere, or replace "
+            "them with overwrite=True"
+        )
 
 
 @contextlib.contextmanager
-def claimed(path: Path) -> Iterator[Claim]:
-    """Claim a set of files, whose unfinished state `path` tells.
+def _held(path: Path) -> Iterator[int]:
+    """The descriptor of the file that tells of an unfinished set, locked; it is empty where nothing has begun.
 
     Raises:
-        KerasfeedError: Another program is writing it.
+        KerasfeedError: Another program is writing the set.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -296,7 +265,7 @@ def claimed(path: Path) -> Iterator[Claim]:
             raise
         os.close(descriptor)  # whoever had it has just finished
     try:
-        yield Claim(path, descriptor)
+        yield descriptor
     finally:
         if os.fstat(descriptor).st_size == 0:  # refused before anything began
             path.unlink(missing_ok=True)

@@ -27,9 +27,9 @@ from kerasfeed.pool.task import (
 )
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.atomic_write import appearing
 from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import message_of, reworded
-from kerasfeed.writers.hdf5.sink import appearing
 
 DESCRIBE, WRITE = 1, 2
 _T = TypeVar("_T")

@@ -9,10 +9,8 @@ import contextlib
 import json
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer, local_path
 
 _MOST_THREADS = 8  # each holds a whole file in memory
-_AHEAD = 16  # files a thread that may be counted before an earlier one is
+_AHEAD = 16  # files a thread that are counted before the next ones are begun
 _LOOKS_AT_ONCE = 32
 _QUIET_SECONDS = 1.0
 _SHOWN = 3
@@ -219,29 +217,26 @@ def _count(
 ) -> None:
     """Put counts into `found`, and exceptions into `failures` if there is such a thing."""
     threads = min(len(wanted), _MOST_THREADS, max(2, cores())) if several else 1
-    running: deque[tuple[int, Future[int]]] = deque()
+    futures: dict[int, Future[int]] = {}
     pool = ThreadPoolExecutor(max(1, threads), "kerasfeed-count")
     try:
         with progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS) as advance:
-            left = iter(wanted)
-            while True:
-                for number in islice(left, _AHEAD * threads - len(running)):
-                    running.append((number, pool.submit(count_one, paths[number])))
-                if not running:
-                    return
-                number, future = running.popleft()
-                error = future.exception()
-                if error is None:
-                    found[number] = future.result()
-                elif failures is not None and issubclass(type(error), Exception):
-                    failures[number] = error
-                else:
-                    what = f"while the scenes of {paths[number]!r} were counted"
-                    note = f"kerasfeed: {what}; on_error='skip' leaves files out that cannot be read"
-                    raise noted(error, "reading a file raised ", note)
-                advance(1)
+            step = _AHEAD * max(1, threads)
+            for first in range(0, len(wanted), step):
+                futures = {number: pool.submit(count_one, paths[number]) for number in wanted[first : first + step]}
+                for number, future in futures.items():
+                    error = future.exception()
+                    if error is None:
+                        found[number] = future.result()
+                    elif failures is not None and issubclass(type(error), Exception):
+                        failures[number] = error
+                    else:
+                        what = f"while the scenes of {paths[number]!r} were counted"
+                        note = f"kerasfeed: {what}; on_error='skip' leaves files out that cannot be read"
+                        raise noted(error, note, what="reading a file raised ")
+                    advance(1)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for number, future in running:
+        for number, future in futures.items():
             if future.done() and not future.cancelled() and future.exception() is None:
                 found[number] = future.result()

@@ -4,10 +4,10 @@ Invariant: which scene stands at an index is fixed when the sequence is made, un
 of its scenes is wanted, by one thread while others wait, and kept within bounds; every process keeps files of its own.
 """
 
+import heapq
 import operator
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -526,34 +526,18 @@ def places_of(counts: NDArray[np.int64], interleave: int) -> Places:
         counts: int64[F], scenes of each file, at least 0.
         interleave: Files that take turns, at least 1.
     """
-    if interleave == 1:
-        files = np.flatnonzero(counts).astype(np.int64)
-        starts = np.concatenate([[0], np.cumsum(counts[files])]).astype(np.int64)
-        return Places(starts, np.arange(len(files) + 1, dtype=np.int64), files, np.zeros(len(files), np.int64))
-    return _rounds(counts.tolist(), interleave)
-
-
-def _rounds(counts: list[int], interleave: int) -> Places:
-    """Goes round the places, many rounds at once as long as no file ends."""
-    slots: list[int | None] = [None] * min(interleave, len(counts))
-    waiting = deque(range(len(counts)))
-    rows = [0] * len(counts)  # the row of each file that comes next
-    starts, offsets, files, first_rows = [0], [0], list[int](), list[int]()
-    while waiting or any(file is not None for file in slots):
-        giving = [file for file in slots if file is not None]
-        rounds = min((counts[file] - rows[file] for file in giving), default=0)
-        if not rounds or (waiting and len(giving) < len(slots)):  # some have ended, and leave, or others come
-            rounds, giving = 1, []
-            for place, file in enumerate(slots):
-                taken = waiting.popleft() if file is None and waiting else file
-                slots[place] = None if taken is None or rows[taken] == counts[taken] else taken
-                if (file := slots[place]) is not None:
-                    giving.append(file)
-        if giving:
-            files += giving
-            first_rows += (rows[file] for file in giving)
-            for file in giving:
-                rows[file] += rounds
-            offsets.append(len(files))
-            starts.append(starts[-1] + rounds * len(giving))
-    return Places(*(np.array(part, np.int64) for part in (starts, offsets, files, first_rows)))
+    free = [(0, place) for place in range(min(interleave, len(counts)))]  # from which round on each place is free
+    begins, places = np.zeros((2, len(counts)), np.int64)
+    for file, count in enumerate(counts.tolist()):
+        begins[file], places[file] = begin, place = heapq.heappop(free)
+        heapq.heappush(free, (begin + count + 1, place))
+    # Rounds between two of these edges are a stretch: no file begins in it or ends.
+    edges = np.unique([begins, begins + counts])
+    firsts, stops = edges.searchsorted(begins), edges.searchsorted(begins + counts)
+    files = np.repeat(np.arange(len(counts)), stops - firsts)
+    stretches = np.arange(len(files)) - np.repeat(np.cumsum(stops - firsts) - stops, stops - firsts)
+    order = np.lexsort((places[files], stretches))
+    files, stretches = files[order], stretches[order]
+    widths = np.bincount(stretches, minlength=len(edges) - 1)
+    starts, offsets = (np.concatenate([[0], np.cumsum(part)]) for part in (widths * np.diff(edges), widths))
+    return Places(starts, offsets, files, edges[stretches] - begins[files])

@@ -200,12 +200,19 @@ class ChunkedReader:
             with self._ahead_lock:
                 self._ahead.pop(number, None)
 
-    def load(self, number: int, meter: read_cost.Meter | None) -> NDArray[Any] | None:
-        """Chunk `number` in its full shape, from the cache or the file; None when it is missing."""
-        place = self._index.find(number)
+    def load(self, number: int, meter: read_cost.Meter | None, *, keep: bool = True) -> NDArray[Any] | None:
+        """Chunk `number` in its full shape, from the cache or the file; None when it is missing.
+
+        `keep`: whether it is wanted again, so that it is kept, and whoever else wants it now waits for it.
+        """
+        place, key = self._index.find(number), self._first_key + number
         if place is None:
             return None
-        chunk, found = self._cache.get_or_load(self._first_key + number, lambda: self._decoded(place, meter))
+        if keep:
+            chunk, found = self._cache.get_or_load(key, lambda: self._decoded(place, meter))
+        else:
+            kept = self._cache.get(key)  # decoded ahead
+            chunk, found = self._decoded(place, meter) if kept is None else kept, kept is not None
         if found:
             self.counters.add(hits=1)
         return chunk
@@ -224,31 +231,19 @@ class ChunkedReader:
     def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
         self._asked(part.number)
-        if part.whole and not self._keeps_whole and (target := out[part.target]).flags.c_contiguous:
-            chunk = self._cache.get(self._first_key + part.number)  # decoded ahead
-            place = self._index.find(part.number)
-            if chunk is None and place is not None:
-                self._decoded(place, meter, target.reshape(-1).view(np.uint8))
-                return
-            self.counters.add(hits=chunk is not None)
-        else:
-            chunk = self.load(part.number, meter)
+        chunk = self.load(part.number, meter, keep=self._keeps_whole or not part.whole)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
 
-    def _decoded(
-        self, place: ChunkLocation, meter: read_cost.Meter | None, into: NDArray[np.uint8] | None = None
-    ) -> NDArray[Any]:
-        """Read and decode a stored chunk: its full shape, or uint8[nbytes] where it went `into`."""
+    def _decoded(self, place: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:
+        """Read and decode a stored chunk: its full shape."""
         begin = time.perf_counter()
         data = self._source.read(place.address, place.size)
-        found = self._pipeline.decode(data, place.mask, into)
+        found = self._pipeline.decode(data, place.mask)
         seconds = time.perf_counter() - begin
         self.counters.add(nbytes=place.size)
         for each in (self.counters.meter, meter):
             if each is not None:
-                each.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)
-        if into is not None:
-            return into
+                each.note(self._storage, place.number, nbytes=self._nbytes, seconds=seconds)
         return np.frombuffer(found, self._dtype).reshape(self._grid.chunks)
 
 
@@ -289,8 +284,16 @@ def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -
             asked += (_threads.here().submit(drain) for _ in range(helpers))
         drain()
     finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
-        calls = iter(())
-        begun = [future for future in asked if not future.cancel()]
-        wait(begun)
+        interrupt: KeyboardInterrupt | None = None
+        begun = None
+        while begun is None:
+            try:
+                calls = iter(())
+                begun = [future for future in asked if not future.cancel()]
+                wait(begun)
+            except KeyboardInterrupt as again:
+                interrupt, begun = again, None
+        if interrupt is not None:
+            raise interrupt
     for future in begun:
         future.result()

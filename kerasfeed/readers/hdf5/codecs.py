@@ -7,7 +7,8 @@ here and nowhere else, and a filter without a decoder is a reason to read throug
 Measured on 147 KB chunks of float32 (shuffle + gzip), one thread: isal 281 us (zlib 573), libdeflate (`deflate`)
 243 us; unshuffling 43 us with NumPy, 3 us with `zlib_into`. libdeflate is not always the faster: of 48 combinations of
 data, level and shuffle it took 0.58 to 1.08 of isal's time, and less than isal in 45. `imagecodecs` has all other
-codecs; a scene takes 7 % longer with its libdeflate, and its unshuffling is slower than NumPy's.
+codecs; a scene takes 7 % longer with its libdeflate, and its unshuffling is slower than NumPy's. Bitshuffle is left to
+h5py and `hdf5plugin`, which take half of its time (75 us against 150 to 350).
 """
 
 import struct
@@ -19,20 +20,19 @@ from typing import Any
 
 import numpy as np
 from isal import isal_zlib
-from numpy.typing import NDArray
 
 from kerasfeed.util.error_text import summary
 
-DEFLATE, SHUFFLE, FLETCHER32, LZF, BLOSC, BITSHUFFLE, ZSTD = 1, 2, 3, 32000, 32001, 32008, 32015
+DEFLATE, SHUFFLE, FLETCHER32, LZF, BLOSC, ZSTD = 1, 2, 3, 32000, 32001, 32015
 
 NAMES = {
     DEFLATE: "gzip", SHUFFLE: "shuffle", FLETCHER32: "fletcher32", 4: "szip", 5: "n-bit", 6: "scale-offset",
-    307: "bzip2", LZF: "lzf", BLOSC: "blosc", 32004: "lz4", BITSHUFFLE: "bitshuffle", 32013: "zfp", ZSTD: "zstd",
+    307: "bzip2", LZF: "lzf", BLOSC: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", ZSTD: "zstd",
     32017: "sz", 32024: "sz3", 32026: "blosc2", 32028: "sperr",
 }  # fmt: skip
 
 Bytes = Any  # bytes, bytearray or uint8[n]: what codecs give and take
-Decoder = Callable[[Bytes, int | None, NDArray[np.uint8] | None], Bytes]  # (data, size or None, where to or None)
+Decoder = Callable[[Bytes, int | None], Bytes]  # data, and how many bytes they must give, where that is known
 
 
 class Declined(Exception):
@@ -94,37 +94,31 @@ class Pipeline:
             elif each.code != SHUFFLE:
                 size = None
 
-    def decode(self, data: bytes, mask: int, into: NDArray[np.uint8] | None = None) -> Bytes:
+    def decode(self, data: bytes, mask: int) -> Bytes:
         """The bytes of a chunk.
 
         Args:
             data: As stored.
             mask: Bit i is set where filter i was skipped.
-            into: uint8[nbytes], contiguous: where the bytes go. Without it they come back in memory of the codec's.
 
         Returns:
-            bytes, bytearray or uint8[nbytes]; `into` where given.
+            bytes, bytearray or uint8[nbytes].
 
         Raises:
             DecodeError: The data are damaged.
         """
-        if into is not None and len(into) != self.nbytes:
-            raise ValueError(f"a chunk of {self.nbytes} bytes does not go into {len(into)}")
-        stages = [stage for stage in self._stages if not mask & stage[0]] if mask else self._stages
         out: Bytes = data
-        last = len(stages) - 1
-        for number, (_, decode, size) in enumerate(stages):
+        for bit, decode, size in self._stages:
+            if mask & bit:
+                continue
             try:
-                out = decode(out, size if not mask else None, into if number == last else None)
+                out = decode(out, size if not mask else None)
             except DecodeError:
                 raise
             except Exception as error:
                 raise DecodeError(summary(error)) from error
         if len(out) != self.nbytes:
             raise DecodeError(f"{len(out):,} bytes instead of {self.nbytes:,}")
-        if into is not None and out is not into:
-            into[:] = np.frombuffer(out, np.uint8)
-            return into
         return out
 
 
@@ -134,23 +128,16 @@ def decoder_of(each: Filter) -> Decoder | None:
     return None if make is None else make(each.values)
 
 
-def _imagecodecs(*names: str) -> ModuleType | None:
-    """The package, where it is there and has these codecs."""
+def _imagecodecs(name: str) -> ModuleType | None:
+    """The package, where it is there and has this codec."""
     module = optional("imagecodecs")
-    return module if all(getattr(getattr(module, name, None), "available", False) for name in names) else None
-
-
-def _filled(out: Bytes, size: int, into: NDArray[np.uint8] | None = None) -> Bytes:
-    """What a codec gave, which may have written it `into`."""
-    if len(out) != size:
-        raise DecodeError(f"{len(out):,} bytes instead of {size:,}")
-    return out if into is None else into
+    return module if getattr(getattr(module, name, None), "available", False) else None
 
 
 def _deflate(_: tuple[int, ...]) -> Decoder:
     libdeflate = optional("deflate")
 
-    def decode(data: Bytes, size: int | None, _: NDArray[np.uint8] | None) -> Bytes:
+    def decode(data: Bytes, size: int | None) -> Bytes:
         if size is None:
             return isal_zlib.decompress(data)
         if libdeflate is not None:
@@ -169,11 +156,9 @@ def _shuffle(values: tuple[int, ...]) -> Decoder | None:
     module = optional("zlib_into")
     fast = module.unshuffle if module is not None and width in (2, 4, 8) else None
 
-    def decode(data: Bytes, _: int | None, into: NDArray[np.uint8] | None) -> Bytes:
+    def decode(data: Bytes, _: int | None) -> Bytes:
         source = np.frombuffer(data, np.uint8)
-        out = np.empty(len(source), np.uint8) if into is None else into
-        if len(out) != len(source):
-            raise DecodeError(f"{len(source):,} bytes instead of {len(out):,}")
+        out = np.empty(len(source), np.uint8)
         whole = len(source) // width * width  # HDF5 leaves the odd bytes at the end where they are
         if fast is not None and whole:
             fast(source[:whole], out[:whole], width)
@@ -192,10 +177,8 @@ def _fletcher32(_: tuple[int, ...]) -> Decoder | None:
     if module is None:
         return None
 
-    def decode(data: Bytes, _: int | None, __: NDArray[np.uint8] | None) -> Bytes:
+    def decode(data: Bytes, _: int | None) -> Bytes:
         content, stored = memoryview(data)[:-4], bytes(data[-4:])
-        if len(stored) < 4:
-            raise DecodeError("no room for a checksum")
         if module.h5checksum_fletcher32(content) != int.from_bytes(stored, "little"):
             raise DecodeError("wrong checksum")
         return content
@@ -203,23 +186,15 @@ def _fletcher32(_: tuple[int, ...]) -> Decoder | None:
     return decode
 
 
-def _sized(codec: str, *, always: bool) -> Callable[[tuple[int, ...]], Decoder | None]:
-    """A codec of imagecodecs that writes where it is told; `always`: whether it has to know how much it gives."""
+def _sized(codec: str) -> Callable[[tuple[int, ...]], Decoder | None]:
+    """A codec of imagecodecs that is told how much it must give."""
 
     def make(_: tuple[int, ...]) -> Decoder | None:
         module = _imagecodecs(codec)
         if module is None:
             return None
         undo = getattr(module, f"{codec.lower()}_decode")
-
-        def decode(data: Bytes, size: int | None, into: NDArray[np.uint8] | None) -> Bytes:
-            if size is None and always:
-                raise DecodeError(f"{codec.lower()} needs to know the size")
-            if size is None:
-                return undo(data)
-            return _filled(undo(data, out=size if into is None else into), size, into)
-
-        return decode
+        return lambda data, size: undo(data, out=size)
 
     return make
 
@@ -229,63 +204,16 @@ def _blosc(_: tuple[int, ...]) -> Decoder | None:
     if module is None:
         return None
 
-    def decode(data: Bytes, size: int | None, into: NDArray[np.uint8] | None) -> Bytes:
+    def decode(data: Bytes, size: int | None) -> Bytes:
         # The header: version, version of the codec, flags, item size, then three 32-bit sizes.
         if len(data) < 16:
             raise DecodeError("no blosc header")
         nbytes, _, stored = struct.unpack("<III", data[4:16])
         if stored != len(data) or (size is not None and nbytes != size):
             raise DecodeError(f"a blosc header of {nbytes:,} bytes from {stored:,}, where {len(data):,} are stored")
-        into = None if size is None else into
-        return _filled(module.blosc_decode(data, numthreads=1, out=nbytes if into is None else into), nbytes, into)
+        return module.blosc_decode(data, numthreads=1, out=nbytes)
 
     return decode
-
-
-def _bitshuffle(values: tuple[int, ...]) -> Decoder | None:
-    # Parameters: two of the version, item size, items in a block (0: chosen from the item size), compression.
-    module = _imagecodecs("BITSHUFFLE", "LZ4")
-    if module is None or len(values) < 3 or (len(values) > 4 and values[4] not in (0, 2)):
-        return None
-    width = values[2]
-    compressed = len(values) > 4 and values[4] == 2
-    items = values[3] if len(values) > 3 and values[3] else max(8192 // width // 8 * 8, 128)
-
-    def decode(data: Bytes, size: int | None, _: NDArray[np.uint8] | None) -> Bytes:
-        block = items
-        if compressed:
-            data, block = _lz4_blocks(module, bytes(data), width, size)
-        # As bytes: of an array it would take the items for the array's.
-        return module.bitshuffle_decode(bytes(data), itemsize=width, blocksize=block)
-
-    return decode
-
-
-def _lz4_blocks(module: ModuleType, data: bytes, width: int, size: int | None) -> tuple[Bytes, int]:
-    """Undo the LZ4 half of bitshuffle: the bytes, still bit-shuffled, and the items in a block.
-
-    Layout: total bytes (64 bits) and bytes of a block (32 bits), big-endian; then each block of whole groups of eight
-    items, as its stored size (32 bits) and LZ4 data; then the odd items, as they are.
-    """
-    total, block = struct.unpack(">QI", data[:12])
-    if (size is not None and total != size) or not block or block % (8 * width):
-        raise DecodeError(f"a bitshuffle header of {total:,} bytes in blocks of {block:,}")
-    out = np.empty(total, np.uint8)
-    place, done = 12, 0
-    grouped = total // (8 * width) * 8 * width
-    while done < grouped:
-        length = min(block, grouped - done)
-        (stored,) = struct.unpack(">I", data[place : place + 4])
-        place += 4
-        if stored > len(data) - place:
-            raise DecodeError("a bitshuffle block reaches beyond the chunk")
-        out[done : done + length] = np.frombuffer(
-            _filled(module.lz4_decode(data[place : place + stored], out=length), length), np.uint8
-        )
-        place += stored
-        done += length
-    out[grouped:] = np.frombuffer(data[place:], np.uint8)
-    return out, block // width
 
 
 _SLACK = 64
@@ -294,8 +222,7 @@ _DECODERS: dict[int, Callable[[tuple[int, ...]], Decoder | None]] = {
     DEFLATE: _deflate,
     SHUFFLE: _shuffle,
     FLETCHER32: _fletcher32,
-    LZF: _sized("LZF", always=True),
+    LZF: _sized("LZF"),
     BLOSC: _blosc,
-    BITSHUFFLE: _bitshuffle,
-    ZSTD: _sized("ZSTD", always=False),
+    ZSTD: _sized("ZSTD"),
 }

@@ -175,7 +175,7 @@ class HDF5Dataset:
         Args:
             selection: As for `dataset[selection]`.
             out: Writable array of the selection's shape and the dataset's dtype, in either byte order. If it is
-                C-contiguous, whole chunks and contiguous data are written there without a copy.
+                C-contiguous, data of contiguous storage are read straight into it.
 
         Raises:
             TypeError: `out` is not an array, or has another dtype.

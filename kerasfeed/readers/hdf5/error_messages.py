@@ -12,7 +12,6 @@ import h5py
 from kerasfeed.util.error_text import add_note, message_of, notes_of, reworded
 
 _NAMES_SHOWN = 20
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def missing(path: str) -> FileNotFoundError:
@@ -45,17 +44,11 @@ def cause(path: str, error: OSError) -> str:
     if isinstance(error, PermissionError | BlockingIOError):
         return message_of(error)
     try:
-        with Path(path).open("rb") as file:
-            # HDF5 looks for its signature at 0, 512, 1024, 2048, ...: before it a user block may stand.
-            size = os.fstat(file.fileno()).st_size
-            place = 0
-            while place < size:
-                file.seek(place)
-                if file.read(len(_SIGNATURE)) == _SIGNATURE:
-                    return f"it is a damaged HDF5 file, or one still being written ({message_of(error)})"
-                place = max(512, 2 * place)
+        size = Path(path).stat().st_size
     except OSError:
         return message_of(error)
+    if h5py.is_hdf5(path):
+        return f"it is a damaged HDF5 file, or one still being written ({message_of(error)})"
     return f"it is not an HDF5 file ({size:,} bytes, no HDF5 signature). Was it downloaded or written to the end?"
 
 

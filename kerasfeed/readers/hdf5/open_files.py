@@ -19,7 +19,7 @@ import numpy as np
 from kerasfeed.readers.hdf5.chunked import ChunkCache, ChunkedReader
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
 from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name, unfollowed
-from kerasfeed.readers.hdf5.inspection import check_sources, examine, lies_elsewhere, refusal
+from kerasfeed.readers.hdf5.inspection import check_sources, examine, refusal
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Chunked, ReaderChoice
 from kerasfeed.util import read_cost
@@ -59,7 +59,6 @@ class OpenDataset:
         reader: The direct reader; None when h5py reads it.
         counters: What reading it has cost.
         fixed_shape: Sizes of the axes, where they cannot change.
-        lies_elsewhere: Whether its values are in other datasets or files.
     """
 
     handle: h5py.Dataset
@@ -68,7 +67,6 @@ class OpenDataset:
     reader: Reader | None
     counters: Counters
     fixed_shape: tuple[int, ...] | None = None
-    lies_elsewhere: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -111,7 +109,7 @@ class SharedFile:
         self._lock = threading.Lock()
         self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
         self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
-        self._whole: set[OpenDataset] = set()  # virtual ones whose sources were all there
+        self._whole: set[OpenDataset] = set()  # those whose sources, where they are virtual, were all there
         self._read: set[OpenDataset] = set()  # those that were read before they were examined
         self._kept: list[tuple[ChunkCache, range]] = []  # where chunks of this file may be, and under which keys
         finalizer = weakref.finalize(self, _release, self.handle, self._kept)
@@ -123,9 +121,6 @@ class SharedFile:
         HDF5Files with equal limits share a cache; with different ones they share the handle alone. None is the cache
         that all files share. `examined`: whether who reads it must be known, also of a small one of very many.
         """
-        found = self._datasets.get((name, cache_limit))
-        if found is not None and not (examined and found.choice is None):
-            return found
         with self._lock:
             found = self._datasets.get((name, cache_limit))
             if found is None or (examined and found.choice is None):
@@ -162,9 +157,9 @@ class SharedFile:
 
     def check_sources(self, opened: OpenDataset) -> None:
         """See `kerasfeed.readers.hdf5.inspection.check_sources`; done once where many files may have to be opened."""
-        if opened.lies_elsewhere and opened not in self._whole:
+        if opened not in self._whole:
             check_sources(opened.handle)
-            if opened.handle.is_virtual:
+            if not opened.handle.external:
                 self._whole.add(opened)
 
     def _made(
@@ -176,8 +171,7 @@ class SharedFile:
         elif examined or len(self._datasets) < _EXAMINED_AT_ONCE or (handle.size or 0) * handle.dtype.itemsize > _SMALL:
             layout, choice = examine(self.handle, handle, self.source)
         if layout is None or self.source is None:
-            elsewhere = lies_elsewhere(handle)
-            return OpenDataset(handle, handle.dtype, choice, None, counters, lies_elsewhere=elsewhere)
+            return OpenDataset(handle, handle.dtype, choice, None, counters)
         cache = self._caches.setdefault(cache_limit, ChunkCache(cache_limit or 0))
         reader: Reader
         if isinstance(layout, Chunked):

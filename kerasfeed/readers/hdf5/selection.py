@@ -117,7 +117,10 @@ def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None
     Raises:
         IndexError: A place is outside its axis; names the axis and its size.
     """
-    parts = _expanded(selection if isinstance(selection, tuple) else (selection,), len(shape))
+    try:
+        parts = _expanded(selection if isinstance(selection, tuple) else (selection,), len(shape))
+    except (ValueError, TypeError):  # a ragged list
+        return None
     if parts is None:
         return None
     axes: list[Axis] = []
@@ -201,7 +204,11 @@ def _out_of_range(index: int, size: int, axis: int, where: str) -> IndexError:
 
 
 def _expanded(parts: tuple[Any, ...], rank: int) -> list[Any] | None:
-    """One entry an axis, or per group of axes that a mask covers: Ellipsis and missing axes become whole slices."""
+    """One entry an axis, or per group of axes that a mask covers: Ellipsis and missing axes become whole slices.
+
+    Lists become arrays.
+    """
+    parts = tuple(np.asarray(part) if isinstance(part, list | tuple | range) else part for part in parts)
     dots = [number for number, part in enumerate(parts) if part is Ellipsis]
     if len(dots) > 1:
         return None
@@ -215,18 +222,7 @@ def _expanded(parts: tuple[Any, ...], rank: int) -> list[Any] | None:
 
 
 def _width(part: Any) -> int:
-    if isinstance(part, list):
-        part = _array(part)
-    if isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.ndim > 1:
-        return part.ndim
-    return 1
-
-
-def _array(part: Any) -> NDArray[Any] | None:
-    try:
-        return np.asarray(part)
-    except (ValueError, TypeError):  # a ragged list
-        return None
+    return part.ndim if isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.ndim > 1 else 1
 
 
 def _axis(part: Any, shape: tuple[int, ...], place: int, where: str) -> tuple[Axis | int | None, bool]:
@@ -240,13 +236,8 @@ def _axis(part: Any, shape: tuple[int, ...], place: int, where: str) -> tuple[Ax
         return places, places.step > 0
     if isinstance(part, bool | np.bool_ | str | bytes) or part is None:
         return None, True
-    if isinstance(part, list | tuple | range | np.ndarray):
-        array = _array(part)
-        if array is None:
-            return None, True
-        if array.ndim:
-            return _listed(array, shape, place, where)
-        part = array[()]
+    if isinstance(part, np.ndarray) and part.ndim:
+        return _listed(part, shape, place, where)
     try:
         index = operator.index(part)
     except TypeError:
@@ -261,7 +252,7 @@ def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, where: str)
         coordinates = np.nonzero(array)
         if array.ndim == 1:
             return coordinates[0], True
-        return coordinates, array.shape == shape
+        return coordinates, False
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         return None, True
     places = checked_places(array, shape[place], place, where)

@@ -217,8 +217,7 @@ class _FieldCodec:
 def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
     """The spec of records that nobody described: a dict of their features.
 
-    A feature of one value in all of them is a scalar; else it has one axis. Where there is `<name>/shape`, it has the
-    axes that tells.
+    A feature of one value in all of them is a scalar; else it has one axis.
 
     Args:
         examples: Names for messages, and records; at least one.
@@ -234,11 +233,8 @@ def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
                 "kf.write_tfrecords"
             )
     wanted = sorted({name for _, example in examples for name in example.names()})
-    sized = {name for name in wanted if name + SHAPE in wanted}
     spec: dict[str, ArraySpec] = {}
     for name in wanted:
-        if name.removesuffix(SHAPE) in sized and name.endswith(SHAPE):
-            continue
         found: Mapping[str, Values | None] = {place: example.get(name) for place, example in examples}
         missing = [place for place, values in found.items() if values is None]
         if missing:
@@ -253,21 +249,8 @@ def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
                 raise SpecError(f"feature {name!r} is a {first[1]} in {first[0]} and a {kind} in {place}")
         sizes = {len(values.values) for values in found.values() if values is not None}
         shape: tuple[int | None, ...] = () if sizes == {1} else (sizes.pop() if len(sizes) == 1 else None,)
-        if name in sized:
-            shape = _told_axes(name, [example for _, example in examples]) or shape
         dtype = {BYTES: "S", FLOAT: "float32", INT64: "int64"}[first[1]]
         spec[name] = ArraySpec(shape, np.dtype(dtype))
     if not spec:
         raise SpecError(f"{examples[0][0]} has no feature")
     return spec
-
-
-def _told_axes(name: str, examples: list[Example]) -> tuple[None, ...] | None:
-    """The axes of a feature whose values have the sizes that `<name>/shape` tells in every record."""
-    axes = set()
-    for example in examples:
-        found, told = example.get(name), example.get(name + SHAPE)
-        if found is None or told is None or told.kind != INT64 or math.prod(told.values.tolist()) != len(found.values):
-            return None
-        axes.add(len(told.values))
-    return (None,) * axes.pop() if len(axes) == 1 else None

@@ -11,9 +11,10 @@ import os
 import threading
 import weakref
 import zlib
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from isal import isal_zlib
@@ -39,37 +40,11 @@ _serials = itertools.count()  # unlike the id of a stream, never that of another
 Windows = Lru[tuple[int, int, int], bytes]  # decompressed pieces of files, weighed by `len`
 
 
-class Stream(ABC):
-    """One open file. It closes when nobody refers to it any more.
-
-    Attributes:
-        identity: What the file was when it was opened.
-        length: Bytes in all; None while that is not known.
-    """
-
-    identity: Identity
-    length: int | None
-
-    @abstractmethod
-    def read(self, start: int, size: int) -> bytes:
-        """Up to `size` bytes from `start` on; fewer where the file ends, or is damaged after them.
-
-        Raises:
-            RecordError: The file is damaged at `start`.
-            OSError: It cannot be read, or changed since it was opened.
-        """
-
-    @property
-    def members(self) -> list[tuple[int, int]]:
-        """Where members begin, in the file and in what it decompresses to; empty where nothing is compressed."""
-        return []
-
-
 def open_stream(
-    path: Place, cache: Windows, expected: Identity | None = None, members: list[tuple[int, int]] | None = None,
+    path: Place, cache: Windows, expected: Identity | None = None, members: Sequence[tuple[int, int]] = (),
     length: int | None = None, *, forward: bool = False,
-) -> Stream:  # fmt: skip
-    """Open a file of records, compressed or not.
+) -> "Stream":  # fmt: skip
+    """Open a file of records, compressed or not. It closes when nobody refers to the stream any more.
 
     Args:
         path: The file, or its URL.
@@ -82,31 +57,23 @@ def open_stream(
     Raises:
         OSError: It cannot be opened, or is not what was expected.
     """
-    if isinstance(path, str):
-        remote: ByteSource = UrlFile(path)
-        if expected is not None:
-            expected.refuse(remote.identity, path)
-        return _stream(Blocks(remote, _URL_BLOCK, 2) if forward else remote, cache, members, length)
+    source: ByteSource = UrlFile(path) if isinstance(path, str) else _opened(path)
+    if expected is not None:
+        expected.refuse(source.identity, str(path))
+    if forward and isinstance(path, str):
+        source = Blocks(source, _URL_BLOCK, 2)
+    header = _compression(source.read(0, min(HEADER_BYTES, source.identity.size)))
+    return PlainStream(source) if header is None else CompressedStream(source, header, cache, members, length)
+
+
+def _opened(path: Path) -> OpenFile:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {str(path)!r} any more") from None
-    identity = Identity.of(os.fstat(descriptor))
-    source = OpenFile(str(path), descriptor, identity)
-    try:
-        if expected is not None:
-            expected.refuse(identity, str(path))
-        stream = _stream(source, cache, members, length)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    weakref.finalize(stream, os.close, descriptor).atexit = False  # a thread may be reading as the process ends
-    return stream
-
-
-def _stream(source: ByteSource, cache: Windows, members: list[tuple[int, int]] | None, length: int | None) -> Stream:
-    header = _compression(source.read(0, min(HEADER_BYTES, source.identity.size)))
-    return _Plain(source) if header is None else _Compressed(source, header, cache, members, length)
+    file = OpenFile(str(path), descriptor, Identity.of(os.fstat(descriptor)))
+    weakref.finalize(file, os.close, descriptor).atexit = False  # a thread may be reading as the process ends
+    return file
 
 
 def _compression(head: bytes) -> int | None:
@@ -118,20 +85,34 @@ def _compression(head: bytes) -> int | None:
     return _ZLIB_HEADER if head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0 else None
 
 
-class _Plain(Stream):
+class PlainStream:
+    """A file that is not compressed.
+
+    Attributes:
+        identity: What the file was when it was opened.
+        length: Bytes in all.
+        members: None.
+    """
+
     def __init__(self, source: ByteSource) -> None:
+        """Read `source`."""
         self.identity, self.length = source.identity, source.identity.size
+        self.members: list[tuple[int, int]] = []
         self._source = source
 
     def read(self, start: int, size: int) -> bytes:
-        """See `Stream.read`."""
+        """Up to `size` bytes from `start` on; fewer where the file ends.
+
+        Raises:
+            OSError: It cannot be read, or changed since it was opened.
+        """
         size = min(size, self.identity.size - start)
         return self._source.read(start, size) if size > 0 else b""
 
 
 @dataclass(frozen=True)
 class _Point:
-    """Where decompression can begin.
+    """Where decompression can begin; at the end of the file, where it has ended.
 
     Attributes:
         start: Offset in what the file decompresses to.
@@ -141,36 +122,61 @@ class _Point:
 
     start: int
     compressed: int
-    state: Any
+    state: Any = None
 
 
 _START = attrgetter("start")
 
 
-class _Compressed(Stream):
+class CompressedStream:
+    """A file in the format of gzip or zlib.
+
+    Attributes:
+        identity: What the file was when it was opened.
+    """
+
     def __init__(
-        self, source: ByteSource, header: int, cache: Windows, members: list[tuple[int, int]] | None, length: int | None
+        self, source: ByteSource, header: int, cache: Windows, members: Sequence[tuple[int, int]], length: int | None
     ) -> None:
+        """Decompress `source`, whose `header` is told in zlib's words; the others are as in `open_stream`."""
         self.identity = source.identity
         self._serial = next(_serials)
         self._source = source
         self._header = header
         self._cache = cache
         self._lock = threading.Lock()
-        self._points = [_Point(start, compressed, None) for compressed, start in members or [(0, 0)]]
-        self.length = length
+        self._points = [_Point(start, compressed) for compressed, start in members or [(0, 0)]]
+        if length is not None:
+            self._points.append(_Point(length, self.identity.size))
+
+    @property
+    def length(self) -> int | None:
+        """Bytes in all; None while that is not known."""
+        last = self._points[-1]
+        return last.start if self._is_end(last) else None
+
+    def _is_end(self, point: _Point) -> bool:
+        return point.compressed == self.identity.size and point.state is None  # with a state, the rest is missing
 
     @property
     def members(self) -> list[tuple[int, int]]:
-        """See `Stream.members`."""
-        return [(point.compressed, point.start) for point in self._points if point.state is None]
+        """Where members begin, in the file and in what it decompresses to."""
+        begins = (point for point in self._points if point.state is None and not self._is_end(point))
+        return [(point.compressed, point.start) for point in begins]
 
     def read(self, start: int, size: int) -> bytes:
-        """See `Stream.read`."""
+        """Up to `size` bytes from `start` on; fewer where the file ends, or is damaged after them.
+
+        Raises:
+            RecordError: The file is damaged at `start`.
+            OSError: It cannot be read, or changed since it was opened.
+        """
         pieces: list[bytes] = []
-        while size > 0 and (self.length is None or start < self.length):
+        while size > 0:
             with self._lock:
                 point = self._points[bisect.bisect_right(self._points, start, key=_START) - 1]
+            if self._is_end(point):
+                break
             try:
                 data = self._window(point)
             except RecordError:
@@ -204,21 +210,14 @@ class _Compressed(Stream):
         """A whole small member, of which is known where it ends."""
         with self._lock:
             place = bisect.bisect_right(self._points, point.start, key=_START)
-            following = self._points[place] if place < len(self._points) else None
-        if following is not None:
-            stop, start = following.compressed, following.start
-        elif self.length is not None:
-            stop, start = self.identity.size, self.length
-        else:
+            stop = self._points[place] if place < len(self._points) else point
+        size = stop.start - point.start
+        if point.state is not None or stop.state is not None or not 0 < size <= _SPAN:
             return None
-        if point.state is not None or (following is not None and following.state is not None):
-            return None
-        if start - point.start > _SPAN:
-            return None
-        packed = self._source.read(point.compressed, stop - point.compressed)
-        data: bytes = isal_zlib.decompress(packed, self._header, max(1, start - point.start))
-        if len(data) != start - point.start:
-            raise zlib.error(f"it gives {len(data):,} bytes and not {start - point.start:,}")
+        packed = self._source.read(point.compressed, stop.compressed - point.compressed)
+        data: bytes = isal_zlib.decompress(packed, self._header, size)
+        if len(data) != size:
+            raise zlib.error(f"it gives {len(data):,} bytes and not {size:,}")
         return data
 
     def _inflate(self, point: _Point) -> bytes:
@@ -245,10 +244,10 @@ class _Compressed(Stream):
 
     def _note(self, start: int, compressed: int, state: Any) -> None:
         with self._lock:
-            if state is None and compressed == self.identity.size:
-                self.length = start
-                return
             first = bisect.bisect_left(self._points, start, key=_START)
             place = bisect.bisect_right(self._points, start, key=_START)
             if all(point.compressed != compressed for point in self._points[first:place]):
                 self._points.insert(place, _Point(start, compressed, state))
+
+
+Stream = PlainStream | CompressedStream

@@ -19,12 +19,13 @@ import numpy as np
 
 from kerasfeed.readers.hdf5.describe import entries
 from kerasfeed.readers.hdf5.error_messages import listing, stored_name
+from kerasfeed.util.atomic_write import appearing
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.hdf5.columns import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for, links_in_utf8
-from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
+from kerasfeed.writers.hdf5.sink import Sink, interruptible
 
 _MEMORY = 1 << 28
 # Written by HDF5 as dimension scales are attached to datasets.

@@ -1,4 +1,4 @@
-"""A new HDF5 file that appears under its name only when it is complete, and the way there.
+"""How a new HDF5 file is written: a disk that is full and Ctrl-C do not strike within HDF5.
 
 Invariant: HDF5 is never told that a write failed. It would leave a file that cannot be closed and end the process with
 a segmentation fault at exit (h5py issue 914, seen with h5py 3.14 and HDF5 1.14.6). What could not be written is kept in
@@ -8,11 +8,9 @@ memory instead, so that the file can be closed in order, and the error is raised
 import contextlib
 import io
 import os
-import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Any, TypeVar
 
 from kerasfeed.pool.resource_errors import start_thread
@@ -93,68 +91,6 @@ class Sink(io.RawIOBase):
         except OSError as error:
             self.error = error
         return size
-
-
-def check_place(out: Path) -> None:
-    """Refuse a path at which no file can be made.
-
-    Raises:
-        OSError: It is a folder, or in none.
-    """
-    if out.is_dir():
-        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
-
-
-@contextlib.contextmanager
-def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
-    """A temporary file beside `out` (path and descriptor) that takes its name when the block ends without an error.
-
-    It is written through to the disk before it is renamed. After an error, Ctrl-C included, nothing of it is left and
-    `out` is what it was.
-
-    Raises:
-        FileExistsError: `out` exists, now or at the end, and `overwrite` is False.
-        OSError: The folder does not exist or cannot be written to.
-    """
-    out = Path(os.path.realpath(out))  # a symbolic link stays one
-    if not overwrite and out.exists():
-        raise FileExistsError(f"{str(out)!r} exists already; write to another file, or replace it with overwrite=True")
-    check_place(out)
-    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
-    fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        try:
-            yield part, fd
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        _rename(part, out, overwrite=overwrite)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    folder = os.open(out.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)  # else the new name may be lost with the power
-    except OSError:
-        pass  # some network file systems cannot; the file itself is safe
-    finally:
-        os.close(folder)
-
-
-def _rename(part: Path, out: Path, *, overwrite: bool) -> None:
-    if overwrite:
-        part.replace(out)
-        return
-    try:
-        os.link(part, out)  # unlike a rename, refuses a name that somebody took meanwhile
-    except FileExistsError:
-        raise FileExistsError(f"{str(out)!r} was made by somebody else meanwhile; it is left as it is") from None
-    except OSError:  # a file system without hard links
-        part.rename(out)
-    else:
-        part.unlink()
 
 
 def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:

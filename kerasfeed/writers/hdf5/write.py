@@ -15,9 +15,10 @@ import h5py
 
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
+from kerasfeed.util.atomic_write import appearing, check_place
 from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
-from kerasfeed.writers.hdf5.sink import Sink, appearing, check_place, interruptible
+from kerasfeed.writers.hdf5.sink import Sink, interruptible
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat, failed_write
 

@@ -1,5 +1,6 @@
 """The cache of chunks: bounded, decoded once by one thread, and stuck for nobody."""
 
+import signal
 import sys
 import threading
 import time
@@ -161,6 +162,35 @@ def test_work_whose_caller_is_interrupted_ends_only_after_its_helpers(monkeypatc
     with pytest.raises(KeyboardInterrupt):
         share(items(), work, 1)
     assert ended.is_set()
+
+
+def test_work_whose_caller_is_interrupted_again_and_again_ends_only_after_its_helpers(monkeypatch):
+    set_threads(monkeypatch, 1)
+    helping, ended, caller = threading.Event(), threading.Event(), threading.current_thread()
+
+    def work(_):
+        if threading.current_thread() is caller:
+            assert helping.wait(SECONDS)
+            time.sleep(SECONDS)
+        else:
+            helping.set()
+            time.sleep(1)
+            ended.set()
+
+    def interrupt():
+        assert helping.wait(SECONDS)
+        for _ in range(6):
+            time.sleep(0.1)
+            signal.pthread_kill(caller.ident, signal.SIGINT)
+
+    presses = threading.Thread(target=interrupt)
+    presses.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            share(iter(range(2)), work, 1)
+        assert ended.is_set()
+    finally:
+        presses.join()
 
 
 def test_what_was_written_to_is_held_by_nobody_while_all_threads_are_busy(monkeypatch):

@@ -155,6 +155,21 @@ def test_a_mask_over_several_axes_equals_numpy(folder, data):
     path.unlink()
 
 
+@pytest.mark.parametrize("count", [0, 1, 16, 17])
+@pytest.mark.parametrize(
+    "written_as", [np.asarray, np.ndarray.tolist, lambda mask: (mask, ...), lambda mask: (..., mask)]
+)
+def test_a_mask_over_all_axes_of_what_h5py_reads_equals_numpy_however_it_is_written(tmp_path, count, written_as):
+    whole = np.arange(120, dtype=np.int32).reshape(6, 5, 4)
+    with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
+        file.create_dataset("data", data=whole, chunks=(2, 5, 4), scaleoffset=0)
+    mask = np.zeros(whole.shape, bool)
+    mask.flat[np.random.default_rng(count).permutation(120)[:count]] = True
+    with kf.HDF5File(tmp_path / "kerasfeed.h5") as file:
+        assert file["data"].reader.kind == "h5py"
+        assert np.array_equal(file["data"][written_as(mask)], whole[mask])
+
+
 @pytest.mark.parametrize("over", [(0, 1), (1, 2), (0, 1, 2)])
 def test_a_mask_over_several_axes_reads_little_of_a_large_dataset(tmp_path, over):
     shape = (16384, 1024, 4)  # 268 MB, of which nothing is written
