@@ -15,7 +15,7 @@ from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.feeds.streams.wrapped import CountedSource, DealtSource, ShuffledSource
+from kerasfeed.feeds.streams.wrapped import DealtSource, ShuffledSource
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.counted import counted
 from kerasfeed.util.validate import check_integer
@@ -75,16 +75,13 @@ class BaseStreamFeed(BaseStream):
             )
 
     def _make_source(self) -> Source:
-        plan = self.plan
+        plan, generators = self.plan, self.generators
         if self._deals:
             source: Source = DealtSource(
-                self._joined(self.generators), self.shard, plan.rows, whole_batches=plan.drop_remainder
+                self._joined(generators), self.shard, plan.rows, whole_batches=plan.drop_remainder
             )
-        elif self.shard.count > 1:
-            generators = self.generators.only(self.shard.index, self.shard.count)
-            source = CountedSource(self._joined(generators), self.shard, plan.rows, whole_batches=plan.drop_remainder)
         else:
-            source = self._joined(self.generators)
+            source = self._joined(generators.only(self.shard.index, self.shard.count))
         return ShuffledSource(source, plan.order, self.seed) if isinstance(plan.order, BufferShuffled) else source
 
     def _joined(self, generators: Generators) -> Source:

@@ -19,8 +19,7 @@ from kerasfeed.feeds.generators.chunks import Chunk, Kind, scenes_in
 from kerasfeed.feeds.generators.generators import ENDED, GeneratorRun, Generators, named
 from kerasfeed.feeds.generators.worker_side import GO_ON
 from kerasfeed.feeds.generators.workers import ChunkFuture, GeneratorWorkers
-from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
-from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.streams.source import Departure, Source
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
@@ -107,6 +106,7 @@ class JoinedGenerators(Source):
         """
         self.generators = generators
         self.failure_log = FailureLog(policy or FailurePolicy(), generators.count)
+        self.is_share = len(generators.numbers) < generators.count
         self.deferred_warnings = self.failure_log.deferred_warnings
         self._workers: GeneratorWorkers | None = None
         if workers:
@@ -159,7 +159,7 @@ class JoinedGenerators(Source):
         """A snapshot of the workers' counters, if there are any; a batch is a chunk here."""
         return None if self._workers is None else self._workers.stats()
 
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+    def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """See `Source.begin`."""
         self.leave()
         with self._taking:
@@ -167,10 +167,10 @@ class JoinedGenerators(Source):
             with self._lock:
                 self._refuse_closed()
                 self._repetition, self._gone = repetition, False
-                self._departures = [each for each in start.departures if each.items <= start.items]
-                self._joined = start.items
+                self._departures = [each for each in departures if each.items <= items]
+                self._joined = items
                 self._now.clear()
-                given = _given_before(self.generators.numbers, start.items, self._departures)
+                given = _given_before(self.generators.numbers, items, self._departures)
                 self._living = deque(map(self._begun, given, given.values()))
                 living = list(self._living)
         for _ in range(self._workers.depth if self._workers is not None else 0):

@@ -14,10 +14,9 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.sharding import Shard
 from kerasfeed.feeds.state import VERSION, changes
-from kerasfeed.feeds.streams.pipeline import Function, StreamLoader
-from kerasfeed.feeds.streams.place import Departure, StreamPlace
-from kerasfeed.feeds.streams.plan import StreamPlan
+from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, StreamPlan
 from kerasfeed.feeds.streams.repetition import RepetitionLog
+from kerasfeed.feeds.streams.source import Departure, StreamPlace
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Literal
 from kerasfeed.errors import ConsumerGoneError, FeedClosedError, QueueFullError, SpecError
 from kerasfeed.feeds.queues.producer import Producer
 from kerasfeed.feeds.queues.server import ProducerServer
-from kerasfeed.feeds.streams.place import BEGINNING, Start
-from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.streams.source import Departure, Source
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.spec.conformance import SceneCheck, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -191,7 +190,7 @@ class QueueSource(Source):
 
     # ---- the consumer, on one thread at a time
 
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+    def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """Begin the next epoch, or go on with the one that was left."""
         with self._lock:
             self._at_end = self._has_left = False

@@ -13,14 +13,15 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.streams.pipeline import StreamLoader
-from kerasfeed.feeds.streams.place import Departure, Start, StreamPlace
+from kerasfeed.feeds.streams.source import Departure, StreamPlace
 from kerasfeed.loaders.batches.spec_inference import NothingReadError
 from kerasfeed.loaders.failures.exceptions import without_reproduction
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.resource_errors import start_thread
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import cause_of, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
@@ -140,12 +141,14 @@ class Repetition:
         try:
             if not self._begun:
                 self._begun = True
-                source.begin(self.number, Start(self._step * rows, self.log.departures))
+                source.begin(self.number, self._step * rows, self.log.departures)
                 self.log.departures = source.departures
             while len(items) < rows:
                 found = source.take(rows - len(items))
                 if not found:
                     self._over = self._source_over = True
+                    if source.is_share and not self._stopped:
+                        self._tell_steps(len(items))
                     break
                 items += found
         except Exception as error:  # noqa: BLE001 - raised after the scenes that came before it
@@ -153,6 +156,20 @@ class Repetition:
             self._error = error
         self._items = []
         return items
+
+    def _tell_steps(self, rest: int) -> None:
+        """Tell how many steps this shard had, of which the last, if any, has `rest` items."""
+        plan = self._core.plan
+        steps = self._step + (rest > 0 and not plan.drop_remainder)
+        scenes = self._step * plan.rows + rest
+        self._core.source.deferred_warnings.defer(
+            "steps",
+            f"repetition {self.number} had {counted(steps, 'step')} ({counted(scenes, 'scene')}) on "
+            f"shard {plan.shard_index} of {plan.shard_count}. The others run other generators, and may have more or "
+            "fewer: a training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or count=1 "
+            "for generators that all shards run, with the scenes dealt in turn, to all the same number of steps",
+            FeedWarning,
+        )
 
     # ---- the consumer
 

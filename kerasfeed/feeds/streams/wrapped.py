@@ -4,7 +4,6 @@ Invariant: everything else is the other's: threads, processes, counters, failure
 
 Where scenes are dealt to shards, all shards have the same number of batches, and together all scenes but those that
 would give only some of the shards one batch more; for every shard runs the same generators, which give the same scenes.
-Where each shard has generators of its own, how many batches that were is told.
 
 Which item comes of a shuffle buffer at a position is what `kerasfeed.orders.buffered` says, a function of numbers
 alone. So the buffer is filled again at any position, from the source, and no scene is ever kept elsewhere.
@@ -18,8 +17,7 @@ import optree
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.sharding import Shard
-from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
-from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.streams.source import Departure, Source
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.orders.buffered import BufferShuffled
@@ -40,6 +38,7 @@ class WrappedSource(Source):
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.is_share = source.is_share
         self.deferred_warnings = source.deferred_warnings
 
     @property
@@ -72,14 +71,14 @@ class WrappedSource(Source):
         self.source.close()
 
 
-class ShardSource(WrappedSource):
-    """The items of one shard, of a source over the items of all or over its own."""
+class DealtSource(WrappedSource):
+    """Item k of a shard is item `k * shard.count + shard.index` of all, which come in the same order on each shard."""
 
     def __init__(self, source: Source, shard: Shard, rows: int, *, whole_batches: bool) -> None:
         """Have the items of one shard.
 
         Args:
-            source: All items, in the same order on each shard; or the shard's own.
+            source: All items.
             shard: The shard.
             rows: Items of a batch of one shard.
             whole_batches: Whether batches with fewer are dropped.
@@ -88,19 +87,14 @@ class ShardSource(WrappedSource):
         self._shard = shard
         self._rows = rows
         self._whole_batches = whole_batches
+        self._waiting: list[Any] = []  # of a round that is not complete yet
         self._given = 0  # items of this repetition
         self._over = True
 
-
-class DealtSource(ShardSource):
-    """Item k of a shard is item `k * shard.count + shard.index` of all."""
-
-    _waiting: list[Any]  # of a round that is not complete yet
-
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+    def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """See `Source.begin`."""
-        self._waiting, self._given, self._over = [], start.items, False
-        self.source.begin(repetition, Start(self.joined(start.items), start.departures))
+        self._waiting, self._given, self._over = [], items, False
+        self.source.begin(repetition, self.joined(items), departures)
 
     def joined(self, items: int) -> int:
         """See `Source.joined`."""
@@ -148,38 +142,6 @@ class DealtSource(ShardSource):
         return self._whole_batches or rounds % self._rows == 0
 
 
-class CountedSource(ShardSource):
-    """The items of a shard's own generators, which are counted: nobody knows how many the other shards have."""
-
-    _repetition: int
-
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
-        """See `Source.begin`."""
-        self._given, self._repetition, self._over = start.items, repetition, False
-        self.source.begin(repetition, start)
-
-    def take(self, limit: int) -> list[Any]:
-        """See `Source.take`."""
-        items = self.source.take(limit)
-        self._given += len(items)
-        if not items and not self._over:
-            steps = self._given // self._rows if self._whole_batches else -(-self._given // self._rows)
-            self.deferred_warnings.defer(
-                "steps",
-                f"repetition {self._repetition} had {counted(steps, 'step')} ({counted(self._given, 'scene')}) on "
-                f"shard {self._shard}. The others run other generators, and may have more or fewer: a training step "
-                "that waits for all shards would then hang. Pass steps_per_epoch to fit, or count=1 for generators "
-                "that all shards run, with the scenes dealt in turn, to all the same number of steps",
-                FeedWarning,
-            )
-        return items
-
-    def leave(self) -> None:
-        """See `Source.leave`."""
-        self._over = True
-        super().leave()
-
-
 class ShuffledSource(WrappedSource):
     """Items of a source, shuffled."""
 
@@ -201,13 +163,13 @@ class ShuffledSource(WrappedSource):
         self._skip = 0  # of the rest, items that have left before
         self._error: Exception | None = None  # of the source; raised after the items that came before it
 
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+    def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """See `Source.begin`."""
         size = self._order.buffer_size
-        length = self.source.length(start.departures)
-        if length is not None and start.items + size <= length:
+        length = self.source.length(departures)
+        if length is not None and items + size <= length:
             length = None  # as far as the buffer is concerned
-        first = start.items if length is None else max(0, min(start.items, length - size))
+        first = items if length is None else max(0, min(items, length - size))
         filled = size if length is None else min(length, size)
         self._buffer = []
         if first:
@@ -220,12 +182,12 @@ class ShuffledSource(WrappedSource):
         self._next_wanted = next(self._wanted, None)
         self._left = False
         self._repetition = repetition
-        self._skip = start.items - first
+        self._skip = items - first
         self._until = first + filled
         self._places = self._order.places_from(first, seed=self._seed, epoch=repetition)
         self._rest, self._error = None, None
         self._read = first + filled if self._next_wanted is None else self._next_wanted[0]
-        self.source.begin(repetition, Start(self._read, start.departures))
+        self.source.begin(repetition, self._read, departures)
 
     def joined(self, items: int) -> int:
         """See `Source.joined`."""
