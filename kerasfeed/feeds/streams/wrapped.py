@@ -10,9 +10,9 @@ alone. So the buffer is filled again at any position, from the source, and no sc
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import optree
 
 from kerasfeed.errors import FeedWarning
@@ -150,13 +150,12 @@ class ShuffledSource(WrappedSource):
         super().__init__(source)
         self._order = order
         self._seed = seed
-        self._repetition = 0
+        self._begun: tuple[int, int, Sequence[Departure]] = (0, 0, ())  # how `begin` was called last
         self._left = True
-        self._buffer: list[Any] = []
+        self._buffer: dict[int, Any] = {}  # by place
         self._places: Iterator[int] = iter(())
-        # Number and place of each item with which the buffer is still to be filled, in the order in which they come.
-        self._wanted: Iterator[tuple[int, int]] = iter(())
-        self._next_wanted: tuple[int, int] | None = None
+        # Place, by number, of each item with which the buffer is still to be filled; None: the place is the number.
+        self._wanted: dict[int, int] | None = None
         self._read = 0  # number of the item of the source that comes next
         self._until = 0  # number of the item behind the last one with which the buffer is filled
         self._rest: list[Any] | None = None  # when the source has ended, what is left, the last one first
@@ -171,22 +170,18 @@ class ShuffledSource(WrappedSource):
             length = None  # as far as the buffer is concerned
         first = items if length is None else max(0, min(items, length - size))
         filled = size if length is None else min(length, size)
-        self._buffer = []
+        self._buffer = {}  # which takes no more than there is, however large it may be
+        self._wanted = None
         if first:
-            held = self._order.held(first, seed=self._seed, epoch=repetition)
-            by_number = np.argsort(held)
-            self._wanted = zip(held[by_number].tolist(), by_number.tolist(), strict=True)
-            self._buffer = [_EMPTY] * filled
-        else:  # a buffer larger than the data takes no more than the data
-            self._wanted = zip(range(filled), range(filled), strict=True)
-        self._next_wanted = next(self._wanted, None)
+            held = self._order.held(first, seed=self._seed, epoch=repetition).tolist()
+            self._wanted = {number: place for place, number in enumerate(held)}
         self._left = False
-        self._repetition = repetition
+        self._begun = repetition, items, departures
         self._skip = items - first
         self._until = first + filled
         self._places = self._order.places_from(first, seed=self._seed, epoch=repetition)
         self._rest, self._error = None, None
-        self._read = first + filled if self._next_wanted is None else self._next_wanted[0]
+        self._read = min(self._wanted) if self._wanted else 0
         self.source.begin(repetition, self._read, departures)
 
     def joined(self, items: int) -> int:
@@ -195,7 +190,7 @@ class ShuffledSource(WrappedSource):
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`; the first call of a repetition fills the buffer."""
-        if self._next_wanted is not None:
+        if self._read < self._until:
             self._fill()
         buffer = self._buffer  # `leave` lets go of it, in any thread
         if self._rest is None and not self._left:
@@ -225,7 +220,7 @@ class ShuffledSource(WrappedSource):
         """See `Source.leave`; nothing of the buffer is kept."""
         self._left = True
         super().leave()
-        self._buffer, self._rest = [], None
+        self._buffer, self._rest = {}, None
 
     def close(self) -> None:
         """See `Source.close`."""
@@ -240,34 +235,31 @@ class ShuffledSource(WrappedSource):
             self._error, found = error, []
         self._read += len(found)
         if not found and not self._left:
-            held = [item for item in self._buffer if item is not _EMPTY]
-            order = self._order.rest(len(held), seed=self._seed, epoch=self._repetition)
+            held = [self._buffer[place] for place in sorted(self._buffer)]
+            order = self._order.rest(len(held), seed=self._seed, epoch=self._begun[0])
             self._rest = [held[place] for place in order[self._skip :][::-1].tolist()]
-            self._buffer = []
+            self._buffer = {}
         return found
 
     def _fill(self) -> None:
         """Fill the buffer with the items that it holds where the repetition begins; those between are not kept."""
-        buffer, wanted = self._buffer, self._next_wanted
-        while wanted is not None and self._rest is None and not self._left:
-            number = self._read
-            for item in self._next(min(_AT_ONCE, self._until - number)):
-                if wanted is not None and wanted[0] == number:
-                    place = wanted[1]
-                    if place == len(buffer):
-                        buffer.append(own_copy(item))
-                    else:
+        buffer = self._buffer  # `leave` lets go of it, in any thread
+        try:
+            while self._read < self._until and self._rest is None and not self._left:
+                number = self._read
+                for item in self._next(min(_AT_ONCE, self._until - number)):
+                    place = number if self._wanted is None else self._wanted.pop(number, None)
+                    if place is not None:
                         buffer[place] = own_copy(item)
-                    wanted = next(self._wanted, None)
-                number += 1
-            self._estimate()
-        self._next_wanted = wanted if self._rest is None else None  # which has ended before
-        if self._skip and self._rest is None and not self._left:  # it stands behind the last item of the source
-            self._next(1)
+                    number += 1
+                self._estimate()
+        except BaseException:  # Ctrl-C: what had come, and has no place, is lost
+            self.begin(*self._begun)
+            raise
 
     def _estimate(self) -> None:
         """Warn where the whole buffer will take more than half of the memory."""
-        kept = [item for item in self._buffer[: 64 * _LOOKED_AT] if item is not _EMPTY][:_LOOKED_AT]
+        kept = list(islice(self._buffer.values(), _LOOKED_AT))
         if not kept or self.deferred_warnings.is_known("buffer"):
             return
         nbytes = sum(_nbytes(item) for item in kept) / len(kept) * self._order.buffer_size
@@ -279,13 +271,6 @@ class ShuffledSource(WrappedSource):
                 "it in a map()",
                 FeedWarning,
             )
-
-
-class _Empty:
-    """At a place of the buffer to which nothing has come."""
-
-
-_EMPTY = _Empty()
 
 
 def _nbytes(item: Any) -> int:
