@@ -67,7 +67,6 @@ class Repetition:
         self._unreadable: BaseException | None = None
         self._items: list[Any] = []  # of the batch that is being collected
         self._held: deque[tuple[int, list[Any]]] = deque()  # batches to submit once one has told the spec
-        self._is_awaited = False  # the head of the entries
         # Promises of batches, those that were put back among them; behind the last one None, or what ended it.
         self._entries: deque[Future[Any] | BaseException | None] = deque()
         self._condition = threading.Condition()
@@ -96,7 +95,7 @@ class Repetition:
                 self._condition.wait_for(self._wants_more)
 
     def _wants_more(self) -> bool:
-        return self._stopped or len(self._entries) - self._is_awaited < self._core.ahead
+        return self._stopped or len(self._entries) < self._core.ahead
 
     def _read(self) -> "Future[Any] | BaseException | None":
         """The promise of the next batch, what went wrong instead, or None at the end."""
@@ -184,7 +183,7 @@ class Repetition:
             EndOfData: There is none.
             Exception: What the source raised, or whatever made a scene of an item.
         """
-        entry = self._head(timeout, awaited=True)
+        entry = self._head(timeout)
         if entry is None:
             raise EndOfData
         try:
@@ -208,13 +207,8 @@ class Repetition:
         finally:
             del entry  # it holds what is raised, whose traceback holds this frame: only the collector would free them
 
-    def _head(self, timeout: float | None, *, awaited: bool = False) -> "Future[Any] | BaseException | None":
-        """What is next. It stays where it is, so that Ctrl-C in whoever waits for it loses nothing.
-
-        Args:
-            timeout: How long to wait for it, s; None is for ever.
-            awaited: Whether it is about to be taken, so that another one may be read ahead.
-        """
+    def _head(self, timeout: float | None) -> "Future[Any] | BaseException | None":
+        """What is next; waits `timeout` s. It stays where it is: Ctrl-C in whoever waits for it loses nothing."""
         self._read_if_alone()
         with self._condition:
             if not self._condition.wait_for(lambda: self._entries or self._stopped, timeout):
@@ -222,9 +216,6 @@ class Repetition:
             if self._stopped:
                 raise _ended(self.number)
             entry = self._entries[0]
-            if awaited:
-                self._is_awaited = True
-                self._condition.notify_all()
             try:
                 return entry
             finally:
@@ -237,10 +228,10 @@ class Repetition:
 
     def _remove(self, entry: "Future[Any]") -> None:
         with self._condition:
-            self._is_awaited = False
             if self._entries and self._entries[0] is entry:
                 self._entries.popleft()
                 self._handed += 1
+                self._condition.notify_all()
 
     def peek(self) -> None:
         """Wait until the first batch was submitted, or there is none.
