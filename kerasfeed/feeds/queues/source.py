@@ -19,7 +19,7 @@ from kerasfeed.feeds.queues.producer import Producer
 from kerasfeed.feeds.queues.server import ProducerServer
 from kerasfeed.feeds.streams.source import Departure, Source
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.spec.conformance import SceneCheck, own_copy
+from kerasfeed.spec.conformance import conform, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
@@ -49,7 +49,7 @@ class QueueSource(Source):
 
     def __init__(self, maxsize: int, *, spec: SceneSpec | None = None, copy: bool = True) -> None:
         self.maxsize = maxsize
-        self._check = None if spec is None else SceneCheck(spec)
+        self._spec = spec
         self._copy = copy
         self._pid = os.getpid()
         self.deferred_warnings = DeferredWarnings()
@@ -90,9 +90,9 @@ class QueueSource(Source):
         """
         self._refuse_other_process()
         copy = self._copy if copy is None else copy
-        if self._check is not None:
+        if self._spec is not None:
             try:
-                item = self._check.conform(item, copy=copy)
+                item = conform(item, self._spec, copy=copy)
             except SpecError as error:
                 raise SpecError(f"put() after {counted(self.count, 'scene')}: {message_of(error)}") from None
         elif copy:
