@@ -10,7 +10,6 @@ import secrets
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -20,7 +19,6 @@ from kerasfeed.feeds.queues.producer import Greeting, Producer, Request
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.resource_errors import naming_descriptors, start_thread
 from kerasfeed.util.counted import counted
-from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import TRACEBACK_HEAD
 from kerasfeed.util.error_text import add_note
 
@@ -30,19 +28,9 @@ _JOIN_SECONDS = 5.0
 class ProducerServer:
     """Listens for producer processes, and serves each in a thread of its own."""
 
-    def __init__(
-        self, calls: Mapping[str, Callable[..., None]], is_over: Callable[[], bool], deferred_warnings: DeferredWarnings
-    ) -> None:
-        """Begin to listen.
-
-        Args:
-            calls: What producers do to the queue, by `Request.method`.
-            is_over: Whether nothing can be put any more.
-            deferred_warnings: Where the user is told of a producer that died.
-        """
-        self._calls = calls
-        self._is_over = is_over
-        self._deferred_warnings = deferred_warnings
+    def __init__(self, queue: Any) -> None:
+        """Begin to listen, for a `QueueSource`, of which producers call the methods that a `Request` names."""
+        self._queue = queue
         self._key = secrets.token_bytes(32)
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
         self._counts: Counter[bytes] = Counter()  # scenes put, by the producer's name
@@ -160,13 +148,13 @@ class ProducerServer:
             add_note(error, f"kerasfeed: in producer process {greeting.pid}")
             add_note(error, f"{TRACEBACK_HEAD}\n{arguments['traceback']}")
             arguments = {"error": error}
-        self._calls[request.method](**arguments)
+        getattr(self._queue, request.method)(**arguments)
         if request.method == "put":
             with self._lock:
                 self._counts[greeting.name] += 1
 
     def _producer_crashed(self, greeting: Greeting) -> None:
-        if self._closed.is_set() or self._is_over():
+        if self._closed.is_set() or self._queue.is_over:
             return
         count = self._counts[greeting.name]
         told = (
@@ -174,9 +162,9 @@ class ProducerServer:
             f"{counted(count, 'scene')}: it was killed, or crashed, and what it had yet to put is missing"
         )
         if greeting.on_death == "warn":
-            self._deferred_warnings.defer(f"death of {greeting.pid}", told, FeedWarning)
+            self._queue.deferred_warnings.defer(f"death of {greeting.pid}", told, FeedWarning)
             return
-        self._calls["fail"](
+        self._queue.fail(
             ProducerDiedError(
                 f"{told}. If that is no loss, use feed.producer(on_death='warn'); if it ends by os._exit(), leave its "
                 "`with producer:` block before"

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
@@ -180,11 +179,7 @@ class QueueSource(Source):
         with self._lock:
             self._refuse_if_closed()
             if self._server is None:
-                calls: dict[str, Callable[..., None]] = {
-                    "put": partial(self.put, copy=False), "end_epoch": self.end_epoch, "finish": self.finish,
-                    "fail": self.fail,
-                }  # fmt: skip
-                self._server = ProducerServer(calls, lambda: self.is_over, self.deferred_warnings)
+                self._server = ProducerServer(self)
             return self._server.handle(on_death)
 
     # ---- the consumer, on one thread at a time
