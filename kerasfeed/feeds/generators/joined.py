@@ -131,11 +131,6 @@ class JoinedGenerators(Source):
         """See `Source.departures`."""
         return self._departures
 
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """See `Source.length`."""
-        left = {each.n: each.items for each in departures}
-        return max(left.values(), default=0) if left.keys() >= {*self.generators.numbers} else None
-
     def failures(self) -> list[FailedScene]:
         """See `Source.failures`."""
         return list(self.failure_log.table())

@@ -59,7 +59,7 @@ class Repetition:
         self.number = place.repetition
         self.log = RepetitionLog(place.repetition, place.departures, place.step)
         self._core = core
-        self._first_step = self._step = place.step
+        self._step = place.step
         self._handed = place.step  # the step after that of the last entry that was handed out
         self._steps: deque[int] = deque(maxlen=_KNOWN_STEPS)  # of the batches that were, without empty ones
         self._begun = self._over = self._source_over = False
@@ -265,11 +265,6 @@ class Repetition:
         """Where whoever has taken all that was handed out stands."""
         return StreamPlace(self.number, self._handed, self.log.departures)
 
-    @property
-    def is_resumed(self) -> bool:
-        """Whether it did not begin at its beginning."""
-        return self._first_step > 0
-
     def close(self) -> None:
         """End the repetition where it stands; idempotent."""
         with self._condition:
@@ -340,8 +335,7 @@ class Repetitions:
             kept = self._last if self._is_kept and (chained or not self.is_chained) else None
             self._is_kept = False
         try:
-            goes_on = kept is not None and core.source.afresh and not kept.is_resumed
-            if kept is not None and (goes_on or not kept.is_used_up(timeout)):
+            if kept is not None and not kept.is_used_up(timeout):
                 return kept
         except BaseException:  # NotYet, or Ctrl-C while it waited for the source
             self._is_kept = kept is self._last

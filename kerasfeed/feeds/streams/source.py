@@ -90,10 +90,6 @@ class Source(ABC):
         """How many scenes of all generators are joined, at most, to give the first `items` items."""
         return items
 
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """How many items a repetition has in which these generators left; None where not all of them have."""
-        return None
-
     @abstractmethod
     def leave(self) -> None:
         """The consumer has gone in the middle of a repetition: stop working ahead. Idempotent."""

@@ -50,10 +50,6 @@ class WrappedSource(Source):
         """See `Source.joined`."""
         return self.source.joined(items)
 
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """See `Source.length`."""
-        return self.source.length(departures)
-
     def leave(self) -> None:
         """See `Source.leave`."""
         self.source.leave()
@@ -100,14 +96,6 @@ class DealtSource(WrappedSource):
         """See `Source.joined`."""
         return self.source.joined(items * self._shard.count)
 
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """See `Source.length`."""
-        length = self.source.length(departures)
-        if length is None:
-            return None
-        rounds, rest = divmod(length, self._shard.count)
-        return rounds + (self._shard.index < rest and not self._is_dropped(rounds))
-
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`."""
         count = self._shard.count
@@ -126,7 +114,7 @@ class DealtSource(WrappedSource):
 
     def _last_round(self) -> list[Any]:
         rest, self._waiting = self._waiting, []
-        if rest and self._is_dropped(self._given):
+        if rest and (self._whole_batches or self._given % self._rows == 0):
             if not self._whole_batches:
                 self.deferred_warnings.defer(
                     "dealt",
@@ -136,10 +124,6 @@ class DealtSource(WrappedSource):
                 )
             return []
         return rest[self._shard.index : self._shard.index + 1]
-
-    def _is_dropped(self, rounds: int) -> bool:
-        """Whether what comes after so many whole rounds, and is none, is left out."""
-        return self._whole_batches or rounds % self._rows == 0
 
 
 class ShuffledSource(WrappedSource):
@@ -159,26 +143,23 @@ class ShuffledSource(WrappedSource):
         self._read = 0  # number of the item of the source that comes next
         self._until = 0  # number of the item behind the last one with which the buffer is filled
         self._rest: list[Any] | None = None  # when the source has ended, what is left, the last one first
-        self._skip = 0  # of the rest, items that have left before
+        self._skip = 0  # items that come, and have been given before
         self._error: Exception | None = None  # of the source; raised after the items that came before it
 
     def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """See `Source.begin`."""
         size = self._order.buffer_size
-        length = self.source.length(departures)
-        if length is not None and items + size <= length:
-            length = None  # as far as the buffer is concerned
-        first = items if length is None else max(0, min(items, length - size))
-        filled = size if length is None else min(length, size)
+        # Where the source ends within the buffer is not known yet: so long before, it has not.
+        first = max(0, items - size)
         self._buffer = {}  # which takes no more than there is, however large it may be
         self._wanted = None
         if first:
             held = self._order.held(first, seed=self._seed, epoch=repetition).tolist()
             self._wanted = {number: place for place, number in enumerate(held)}
-        self._left = False
         self._begun = repetition, items, departures
+        self._left = False
         self._skip = items - first
-        self._until = first + filled
+        self._until = first + size
         self._places = self._order.places_from(first, seed=self._seed, epoch=repetition)
         self._rest, self._error = None, None
         self._read = min(self._wanted) if self._wanted else 0
@@ -190,8 +171,16 @@ class ShuffledSource(WrappedSource):
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`; the first call of a repetition fills the buffer."""
-        if self._read < self._until:
+        try:
             self._fill()
+            while self._skip and (left := len(self._take(min(self._skip, _AT_ONCE)))):
+                self._skip -= left
+        except KeyboardInterrupt:  # what had come, and has no place, is lost
+            self.begin(*self._begun)
+            raise
+        return self._take(limit)
+
+    def _take(self, limit: int) -> list[Any]:
         buffer = self._buffer  # `leave` lets go of it, in any thread
         if self._rest is None and not self._left:
             items = []
@@ -237,25 +226,21 @@ class ShuffledSource(WrappedSource):
         if not found and not self._left:
             held = [self._buffer[place] for place in sorted(self._buffer)]
             order = self._order.rest(len(held), seed=self._seed, epoch=self._begun[0])
-            self._rest = [held[place] for place in order[self._skip :][::-1].tolist()]
+            self._rest = [held[place] for place in order[::-1].tolist()]
             self._buffer = {}
         return found
 
     def _fill(self) -> None:
         """Fill the buffer with the items that it holds where the repetition begins; those between are not kept."""
         buffer = self._buffer  # `leave` lets go of it, in any thread
-        try:
-            while self._read < self._until and self._rest is None and not self._left:
-                number = self._read
-                for item in self._next(min(_AT_ONCE, self._until - number)):
-                    place = number if self._wanted is None else self._wanted.pop(number, None)
-                    if place is not None:
-                        buffer[place] = own_copy(item)
-                    number += 1
-                self._estimate()
-        except BaseException:  # Ctrl-C: what had come, and has no place, is lost
-            self.begin(*self._begun)
-            raise
+        while self._read < self._until and self._rest is None and not self._left:
+            number = self._read
+            for item in self._next(min(_AT_ONCE, self._until - number)):
+                place = number if self._wanted is None else self._wanted.pop(number, None)
+                if place is not None:
+                    buffer[place] = own_copy(item)
+                number += 1
+            self._estimate()
 
     def _estimate(self) -> None:
         """Warn where the whole buffer will take more than half of the memory."""
