@@ -18,7 +18,7 @@ from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import VERSION, numbers_of, refuse_changes
 from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.streams.repetition import RepetitionLog
+from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Departure, Source, StreamPlace
 from kerasfeed.feeds.streams.wrapped import DealtSource, ShuffledSource
 from kerasfeed.orders.buffered import BufferShuffled
@@ -163,7 +163,7 @@ class BaseStreamFeed(BaseStream):
         fingerprint = self._fingerprint()
         if (epoch is None) != (step is None):
             raise TypeError(f"get_state() takes epoch and step together, received epoch={epoch!r}, step={step!r}")
-        place = self._consumed() if epoch is None else _known_place(epoch, step, self._repetitions.logs)
+        place = self._consumed() if epoch is None else _known_place(epoch, step, self._repetitions.known)
         if place is None:
             raise RuntimeError(
                 "only the consumer knows which batch is next: a dataset loads ahead. Say feed.get_state(epoch=..., "
@@ -298,20 +298,20 @@ def _departures(given: Any, count: Any) -> tuple[Departure, ...]:
     return found
 
 
-def _known_place(epoch: Any, step: Any, logs: Iterable[RepetitionLog]) -> StreamPlace:
-    """A place that a user gave; `logs`: what is known of the last repetitions.
+def _known_place(epoch: Any, step: Any, known: Iterable[Repetition]) -> StreamPlace:
+    """A place that a user gave, in one of the `known` repetitions.
 
     Raises:
         TypeError, ValueError: It is none, or nothing is known of it.
     """
     epoch, step = check_integer("epoch", epoch, 0), check_integer("step", step, 0)
-    logs = [log for log in logs if log.number == epoch]
-    if step and not any(log.steps >= step for log in logs):
+    known = [each for each in known if each.number == epoch]
+    if step and not any(each.steps >= step for each in known):
         raise ValueError(
             f"nothing is known of step {step} of repetition {epoch}: get_state() takes a place "
             "that this feed has come to, in one of its last repetitions"
         )
-    return StreamPlace(epoch, step, logs[-1].departures if logs else ())
+    return StreamPlace(epoch, step, known[-1].departures if known else ())
 
 
 def _warn_of_cost(generators: Generators, place: StreamPlace | None = None, scenes: int = 0) -> None:

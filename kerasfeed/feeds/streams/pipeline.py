@@ -141,7 +141,7 @@ class StoredItems:
 class StreamLoader:
     """A source, and the loader of its items."""
 
-    def __init__(self, source: Source, item_store: ItemStore, loader: Loader, job: Job, *, threaded: bool) -> None:
+    def __init__(self, source: Source, item_store: ItemStore, loader: Loader, job: Job, ahead: int) -> None:
         """Put them together.
 
         Args:
@@ -149,11 +149,11 @@ class StreamLoader:
             item_store: How they reach the loader's workers.
             loader: Makes batches of them.
             job: The loader's.
-            threaded: Whether a thread reads the source ahead of the consumer, up to `job.look_ahead` batches.
+            ahead: How many batches a thread reads ahead of the consumer; 0 where the consumer reads.
 
         Attributes:
             job: As it was given.
-            ahead: As `job.look_ahead`; 0 where no thread reads ahead.
+            ahead: As it was given.
             inferred: Whether the spec of a scene is known.
         """
         plan = job.plan
@@ -162,7 +162,7 @@ class StreamLoader:
         self.job = job
         self.loader = loader
         self.plan = plan
-        self.ahead = job.look_ahead if threaded else 0
+        self.ahead = ahead
         self._item_store = item_store
         self.inferred = job.spec is not None
 
@@ -264,7 +264,7 @@ def make_stream_loader(
         source.close()
         item_store.close()
         raise
-    return StreamLoader(source, item_store, loader, job, threaded=options.workers > 0)
+    return StreamLoader(source, item_store, loader, job, job.look_ahead if options.workers else 0)
 
 
 def _item_text(item_store: ItemStore, shard_count: int, epoch: int, index: int) -> str:

@@ -8,15 +8,13 @@ given to one taker, or closed.
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.streams.pipeline import StreamLoader
-from kerasfeed.feeds.streams.source import Departure, StreamPlace
+from kerasfeed.feeds.streams.source import StreamPlace
 from kerasfeed.loaders.batches.spec_inference import NothingReadError
 from kerasfeed.loaders.failures.exceptions import without_reproduction
 from kerasfeed.pool.base import CLOSED
@@ -31,21 +29,6 @@ _KNOWN = 8  # repetitions, of which places can be told
 _KNOWN_STEPS = 4096  # of batches that were handed out last; more are never given back
 
 
-@dataclass
-class RepetitionLog:
-    """What is known of a repetition, also when it is over.
-
-    Attributes:
-        number: Its number.
-        departures: The generators that have left it so far.
-        steps: The step after that of the last batch of which all items have been read.
-    """
-
-    number: int
-    departures: Sequence[Departure]
-    steps: int
-
-
 class Repetition:
     """One run of the source from its beginning, as the consumer sees it: batches in their order, loaded ahead."""
 
@@ -54,14 +37,15 @@ class Repetition:
 
         Attributes:
             number: Of the repetition.
-            log: What is known of it.
+            departures: The generators that have left it so far.
+            steps: The step after that of the last batch of which all items have been read.
         """
         self.number = place.repetition
-        self.log = RepetitionLog(place.repetition, place.departures, place.step)
+        self.departures = place.departures
         self._core = core
-        self._step = place.step
+        self.steps = place.step
         self._handed = place.step  # the step after that of the last entry that was handed out
-        self._steps: deque[int] = deque(maxlen=_KNOWN_STEPS)  # of the batches that were, without empty ones
+        self._given: deque[int] = deque(maxlen=_KNOWN_STEPS)  # of the batches that were, without empty ones
         self._begun = self._over = self._source_over = False
         self._error: BaseException | None = None
         self._unreadable: BaseException | None = None
@@ -120,9 +104,8 @@ class Repetition:
                     return None
                 finally:
                     del error  # whose traceback holds this frame
-            self._held.append((self._step, items))
-            self._step += 1
-            self.log.steps = self._step
+            self._held.append((self.steps, items))
+            self.steps += 1
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
@@ -140,8 +123,8 @@ class Repetition:
         try:
             if not self._begun:
                 self._begun = True
-                source.begin(self.number, self._step * rows, self.log.departures)
-                self.log.departures = source.departures
+                source.begin(self.number, self.steps * rows, self.departures)
+                self.departures = source.departures
             while len(items) < rows:
                 found = source.take(rows - len(items))
                 if not found:
@@ -159,8 +142,8 @@ class Repetition:
     def _tell_steps(self, rest: int) -> None:
         """Tell how many steps this shard had, of which the last, if any, has `rest` items."""
         plan = self._core.plan
-        steps = self._step + (rest > 0 and not plan.drop_remainder)
-        scenes = self._step * plan.rows + rest
+        steps = self.steps + (rest > 0 and not plan.drop_remainder)
+        scenes = self.steps * plan.rows + rest
         self._core.source.deferred_warnings.defer(
             "steps",
             f"repetition {self.number} had {counted(steps, 'step')} ({counted(scenes, 'scene')}) on "
@@ -202,7 +185,7 @@ class Repetition:
                 raise
             self._remove(entry)
             if batch is not None:
-                self._steps.append(self._handed - 1)
+                self._given.append(self._handed - 1)
             return batch
         finally:
             del entry  # it holds what is raised, whose traceback holds this frame: only the collector would free them
@@ -249,12 +232,12 @@ class Repetition:
         Raises:
             NotYet: It was not known for `timeout` s.
         """
-        return not self._stopped and self._head(timeout) is None and self._step > 0
+        return not self._stopped and self._head(timeout) is None and self.steps > 0
 
     def put_back(self, batches: list[Any]) -> None:
         """Return batches that were taken last and not used, in their order: they come again, but for empty ones."""
         for batch in reversed([each for each in batches if each is not None]):
-            step = self._steps.pop()
+            step = self._given.pop()
             with self._condition:
                 self._entries.extendleft(map(_done, [None] * (self._handed - step - 1)))
                 self._entries.appendleft(_done(batch))
@@ -263,7 +246,7 @@ class Repetition:
     @property
     def place(self) -> StreamPlace:
         """Where whoever has taken all that was handed out stands."""
-        return StreamPlace(self.number, self._handed, self.log.departures)
+        return StreamPlace(self.number, self._handed, self.departures)
 
     def close(self) -> None:
         """End the repetition where it stands; idempotent."""
@@ -299,7 +282,7 @@ class Repetitions:
 
     Attributes:
         is_chained: Whether what is kept of the last one is for who asks for that; else for whoever comes next.
-        logs: What is known of the last ones.
+        known: The last ones, also those that are over, for their places.
     """
 
     def __init__(self) -> None:
@@ -309,7 +292,7 @@ class Repetitions:
         self._next = 0
         self._resumed: StreamPlace | None = None  # where the next repetition that is asked for begins
         self._closed = False
-        self.logs: deque[RepetitionLog] = deque(maxlen=_KNOWN)
+        self.known: deque[Repetition] = deque(maxlen=_KNOWN)
 
     @property
     def resumed_number(self) -> int | None:
@@ -354,7 +337,7 @@ class Repetitions:
                         "source, which does not return. Give generators a timeout, or make a new feed"
                     )
             self._last, self._next = Repetition(core, place), place.repetition + 1
-            self.logs.append(self._last.log)
+            self.known.append(self._last)
             return self._last
 
     def keep(self, repetition: Repetition, *, chained: bool, untouched: bool, goes_on: bool) -> None:
