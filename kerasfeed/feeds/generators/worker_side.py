@@ -161,24 +161,21 @@ class ChunkRunner(Runner):
         if control[Word.GIVEN_UP] == serial:
             raise CancelledTaskError
         state = self._workers[context.worker.index]
-        for word in (Word.SERIAL, Word.BYTES, Word.IS_LAST):
+        for word in (Word.SERIAL, Word.BYTES, Word.IS_LAST, Word.LOST):
             control[word] = 0
-        run = self._begin(state, n, repetition, start, note) if start >= 0 else self._continued(state, n, repetition)
-        control[Word.LOST] = run is None
-        if run is None:
+        run = state.runs.get(n)
+        if start >= 0:
+            run = self._begin(state, n, repetition, start, note)
+        elif run is None or run.run.repetition != repetition:
+            control[Word.LOST] = True
             return None
+        else:
+            state.enter(run)
         try:
             with run.run.context:
                 return run.chunk(slot, serial, note)
         except BaseException as error:
             raise FailedTaskError(Place(note[1])) from error
-
-    def _continued(self, state: _WorkerState, n: int, repetition: int) -> _ChunkedRun | None:
-        run = state.runs.get(n)
-        if run is None or run.run.repetition != repetition:
-            return None
-        state.enter(run)
-        return run
 
     def _begin(self, state: _WorkerState, n: int, repetition: int, start: int, note: Note) -> _ChunkedRun:
         note[1] = start

@@ -77,7 +77,7 @@ class ChunkSession:
             held = self.slots.acquire()
         except FeedClosedError:  # the slots close with the pool: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
-        receipt, task = Receipt(), None
+        receipt = Receipt()
         try:
             serial = next(_serials)
             worker = self.generators.numbers.index(n) % self.pool.options.workers
@@ -89,10 +89,8 @@ class ChunkSession:
             self.pool.submit([task], receipt)
             return future
         finally:
-            if task is None:
+            if not receipt.sent:  # Ctrl-C has come: the slot must come back
                 self.slots.release(held)
-            elif not receipt.sent:  # Ctrl-C has come: the slot must come back
-                self.release(task)
 
     def chunk(self, task: "ChunkTask", payload: NDArray[np.uint8] | None) -> Chunk | None:
         """The chunk of a task that was done, whose memory is free again when nothing refers to it.
