@@ -18,7 +18,6 @@ from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.global_random import restore, seed_globals, states
-from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.error_text import message_of
 
 CHUNK = 1  # the kind of a task
@@ -41,7 +40,6 @@ class _ChunkedRun:
         self.run = run
         self.random: Any = None
         self._writer = ChunkWriter(_MOST_BYTES)
-        self._kept: Any = ENDED  # a scene for which there was no room
         self._raised: BaseException | None = None
         self._raised_at = 0
 
@@ -59,21 +57,17 @@ class _ChunkedRun:
         while run.position < run.goal and run.next(note) is not ENDED:  # given before
             pass
         until = time.perf_counter() + _SECONDS
-        first = run.position - (self._kept is not ENDED)
+        first = run.position
         # The first comes alone, so that one that ends its worker again and again is known, and soon.
         alone = first == run.goal or 0 < run.goal > first - _SUSPECTS
         control[Word.POSITION], control[Word.SERIAL] = first, serial
         try:
             for _ in range(1 if alone else _MOST):
-                scene, self._kept = self._kept, ENDED
-                if scene is ENDED:
-                    scene = run.next(note)
+                scene = run.next(note)
                 if scene is ENDED:
                     control[Word.IS_LAST] = True
                     break
-                if not writer.add(scene):
-                    self._kept = own_copy(scene)  # the generator, or another that shares its memory, goes on
-                    break
+                writer.add(scene)
                 if writer.fits:
                     control[Word.BYTES] = len(writer.data)
                 if writer.is_full or time.perf_counter() > until:
