@@ -43,8 +43,6 @@ class JoinedGenerator:
         pending: Promises of its next chunks, in their order.
         items: Scenes that have come, and are yet to be taken.
         received: Scenes that have come in this repetition.
-        looked: Bytes of the first of the chunks when it was looked at last.
-        early: Bytes of it of which the scenes have come early, and are counted as received.
         start: Where the next chunk that is asked for begins; `GO_ON` where it goes on.
         ended: Whether nothing comes after `items`.
         error: What comes after `items`.
@@ -56,7 +54,6 @@ class JoinedGenerator:
         self.run = run
         self.pending: deque[ChunkFuture] = deque()
         self.items: deque[Any] = deque()
-        self.looked = self.early = 0
         self.received = self.start = start
         self.ended = False
         self.error: BaseException | None = None
@@ -289,8 +286,9 @@ class JoinedGenerators(Source):
         if not generator.pending:
             self._ask(generator)
             return
+        future = generator.pending[0]
         try:
-            chunk: Chunk | BaseException = generator.pending[0].result()
+            chunk: Chunk | BaseException = future.result()
         except CancelledError:  # the consumer has gone
             return
         except Exception:  # no generator's fault: the workers were closed, or have failed
@@ -299,7 +297,6 @@ class JoinedGenerators(Source):
         finally:
             with self._lock:
                 generator.pending.popleft()
-        early, generator.looked, generator.early = generator.early, 0, 0
         if isinstance(chunk, BaseException):
             generator.error = chunk
         elif chunk.lost:  # with its worker: it is run again, up to the scene that is next
@@ -307,9 +304,9 @@ class JoinedGenerators(Source):
             generator.start = generator.received
         else:
             known = generator.received - chunk.position  # scenes of it that have come
-            if known > 0 and not early:  # it was run again, and has nothing more
+            if known > 0 and not future.given:  # it was run again, and has nothing more
                 self._tell_shorter(generator.n, chunk.position, generator.received)
-            self._add(generator, chunk, known if early else 0)
+            self._add(generator, chunk, known if future.given else 0)
             generator.ended = chunk.ended
         if generator.ended or generator.error is not None:
             self._drop_pending(generator)
@@ -324,13 +321,8 @@ class JoinedGenerators(Source):
 
     def _take_early(self, generator: JoinedGenerator) -> None:
         """Add the scenes that there are of a chunk, where its generator pauses."""
-        future = generator.pending[0]
-        looked, generator.looked = generator.looked, future.made
-        if generator.looked != looked or looked <= generator.early:  # it goes on
-            return
-        chunk = future.early(looked)
-        if chunk is not None and (generator.early or chunk.position == generator.received):
-            generator.early = looked
+        chunk = generator.pending[0].early(generator.received)
+        if chunk is not None:
             self._add(generator, chunk, generator.received - chunk.position)
 
     def _ask(self, generator: JoinedGenerator) -> None:

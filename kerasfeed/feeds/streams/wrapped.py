@@ -211,11 +211,6 @@ class ShuffledSource(WrappedSource):
         super().leave()
         self._buffer, self._rest = {}, None
 
-    def close(self) -> None:
-        """See `Source.close`."""
-        self.leave()
-        super().close()
-
     def _next(self, limit: int) -> list[Any]:
         """The next items of the source; none where it has ended, and what is left is put in order then."""
         try:
