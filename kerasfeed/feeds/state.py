@@ -5,7 +5,7 @@ where their sequences do, if their fingerprints and seeds agree; workers and sha
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
@@ -16,6 +16,7 @@ from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.validate import check_integer
 
 VERSION = 1
+_NUMBERS = ("seed", "epoch", "step")
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,7 @@ class FeedState:
         Raises:
             TypeError, ValueError: It is none.
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"a feed's state is the dict that get_state() gives, received a {type(state).__name__}")
-        version = state.get("version")
-        if version != VERSION:
-            raise ValueError(f"a feed's state has version {VERSION}, received {version!r}: it is of another kerasfeed")
-        if "kind" in state:
-            raise ValueError(f"the state is of kind {state['kind']!r}, and not that of a kf.Feed: give it to that feed")
-        missing = [each.name for each in fields(cls) if each.name not in state]
-        if missing or not isinstance(state["fingerprint"], Mapping):
-            raise ValueError(f"a feed's state has {', '.join(missing) or 'fingerprint'}; this one lacks it: {state!r}")
-        numbers = {name: check_integer(f"{name} of the state", state[name], 0) for name in ("seed", "epoch", "step")}
+        numbers = numbers_of(state, "feed", "shuffled_steps")
         return cls(**numbers, shuffled_steps=bool(state["shuffled_steps"]), fingerprint=dict(state["fingerprint"]))
 
     def check(self, feed: "FeedState", steps: int) -> None:
@@ -66,13 +57,33 @@ class FeedState:
         Raises:
             ValueError: They differ; the message says in what.
         """
-        found = changes({"seed": self.seed, **self.fingerprint}, {"seed": feed.seed, **feed.fingerprint})
-        if found:
-            raise ValueError(
-                f"the state is that of other batches, so nothing can go on from it: {'; '.join(found)}. Make the "
-                "feed as it was, or begin anew without the state"
-            )
+        refuse_changes({"seed": self.seed, **self.fingerprint}, {"seed": feed.seed, **feed.fingerprint})
         check_step(self.step, steps)
+
+
+def numbers_of(state: Any, kind: str, *more: str) -> dict[str, int]:
+    """Seed, epoch and step of a state that a user gave.
+
+    Args:
+        state: What came.
+        kind: Of the feed that is to take it, "feed" or "stream".
+        more: Names of what the states of that kind have, beside these and `fingerprint`.
+
+    Raises:
+        TypeError, ValueError: It is no state of this kind.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a feed's state is the dict that get_state() gives, received a {type(state).__name__}")
+    version, found = state.get("version"), state.get("kind", "feed")
+    if version != VERSION:
+        raise ValueError(f"a feed's state has version {VERSION}, received {version!r}: it is of another kerasfeed")
+    if found != kind:
+        own = "kf.Feed" if kind == "feed" else "kf.StreamFeed"
+        raise ValueError(f"the state is of kind {found!r}, and not that of a {own}: give it to the feed that made it")
+    missing = [name for name in (*_NUMBERS, *more, "fingerprint") if name not in state]
+    if missing or not isinstance(state["fingerprint"], Mapping):
+        raise ValueError(f"a feed's state has {', '.join(missing) or 'fingerprint'}; this one lacks it: {state!r}")
+    return {name: check_integer(f"{name} of the state", state[name], 0) for name in _NUMBERS}
 
 
 def fingerprint_of(sequence: Any, plan: Plan, spec: SceneSpec) -> dict[str, Any]:
@@ -141,27 +152,24 @@ def warn_of_hooks(sequence: Any, has_hooks: bool, state: FeedState) -> None:
         )
 
 
-def changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> list[str]:
-    """What differs between the values of two feeds by name, in words."""
+def refuse_changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> None:
+    """Refuse a feed of which these values by name are not what they were.
+
+    Raises:
+        ValueError: They differ; the message says in what.
+    """
     found = []
     for name in {**were, **are}:
         was, now = were.get(name), are.get(name)
-        if was != now:
-            found += _changes(name, was, now)
-    return found
-
-
-def _changes(name: str, was: Any, now: Any) -> list[str]:
-    if isinstance(was, Mapping) and isinstance(now, Mapping):
-        paths = {**was, **now}
-        return [
-            _change(f"field {path!r}", was.get(path), now.get(path)) for path in paths if was.get(path) != now.get(path)
-        ]
-    return [_change(name, was, now)]
-
-
-def _change(name: str, was: Any, now: Any) -> str:
-    return f"{name} was {_shown(was)}, is {_shown(now)}"
+        pairs = [(name, was, now)]
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            pairs = [(f"field {path!r}", was.get(path), now.get(path)) for path in {**was, **now}]
+        found += [f"{what} was {_shown(one)}, is {_shown(other)}" for what, one, other in pairs if one != other]
+    if found:
+        raise ValueError(
+            f"the state is that of other batches, so nothing can go on from it: {'; '.join(found)}. Make the feed as "
+            "it was, or begin anew without the state"
+        )
 
 
 def _shown(value: Any) -> str:

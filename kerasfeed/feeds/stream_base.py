@@ -17,11 +17,9 @@ from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import ONE_SHARD, Shard
 from kerasfeed.feeds.stream_cursor import StreamCursor
-from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, make_stream_loader
-from kerasfeed.feeds.streams.place import StreamPlace
-from kerasfeed.feeds.streams.plan import StreamPlan
+from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, StreamPlan, make_stream_loader
 from kerasfeed.feeds.streams.repetition import Repetition, Repetitions
-from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.streams.source import Source, StreamPlace
 from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable

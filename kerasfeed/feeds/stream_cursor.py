@@ -10,7 +10,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
-from kerasfeed.feeds.streams.place import StreamPlace
+from kerasfeed.feeds.streams.source import StreamPlace
 from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.polling import NotYet
 

@@ -1,24 +1,32 @@
 """`BaseStreamFeed`: generators and a loader, where a sequence cannot be had.
 
 Invariant: scene k of a repetition is a function of the generators alone, whatever the workers, unless first come is
-asked for.
+asked for. A state holds numbers and names, no scene, and is the same whenever it is asked for, however far the
+generators have run since. Two feeds give the same batches from a state on, where their generators do, if their
+fingerprints and seeds agree; workers are no part of it.
 """
 
+import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
-from kerasfeed.feeds.generators.resume import cut_place, fingerprint_of, known_place, place_of, state_of, warn_of_cost
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
+from kerasfeed.feeds.state import VERSION, numbers_of, refuse_changes
 from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.streams.source import Source
-from kerasfeed.feeds.streams.wrapped import CountedSource, DealtSource, ShuffledSource
+from kerasfeed.feeds.streams.repetition import Repetition
+from kerasfeed.feeds.streams.source import Departure, Source, StreamPlace
+from kerasfeed.feeds.streams.wrapped import DealtSource, ShuffledSource
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.counted import counted
+from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.validate import check_integer
+
+_KIND = "stream"  # of states
 
 
 class BaseStreamFeed(BaseStream):
@@ -75,16 +83,13 @@ class BaseStreamFeed(BaseStream):
             )
 
     def _make_source(self) -> Source:
-        plan = self.plan
+        plan, generators = self.plan, self.generators
         if self._deals:
             source: Source = DealtSource(
-                self._joined(self.generators), self.shard, plan.rows, whole_batches=plan.drop_remainder
+                self._joined(generators), self.shard, plan.rows, whole_batches=plan.drop_remainder
             )
-        elif self.shard.count > 1:
-            generators = self.generators.only(self.shard.index, self.shard.count)
-            source = CountedSource(self._joined(generators), self.shard, plan.rows, whole_batches=plan.drop_remainder)
         else:
-            source = self._joined(self.generators)
+            source = self._joined(generators.only(self.shard.index, self.shard.count))
         return ShuffledSource(source, plan.order, self.seed) if isinstance(plan.order, BufferShuffled) else source
 
     def _joined(self, generators: Generators) -> Source:
@@ -158,7 +163,7 @@ class BaseStreamFeed(BaseStream):
         fingerprint = self._fingerprint()
         if (epoch is None) != (step is None):
             raise TypeError(f"get_state() takes epoch and step together, received epoch={epoch!r}, step={step!r}")
-        place = self._consumed() if epoch is None else known_place(epoch, step, self._repetitions.logs)
+        place = self._consumed() if epoch is None else _known_place(epoch, step, self._repetitions.known)
         if place is None:
             raise RuntimeError(
                 "only the consumer knows which batch is next: a dataset loads ahead. Say feed.get_state(epoch=..., "
@@ -166,8 +171,15 @@ class BaseStreamFeed(BaseStream):
             )
         if self._tells_cost and not self._functions:  # else items are made quickly
             self._tells_cost = False
-            warn_of_cost(self.generators)
-        return state_of(cut_place(place, self._parts), self.seed, fingerprint)
+            _warn_of_cost(self.generators)
+        departures = place.departures if place.step else ()
+        if self._parts is not None:  # those that had left before the last item was read, the same at any time
+            joined = self._parts.source.joined(place.step * self.plan.rows)
+            departures = [each for each in departures if each.items < joined]
+        return {
+            "version": VERSION, "kind": _KIND, "seed": self.seed, "epoch": place.repetition, "step": place.step,
+            "departures": [[each.n, each.items] for each in departures], "fingerprint": fingerprint,
+        }  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the batch that is next by `state`.
@@ -196,10 +208,14 @@ class BaseStreamFeed(BaseStream):
             [array([4, 5])]
         """
         fingerprint = self._fingerprint()
-        place = place_of(state, self.seed, fingerprint)
+        numbers = numbers_of(state, _KIND, "departures")
+        departures = _departures(state["departures"], state["fingerprint"].get("count"))
+        refuse_changes({"seed": numbers["seed"], **state["fingerprint"]}, {"seed": self.seed, **fingerprint})
+        place = StreamPlace(numbers["epoch"], numbers["step"], departures)
         if self._tells_cost and not self._functions and place.step:
             self._tells_cost = False
-            warn_of_cost(self.generators, place, place.step * self.plan.rows * (self.shard.count if self._deals else 1))
+            scenes = place.step * self.plan.rows * (self.shard.count if self._deals else 1)
+            _warn_of_cost(self.generators, place, scenes)
         self.end_fit()
         self._place = place
         self._repetitions.resume(place)
@@ -218,7 +234,23 @@ class BaseStreamFeed(BaseStream):
         Raises:
             RuntimeError: It cannot be resumed.
         """
-        return fingerprint_of(self.generators, self._functions, self.plan, self.shard, deterministic=self.deterministic)
+        generators, plan, order = self.generators, self.plan, self.plan.order
+        if not self.deterministic and generators.count > 1:
+            raise RuntimeError(
+                "a stream with deterministic=False cannot be resumed: its scenes come from whichever generator has one "
+                "ready, so nothing tells which were given. Make the feed with deterministic=True"
+            )
+        return {
+            "make_generator": generators.name,
+            "count": generators.count,
+            "functions": [str(getattr(each, "__qualname__", type(each).__name__)) for each in self._functions],
+            "copies": generators.copies,
+            "batch_size": plan.batch_size,
+            "drop_remainder": plan.drop_remainder,
+            "pad_remainder": plan.pad_remainder,
+            "shuffle_buffer": order.buffer_size if isinstance(order, BufferShuffled) else None,
+            "shard": [self.shard.index, self.shard.count],
+        }
 
     # ---- life
 
@@ -248,6 +280,59 @@ class BaseStreamFeed(BaseStream):
         if not generators.takes_start:
             facts.append(("resume", "runs the generators again"))
         return [*facts, *super()._facts()]
+
+
+def _departures(given: Any, count: Any) -> tuple[Departure, ...]:
+    try:
+        found = tuple(Departure(operator.index(n), operator.index(items)) for n, items in given)
+    except (TypeError, ValueError):
+        found = None
+    numbers = [] if found is None else [each.n for each in found]
+    items = [] if found is None else [each.items for each in found]
+    known = isinstance(count, int) and all(0 <= n < count for n in numbers) and len({*numbers}) == len(numbers)
+    if found is None or not known or items != sorted(items) or min(items, default=0) < 0:
+        raise ValueError(
+            f"departures of the state must be pairs [n, scenes before] of integers, in their order, one for each of "
+            f"the {count} generators at most, received {given!r}: restore the state as get_state() gave it"
+        )
+    return found
+
+
+def _known_place(epoch: Any, step: Any, known: Iterable[Repetition]) -> StreamPlace:
+    """A place that a user gave, in one of the `known` repetitions.
+
+    Raises:
+        TypeError, ValueError: It is none, or nothing is known of it.
+    """
+    epoch, step = check_integer("epoch", epoch, 0), check_integer("step", step, 0)
+    known = [each for each in known if each.number == epoch]
+    if step and not any(each.steps >= step for each in known):
+        raise ValueError(
+            f"nothing is known of step {step} of repetition {epoch}: get_state() takes a place "
+            "that this feed has come to, in one of its last repetitions"
+        )
+    return StreamPlace(epoch, step, known[-1].departures if known else ())
+
+
+def _warn_of_cost(generators: Generators, place: StreamPlace | None = None, scenes: int = 0) -> None:
+    """Warn that generators are run again from the beginning.
+
+    Args:
+        generators: They, which take no `start`.
+        place: Where it goes on, now; None where it may later.
+        scenes: How many scenes are then made and thrown away.
+    """
+    what = "to go on from this state, its generators are run again from the beginning of their repetition"
+    if place is not None:
+        what = (
+            f"to go on at step {place.step:,} of repetition {place.repetition}, its generators are run again, and "
+            f"the first {counted(scenes, 'scene')} thrown away"
+        )
+    warn_caller(
+        f"make_generator ({generators.name}) has no parameter `start`: {what}, which takes as long as the first time. "
+        "Give it one, the number of the scene to begin with, and nothing is made twice",
+        FeedWarning,
+    )
 
 
 def _restore(

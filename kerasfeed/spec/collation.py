@@ -4,7 +4,8 @@ Invariant: values and pure functions of specs.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class Custom(_AsTheyAre):
         return merge(found)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Pad:
     """Pads scenes of different shape to one shape in each batch: `Feed(..., collate=kf.Pad())`.
 
@@ -105,26 +106,20 @@ class Pad:
                [ True, False, False]])
     """
 
-    value: Any
-    multiple_of: Any
-    length: Any
-    mask: Any
-    fields: tuple[str, ...]
+    value: Any = 0
+    _: KW_ONLY
+    multiple_of: int | Mapping[str, Sizes] | None = None
+    length: int | Mapping[str, Sizes] | None = None
+    mask: bool | str | Sequence[str] = False
+    fields: str | Sequence[str] = ()
 
-    def __init__(
-        self,
-        value: Any = 0,
-        *,
-        multiple_of: int | Mapping[str, Sizes] | None = None,
-        length: int | Mapping[str, Sizes] | None = None,
-        mask: bool | str | Sequence[str] = False,
-        fields: str | Sequence[str] = (),
-    ) -> None:
-        object.__setattr__(self, "value", dict(value) if isinstance(value, Mapping) else value)
-        object.__setattr__(self, "multiple_of", _check_sizes("multiple_of", multiple_of))
-        object.__setattr__(self, "length", _check_sizes("length", length))
-        object.__setattr__(self, "mask", mask if isinstance(mask, bool) else _check_names("mask", mask))
-        object.__setattr__(self, "fields", _check_names("fields", fields))
+    def __post_init__(self) -> None:
+        set_field = partial(object.__setattr__, self)
+        set_field("value", dict(self.value) if isinstance(self.value, Mapping) else self.value)
+        set_field("multiple_of", _check_sizes("multiple_of", self.multiple_of))
+        set_field("length", _check_sizes("length", self.length))
+        set_field("mask", self.mask if isinstance(self.mask, bool) else _check_names("mask", self.mask))
+        set_field("fields", _check_names("fields", self.fields))
 
     def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
         """The spec of a scene with None for every padded axis, and what becomes of each field.
@@ -154,7 +149,7 @@ class Pad:
         return Padded(padded, _value_of(value, path, field), masked)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Ragged:
     """Joins scenes of different length without padding: `Feed(..., collate=kf.Ragged())`.
 
@@ -176,10 +171,10 @@ class Ragged:
         ((9, 3), array([0, 4, 9]))
     """
 
-    fields: tuple[str, ...]
+    fields: str | Sequence[str] = ()
 
-    def __init__(self, fields: str | Sequence[str] = ()) -> None:
-        object.__setattr__(self, "fields", _check_names("fields", fields))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", _check_names("fields", self.fields))
 
     def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
         """The spec of a scene with None for the first axis of ragged fields, and what becomes of each field.

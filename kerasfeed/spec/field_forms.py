@@ -150,22 +150,23 @@ def mask_key(key: Any) -> str:
     return f"{key}_mask"
 
 
-def _with_masks(node: Any) -> Any:
+def _with_masks(structure: Any) -> Any:
     """The same with `(array, mask)` for a masked field; in a dict the mask stands beside, under a key of its own."""
+    return optree.tree_map(_with_mask, structure, is_leaf=lambda node: isinstance(node, Masked | dict))
+
+
+def _with_mask(node: Any) -> Any:
     if isinstance(node, Masked):
         return (node.array, node.mask)
-    if isinstance(node, dict):
-        result = copy.copy(node)
-        for key, value in node.items():
-            if isinstance(value, Masked):
-                result[key], result[mask_key(key)] = value.array, value.mask
-            else:
-                result[key] = _with_masks(value)
-        return result
-    if isinstance(node, list | tuple):
-        items = [_with_masks(item) for item in node]
-        return type(node)(*items) if hasattr(node, "_fields") else type(node)(items)
-    return optree.tree_map(lambda leaf: _with_masks(leaf) if isinstance(leaf, Masked) else leaf, node)
+    if not isinstance(node, dict):
+        return node
+    result = copy.copy(node)
+    for key, value in node.items():
+        if isinstance(value, Masked):
+            result[key], result[mask_key(key)] = value.array, value.mask
+        else:
+            result[key] = _with_masks(value)
+    return result
 
 
 def batch_structure(spec: SceneSpec, forms: Sequence[Form | None], rows: int | None) -> Any:

@@ -15,7 +15,7 @@ from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.stream_base import EMPTY
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
-from kerasfeed.feeds.streams.place import StreamPlace
+from kerasfeed.feeds.streams.source import StreamPlace
 from kerasfeed.util.polling import NotYet
 
 

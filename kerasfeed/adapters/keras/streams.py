@@ -20,7 +20,7 @@ from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
-from kerasfeed.feeds.streams.place import StreamPlace
+from kerasfeed.feeds.streams.source import StreamPlace
 from kerasfeed.loaders.arguments import refuse_skip
 
 if TYPE_CHECKING:

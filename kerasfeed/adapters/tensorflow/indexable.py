@@ -28,7 +28,7 @@ from kerasfeed.orders.base import Sequential
 from kerasfeed.pool.worker_hooks import begin_worker
 from kerasfeed.sequences.base import SceneContext, Worker, optional_method, scene_reader
 from kerasfeed.sequences.view_base import is_thread_safe
-from kerasfeed.spec.conformance import SceneCheck
+from kerasfeed.spec.conformance import conform
 from kerasfeed.spec.inference import describe, merge, probe_indices
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.util.error_text import message_of
@@ -199,8 +199,8 @@ class SceneReaders:
             if isinstance(one, BaseException):
                 raise one
         spec = merge(list(zip(indices, described, strict=True)))
-        check, fields_of = SceneCheck(spec), spec.treespec.flatten_up_to
-        self._reading.check = lambda scene: fields_of(check.conform(scene))
+        fields_of = spec.treespec.flatten_up_to
+        self._reading.check = lambda scene: fields_of(conform(scene, spec))
         return spec
 
     def _submit(self, iteration: int | None, indices: Sequence[int]) -> "Future[list[Any]]":

@@ -110,12 +110,12 @@ class ChunkWriter:
 
     Attributes:
         data: The chunk so far, uint8[bytes].
-        fits: Whether that is in the room that `begin` was given; else a single scene, which is larger.
+        fits: Whether that is in the room that `begin` was given; else the last scene had no room there.
         is_full: Whether another scene as large as the last one has no room there.
     """
 
     def __init__(self, capacity: int) -> None:
-        """Make chunks of `capacity` bytes; of more where a single scene is larger."""
+        """Make chunks of about `capacity` bytes; of more where the last scene is larger than those before it."""
         self._capacity = capacity
 
     def begin(self, room: NDArray[np.uint8]) -> None:
@@ -124,8 +124,8 @@ class ChunkWriter:
         self._most = min(self._capacity, len(room))
         self.data, self.fits, self.is_full = room[:0], True, False
 
-    def add(self, scene: Any) -> bool:
-        """Put a scene in; False where the chunk is full.
+    def add(self, scene: Any) -> None:
+        """Put a scene in.
 
         Raises:
             SpecError: A field is of a type that no batch can hold; the message names the field.
@@ -140,10 +140,9 @@ class ChunkWriter:
         start = len(self.data)
         place = start + _rounded(_SCENE.size + len(pickled))
         stop = place + sum([_rounded(array.nbytes) for array in arrays])
-        if start and stop > self._most:
-            return False
         if stop > len(self._memory):
             self._memory, self.fits = np.empty(stop, np.uint8), False
+            self._memory[:start] = self.data
         memory = self._memory
         _SCENE.pack_into(memory.data, start, len(pickled), stop - start)
         memory.data[start + _SCENE.size : start + _SCENE.size + len(pickled)] = pickled
@@ -151,7 +150,6 @@ class ChunkWriter:
             np.ndarray(array.shape, array.dtype, memory, place)[...] = array
             place += _rounded(array.nbytes)
         self.data, self.is_full = memory[:stop], 2 * stop - start > self._most
-        return True
 
 
 def scenes_in(data: NDArray[np.uint8], known: dict[bytes, Kind]) -> Iterator[Any]:

@@ -190,9 +190,7 @@ def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) 
     for numbered in (False,) if copies else (False, True) if count == 1 else (True,):
         taken = {each.name for each in numbers} if numbered else set()
         by_name = {each for each in _BY_NAME if each in signature.parameters and each not in taken}
-        try:
-            signature.bind(*((0, 1) if numbered else ()), **dict.fromkeys(by_name))
-        except TypeError:
+        if not _can_be_called(signature, (0, 1) if numbered else (), by_name):
             continue
         if not numbered or all(each.default is each.empty or each.name in ("n", "count") for each in numbers):
             return numbered, by_name
@@ -202,7 +200,7 @@ def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) 
             "takes some: leave copies=True out for a function (n, count) that returns the n-th of count generators"
         )
     also = " With count=1 it may also be a function that can be called without arguments." if count == 1 else ""
-    if count > 1 and _can_be_called(signature):
+    if count > 1 and _can_be_called(signature, (), {each for each in _BY_NAME if each in signature.parameters}):
         also = f" To run {count} copies of one that has no end, and draws its scenes, pass copies=True."
     remedy = f"lambda n, count: {name}(...)"
     raise TypeError(
@@ -211,10 +209,9 @@ def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) 
     )
 
 
-def _can_be_called(signature: inspect.Signature) -> bool:
-    """Whether a function can be called without arguments, but for those given by name."""
+def _can_be_called(signature: inspect.Signature, arguments: tuple[int, ...], by_name: set[str]) -> bool:
     try:
-        signature.bind(**dict.fromkeys({each for each in _BY_NAME if each in signature.parameters}))
+        signature.bind(*arguments, **dict.fromkeys(by_name))
     except TypeError:
         return False
     return True

@@ -19,8 +19,7 @@ from kerasfeed.feeds.generators.chunks import Chunk, Kind, scenes_in
 from kerasfeed.feeds.generators.generators import ENDED, GeneratorRun, Generators, named
 from kerasfeed.feeds.generators.worker_side import GO_ON
 from kerasfeed.feeds.generators.workers import ChunkFuture, GeneratorWorkers
-from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
-from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.streams.source import Departure, Source
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
@@ -44,8 +43,6 @@ class JoinedGenerator:
         pending: Promises of its next chunks, in their order.
         items: Scenes that have come, and are yet to be taken.
         received: Scenes that have come in this repetition.
-        looked: Bytes of the first of the chunks when it was looked at last.
-        early: Bytes of it of which the scenes have come early, and are counted as received.
         start: Where the next chunk that is asked for begins; `GO_ON` where it goes on.
         ended: Whether nothing comes after `items`.
         error: What comes after `items`.
@@ -57,7 +54,6 @@ class JoinedGenerator:
         self.run = run
         self.pending: deque[ChunkFuture] = deque()
         self.items: deque[Any] = deque()
-        self.looked = self.early = 0
         self.received = self.start = start
         self.ended = False
         self.error: BaseException | None = None
@@ -107,6 +103,7 @@ class JoinedGenerators(Source):
         """
         self.generators = generators
         self.failure_log = FailureLog(policy or FailurePolicy(), generators.count)
+        self.is_share = len(generators.numbers) < generators.count
         self.deferred_warnings = self.failure_log.deferred_warnings
         self._workers: GeneratorWorkers | None = None
         if workers:
@@ -131,11 +128,6 @@ class JoinedGenerators(Source):
         """See `Source.departures`."""
         return self._departures
 
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """See `Source.length`."""
-        left = {each.n: each.items for each in departures}
-        return max(left.values(), default=0) if left.keys() >= {*self.generators.numbers} else None
-
     def failures(self) -> list[FailedScene]:
         """See `Source.failures`."""
         return list(self.failure_log.table())
@@ -159,7 +151,7 @@ class JoinedGenerators(Source):
         """A snapshot of the workers' counters, if there are any; a batch is a chunk here."""
         return None if self._workers is None else self._workers.stats()
 
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+    def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """See `Source.begin`."""
         self.leave()
         with self._taking:
@@ -167,10 +159,10 @@ class JoinedGenerators(Source):
             with self._lock:
                 self._refuse_closed()
                 self._repetition, self._gone = repetition, False
-                self._departures = [each for each in start.departures if each.items <= start.items]
-                self._joined = start.items
+                self._departures = [each for each in departures if each.items <= items]
+                self._joined = items
                 self._now.clear()
-                given = _given_before(self.generators.numbers, start.items, self._departures)
+                given = _given_before(self.generators.numbers, items, self._departures)
                 self._living = deque(map(self._begun, given, given.values()))
                 living = list(self._living)
         for _ in range(self._workers.depth if self._workers is not None else 0):
@@ -294,8 +286,9 @@ class JoinedGenerators(Source):
         if not generator.pending:
             self._ask(generator)
             return
+        future = generator.pending[0]
         try:
-            chunk: Chunk | BaseException = generator.pending[0].result()
+            chunk: Chunk | BaseException = future.result()
         except CancelledError:  # the consumer has gone
             return
         except Exception:  # no generator's fault: the workers were closed, or have failed
@@ -304,7 +297,6 @@ class JoinedGenerators(Source):
         finally:
             with self._lock:
                 generator.pending.popleft()
-        early, generator.looked, generator.early = generator.early, 0, 0
         if isinstance(chunk, BaseException):
             generator.error = chunk
         elif chunk.lost:  # with its worker: it is run again, up to the scene that is next
@@ -312,9 +304,9 @@ class JoinedGenerators(Source):
             generator.start = generator.received
         else:
             known = generator.received - chunk.position  # scenes of it that have come
-            if known > 0 and not early:  # it was run again, and has nothing more
+            if known > 0 and not future.given:  # it was run again, and has nothing more
                 self._tell_shorter(generator.n, chunk.position, generator.received)
-            self._add(generator, chunk, known if early else 0)
+            self._add(generator, chunk, known if future.given else 0)
             generator.ended = chunk.ended
         if generator.ended or generator.error is not None:
             self._drop_pending(generator)
@@ -329,13 +321,8 @@ class JoinedGenerators(Source):
 
     def _take_early(self, generator: JoinedGenerator) -> None:
         """Add the scenes that there are of a chunk, where its generator pauses."""
-        future = generator.pending[0]
-        looked, generator.looked = generator.looked, future.made
-        if generator.looked != looked or looked <= generator.early:  # it goes on
-            return
-        chunk = future.early(looked)
-        if chunk is not None and (generator.early or chunk.position == generator.received):
-            generator.early = looked
+        chunk = generator.pending[0].early(generator.received)
+        if chunk is not None:
             self._add(generator, chunk, generator.received - chunk.position)
 
     def _ask(self, generator: JoinedGenerator) -> None:

@@ -18,7 +18,6 @@ from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.global_random import restore, seed_globals, states
-from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.error_text import message_of
 
 CHUNK = 1  # the kind of a task
@@ -41,7 +40,6 @@ class _ChunkedRun:
         self.run = run
         self.random: Any = None
         self._writer = ChunkWriter(_MOST_BYTES)
-        self._kept: Any = ENDED  # a scene for which there was no room
         self._raised: BaseException | None = None
         self._raised_at = 0
 
@@ -59,21 +57,17 @@ class _ChunkedRun:
         while run.position < run.goal and run.next(note) is not ENDED:  # given before
             pass
         until = time.perf_counter() + _SECONDS
-        first = run.position - (self._kept is not ENDED)
+        first = run.position
         # The first comes alone, so that one that ends its worker again and again is known, and soon.
         alone = first == run.goal or 0 < run.goal > first - _SUSPECTS
         control[Word.POSITION], control[Word.SERIAL] = first, serial
         try:
             for _ in range(1 if alone else _MOST):
-                scene, self._kept = self._kept, ENDED
-                if scene is ENDED:
-                    scene = run.next(note)
+                scene = run.next(note)
                 if scene is ENDED:
                     control[Word.IS_LAST] = True
                     break
-                if not writer.add(scene):
-                    self._kept = own_copy(scene)  # the generator, or another that shares its memory, goes on
-                    break
+                writer.add(scene)
                 if writer.fits:
                     control[Word.BYTES] = len(writer.data)
                 if writer.is_full or time.perf_counter() > until:
@@ -161,24 +155,21 @@ class ChunkRunner(Runner):
         if control[Word.GIVEN_UP] == serial:
             raise CancelledTaskError
         state = self._workers[context.worker.index]
-        for word in (Word.SERIAL, Word.BYTES, Word.IS_LAST):
+        for word in (Word.SERIAL, Word.BYTES, Word.IS_LAST, Word.LOST):
             control[word] = 0
-        run = self._begin(state, n, repetition, start, note) if start >= 0 else self._continued(state, n, repetition)
-        control[Word.LOST] = run is None
-        if run is None:
+        run = state.runs.get(n)
+        if start >= 0:
+            run = self._begin(state, n, repetition, start, note)
+        elif run is None or run.run.repetition != repetition:
+            control[Word.LOST] = True
             return None
+        else:
+            state.enter(run)
         try:
             with run.run.context:
                 return run.chunk(slot, serial, note)
         except BaseException as error:
             raise FailedTaskError(Place(note[1])) from error
-
-    def _continued(self, state: _WorkerState, n: int, repetition: int) -> _ChunkedRun | None:
-        run = state.runs.get(n)
-        if run is None or run.run.repetition != repetition:
-            return None
-        state.enter(run)
-        return run
 
     def _begin(self, state: _WorkerState, n: int, repetition: int, start: int, note: Note) -> _ChunkedRun:
         note[1] = start

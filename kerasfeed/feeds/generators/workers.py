@@ -34,20 +34,35 @@ _serials = itertools.count(1)
 
 
 class ChunkFuture(SlotFuture):
-    """The promise of a `Chunk`, of which the scenes so far may be had before it is done."""
+    """The promise of a `Chunk`, of which the scenes so far may be had before it is done.
 
-    @property
-    def made(self) -> int:
-        """Bytes that there are of it, while it is being made."""
+    Attributes:
+        given: Bytes of it that were.
+    """
+
+    given = 0
+    _looked = 0  # bytes that were there the last time
+
+    def early(self, position: int) -> Chunk | None:
+        """A copy of what there is of it, where that is more than was given, and no more than at the last call.
+
+        Args:
+            position: Number of the scene that it must begin with, unless some were given.
+        """
+        view, looked = self._slot.view, self._looked
+        self._looked = self._made()
+        if not self.given < self._looked == looked or not (self.given or view.control[Word.POSITION] == position):
+            return None
+        found = Chunk.of(view.room[:looked].copy(), view)
+        if self._made() < looked:  # its worker has died, or the slot has another task
+            return None
+        self.given = looked
+        return found
+
+    def _made(self) -> int:
         control = self._slot.view.control
         nbytes: int = control[Word.BYTES] if control[Word.SERIAL] == self._serial else 0
         return nbytes
-
-    def early(self, nbytes: int) -> Chunk | None:
-        """A copy of its first `nbytes`, seen to be there for a while; None where it is not being made any more."""
-        view = self._slot.view
-        found = Chunk.of(view.room[:nbytes].copy(), view)
-        return found if self.made >= nbytes else None  # else its worker has died, or the slot has another task
 
 
 class ChunkSession:
@@ -77,7 +92,7 @@ class ChunkSession:
             held = self.slots.acquire()
         except FeedClosedError:  # the slots close with the pool: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
-        receipt, task = Receipt(), None
+        receipt = Receipt()
         try:
             serial = next(_serials)
             worker = self.generators.numbers.index(n) % self.pool.options.workers
@@ -89,10 +104,8 @@ class ChunkSession:
             self.pool.submit([task], receipt)
             return future
         finally:
-            if task is None:
+            if not receipt.sent:  # Ctrl-C has come: the slot must come back
                 self.slots.release(held)
-            elif not receipt.sent:  # Ctrl-C has come: the slot must come back
-                self.release(task)
 
     def chunk(self, task: "ChunkTask", payload: NDArray[np.uint8] | None) -> Chunk | None:
         """The chunk of a task that was done, whose memory is free again when nothing refers to it.

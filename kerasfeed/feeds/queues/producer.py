@@ -51,7 +51,7 @@ class Request:
     """A call of the queue. After the last one, None is sent as a farewell.
 
     Attributes:
-        method: "put", "end_epoch", "finish" or "fail".
+        method: That of the `QueueSource`: "put", "end_epoch", "finish" or "fail".
         arguments: By name; of "fail" the exception, `Sent`, and its traceback as text.
     """
 
@@ -92,7 +92,7 @@ class Producer:
             FeedClosedError: No more scenes are wanted, or the feed's process has ended.
             Exception: What pickling raised, with a note.
         """
-        self.calls().ask(Request("put", {"item": scene, "timeout": timeout}))
+        self.calls().ask(Request("put", {"item": scene, "timeout": timeout, "copy": False}))
 
     def end_epoch(self, *, timeout: float | None = None) -> None:
         """End the epoch, as `QueueFeed.end_epoch` does; one producer calls it, for all.

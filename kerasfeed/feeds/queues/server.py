@@ -10,7 +10,6 @@ import secrets
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -20,55 +19,43 @@ from kerasfeed.feeds.queues.producer import Greeting, Producer, Request
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.resource_errors import naming_descriptors, start_thread
 from kerasfeed.util.counted import counted
-from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import TRACEBACK_HEAD
 from kerasfeed.util.error_text import add_note
 
 _JOIN_SECONDS = 5.0
-_LOOK_SECONDS = 1.0  # should the wake-up fail
 
 
 class ProducerServer:
     """Listens for producer processes, and serves each in a thread of its own."""
 
-    def __init__(
-        self, calls: Mapping[str, Callable[..., None]], is_over: Callable[[], bool], deferred_warnings: DeferredWarnings
-    ) -> None:
-        """Begin to listen.
-
-        Args:
-            calls: What producers do to the queue, by `Request.method`.
-            is_over: Whether nothing can be put any more.
-            deferred_warnings: Where the user is told of a producer that died.
-        """
-        self._calls = calls
-        self._is_over = is_over
-        self._deferred_warnings = deferred_warnings
+    def __init__(self, queue: Any) -> None:
+        """Begin to listen, for a `QueueSource`, of which producers call the methods that a `Request` names."""
+        self._queue = queue
         self._key = secrets.token_bytes(32)
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
         self._counts: Counter[bytes] = Counter()  # scenes put, by the producer's name
         self._connections: dict[Connection[Any, Any], threading.Thread] = {}
         self._closed = threading.Event()
         with naming_descriptors("a queue feed with producers in other processes", 2):
-            self._socket = listen()
-        self._socket.settimeout(_LOOK_SECONDS)
+            self._listener = listen()
+        self._address = self._listener.address
         self._thread = threading.Thread(target=self._accept, name="kerasfeed-producers", daemon=True)
         try:
             start_thread(self._thread, "a queue feed with producers in other processes")
         except BaseException:
-            self._socket.close()
+            self._listener.close()
             raise
         _SERVERS.add(self)
 
     def handle(self, on_death: str) -> Producer:
         """A handle for producers."""
-        return Producer(self._socket.getsockname(), self._key, os.getpid(), on_death)
+        return Producer(self._address, self._key, os.getpid(), on_death)
 
     def close(self) -> None:
         """Hang up on all producers; idempotent."""
         self._closed.set()
         with contextlib.suppress(OSError):
-            Client(self._socket.getsockname()).close()  # wakes who accepts
+            Client(self._address).close()  # wakes who accepts
         self._join(self._thread)
         with self._lock:
             threads = list(self._connections.values())
@@ -76,7 +63,7 @@ class ProducerServer:
                 hang_up(connection)
         for thread in threads:
             self._join(thread)
-        self._socket.close()
+        self._listener.close()
 
     @staticmethod
     def _join(thread: threading.Thread) -> None:
@@ -85,21 +72,17 @@ class ProducerServer:
 
     def abandon(self) -> None:
         """Close the copies of the sockets that a forked process has."""
-        self._socket.close()
+        self._listener.close()
         for connection in list(self._connections):
             connection.close()
 
     def _accept(self) -> None:
         while not self._closed.is_set():
             try:
-                sock, _ = self._socket.accept()
-            except TimeoutError:
-                continue
+                connection: Connection[Any, Any] = self._listener.accept()
             except OSError:  # closed, or no descriptors are left
                 self._closed.wait(0.1)
                 continue
-            sock.settimeout(None)
-            connection: Connection[Any, Any] = Connection(sock.detach())
             if self._closed.is_set() or user_of(connection) not in (None, 0, os.geteuid()):
                 connection.close()  # nothing is begun for it
                 continue
@@ -133,25 +116,30 @@ class ProducerServer:
             except (OSError, EOFError):
                 self._producer_crashed(greeting)
                 return
+            answer = None
             try:
-                request = unpacked(parts)
-            except BaseException as error:  # noqa: BLE001 - whatever its classes raise when unpickled
-                add_note(
-                    error,
-                    f"kerasfeed: process {os.getpid()}, which the scene was sent to, cannot unpickle it. Put arrays, "
-                    "numbers and text, or classes from a module that both processes can import",
-                )
-                self._reply(connection, error)
-                continue
-            if request is None:
-                self._counts.pop(greeting.name, None)
-                return
-            try:
+                request = self._unpacked(parts)
+                if request is None:
+                    self._counts.pop(greeting.name, None)
+                    return
                 self._do(request, greeting)
             except BaseException as error:  # noqa: BLE001 - it is raised where the call was made
-                self._reply(connection, error)
-                continue
-            self._reply(connection, None)
+                answer = Sent.of(error, causes=0)
+            with contextlib.suppress(OSError):  # gone: the next receive tells
+                send(connection, packed(answer))
+
+    @staticmethod
+    def _unpacked(parts: list[bytearray]) -> Request | None:
+        try:
+            request: Request | None = unpacked(parts)
+        except BaseException as error:  # whatever its classes raise when unpickled
+            add_note(
+                error,
+                f"kerasfeed: process {os.getpid()}, which the scene was sent to, cannot unpickle it. Put arrays, "
+                "numbers and text, or classes from a module that both processes can import",
+            )
+            raise
+        return request
 
     def _do(self, request: Request, greeting: Greeting) -> None:
         arguments = request.arguments
@@ -160,18 +148,13 @@ class ProducerServer:
             add_note(error, f"kerasfeed: in producer process {greeting.pid}")
             add_note(error, f"{TRACEBACK_HEAD}\n{arguments['traceback']}")
             arguments = {"error": error}
-        self._calls[request.method](**arguments)
+        getattr(self._queue, request.method)(**arguments)
         if request.method == "put":
             with self._lock:
                 self._counts[greeting.name] += 1
 
-    def _reply(self, connection: "Connection[Any, Any]", error: BaseException | None) -> None:
-        answer = None if error is None else Sent.of(error, causes=0)
-        with contextlib.suppress(OSError):  # gone: the next receive tells
-            send(connection, packed(answer))
-
     def _producer_crashed(self, greeting: Greeting) -> None:
-        if self._closed.is_set() or self._is_over():
+        if self._closed.is_set() or self._queue.is_over:
             return
         count = self._counts[greeting.name]
         told = (
@@ -179,9 +162,9 @@ class ProducerServer:
             f"{counted(count, 'scene')}: it was killed, or crashed, and what it had yet to put is missing"
         )
         if greeting.on_death == "warn":
-            self._deferred_warnings.defer(f"death of {greeting.pid}", told, FeedWarning)
+            self._queue.deferred_warnings.defer(f"death of {greeting.pid}", told, FeedWarning)
             return
-        self._calls["fail"](
+        self._queue.fail(
             ProducerDiedError(
                 f"{told}. If that is no loss, use feed.producer(on_death='warn'); if it ends by os._exit(), leave its "
                 "`with producer:` block before"

@@ -9,19 +9,16 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from functools import partial
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
 from kerasfeed.errors import ConsumerGoneError, FeedClosedError, QueueFullError, SpecError
 from kerasfeed.feeds.queues.producer import Producer
 from kerasfeed.feeds.queues.server import ProducerServer
-from kerasfeed.feeds.streams.place import BEGINNING, Start
-from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.streams.source import Departure, Source
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.spec.conformance import SceneCheck, own_copy
+from kerasfeed.spec.conformance import conform, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
@@ -51,12 +48,12 @@ class QueueSource(Source):
 
     def __init__(self, maxsize: int, *, spec: SceneSpec | None = None, copy: bool = True) -> None:
         self.maxsize = maxsize
-        self._check = None if spec is None else SceneCheck(spec)
+        self._spec = spec
         self._copy = copy
         self._pid = os.getpid()
         self.deferred_warnings = DeferredWarnings()
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
-        self._producers, self._consumers = _Sleepers(), _Sleepers()
+        self._room, self._news = _Flag(), _Flag()  # for producers, and for the consumer
         self._queue = _EpochQueue()
         self._at_end = self._has_left = self._is_finished = self._is_closed = False
         self._failure: BaseException | None = None
@@ -92,9 +89,9 @@ class QueueSource(Source):
         """
         self._refuse_other_process()
         copy = self._copy if copy is None else copy
-        if self._check is not None:
+        if self._spec is not None:
             try:
-                item = self._check.conform(item, copy=copy)
+                item = conform(item, self._spec, copy=copy)
             except SpecError as error:
                 raise SpecError(f"put() after {counted(self.count, 'scene')}: {message_of(error)}") from None
         elif copy:
@@ -182,20 +179,15 @@ class QueueSource(Source):
         with self._lock:
             self._refuse_if_closed()
             if self._server is None:
-                calls: dict[str, Callable[..., None]] = {
-                    "put": partial(self.put, copy=False), "end_epoch": self.end_epoch, "finish": self.finish,
-                    "fail": self.fail,
-                }  # fmt: skip
-                self._server = ProducerServer(calls, lambda: self.is_over, self.deferred_warnings)
+                self._server = ProducerServer(self)
             return self._server.handle(on_death)
 
     # ---- the consumer, on one thread at a time
 
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+    def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """Begin the next epoch, or go on with the one that was left."""
         with self._lock:
             self._at_end = self._has_left = False
-            self._queue.begin()
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`. After the end of a repetition, none until `begin`."""
@@ -212,10 +204,9 @@ class QueueSource(Source):
                         raise self._failure.with_traceback(self._traceback)
                     if taken is not None or self._is_finished:
                         self._at_end = not taken
-                        self._producers.wake(len(taken or ()) or 1)
+                        self._room.raise_()
                         return taken or []
-                    self._consumers.enlist()
-                self._consumers.sleep()
+                self._news.wait()
         except BaseException:
             if taken is not None:  # Ctrl-C, between the removal and the return
                 with self._lock:
@@ -227,7 +218,7 @@ class QueueSource(Source):
         """Have a `take` that waits return none; what was not taken stays."""
         with self._lock:
             self._has_left = True
-            self._consumers.wake()
+            self._news.raise_()
 
     def close(self) -> None:
         """Have every `put` that waits, and every call after, raise FeedClosedError; drop what was not taken."""
@@ -248,8 +239,8 @@ class QueueSource(Source):
     # ---- within
 
     def _wake_everyone(self) -> None:
-        self._producers.wake()
-        self._consumers.wake()
+        self._room.raise_()
+        self._news.raise_()
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -280,10 +271,14 @@ class QueueSource(Source):
         deadline = _deadline(timeout)
         while True:
             with self._lock:
-                self._refuse_if_closed()
+                if self.is_over:
+                    self._room.raise_()  # for others that wait
+                    self._refuse_if_closed()
                 if count() < self.maxsize:
                     add()
-                    self._consumers.wake()
+                    self._news.raise_()
+                    if count() < self.maxsize:
+                        self._room.raise_()  # for the next one that waits
                     return
                 if deadline is not None and time.monotonic() >= deadline:
                     raise QueueFullError(
@@ -291,10 +286,9 @@ class QueueSource(Source):
                         f"(maxsize={self.maxsize}). The consumer is slower than the producers: wait longer "
                         "(timeout=None waits for ever), or raise maxsize"
                     )
-                self._producers.enlist()
             _WAITING.add(threading.get_ident())
             try:
-                self._producers.sleep(deadline)
+                self._room.wait(deadline)
                 has_ended = _program_has_ended()
             finally:
                 _WAITING.discard(threading.get_ident())
@@ -318,42 +312,34 @@ def _program_has_ended() -> bool:
     )
 
 
-class _Sleepers:
-    """Threads that wait for a change.
+class _Flag:
+    """What one thread waits for and another raises; it is down again when a thread was woken, which wakes the next.
 
-    None relies on being woken: an interrupt between any two instructions costs `_SLICE` seconds at worst.
+    No thread relies on it: an interrupt between any two instructions costs `_SLICE` seconds at worst.
     `threading.Condition` loses its lock to some.
     """
 
     def __init__(self) -> None:
-        self._threads: set[int] = set()
-        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._down = threading.Lock()
+        self._down.acquire()
 
-    def enlist(self) -> None:
-        """Have the calling thread be woken by what happens from now on; called with the lock held."""
-        self._threads.add(threading.get_ident())
+    def raise_(self) -> None:
+        """Wake a thread, or the next one that waits."""
+        if self._down.locked():
+            with contextlib.suppress(RuntimeError):  # another thread was quicker
+                self._down.release()
 
-    def sleep(self, deadline: float | None = None) -> None:
-        """Wait until woken, at most `_SLICE` seconds, and not beyond `deadline`, of `time.monotonic`."""
-        try:
-            with contextlib.suppress(Empty):
-                left = _SLICE if deadline is None else deadline - time.monotonic()
-                self._wakes.get(timeout=max(0.0, min(_SLICE, left)))
-        finally:
-            self._threads.discard(threading.get_ident())
-
-    def wake(self, count: int | None = None) -> None:
-        """Let `count` threads look again, all by default; called with the lock held."""
-        sleeping = len(self._threads) - self._wakes.qsize()
-        for _ in range(sleeping if count is None else min(count, sleeping)):
-            self._wakes.put(None)
+    def wait(self, deadline: float | None = None) -> None:
+        """Wait until it is raised, at most `_SLICE` seconds, and not beyond `deadline`, of `time.monotonic`."""
+        left = _SLICE if deadline is None else deadline - time.monotonic()
+        self._down.acquire(timeout=max(0.0, min(_SLICE, left)))
 
 
 class _EpochQueue:
     """Items in line, cut into epochs: what is next, and what ends where. Not thread-safe.
 
     An item is in line once, from `add` to the `next` that returns it. The end of an epoch is reported once, after its
-    last item, except where an earlier repetition had all of its items.
+    last item.
 
     Attributes:
         added: Items added so far, those given back counted once.
@@ -364,8 +350,6 @@ class _EpochQueue:
         self._items: list[Any] = []
         self._ends: deque[int] = deque()  # how many items had been added when each epoch ended
         self._taken = 0
-        self._is_begun = False  # items of the epoch were taken, by any repetition
-        self._is_fresh = True  # none was, by the present one
 
     def __len__(self) -> int:
         """Items in line."""
@@ -385,35 +369,25 @@ class _EpochQueue:
         """End the epoch after what was added so far."""
         self._ends.append(self.added)
 
-    def begin(self) -> None:
-        """Begin a repetition: an epoch, or what is left of one."""
-        self._is_fresh = True
-
     def next(self, limit: int) -> list[Any] | None:
         """The next items of the epoch, at most `limit`; none at its end; None where neither is in line."""
-        while True:
-            waiting = self._ends[0] - self._taken if self._ends else len(self._items)
-            count = min(limit, waiting)
-            if count:
-                # No call from here to the return: Ctrl-C strikes after calls, and would lose the items.
-                taken = self._items[:count]
-                del self._items[:count]
-                self._taken += count
-                self._is_begun, self._is_fresh = True, False
-                return taken
-            if not self._ends:
-                return None
-            del self._ends[0]
-            was_left = self._is_begun and self._is_fresh
-            self._is_begun = False
-            if not was_left:
-                return []
+        waiting = self._ends[0] - self._taken if self._ends else len(self._items)
+        count = min(limit, waiting)
+        if count:
+            # No call from here to the return: Ctrl-C strikes after calls, and would lose the items.
+            taken = self._items[:count]
+            del self._items[:count]
+            self._taken += count
+            return taken
+        if not self._ends:
+            return None
+        del self._ends[0]
+        return []
 
     def give_back(self, items: list[Any], *, ended: bool) -> None:
         """Put items, and the end of their epoch, back to the front of the line."""
         if ended:
             self._ends.appendleft(self._taken)
-            self._is_begun = not self._is_fresh  # else its end would not have been reported
         self._items[:0] = items
         self._taken -= len(items)
 

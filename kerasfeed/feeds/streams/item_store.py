@@ -67,18 +67,46 @@ class MemoryStore:
         self._batches.clear()
 
 
-class FileStore:
+class StoreReader:
+    """A worker's view of a `FileStore`."""
+
+    def __init__(self, fd: int, rows: int, entries: int) -> None:
+        self._fd = fd
+        self._rows = rows
+        self._entries = entries
+
+    def item(self, epoch: int, index: int) -> Any:
+        """See `MemoryStore.item`."""
+        step, row = divmod(index, self._rows)
+        entry = self._entry(step)
+        begun, number, offset, _ = _ENTRY.unpack(entry)
+        if (begun, number) != (epoch + 1, step):
+            raise CancelledTaskError
+        start, stop = _BOUNDS.unpack(self._read(step, entry, range(offset + 8 * row, offset + 8 * row + _BOUNDS.size)))
+        return pickle.loads(self._read(step, entry, range(offset + start, offset + stop)))
+
+    def _entry(self, step: int) -> bytes:
+        return os.pread(self._fd, _ENTRY.size, _ENTRY.size * (step % self._entries))
+
+    def _read(self, step: int, entry: bytes, places: range) -> bytes:
+        """The bytes at `places` in the file, of the batch that has this `entry` in the table."""
+        parts = [places[start : start + _MOST_BYTES] for start in range(0, len(places), _MOST_BYTES)]
+        found = b"".join([os.pread(self._fd, len(part), part.start) for part in parts])
+        if self._entry(step) != entry:
+            raise CancelledTaskError
+        return found
+
+
+class FileStore(StoreReader):
     """The same for worker processes; it pickles as a reader of the inherited file."""
 
     def __init__(self, rows: int, batches: int = 1024) -> None:
         """`rows`: items in a batch; `batches`: how many are in flight at most."""
-        self._rows = rows
-        self._entries = batches + _MORE
+        with naming_descriptors("a stream feed with worker processes", descriptors_of(0)):
+            super().__init__(anonymous_file("kerasfeed-items"), rows, batches + _MORE)
         self._table_bytes = _ENTRY.size * self._entries
         self._lock = threading.Lock()
         self._places: dict[int, tuple[Key, int, int]] = {}  # by entry: of which batch, offset, bytes
-        with naming_descriptors("a stream feed with worker processes", descriptors_of(0)):
-            self._fd = anonymous_file("kerasfeed-items")
         self.fds = (self._fd,)
         os.ftruncate(self._fd, self._table_bytes)
         self._puts = 0
@@ -134,10 +162,6 @@ class FileStore:
             if not self._places:  # what a batch of large items took is given back
                 os.ftruncate(self._fd, self._table_bytes)
 
-    def item(self, epoch: int, index: int) -> Any:
-        """See `MemoryStore.item`."""
-        return StoreReader(self._fd, self._rows, self._entries).item(epoch, index)
-
     def close(self) -> None:
         """See `MemoryStore.close`."""
         with self._lock:
@@ -149,36 +173,6 @@ class FileStore:
 
     def __reduce__(self) -> Any:
         return StoreReader, (self._fd, self._rows, self._entries)
-
-
-class StoreReader:
-    """A worker's view of a `FileStore`."""
-
-    def __init__(self, fd: int, rows: int, entries: int) -> None:
-        self._fd = fd
-        self._rows = rows
-        self._entries = entries
-
-    def item(self, epoch: int, index: int) -> Any:
-        """See `MemoryStore.item`."""
-        step, row = divmod(index, self._rows)
-        entry = self._entry(step)
-        begun, number, offset, _ = _ENTRY.unpack(entry)
-        if (begun, number) != (epoch + 1, step):
-            raise CancelledTaskError
-        start, stop = _BOUNDS.unpack(self._read(step, entry, range(offset + 8 * row, offset + 8 * row + _BOUNDS.size)))
-        return pickle.loads(self._read(step, entry, range(offset + start, offset + stop)))
-
-    def _entry(self, step: int) -> bytes:
-        return os.pread(self._fd, _ENTRY.size, _ENTRY.size * (step % self._entries))
-
-    def _read(self, step: int, entry: bytes, places: range) -> bytes:
-        """The bytes at `places` in the file, of the batch that has this `entry` in the table."""
-        parts = [places[start : start + _MOST_BYTES] for start in range(0, len(places), _MOST_BYTES)]
-        found = b"".join([os.pread(self._fd, len(part), part.start) for part in parts])
-        if self._entry(step) != entry:
-            raise CancelledTaskError
-        return found
 
 
 ItemStore = MemoryStore | FileStore

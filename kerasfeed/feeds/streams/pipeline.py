@@ -1,22 +1,27 @@
-"""The parts of a stream feed put together: a source, and a loader for its items.
+"""The parts of a stream feed put together: a source, a plan of batches that are announced, and a loader for its items.
 
 Invariant: batches are submitted and delivered in the order of their items. How many wait for the consumer is bounded,
-so a source never runs away from it.
+so a source never runs away from it. What is announced does not change: a batch has the same indices for every loader.
 """
 
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
-from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.loader import Loader, make_loader
+from kerasfeed.orders.base import Order, Sequential
+from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.sequences.context import current_context
 from kerasfeed.spec.collation import Collation
@@ -25,6 +30,91 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import add_note, guarded, shown
 
 Function = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPlan(Plan):
+    """Batches of a stream: an epoch is a repetition, an index the number of an item in it. Thread-safe.
+
+    Where there are shards, item k of shard s has the number `k * shard_count + s`, so that no two have the same random
+    numbers.
+
+    Attributes:
+        length: 0: nobody knows it.
+        batch_size: Most scenes in a batch.
+        seed: Seed of each scene's `rng`, at least 0.
+        pad_remainder: Whether short batches are filled up with their own scenes again.
+        readable: Items that are read to infer the spec; at least one before a loader is asked for its spec.
+        others: Items that may be read in place of those that fail.
+    """
+
+    length: int = 0
+    batch_size: int | None = 1
+    order: Order = field(default_factory=Sequential)
+    readable: list[int] = field(default_factory=list)
+    others: list[int] = field(default_factory=list)
+    _announced: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict)
+
+    def afresh(self) -> "StreamPlan":
+        """The same plan, with nothing announced."""
+        return StreamPlan(
+            batch_size=self.batch_size, order=self.order, seed=self.seed, drop_remainder=self.drop_remainder,
+            shard_index=self.shard_index, shard_count=self.shard_count, pad_remainder=self.pad_remainder,
+        )  # fmt: skip
+
+    def numbered(self, step: int, items: int) -> NDArray[np.int64]:
+        """Indices of the items of a batch, int64[items]."""
+        first = step * self.rows
+        return np.arange(first, first + items, dtype=np.int64) * self.shard_count + self.shard_index
+
+    def announce(self, epoch: int, step: int, indices: NDArray[np.int64]) -> None:
+        """Say which items, int64[B] with 1 <= B <= rows, are batch `step` of a repetition. It may be submitted then."""
+        self._announced[epoch, step] = indices
+
+    def forget(self, epoch: int, step: int) -> None:
+        """The batch will not be submitted (again)."""
+        self._announced.pop((epoch, step), None)
+
+    @property
+    def rows(self) -> int:
+        """Most rows a batch can have."""
+        return self.batch_size or 1
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every batch has exactly `rows` rows."""
+        return self.drop_remainder or self.pad_remainder
+
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of rows that batches may have, as far as that can be known."""
+        return (self.rows,) if self.is_uniform else (1, self.rows)
+
+    def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Indices of the items of a batch that was announced, int64[B]; filled up where the plan does so.
+
+        Raises:
+            IndexError: It was not.
+        """
+        found = self._announced.get((epoch, step))
+        if found is None:
+            raise IndexError(f"batch {step} of repetition {epoch} of the stream has not been announced")
+        return np.resize(found, self.rows) if self.pad_remainder and len(found) < self.rows else found
+
+    def filler(self, epoch: int, step: int) -> int:
+        """How many of the last rows of a batch repeat scenes only to fill it; 0 without `pad_remainder`."""
+        return self.rows - self.scenes_of(epoch, step) if self.pad_remainder else 0
+
+    def scenes_of(self, epoch: int, step: int) -> int:
+        """How many scenes a batch that was announced has, filler not counted."""
+        return len(self._announced[epoch, step])
+
+    def probe_indices(self) -> list[int]:
+        """Indices of the items that are read to infer the spec."""
+        return list(self.readable)
+
+    def other_probes(self) -> list[int]:
+        """Indices of the items that are read in place of those that fail."""
+        return list(self.others)
 
 
 class StoredItems:
@@ -51,7 +141,7 @@ class StoredItems:
 class StreamLoader:
     """A source, and the loader of its items."""
 
-    def __init__(self, source: Source, item_store: ItemStore, loader: Loader, job: Job, *, threaded: bool) -> None:
+    def __init__(self, source: Source, item_store: ItemStore, loader: Loader, job: Job, ahead: int) -> None:
         """Put them together.
 
         Args:
@@ -59,11 +149,11 @@ class StreamLoader:
             item_store: How they reach the loader's workers.
             loader: Makes batches of them.
             job: The loader's.
-            threaded: Whether a thread reads the source ahead of the consumer, up to `job.look_ahead` batches.
+            ahead: How many batches a thread reads ahead of the consumer; 0 where the consumer reads.
 
         Attributes:
             job: As it was given.
-            ahead: As `job.look_ahead`; 0 where no thread reads ahead.
+            ahead: As it was given.
             inferred: Whether the spec of a scene is known.
         """
         plan = job.plan
@@ -72,7 +162,7 @@ class StreamLoader:
         self.job = job
         self.loader = loader
         self.plan = plan
-        self.ahead = job.look_ahead if threaded else 0
+        self.ahead = ahead
         self._item_store = item_store
         self.inferred = job.spec is not None
 
@@ -174,7 +264,7 @@ def make_stream_loader(
         source.close()
         item_store.close()
         raise
-    return StreamLoader(source, item_store, loader, job, threaded=options.workers > 0)
+    return StreamLoader(source, item_store, loader, job, job.look_ahead if options.workers else 0)
 
 
 def _item_text(item_store: ItemStore, shard_count: int, epoch: int, index: int) -> str:

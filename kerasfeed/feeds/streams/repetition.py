@@ -8,19 +8,18 @@ given to one taker, or closed.
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.streams.pipeline import StreamLoader
-from kerasfeed.feeds.streams.place import Departure, Start, StreamPlace
+from kerasfeed.feeds.streams.source import StreamPlace
 from kerasfeed.loaders.batches.spec_inference import NothingReadError
 from kerasfeed.loaders.failures.exceptions import without_reproduction
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.resource_errors import start_thread
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import cause_of, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
@@ -28,21 +27,6 @@ from kerasfeed.util.polling import NotYet, result_of
 _JOIN_SECONDS = 5.0
 _KNOWN = 8  # repetitions, of which places can be told
 _KNOWN_STEPS = 4096  # of batches that were handed out last; more are never given back
-
-
-@dataclass
-class RepetitionLog:
-    """What is known of a repetition, also when it is over.
-
-    Attributes:
-        number: Its number.
-        departures: The generators that have left it so far.
-        steps: The step after that of the last batch of which all items have been read.
-    """
-
-    number: int
-    departures: Sequence[Departure]
-    steps: int
 
 
 class Repetition:
@@ -53,20 +37,20 @@ class Repetition:
 
         Attributes:
             number: Of the repetition.
-            log: What is known of it.
+            departures: The generators that have left it so far.
+            steps: The step after that of the last batch of which all items have been read.
         """
         self.number = place.repetition
-        self.log = RepetitionLog(place.repetition, place.departures, place.step)
+        self.departures = place.departures
         self._core = core
-        self._first_step = self._step = place.step
+        self.steps = place.step
         self._handed = place.step  # the step after that of the last entry that was handed out
-        self._steps: deque[int] = deque(maxlen=_KNOWN_STEPS)  # of the batches that were, without empty ones
+        self._given: deque[int] = deque(maxlen=_KNOWN_STEPS)  # of the batches that were, without empty ones
         self._begun = self._over = self._source_over = False
         self._error: BaseException | None = None
         self._unreadable: BaseException | None = None
         self._items: list[Any] = []  # of the batch that is being collected
         self._held: deque[tuple[int, list[Any]]] = deque()  # batches to submit once one has told the spec
-        self._is_awaited = False  # the head of the entries
         # Promises of batches, those that were put back among them; behind the last one None, or what ended it.
         self._entries: deque[Future[Any] | BaseException | None] = deque()
         self._condition = threading.Condition()
@@ -95,7 +79,7 @@ class Repetition:
                 self._condition.wait_for(self._wants_more)
 
     def _wants_more(self) -> bool:
-        return self._stopped or len(self._entries) - self._is_awaited < self._core.ahead
+        return self._stopped or len(self._entries) < self._core.ahead
 
     def _read(self) -> "Future[Any] | BaseException | None":
         """The promise of the next batch, what went wrong instead, or None at the end."""
@@ -120,9 +104,8 @@ class Repetition:
                     return None
                 finally:
                     del error  # whose traceback holds this frame
-            self._held.append((self._step, items))
-            self._step += 1
-            self.log.steps = self._step
+            self._held.append((self.steps, items))
+            self.steps += 1
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
@@ -140,12 +123,14 @@ class Repetition:
         try:
             if not self._begun:
                 self._begun = True
-                source.begin(self.number, Start(self._step * rows, self.log.departures))
-                self.log.departures = source.departures
+                source.begin(self.number, self.steps * rows, self.departures)
+                self.departures = source.departures
             while len(items) < rows:
                 found = source.take(rows - len(items))
                 if not found:
                     self._over = self._source_over = True
+                    if source.is_share and not self._stopped:
+                        self._tell_steps(len(items))
                     break
                 items += found
         except Exception as error:  # noqa: BLE001 - raised after the scenes that came before it
@@ -153,6 +138,20 @@ class Repetition:
             self._error = error
         self._items = []
         return items
+
+    def _tell_steps(self, rest: int) -> None:
+        """Tell how many steps this shard had, of which the last, if any, has `rest` items."""
+        plan = self._core.plan
+        steps = self.steps + (rest > 0 and not plan.drop_remainder)
+        scenes = self.steps * plan.rows + rest
+        self._core.source.deferred_warnings.defer(
+            "steps",
+            f"repetition {self.number} had {counted(steps, 'step')} ({counted(scenes, 'scene')}) on "
+            f"shard {plan.shard_index} of {plan.shard_count}. The others run other generators, and may have more or "
+            "fewer: a training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or count=1 "
+            "for generators that all shards run, with the scenes dealt in turn, to all the same number of steps",
+            FeedWarning,
+        )
 
     # ---- the consumer
 
@@ -167,7 +166,7 @@ class Repetition:
             EndOfData: There is none.
             Exception: What the source raised, or whatever made a scene of an item.
         """
-        entry = self._head(timeout, awaited=True)
+        entry = self._head(timeout)
         if entry is None:
             raise EndOfData
         try:
@@ -186,18 +185,13 @@ class Repetition:
                 raise
             self._remove(entry)
             if batch is not None:
-                self._steps.append(self._handed - 1)
+                self._given.append(self._handed - 1)
             return batch
         finally:
             del entry  # it holds what is raised, whose traceback holds this frame: only the collector would free them
 
-    def _head(self, timeout: float | None, *, awaited: bool = False) -> "Future[Any] | BaseException | None":
-        """What is next. It stays where it is, so that Ctrl-C in whoever waits for it loses nothing.
-
-        Args:
-            timeout: How long to wait for it, s; None is for ever.
-            awaited: Whether it is about to be taken, so that another one may be read ahead.
-        """
+    def _head(self, timeout: float | None) -> "Future[Any] | BaseException | None":
+        """What is next; waits `timeout` s. It stays where it is: Ctrl-C in whoever waits for it loses nothing."""
         self._read_if_alone()
         with self._condition:
             if not self._condition.wait_for(lambda: self._entries or self._stopped, timeout):
@@ -205,9 +199,6 @@ class Repetition:
             if self._stopped:
                 raise _ended(self.number)
             entry = self._entries[0]
-            if awaited:
-                self._is_awaited = True
-                self._condition.notify_all()
             try:
                 return entry
             finally:
@@ -220,10 +211,10 @@ class Repetition:
 
     def _remove(self, entry: "Future[Any]") -> None:
         with self._condition:
-            self._is_awaited = False
             if self._entries and self._entries[0] is entry:
                 self._entries.popleft()
                 self._handed += 1
+                self._condition.notify_all()
 
     def peek(self) -> None:
         """Wait until the first batch was submitted, or there is none.
@@ -241,12 +232,12 @@ class Repetition:
         Raises:
             NotYet: It was not known for `timeout` s.
         """
-        return not self._stopped and self._head(timeout) is None and self._step > 0
+        return not self._stopped and self._head(timeout) is None and self.steps > 0
 
     def put_back(self, batches: list[Any]) -> None:
         """Return batches that were taken last and not used, in their order: they come again, but for empty ones."""
         for batch in reversed([each for each in batches if each is not None]):
-            step = self._steps.pop()
+            step = self._given.pop()
             with self._condition:
                 self._entries.extendleft(map(_done, [None] * (self._handed - step - 1)))
                 self._entries.appendleft(_done(batch))
@@ -255,12 +246,7 @@ class Repetition:
     @property
     def place(self) -> StreamPlace:
         """Where whoever has taken all that was handed out stands."""
-        return StreamPlace(self.number, self._handed, self.log.departures)
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether it did not begin at its beginning."""
-        return self._first_step > 0
+        return StreamPlace(self.number, self._handed, self.departures)
 
     def close(self) -> None:
         """End the repetition where it stands; idempotent."""
@@ -296,7 +282,7 @@ class Repetitions:
 
     Attributes:
         is_chained: Whether what is kept of the last one is for who asks for that; else for whoever comes next.
-        logs: What is known of the last ones.
+        known: The last ones, also those that are over, for their places.
     """
 
     def __init__(self) -> None:
@@ -306,7 +292,7 @@ class Repetitions:
         self._next = 0
         self._resumed: StreamPlace | None = None  # where the next repetition that is asked for begins
         self._closed = False
-        self.logs: deque[RepetitionLog] = deque(maxlen=_KNOWN)
+        self.known: deque[Repetition] = deque(maxlen=_KNOWN)
 
     @property
     def resumed_number(self) -> int | None:
@@ -332,8 +318,7 @@ class Repetitions:
             kept = self._last if self._is_kept and (chained or not self.is_chained) else None
             self._is_kept = False
         try:
-            goes_on = kept is not None and core.source.afresh and not kept.is_resumed
-            if kept is not None and (goes_on or not kept.is_used_up(timeout)):
+            if kept is not None and not kept.is_used_up(timeout):
                 return kept
         except BaseException:  # NotYet, or Ctrl-C while it waited for the source
             self._is_kept = kept is self._last
@@ -352,7 +337,7 @@ class Repetitions:
                         "source, which does not return. Give generators a timeout, or make a new feed"
                     )
             self._last, self._next = Repetition(core, place), place.repetition + 1
-            self.logs.append(self._last.log)
+            self.known.append(self._last)
             return self._last
 
     def keep(self, repetition: Repetition, *, chained: bool, untouched: bool, goes_on: bool) -> None:

@@ -1,17 +1,46 @@
-"""The `Source` protocol: where the items of a stream come from.
+"""The `Source` protocol: where the items of a stream come from; and places, from which one goes on.
 
 Invariant: items come in their order, repetition after repetition, to one thread at a time. An item is a whole scene,
-or, where a function makes scenes of items (`map`), whatever that function takes.
+or, where a function makes scenes of items (`map`), whatever that function takes. A place says what was given before it,
+and holds no scene.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.util.deferred_warnings import DeferredWarnings
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A generator that has left a repetition: it has ended, or failed.
+
+    Attributes:
+        n: Its number.
+        items: How many scenes of all generators had been joined before.
+    """
+
+    n: int
+    items: int
+
+
+@dataclass(frozen=True)
+class StreamPlace:
+    """Where a consumer stands in a stream.
+
+    Attributes:
+        repetition: Its number, from 0.
+        step: The batch of it that is next, from 0.
+        departures: The generators that have left; more of them than had left at this place do no harm.
+    """
+
+    repetition: int = 0
+    step: int = 0
+    departures: Sequence[Departure] = ()
 
 
 class Source(ABC):
@@ -22,19 +51,22 @@ class Source(ABC):
 
     Attributes:
         afresh: Whether a loop that follows one that was left begins a repetition; else it goes on with the other's.
+        is_share: Whether other shards have generators of their own, so that nobody knows how many items they get.
         deferred_warnings: What the user is to be told of it.
     """
 
     afresh: ClassVar[bool] = True
+    is_share: bool = False
     deferred_warnings: DeferredWarnings
 
     @abstractmethod
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+    def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """Begin a repetition, numbered from 0, afresh; one that still runs is left.
 
         Args:
             repetition: Its number.
-            start: Where in it; only for sources that are `afresh`.
+            items: How many of its items were given before, at least 0; only for sources that are `afresh`.
+            departures: The generators that had left by then, in that order.
         """
 
     @abstractmethod
@@ -57,10 +89,6 @@ class Source(ABC):
     def joined(self, items: int) -> int:
         """How many scenes of all generators are joined, at most, to give the first `items` items."""
         return items
-
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """How many items a repetition has in which these generators left; None where not all of them have."""
-        return None
 
     @abstractmethod
     def leave(self) -> None:

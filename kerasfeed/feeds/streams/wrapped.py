@@ -4,22 +4,20 @@ Invariant: everything else is the other's: threads, processes, counters, failure
 
 Where scenes are dealt to shards, all shards have the same number of batches, and together all scenes but those that
 would give only some of the shards one batch more; for every shard runs the same generators, which give the same scenes.
-Where each shard has generators of its own, how many batches that were is told.
 
 Which item comes of a shuffle buffer at a position is what `kerasfeed.orders.buffered` says, a function of numbers
 alone. So the buffer is filled again at any position, from the source, and no scene is ever kept elsewhere.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import optree
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.sharding import Shard
-from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
-from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.streams.source import Departure, Source
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.orders.buffered import BufferShuffled
@@ -40,6 +38,7 @@ class WrappedSource(Source):
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.is_share = source.is_share
         self.deferred_warnings = source.deferred_warnings
 
     @property
@@ -50,10 +49,6 @@ class WrappedSource(Source):
     def joined(self, items: int) -> int:
         """See `Source.joined`."""
         return self.source.joined(items)
-
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """See `Source.length`."""
-        return self.source.length(departures)
 
     def leave(self) -> None:
         """See `Source.leave`."""
@@ -72,14 +67,14 @@ class WrappedSource(Source):
         self.source.close()
 
 
-class ShardSource(WrappedSource):
-    """The items of one shard, of a source over the items of all or over its own."""
+class DealtSource(WrappedSource):
+    """Item k of a shard is item `k * shard.count + shard.index` of all, which come in the same order on each shard."""
 
     def __init__(self, source: Source, shard: Shard, rows: int, *, whole_batches: bool) -> None:
         """Have the items of one shard.
 
         Args:
-            source: All items, in the same order on each shard; or the shard's own.
+            source: All items.
             shard: The shard.
             rows: Items of a batch of one shard.
             whole_batches: Whether batches with fewer are dropped.
@@ -88,31 +83,18 @@ class ShardSource(WrappedSource):
         self._shard = shard
         self._rows = rows
         self._whole_batches = whole_batches
+        self._waiting: list[Any] = []  # of a round that is not complete yet
         self._given = 0  # items of this repetition
         self._over = True
 
-
-class DealtSource(ShardSource):
-    """Item k of a shard is item `k * shard.count + shard.index` of all."""
-
-    _waiting: list[Any]  # of a round that is not complete yet
-
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+    def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """See `Source.begin`."""
-        self._waiting, self._given, self._over = [], start.items, False
-        self.source.begin(repetition, Start(self.joined(start.items), start.departures))
+        self._waiting, self._given, self._over = [], items, False
+        self.source.begin(repetition, self.joined(items), departures)
 
     def joined(self, items: int) -> int:
         """See `Source.joined`."""
         return self.source.joined(items * self._shard.count)
-
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """See `Source.length`."""
-        length = self.source.length(departures)
-        if length is None:
-            return None
-        rounds, rest = divmod(length, self._shard.count)
-        return rounds + (self._shard.index < rest and not self._is_dropped(rounds))
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`."""
@@ -132,7 +114,7 @@ class DealtSource(ShardSource):
 
     def _last_round(self) -> list[Any]:
         rest, self._waiting = self._waiting, []
-        if rest and self._is_dropped(self._given):
+        if rest and (self._whole_batches or self._given % self._rows == 0):
             if not self._whole_batches:
                 self.deferred_warnings.defer(
                     "dealt",
@@ -143,42 +125,6 @@ class DealtSource(ShardSource):
             return []
         return rest[self._shard.index : self._shard.index + 1]
 
-    def _is_dropped(self, rounds: int) -> bool:
-        """Whether what comes after so many whole rounds, and is none, is left out."""
-        return self._whole_batches or rounds % self._rows == 0
-
-
-class CountedSource(ShardSource):
-    """The items of a shard's own generators, which are counted: nobody knows how many the other shards have."""
-
-    _repetition: int
-
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
-        """See `Source.begin`."""
-        self._given, self._repetition, self._over = start.items, repetition, False
-        self.source.begin(repetition, start)
-
-    def take(self, limit: int) -> list[Any]:
-        """See `Source.take`."""
-        items = self.source.take(limit)
-        self._given += len(items)
-        if not items and not self._over:
-            steps = self._given // self._rows if self._whole_batches else -(-self._given // self._rows)
-            self.deferred_warnings.defer(
-                "steps",
-                f"repetition {self._repetition} had {counted(steps, 'step')} ({counted(self._given, 'scene')}) on "
-                f"shard {self._shard}. The others run other generators, and may have more or fewer: a training step "
-                "that waits for all shards would then hang. Pass steps_per_epoch to fit, or count=1 for generators "
-                "that all shards run, with the scenes dealt in turn, to all the same number of steps",
-                FeedWarning,
-            )
-        return items
-
-    def leave(self) -> None:
-        """See `Source.leave`."""
-        self._over = True
-        super().leave()
-
 
 class ShuffledSource(WrappedSource):
     """Items of a source, shuffled."""
@@ -188,44 +134,36 @@ class ShuffledSource(WrappedSource):
         super().__init__(source)
         self._order = order
         self._seed = seed
-        self._repetition = 0
+        self._begun: tuple[int, int, Sequence[Departure]] = (0, 0, ())  # how `begin` was called last
         self._left = True
-        self._buffer: list[Any] = []
+        self._buffer: dict[int, Any] = {}  # by place
         self._places: Iterator[int] = iter(())
-        # Number and place of each item with which the buffer is still to be filled, in the order in which they come.
-        self._wanted: Iterator[tuple[int, int]] = iter(())
-        self._next_wanted: tuple[int, int] | None = None
+        # Place, by number, of each item with which the buffer is still to be filled; None: the place is the number.
+        self._wanted: dict[int, int] | None = None
         self._read = 0  # number of the item of the source that comes next
         self._until = 0  # number of the item behind the last one with which the buffer is filled
         self._rest: list[Any] | None = None  # when the source has ended, what is left, the last one first
-        self._skip = 0  # of the rest, items that have left before
+        self._skip = 0  # items that come, and have been given before
         self._error: Exception | None = None  # of the source; raised after the items that came before it
 
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+    def begin(self, repetition: int, items: int = 0, departures: Sequence[Departure] = ()) -> None:
         """See `Source.begin`."""
         size = self._order.buffer_size
-        length = self.source.length(start.departures)
-        if length is not None and start.items + size <= length:
-            length = None  # as far as the buffer is concerned
-        first = start.items if length is None else max(0, min(start.items, length - size))
-        filled = size if length is None else min(length, size)
-        self._buffer = []
+        # Where the source ends within the buffer is not known yet: so long before, it has not.
+        first = max(0, items - size)
+        self._buffer = {}  # which takes no more than there is, however large it may be
+        self._wanted = None
         if first:
-            held = self._order.held(first, seed=self._seed, epoch=repetition)
-            by_number = np.argsort(held)
-            self._wanted = zip(held[by_number].tolist(), by_number.tolist(), strict=True)
-            self._buffer = [_EMPTY] * filled
-        else:  # a buffer larger than the data takes no more than the data
-            self._wanted = zip(range(filled), range(filled), strict=True)
-        self._next_wanted = next(self._wanted, None)
+            held = self._order.held(first, seed=self._seed, epoch=repetition).tolist()
+            self._wanted = {number: place for place, number in enumerate(held)}
+        self._begun = repetition, items, departures
         self._left = False
-        self._repetition = repetition
-        self._skip = start.items - first
-        self._until = first + filled
+        self._skip = items - first
+        self._until = first + size
         self._places = self._order.places_from(first, seed=self._seed, epoch=repetition)
         self._rest, self._error = None, None
-        self._read = first + filled if self._next_wanted is None else self._next_wanted[0]
-        self.source.begin(repetition, Start(self._read, start.departures))
+        self._read = min(self._wanted) if self._wanted else 0
+        self.source.begin(repetition, self._read, departures)
 
     def joined(self, items: int) -> int:
         """See `Source.joined`."""
@@ -233,8 +171,16 @@ class ShuffledSource(WrappedSource):
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`; the first call of a repetition fills the buffer."""
-        if self._next_wanted is not None:
+        try:
             self._fill()
+            while self._skip and (left := len(self._take(min(self._skip, _AT_ONCE)))):
+                self._skip -= left
+        except KeyboardInterrupt:  # what had come, and has no place, is lost
+            self.begin(*self._begun)
+            raise
+        return self._take(limit)
+
+    def _take(self, limit: int) -> list[Any]:
         buffer = self._buffer  # `leave` lets go of it, in any thread
         if self._rest is None and not self._left:
             items = []
@@ -263,12 +209,7 @@ class ShuffledSource(WrappedSource):
         """See `Source.leave`; nothing of the buffer is kept."""
         self._left = True
         super().leave()
-        self._buffer, self._rest = [], None
-
-    def close(self) -> None:
-        """See `Source.close`."""
-        self.leave()
-        super().close()
+        self._buffer, self._rest = {}, None
 
     def _next(self, limit: int) -> list[Any]:
         """The next items of the source; none where it has ended, and what is left is put in order then."""
@@ -278,34 +219,27 @@ class ShuffledSource(WrappedSource):
             self._error, found = error, []
         self._read += len(found)
         if not found and not self._left:
-            held = [item for item in self._buffer if item is not _EMPTY]
-            order = self._order.rest(len(held), seed=self._seed, epoch=self._repetition)
-            self._rest = [held[place] for place in order[self._skip :][::-1].tolist()]
-            self._buffer = []
+            held = [self._buffer[place] for place in sorted(self._buffer)]
+            order = self._order.rest(len(held), seed=self._seed, epoch=self._begun[0])
+            self._rest = [held[place] for place in order[::-1].tolist()]
+            self._buffer = {}
         return found
 
     def _fill(self) -> None:
         """Fill the buffer with the items that it holds where the repetition begins; those between are not kept."""
-        buffer, wanted = self._buffer, self._next_wanted
-        while wanted is not None and self._rest is None and not self._left:
+        buffer = self._buffer  # `leave` lets go of it, in any thread
+        while self._read < self._until and self._rest is None and not self._left:
             number = self._read
             for item in self._next(min(_AT_ONCE, self._until - number)):
-                if wanted is not None and wanted[0] == number:
-                    place = wanted[1]
-                    if place == len(buffer):
-                        buffer.append(own_copy(item))
-                    else:
-                        buffer[place] = own_copy(item)
-                    wanted = next(self._wanted, None)
+                place = number if self._wanted is None else self._wanted.pop(number, None)
+                if place is not None:
+                    buffer[place] = own_copy(item)
                 number += 1
             self._estimate()
-        self._next_wanted = wanted if self._rest is None else None  # which has ended before
-        if self._skip and self._rest is None and not self._left:  # it stands behind the last item of the source
-            self._next(1)
 
     def _estimate(self) -> None:
         """Warn where the whole buffer will take more than half of the memory."""
-        kept = [item for item in self._buffer[: 64 * _LOOKED_AT] if item is not _EMPTY][:_LOOKED_AT]
+        kept = list(islice(self._buffer.values(), _LOOKED_AT))
         if not kept or self.deferred_warnings.is_known("buffer"):
             return
         nbytes = sum(_nbytes(item) for item in kept) / len(kept) * self._order.buffer_size
@@ -317,13 +251,6 @@ class ShuffledSource(WrappedSource):
                 "it in a map()",
                 FeedWarning,
             )
-
-
-class _Empty:
-    """At a place of the buffer to which nothing has come."""
-
-
-_EMPTY = _Empty()
 
 
 def _nbytes(item: Any) -> int:

@@ -26,7 +26,8 @@ def test_scenes_of_different_kinds_keep_their_order_in_one_chunk():
     writer = ChunkWriter(4096)
     for _ in range(2):
         writer.begin(np.empty(4096, np.uint8))
-        assert all(writer.add(scene) for scene in scenes)
+        for scene in scenes:
+            writer.add(scene)
         assert_same(taken_out(writer), scenes)
 
 
@@ -36,8 +37,9 @@ def test_a_chunk_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
     for nbytes, wanted in ((1000, (8, 11)), (10_240, (1, 1)), (50_000, (1, 1)), (4000, (2, 2))):
         writer.begin(memory)
         scenes = []
-        while writer.add(np.full(nbytes - (0 if even else len(scenes)), 7, np.uint8)):
+        while not writer.is_full:
             scenes.append(np.full(nbytes - (0 if even else len(scenes)), 7, np.uint8))
+            writer.add(scenes[-1])
         assert wanted[0] <= len(scenes) <= wanted[1]
         assert writer.fits == (nbytes < 30_000)
         assert_same(taken_out(writer), scenes)
@@ -46,11 +48,22 @@ def test_a_chunk_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
 def test_text_fills_a_chunk_too():
     writer = ChunkWriter(10_000)
     writer.begin(np.empty(20_000, np.uint8))
-    count = 0
-    while writer.add("x" * 1000):
-        count += 1
-    assert count == 8
+    while not writer.is_full:
+        writer.add("x" * 1000)
     assert taken_out(writer) == ["x" * 1000] * 8
+
+
+def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_chunk():
+    writer = ChunkWriter(10_000)
+    writer.begin(np.empty(20_000, np.uint8))
+    scenes = [np.full(nbytes, nbytes % 251, np.uint8) for nbytes in (100, 200, 50_000)]
+    for scene in scenes:
+        assert writer.fits
+        assert not writer.is_full
+        writer.add(scene)
+    assert writer.is_full
+    assert not writer.fits
+    assert_same(taken_out(writer), scenes)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from scenes_streams import all_of, counting, drawing, in_turn, new_source, until
 from kerasfeed.errors import FeedClosedError, SceneError
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
-from kerasfeed.feeds.streams.place import Start
 
 
 class Scans:
@@ -67,7 +66,7 @@ def test_a_parameter_named_start_is_given_the_scene_to_begin_with():
     assert list(Generators(starting, 2).make(0, 0, 3)) == [3, 4]
     for start, left in ((5, [(0, 5), (0, 6)]), (50, [])):
         source = new_source("inline", counting)
-        source.begin(0, Start(start))
+        source.begin(0, start)
         assert source.take(7) == left
 
 

@@ -129,7 +129,7 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
     ):
         with pytest.raises(ValueError, match=text):
             stream(starting, 3, **{"count": 4, **arguments}).set_state(state)
-    with pytest.raises(ValueError, match="version 1 and kind 'stream'"):
+    with pytest.raises(ValueError, match=r"of kind 'feed', and not that of a kf\.StreamFeed"):
         stream(starting, 3, count=4).set_state({"version": 1})
     with pytest.raises(ValueError, match="departures of the state must be pairs"):
         stream(starting, 3, count=4).set_state({**state, "departures": [3]})

@@ -22,6 +22,7 @@ from scenes_streams import (
 )
 
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
+from kerasfeed.feeds.streams import wrapped
 from kerasfeed.feeds.streams.wrapped import ShuffledSource
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.orders.buffered import BufferShuffled
@@ -96,6 +97,34 @@ def test_a_shuffle_buffer_keeps_what_it_holds_where_ctrl_c_strikes_its_source():
     assert strikes == 1
     assert sorted(items) == list(range(30))
     assert source.take(1) == []
+    source.close()
+
+
+def test_a_shuffle_buffer_is_filled_anew_where_ctrl_c_strikes_as_it_is_filled(monkeypatch):
+    strikes = [True]
+
+    def struck(item):
+        if item == 5 and strikes.pop():
+            raise KeyboardInterrupt
+        return item
+
+    source = ShuffledSource(new_source("inline", lambda: range(30)), BufferShuffled(8), 0)
+    monkeypatch.setattr(wrapped, "own_copy", struck)
+    source.begin(0)
+    with pytest.raises(KeyboardInterrupt):
+        source.take(3)
+    strikes.append(False)
+    items = []
+    while found := source.take(3):
+        items += found
+    assert sorted(items) == list(range(30))
+    source.close()
+
+
+def test_a_buffer_larger_than_the_data_takes_no_more_than_these():
+    source = ShuffledSource(new_source("inline", lambda: range(30)), BufferShuffled(10**12), 0)
+    items = all_of(source)
+    assert items != sorted(items) == list(range(30))
     source.close()
 
 
