@@ -10,15 +10,13 @@ Whoever unpickles it opens that file through /proc of the process that pickled i
 pickle that came from another machine, or on macOS, each process has memory of its own.
 
 It holds, one after the other: counters, the key, what a row is, the table (a record a scene), a column for each field
-of the scenes that are shaped like the first one, and other scenes as they come. What nothing was written to takes no
-memory.
+of the scenes that are shaped like the first one, and other scenes as they come, in the bytes that
+`kerasfeed.sequences.cache_files` has for them. What nothing was written to takes no memory.
 """
 
 import ast
 import mmap
 import os
-import pickle
-import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -30,7 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.util.picklers import cloud_pickled
+from kerasfeed.sequences.cache_files import decoded, encoded
+from kerasfeed.util.lru import PerProcess
 
 try:
     import fcntl
@@ -97,9 +96,10 @@ class SceneMemory:
         else:
             private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
             self._memory = mmap.mmap(-1, nbytes, **private)  # not shared with forks, which the lock would not keep off
-        self._words = memoryview(self._memory)[: 8 * (_HEAD_BYTES + 1)].cast("q")
+        self._view = memoryview(self._memory)
+        self._words = self._view[: 8 * (_HEAD_BYTES + 1)].cast("q")
         self._table: NDArray[np.int64] = np.ndarray(length, np.int64, self._memory, _TABLE_AT)
-        self._threads = threading.Lock()
+        self._threads = PerProcess(threading.Lock)
         self._held = _Holding(0, "")
         if opened is None:
             self._memory[_TOKEN_AT : _TOKEN_AT + _TOKEN_BYTES] = self._token
@@ -112,7 +112,7 @@ class SceneMemory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._threads:
+        with self._threads.here():
             try:
                 self._lock_file()
                 yield
@@ -186,22 +186,13 @@ class SceneMemory:
         if record > 0:
             leaves = [_value(kind, column, record - 1) for kind, column in held.columns]
             return (leaves, held.structure) if self._words[_GENERATION] == held.generation else None
-        start = self._others_at - record - 1
-        size = int(np.ndarray((), np.int64, self._memory, start))
-        data = self._memory[start + 8 : start + 8 + size]
-        if self._words[_GENERATION] != held.generation:
-            return None
+        start = self._others_at - record
         try:
-            structure, parts = pickle.loads(data)
-        except Exception:  # noqa: BLE001 - whatever unpickling raises: of a class, perhaps, that is not here
+            size = int.from_bytes(self._view[start - 8 : start], "little")
+            found = decoded(self._view[start : start + size])
+        except Exception:  # noqa: BLE001 - begun anew meanwhile, or a dtype that this process does not know
             return None
-        start += _aligned(8 + size)
-        leaves = [
-            _value(part[0], np.ndarray((1, *part[2]), part[1], self._memory, start + part[3]), 0)
-            if type(part) is tuple else part
-            for part in parts
-        ]  # fmt: skip
-        return (leaves, structure) if self._words[_GENERATION] == held.generation else None
+        return found if self._words[_GENERATION] == held.generation else None
 
     def copy_rows(self, indices: NDArray[np.int64], key: str, structure: str, out: Sequence[NDArray[Any]]) -> bool:
         """Copy scenes of `key` to rows of a batch; False where that cannot be, and `out` may hold anything.
@@ -254,49 +245,19 @@ class SceneMemory:
         return row + 1
 
     def _put_other(self, leaves: list[Any], structure: str) -> int:
-        """Size of a pickle, the pickle, and the arrays that it names by their places."""
-        parts, arrays, end = [], [], 0
-        for leaf in leaves:
-            form = _form_of(leaf)
-            if form is None or form[0] == "number":
-                parts.append(leaf)
-                continue
-            parts.append((*form, end))
-            arrays.append((end, leaf))
-            end = _aligned(end + leaf.nbytes)
-        if self._words[_NBYTES] + end > self._limit:
+        data, record = encoded(leaves, structure), self._words[_OTHERS] + 8
+        if self._words[_NBYTES] + 8 + len(data) > self._limit:
             return 0
-        try:
-            data = cloud_pickled((structure, parts))
-        except Exception:  # noqa: BLE001 - whatever pickling raises: it is read again
-            return 0
-        at = self._words[_OTHERS]
-        head = _aligned(8 + len(data))
-        if self._words[_NBYTES] + head + end > self._limit:
-            return 0
-        start = self._others_at + at
-        self._memory[start : start + 8 + len(data)] = len(data).to_bytes(8, sys.byteorder) + data
-        for place, leaf in arrays:
-            np.ndarray(leaf.shape, leaf.dtype, self._memory, start + head + place)[...] = leaf
-        self._words[_OTHERS] += head + end
-        self._words[_NBYTES] += head + end
-        return -(at + 1)
+        start = self._others_at + record
+        self._memory[start - 8 : start] = len(data).to_bytes(8, "little")
+        self._memory[start : start + len(data)] = data
+        self._words[_OTHERS] = record + len(data)
+        self._words[_NBYTES] += 8 + len(data)
+        return -record
 
 
 _opened: weakref.WeakValueDictionary[bytes, SceneMemory] = weakref.WeakValueDictionary()
-_opening = threading.Lock()
-
-
-def _after_fork() -> None:
-    """Free what threads of the parent held that are not there in the fork."""
-    global _opening
-    _opening = threading.Lock()
-    for memory in _opened.values():
-        memory._threads = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_opening = PerProcess(threading.Lock)
 
 
 def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory | None:
@@ -304,7 +265,7 @@ def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory |
 
     A process opens one descriptor of it: closing a second one would free the lock.
     """
-    with _opening:
+    with _opening.here():
         memory = _opened.get(token)
         if memory is not None:
             return memory
