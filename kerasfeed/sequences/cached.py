@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning, KerasfeedError
-from kerasfeed.sequences.base import SceneSequence, scene_reader
+from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.cache_files import SceneFiles, encoded, frozen_leaves
 from kerasfeed.sequences.cache_key import Key, UnkeyableError, key_of
 from kerasfeed.sequences.cache_memory import SceneMemory
@@ -203,9 +203,9 @@ class Cached(SceneByScene, SceneSequence):
             f"every epoch. {remedy}"
         )
         with UnrandomContext(refusal), self._reading(0, [place], [place]):
-            leaves, treespec = frozen_leaves(scene_reader(self.sequence)(place))
+            leaves, treespec = frozen_leaves(self.sequence[place])
             checked = self._given_key is None and self._probes > 0
-            if checked and not _alike((leaves, treespec), frozen_leaves(scene_reader(self.sequence)(place))):
+            if checked and not _alike((leaves, treespec), frozen_leaves(self.sequence[place])):
                 raise KerasfeedError(
                     f"scene {place} of {name} differs when it is read again, and a cache would keep one of the two "
                     f"for every epoch. {remedy}; or pass key='...' to keep what comes first"
@@ -303,9 +303,8 @@ def gives_the_same_twice(sequence: Any, places: Iterable[int]) -> bool:
     Raises:
         Exception: What the sequence raises.
     """
-    read = scene_reader(sequence)
     with UnrandomContext("drawn"):
-        return all(_alike(frozen_leaves(read(place)), frozen_leaves(read(place))) for place in places)
+        return all(_alike(frozen_leaves(sequence[place]), frozen_leaves(sequence[place])) for place in places)
 
 
 def _alike(one: tuple[list[Any], Any], other: tuple[list[Any], Any]) -> bool:

@@ -17,7 +17,6 @@ from kerasfeed.util.error_text import add_note, notes_of
 
 ReadInto = Callable[[int, Any], Any]
 ReadAhead = Callable[[NDArray[np.int64]], Any]
-READER = "_kerasfeed_reader"  # attribute of a `__getitem__` that takes slices: the one that takes integers alone
 _SHOWN = 8  # indices that a note names
 _BY_NAME = (
     'holds arrays by name: pass one of them, such as file["points"], or several, '

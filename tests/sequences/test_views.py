@@ -19,7 +19,6 @@ import kerasfeed as kf
 from kerasfeed.loaders.base import Job
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
-from kerasfeed.sequences.base import scene_reader
 from kerasfeed.util.optional_methods import optional_method
 
 # ---- slices and indices
@@ -114,11 +113,6 @@ def test_getitem_of_a_subclass_is_given_integers_only():
     assert list(Mixed()[1:3]) == [10, 20]
     with pytest.raises(TypeError, match=r"without an implementation|abstract"):
         type("Without", (kf.SceneSequence,), {"__len__": Plain.__len__})()
-
-
-def test_loaders_read_past_the_dispatcher_of_slices():
-    assert scene_reader(Sliceable(5)).__func__ is Sliceable.__getitem__.__wrapped__
-    assert scene_reader([5, 6])(1) == 6
 
 
 def test_indices_may_be_integers_a_slice_a_range_or_a_mask():

@@ -14,7 +14,6 @@ from kerasfeed.loaders.auto_workers import Setup, Trial
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.loader import Loader
-from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.view_base import HookForwarder, part_reader
 from kerasfeed.util.optional_methods import ahead_reader, scene_writer
 from kerasfeed.util.read_cost import ReadCost
@@ -29,12 +28,11 @@ class _Timed(HookForwarder):
 
     def __init__(self, sequence: Any) -> None:
         self.sequence = sequence
-        self._scene = scene_reader(sequence)
         self.seconds = 0.0
 
     def __getitem__(self, index: int) -> Any:
         begun = time.perf_counter()
-        scene = self._scene(index)
+        scene = self.sequence[index]
         self.seconds += time.perf_counter() - begun
         return scene
 
