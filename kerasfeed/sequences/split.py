@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.groups import Portable
 from kerasfeed.sequences.base import Subset
-from kerasfeed.sequences.view_base import HookForwarder, is_safe_function, is_thread_safe
+from kerasfeed.sequences.view_base import SceneByScene, is_safe_function, is_thread_safe
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
@@ -25,7 +25,7 @@ from kerasfeed.util.validate import check_integer
 _TOLERANCE = 1e-9
 
 
-class FieldOf(HookForwarder):
+class FieldOf(SceneByScene):
     """The sequence of one field of another sequence's scenes.
 
     Args:
@@ -35,12 +35,11 @@ class FieldOf(HookForwarder):
     """
 
     def __init__(self, sequence: Any, length: int, place: str | Portable) -> None:
-        self.sequence = sequence
-        self.length = length
+        self._parts, self._lengths = (sequence,), (length,)
         self.place = place
 
-    def __len__(self) -> int:
-        return self.length
+    def _offers(self, name: str) -> bool:
+        return name.startswith("on_worker_") and super()._offers(name)  # an epoch of scenes is none of the user's
 
     @property
     def thread_safe(self) -> bool:

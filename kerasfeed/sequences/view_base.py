@@ -107,31 +107,9 @@ def _is_ours(kind: type) -> bool:
 
 def parts_of(sequence: Any) -> list[Any]:
     """The sequences of which a view is made in the end; of any other sequence itself."""
-    if isinstance(sequence, HookForwarder):
-        return parts_of(sequence.sequence)
     if not isinstance(sequence, View):
         return [sequence]
     return [each for part in sequence._parts for each in parts_of(part)]
-
-
-class HookForwarder:
-    """What is made of one sequence and is no view of its scenes: passes on what workers tell it.
-
-    Attributes:
-        sequence: The sequence.
-    """
-
-    sequence: Any
-
-    def on_worker_begin(self, worker: Worker) -> None:
-        """Passed on."""
-        if (begin := optional_method(self.sequence, "on_worker_begin")) is not None:
-            begin(worker)
-
-    def on_worker_end(self) -> None:
-        """Passed on."""
-        if (end := optional_method(self.sequence, "on_worker_end")) is not None:
-            end()
 
 
 class View(ABC):
