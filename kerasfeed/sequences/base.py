@@ -267,15 +267,13 @@ class Subset(Routed, OfOne, SceneSequence):
         copy_kept = kept_copier(self.sequence)
         return copy_kept is not None and copy_kept(picked(self.indices, places), structure, out)
 
-    def _block_size(self) -> int | None:
-        size: int | None = getattr(self.sequence, "block_size", None)
-        picks = self.indices
-        aligned = size is not None and isinstance(picks, range) and picks.step == 1 and picks.start % size == 0
-        return size if aligned else None
-
-    def _block_of(self) -> NDArray[Any] | None:
-        blocks = blocks_in(self.sequence)
-        return None if blocks is None else blocks[picked(self.indices, np.arange(len(self)))]
+    def _blocks(self) -> int | NDArray[Any] | None:
+        blocks, picks = blocks_in(self.sequence), self.indices
+        if isinstance(blocks, int):
+            if isinstance(picks, range) and picks.step == 1 and picks.start % blocks == 0:
+                return blocks
+            return picked(picks, np.arange(len(self))) // blocks
+        return None if blocks is None else blocks[picked(picks, np.arange(len(self)))]
 
     def _choice(self) -> str:
         picks = self.indices

@@ -181,13 +181,8 @@ class View(ABC):
                 found.setdefault(id(part), part)
         return found
 
-    def _hook_of(self, node: Any, name: str) -> Any:
-        hook = optional_method(node, name)
-        # The hooks that Keras's base class defines do nothing.
-        return None if str(getattr(hook, "__module__", "")).startswith("keras.") else hook
-
     def _hooks(self, name: str) -> Iterator[Callable[..., Any]]:
-        hooks = (self._hook_of(node, name) for node in self._inside(name).values())
+        hooks = (optional_method(node, name) for node in self._inside(name).values())
         return (hook for hook in hooks if hook is not None)
 
     @views_own
@@ -195,7 +190,7 @@ class View(ABC):
         """Called by each worker; passed to every sequence inside once, however often it is inside."""
         with ExitStack() as begun:
             for node in self._inside("on_worker_begin").values():
-                begin, end = self._hook_of(node, "on_worker_begin"), self._hook_of(node, "on_worker_end")
+                begin, end = optional_method(node, "on_worker_begin"), optional_method(node, "on_worker_end")
                 if begin is not None:
                     begin(worker)
                 if end is not None:
@@ -240,15 +235,12 @@ class View(ABC):
     @property
     def block_size(self) -> int:
         """Number of consecutive scenes that are cheap to read together, if the sequence inside has one."""
-        size = self._block_size()
-        if size is None:
+        blocks = self._blocks()
+        if not isinstance(blocks, int):
             raise AttributeError(
                 f"{self!r} has no block_size: what is inside has none, or its blocks do not stay whole"
             )
-        return size
-
-    def _block_size(self) -> int | None:
-        return None
+        return blocks
 
     @property
     def block_of(self) -> NDArray[Any]:
@@ -256,12 +248,13 @@ class View(ABC):
 
         For `kerasfeed.BlockShuffled`.
         """
-        blocks = None if self._block_size() is not None else self._block_of()
-        if blocks is None:
+        blocks = self._blocks()
+        if blocks is None or isinstance(blocks, int):
             raise AttributeError(f"{self!r} has no block_of: its blocks are of one size, or what is inside has none")
         return blocks
 
-    def _block_of(self) -> NDArray[Any] | None:
+    def _blocks(self) -> int | NDArray[Any] | None:
+        """See `blocks_in`."""
         return None
 
 
@@ -280,10 +273,7 @@ class SceneByScene(OfOne):
     def __len__(self) -> int:
         return self._lengths[0]
 
-    def _block_size(self) -> int | None:
-        return getattr(self.sequence, "block_size", None)
-
-    def _block_of(self) -> NDArray[Any] | None:
+    def _blocks(self) -> int | NDArray[Any] | None:
         return blocks_in(self.sequence)
 
 

@@ -19,7 +19,7 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
 from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, is_safe_function, is_thread_safe
 from kerasfeed.util.counted import counted
-from kerasfeed.util.optional_methods import ahead_reader, blocks_in, name_of, note_once, views_own
+from kerasfeed.util.optional_methods import ahead_reader, block_numbers, blocks_in, name_of, note_once, views_own
 
 
 class Concat(Routed, OfSeveral, SceneSequence):
@@ -54,10 +54,9 @@ class Concat(Routed, OfSeveral, SceneSequence):
         which = np.searchsorted(stops, places, side="right")
         return which, places - (stops - np.array(self._lengths, np.int64))[which]
 
-    def _block_of(self) -> NDArray[Any] | None:
-        parts = [blocks_in(part) for part in self._parts]
+    def _blocks(self) -> int | NDArray[Any] | None:
         found, stop = [], 0
-        for blocks in parts:
+        for blocks in map(block_numbers, self._parts):
             if blocks is None:
                 return None
             names, numbers = np.unique(blocks, return_inverse=True)
@@ -172,13 +171,10 @@ class Zip(OfSeveral, SceneSequence):
     def _choice(self) -> str:
         return "" if self._keys[0] == 0 else ", ".join(self._keys)
 
-    def _block_size(self) -> int | None:
-        sizes = {part.block_size for part in self._parts if hasattr(part, "block_size")}
-        return sizes.pop() if len(sizes) == 1 else None
-
-    def _block_of(self) -> NDArray[Any] | None:
-        parts = [blocks for part in self._parts if (blocks := blocks_in(part)) is not None]
-        return parts[0] if len(parts) == 1 else None
+    def _blocks(self) -> int | NDArray[Any] | None:
+        found = [blocks for part in self._parts if (blocks := blocks_in(part)) is not None]
+        alike = len(found) == 1 or (all(isinstance(blocks, int) for blocks in found) and len(set(found)) == 1)
+        return found[0] if alike else None
 
     def __repr__(self) -> str:
         return f"Zip of {_names(self._parts)}, {counted(len(self), 'scene')}"
