@@ -42,7 +42,6 @@ _TOKEN_AT, _KEY_AT, _HEAD_AT, _TABLE_AT = 64, 128, 1 << 16, 1 << 17
 _TOKEN_BYTES = 16
 _ALIGNMENT = 64
 _SLACK = 1 << 18  # for the alignment of columns, of which the head describes 4,000 at the most
-_NUMBERS = {"b": bool, "i": int, "f": float, "c": complex}
 
 
 @dataclass(frozen=True)
@@ -294,13 +293,11 @@ def _aligned(nbytes: int) -> int:
 
 def _form_of(leaf: Any) -> tuple[str, str, tuple[int, ...]] | None:
     """Kind, dtype and shape of a field that is plain bytes; None for any other."""
-    if not isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+    if isinstance(leaf, str | bytes | list):
         return None
     array = np.asarray(leaf)
     kind = "array" if leaf is array else "scalar" if isinstance(leaf, np.generic) else "number"
-    if array.dtype.kind not in "biufcmM" or (kind == "number" and type(leaf) is not _NUMBERS.get(array.dtype.kind)):
-        return None
-    return kind, array.dtype.str, array.shape
+    return (kind, array.dtype.str, array.shape) if array.dtype.kind in "biufcmM" else None
 
 
 def _head_of(leaves: list[Any], structure: str) -> str:
