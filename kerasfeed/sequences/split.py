@@ -6,6 +6,7 @@ stay together, as near to these as dealing out the largest groups first comes.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -109,9 +110,31 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, gro
     return _split("kf.split", as_sequence(sequence), _shares(fractions), seed, stratify, groups)
 
 
+class Folds(Sequence[tuple[Subset, Subset]]):
+    """Pairs of training and validation scenes, each made when it is asked for, for all of them take n x n indices.
+
+    Args:
+        sequence: What is divided.
+        length: Its scenes.
+        parts: The validation parts.
+    """
+
+    def __init__(self, sequence: Any, length: int, parts: tuple[Subset, ...]) -> None:
+        self._sequence, self._length, self._parts = sequence, length, parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return Folds(self._sequence, self._length, self._parts[number])
+        part = self._parts[number]
+        return Subset(self._sequence, np.delete(np.arange(self._length), part.indices)), part
+
+
 def folds(
     sequence: Any, count: int, *, seed: int, groups: Any = None, stratify: Any = None
-) -> list[tuple[Subset, Subset]]:
+) -> Sequence[tuple[Subset, Subset]]:
     """Pairs of training and validation scenes for cross-validation: every scene is in one validation part.
 
     Args:
@@ -122,8 +145,9 @@ def folds(
         stratify: See `kerasfeed.split`.
 
     Returns:
-        `count` pairs (training, validation) of `Subset`, with indices in ascending order. The validation parts are
-        those of `split(sequence, [1 / count] * count, seed, stratify, groups=groups)`.
+        `count` pairs (training, validation) of `Subset`, with indices in ascending order, as a sequence that makes a
+        pair when it is asked for. The validation parts are those of `split(sequence, [1 / count] * count, seed,
+        stratify, groups=groups)`.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -140,8 +164,7 @@ def folds(
     length, count = check_part("kf.folds", sequence), check_integer("count", count, 2)
     if count > length:
         raise ValueError(f"{name_of(sequence)} has {counted(length, 'scene')}, too few for {count} folds")
-    parts = _split("kf.folds", sequence, [1 / count] * count, seed, stratify, groups)
-    return [(Subset(sequence, np.delete(np.arange(length), part.indices)), part) for part in parts]
+    return Folds(sequence, length, _split("kf.folds", sequence, [1 / count] * count, seed, stratify, groups))
 
 
 def _split(
@@ -202,7 +225,7 @@ def _divided(
     Every class gives each part its share rounded down. What is left over goes to the parts that still lack most, at
     most one scene of a class each; this always comes out even (Gale and Ryser, 1957).
     """
-    classes = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    classes = _members(labels, int(labels.max()) + 1)
     rows = [[math.floor(len(members) * share + _TOLERANCE * len(members)) for share in shares] for members in classes]
     lacking = [size - sum(column) for size, column in zip(sizes, zip(*rows, strict=True), strict=True)]
     parts: list[list[NDArray[np.int64]]] = [[] for _ in shares]
@@ -231,24 +254,32 @@ def _grouped(
             f"groups names {counted(count, 'group')}, too few for {len(shares)} parts, as no group is in two of them. "
             "Use fewer parts or smaller groups"
         )
-    table = np.bincount(groups)[:, None]  # scenes of each group: of all classes, then of each class
-    if labels is not None:
-        classes = int(labels.max()) + 1
-        of_class = np.bincount(groups * classes + labels, minlength=count * classes).reshape(count, classes)
-        table = np.hstack([table, of_class])
-    totals = table.sum(0)
-    lacking = np.tile(shares, (len(totals), 1))
+    # Scenes of each group: of all classes, which is class 0 here, and then of each class that is in it.
+    width = 1 if labels is None else int(labels.max()) + 2
+    pairs = groups * width
+    pairs = pairs if labels is None else np.concatenate([pairs, pairs + 1 + labels])
+    pairs, scenes = np.unique(pairs, return_counts=True)
+    owners, classes = np.divmod(pairs, width)
+    starts = np.searchsorted(owners, np.arange(count + 1))
+    totals = np.bincount(classes, scenes)
+    lacking = np.tile(shares, (width, 1))
     part_of = np.full(count, -1)
     empty = np.ones(len(shares), bool)
     mixed = rng.permutation(count)
-    for done, group in enumerate(mixed[np.argsort(-table[mixed, 0], kind="stable")]):
-        gain = table[group] @ lacking
+    for done, group in enumerate(mixed[np.argsort(-scenes[starts[mixed]], kind="stable")]):
+        own = slice(*starts[group : group + 2])
+        gain = (scenes[own, None] * lacking[classes[own]]).sum(0)
         if count - done == empty.sum():
             gain[~empty] = -np.inf
         part = part_of[group] = gain.argmax()
-        lacking[:, part] -= table[group] / totals
+        lacking[classes[own], part] -= scenes[own] / totals[classes[own]]
         empty[part] = False
-    return [np.flatnonzero(part_of[groups] == part) for part in range(len(shares))]
+    return _members(part_of[groups], len(shares))
+
+
+def _members(numbers: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
+    """The scenes of each number in [0, count), in ascending order."""
+    return np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers, minlength=count))[:-1])
 
 
 def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> NDArray[np.int64]:
