@@ -13,6 +13,7 @@ the scenes come in computed permutations (`kerasfeed.orders.permutation`), a new
 
 import heapq
 import operator
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -103,8 +104,8 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         self._num_scenes = self._enough() if num_scenes is None else check_integer("num_scenes", num_scenes, 1)
         if self._num_scenes > _MOST:
             raise ValueError(
-                f"the mixture would have {self._num_scenes} scenes, more than {_MOST}: give a smaller num_scenes, or "
-                "weights that differ less"
+                f"the mixture would have more than {_MOST} scenes: give a smaller num_scenes, or weights that differ "
+                "less"
             )
 
     @property
@@ -140,13 +141,10 @@ class Mixture(Routed, OfSeveral, SceneSequence):
 
     def _enough(self) -> int:
         """The least number of scenes with which every source has been gone through."""
-        low, high = 0, sum(self._lengths)
-        while not self._complete(high):
-            low, high = high + 1, 2 * high
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._complete(middle) else (middle + 1, high)
-        return low
+        high = sum(self._lengths)
+        while high <= _MOST and not self._complete(high):
+            high = min(2 * high, _MOST + 1)
+        return bisect_left(range(high), True, key=self._complete)
 
     def _complete(self, num_scenes: int) -> bool:
         return all(found >= length for found, length in zip(self.counts(num_scenes), self._lengths, strict=True))

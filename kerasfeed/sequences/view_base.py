@@ -8,7 +8,7 @@ import copy
 import functools
 import inspect
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -56,8 +56,13 @@ def _take_rows(array: NDArray[Any], indices: NDArray[np.int64], out: Any = None)
 
 
 def kept_copier(sequence: Any) -> Callable[..., bool] | None:
-    """`_copy_kept` of a view, but not of a class of the user's, which may make other scenes of what is inside."""
-    return sequence._copy_kept if isinstance(sequence, View) and _is_ours(type(sequence)) else None
+    """What copies scenes that a cache in memory holds to rows of a batch; None where there is no cache.
+
+    It is the `_copy_kept` of a `Cached` or of a `Subset` of one, but not of a class of the user's, which may make other
+    scenes of what is inside. It is given which scenes, int64[B]; how they are nested, as text; and rows for each field,
+    dtype[B, ...]. It returns whether all were copied; if not, the rows may hold anything.
+    """
+    return getattr(sequence, "_copy_kept", None) if _is_ours(type(sequence)) else None
 
 
 def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
@@ -157,19 +162,6 @@ class View(ABC):
     def _choice(self) -> str:
         """What tells two views of the same class over the same sequences apart, shortly."""
         return ""
-
-    def _copy_kept(self, places: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
-        """Copy scenes that a cache inside holds to rows of a batch.
-
-        Args:
-            places: int64[B], which scenes.
-            structure: How they are nested, as text.
-            out: dtype[B, ...] of each field.
-
-        Returns:
-            Whether all were copied; if not, `out` may hold anything.
-        """
-        return False
 
     def _inside(self, name: str) -> dict[int, Any]:
         """Whatever may have the hook `name`, each once, innermost first: by id, so that what is shared comes once."""

@@ -4,7 +4,6 @@ Invariant: as in `kerasfeed.sequences.view_base`, which see. Nothing is read whe
 """
 
 import functools
-import inspect
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
@@ -19,7 +18,15 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
 from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, is_safe_function, is_thread_safe
 from kerasfeed.util.counted import counted
-from kerasfeed.util.optional_methods import ahead_reader, block_numbers, blocks_in, name_of, note_once, views_own
+from kerasfeed.util.optional_methods import (
+    ahead_reader,
+    block_numbers,
+    blocks_in,
+    has_parameter,
+    name_of,
+    note_once,
+    views_own,
+)
 
 
 class Concat(Routed, OfSeveral, SceneSequence):
@@ -211,7 +218,7 @@ class Map(SceneByScene, SceneSequence):
             raise TypeError(f"kf.Map needs a function of one scene, received {function!r:.60}: write Map(sequence, f)")
         self._hold(sequence)
         self.function = function
-        self._draws = _has_rng(function)
+        self._draws = has_parameter(function, "rng")
 
     @property
     def thread_safe(self) -> bool:
@@ -271,13 +278,6 @@ def _names(parts: tuple[Any, ...]) -> str:
     if len(names) > 4:
         return f"{len(names)} sequences ({', '.join(names[:3])}, ...)"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _has_rng(function: Callable[..., Any]) -> bool:
-    try:
-        return "rng" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # compiled, and silent about its parameters
-        return False
 
 
 def _function_name(function: Callable[..., Any]) -> str:

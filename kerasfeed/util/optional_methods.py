@@ -60,8 +60,13 @@ def takes_out(method: Callable[..., Any]) -> bool:
     """Whether `method` has a parameter named `out`, and uses it."""
     if _is_views_own(method) and getattr(method, "__name__", "") == "get_batch":
         return bool(method.__self__._offers("out"))  # type: ignore[attr-defined]
+    return has_parameter(method, "out")
+
+
+def has_parameter(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter of that name."""
     try:
-        return "out" in inspect.signature(method).parameters
+        return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # compiled, and silent about its parameters
         return False
 
