@@ -21,8 +21,9 @@ from kerasfeed.sequences.indexing import means_many, picked, picks_of
 from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfOne, kept_copier
 from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.fingerprint import digest
-from kerasfeed.util.optional_methods import ahead_reader, blocks_in, name_of
+from kerasfeed.util.optional_methods import ahead_reader, blocks_in
 from kerasfeed.util.optional_methods import optional_method as optional_method
 from kerasfeed.util.user_modules import note_import
 
@@ -201,9 +202,9 @@ class SceneSequence(ABC):
         if any("__repr__" in vars(kind) for kind in behind):  # a class of the user's, named after this one
             return super().__repr__()
         try:
-            return f"{name_of(self)}, {counted(len(self), 'scene')}"
+            return f"{class_name(self)}, {counted(len(self), 'scene')}"
         except Exception as error:  # noqa: BLE001 - a file that is not there yet, or is gone
-            return f"{name_of(self)}, of unknown length ({type(error).__name__} in __len__)"
+            return f"{class_name(self)}, of unknown length ({type(error).__name__} in __len__)"
 
     def _repr_html_(self) -> str:
         from kerasfeed.spec.array_pictures import sequence_report  # a worker has no notebook to draw in
@@ -252,7 +253,7 @@ class Subset(Routed, OfOne, SceneSequence):
 
     def __init__(self, sequence: Any, indices: Any) -> None:
         self._hold(sequence)
-        self.indices = picks_of(indices, self._lengths[0], name_of(sequence))
+        self.indices = picks_of(indices, self._lengths[0], class_name(sequence))
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -282,4 +283,4 @@ class Subset(Routed, OfOne, SceneSequence):
         return f"{picks.start}:{picks.stop}" + (f":{picks.step}" if picks.step != 1 else "")
 
     def __repr__(self) -> str:
-        return f"Subset of {name_of(self.sequence)}, {len(self):,} of {self._lengths[0]:,} scenes"
+        return f"Subset of {class_name(self.sequence)}, {len(self):,} of {self._lengths[0]:,} scenes"

@@ -29,10 +29,9 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
 from kerasfeed.spec.nesting import structure_text
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.lru import PerProcess
-from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer, local_path
 
@@ -193,7 +192,7 @@ class Cached(SceneByScene, SceneSequence):
 
     def _read(self, place: int) -> tuple[list[Any], Any]:
         key, files, seen = self._key, self._files, self._seen
-        name = name_of(self.sequence)
+        name = class_name(self.sequence)
         remedy = (
             f"Put what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) "
             "is given the generator"
@@ -270,7 +269,7 @@ class Cached(SceneByScene, SceneSequence):
                 if self._memory is not None and not self._memory.begin(key.digest, after=self._key.digest):
                     self._memory = None
                 if self.path is not None:
-                    self._files = SceneFiles(self.path / f"{name_of(self.sequence)}-{key.digest}")
+                    self._files = SceneFiles(self.path / f"{class_name(self.sequence)}-{key.digest}")
             self._key, self._seen = key, seen
 
     def clear(self) -> None:
@@ -294,7 +293,7 @@ class Cached(SceneByScene, SceneSequence):
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"
-        return f"Cached of {name_of(self.sequence)} {where}, {counted(len(self), 'scene')}"
+        return f"Cached of {class_name(self.sequence)} {where}, {counted(len(self), 'scene')}"
 
 
 def gives_the_same_twice(sequence: Any, places: Iterable[int]) -> bool:

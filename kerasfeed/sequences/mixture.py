@@ -31,7 +31,7 @@ from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfSeveral, is_safe_function
 from kerasfeed.sequences.views import listed_parts
 from kerasfeed.util.counted import counted
-from kerasfeed.util.optional_methods import name_of
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -93,7 +93,7 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         self._hold(*listed_parts("Mixture", (sequences,)))
         for number, length in enumerate(self._lengths):
             if not length:
-                raise ValueError(f"kf.Mixture: sequences[{number}], a {name_of(self._parts[number])}, is empty")
+                raise ValueError(f"kf.Mixture: sequences[{number}], a {class_name(self._parts[number])}, is empty")
         self._function = Portable(weights) if callable(weights) else None
         if self._function is not None and num_scenes is None:
             raise TypeError("kf.Mixture needs num_scenes where weights is a function: as many scenes in every epoch")
@@ -185,7 +185,7 @@ class Mixture(Routed, OfSeveral, SceneSequence):
 
     def __repr__(self) -> str:
         shares = ", ".join(
-            f"{float(share):.3g} of {name_of(part)}" for share, part in zip(self.weights, self._parts, strict=True)
+            f"{float(share):.3g} of {class_name(part)}" for share, part in zip(self.weights, self._parts, strict=True)
         )
         first = "" if self._function is None else " in epoch 0"
         return f"Mixture of {shares}{first}, {counted(len(self), 'scene')}"

@@ -21,8 +21,8 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.validate import check_integer
 
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written out one by one
@@ -438,9 +438,9 @@ def _array(who: str, path: str, leaf: Any) -> Any:
         leaf = np.asarray(leaf)
     if not is_array or not isinstance(leaf.shape, tuple):
         raise TypeError(
-            f"{who} needs arrays with a shape and a dtype, received a {name_of(leaf)} for {path!r}: pass a dataset of "
-            "a file, file['image'], or several, {'image': file['image'], 'mask': file['mask']}; np.asarray(...) of a "
-            "list, and to_numpy() of a table"
+            f"{who} needs arrays with a shape and a dtype, received a {class_name(leaf)} for {path!r}: pass a dataset "
+            "of a file, file['image'], or several, {'image': file['image'], 'mask': file['mask']}; np.asarray(...) of "
+            "a list, and to_numpy() of a table"
         )
     return leaf
 

@@ -20,7 +20,8 @@ from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
-from kerasfeed.util.optional_methods import ahead_reader, name_of, scene_writer, takes_out, views_own
+from kerasfeed.util.error_text import class_name
+from kerasfeed.util.optional_methods import ahead_reader, scene_writer, takes_out, views_own
 
 _PYTHON_DTYPES = {np.dtype(kind) for kind in (bool, int, float, complex)}
 
@@ -69,7 +70,7 @@ class Routed(View):
         if len(pieces) == 1:  # then its rows are all rows
             return self._read_piece(pieces[0][0], inner, places, out)
         read = (
-            (rows, self._read_piece(part, inner[rows], places[rows], None), name_of(self._parts[part]))
+            (rows, self._read_piece(part, inner[rows], places[rows], None), class_name(self._parts[part]))
             for part, rows in pieces
         )
         return _gathered(read, len(places), out)

@@ -17,9 +17,9 @@ from kerasfeed.sequences.base import Subset
 from kerasfeed.sequences.view_base import SceneByScene, is_safe_function, is_thread_safe
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.optional_methods import check_part, name_of, note_once
+from kerasfeed.util.optional_methods import check_part, note_once
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -163,7 +163,7 @@ def folds(
     sequence = as_sequence(sequence)
     length, count = check_part("kf.folds", sequence), check_integer("count", count, 2)
     if count > length:
-        raise ValueError(f"{name_of(sequence)} has {counted(length, 'scene')}, too few for {count} folds")
+        raise ValueError(f"{class_name(sequence)} has {counted(length, 'scene')}, too few for {count} folds")
     return Folds(sequence, length, _split("kf.folds", sequence, [1 / count] * count, seed, stratify, groups))
 
 
@@ -175,7 +175,7 @@ def _split(
     sizes = _sizes(length, shares)
     if 0 in sizes:
         raise ValueError(
-            f"{name_of(sequence)} has {counted(length, 'scene')}, too few for fractions {shares}: part "
+            f"{class_name(sequence)} has {counted(length, 'scene')}, too few for fractions {shares}: part "
             f"{sizes.index(0)} would be empty. Use fewer or larger parts"
         )
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(SeedStream.SPLIT,))))
@@ -288,8 +288,8 @@ def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> N
     if labels.ndim != 1 or len(labels) != length:
         remedy = ". For one-hot labels use labels.argmax(axis=1), or a function of a scene"
         raise ValueError(
-            f"{name} needs one label a scene: {name_of(sequence)} has {counted(length, 'scene')}, received labels of "
-            f"shape {labels.shape}{remedy if labels.ndim == 2 else ''}"
+            f"{name} needs one label a scene: {class_name(sequence)} has {counted(length, 'scene')}, received labels "
+            f"of shape {labels.shape}{remedy if labels.ndim == 2 else ''}"
         )
     try:
         missing = np.flatnonzero(labels != labels)  # NaN, which differs from itself
@@ -327,6 +327,6 @@ def values_of(caller: str, what: str, sequence: Any, length: int, given: Any) ->
         try:
             values.append(fields[index])
         except Exception as error:
-            note_once(error, f"while reading the {what} of scene {index} of {name_of(sequence)} for {caller}")
+            note_once(error, f"while reading the {what} of scene {index} of {class_name(sequence)} for {caller}")
             raise
     return values

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.sequences.context import Worker
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.frames import as_sequence, is_in_memory
 from kerasfeed.util.optional_methods import (
@@ -24,7 +25,6 @@ from kerasfeed.util.optional_methods import (
     blocks_in,
     check_part,
     listed,
-    name_of,
     note_length,
     note_once,
     optional_method,
@@ -130,7 +130,7 @@ class View(ABC):
 
     def _hold(self, *parts: Any) -> None:
         self._parts = tuple(map(as_sequence, parts))
-        self._lengths = tuple(check_part(f"kf.{name_of(self)}", part) for part in self._parts)
+        self._lengths = tuple(check_part(f"kf.{class_name(self)}", part) for part in self._parts)
 
     def _offers(self, name: str) -> bool:
         """Whether the view has the optional method `name`; "out" stands for the parameter of `get_batch`."""
@@ -218,10 +218,10 @@ class View(ABC):
             raise
 
     def _note(self, error: Exception, part: int, inner: Any, outer: Any) -> None:
-        name, source = name_of(self), self._parts[part]
+        name, source = class_name(self), self._parts[part]
         verb = "is" if len(outer) == 1 else "are"
         which = f" (part {part})" if len(self._parts) > 1 else ""
-        note_once(error, f"{listed(outer)} of {name} {verb} {listed(inner)} of {name_of(source)}{which}")
+        note_once(error, f"{listed(outer)} of {name} {verb} {listed(inner)} of {class_name(source)}{which}")
         note_length(error, name, source, self._lengths[part])
 
     @property

@@ -18,12 +18,12 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
 from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, is_safe_function, is_thread_safe
 from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.optional_methods import (
     ahead_reader,
     block_numbers,
     blocks_in,
     has_parameter,
-    name_of,
     note_once,
     views_own,
 )
@@ -102,7 +102,7 @@ class Zip(OfSeveral, SceneSequence):
             raise TypeError("kf.Zip(a, b) makes tuples and kf.Zip(x=a, y=b) makes dicts: name all sequences or none")
         if len(sequences) == 1 and _is_list_of_sequences(sequences[0]):
             raise TypeError(
-                f"kf.Zip was given one {name_of(sequences[0])} of sequences, whose scenes would be these sequences: "
+                f"kf.Zip was given one {class_name(sequences[0])} of sequences, whose scenes would be these sequences: "
                 "write kf.Zip(*sequences)"
             )
         self._keys: tuple[Any, ...] = tuple(named) if named else tuple(range(len(sequences)))
@@ -111,7 +111,7 @@ class Zip(OfSeveral, SceneSequence):
             raise ValueError("kf.Zip needs at least one sequence")
         if len(set(self._lengths)) > 1:
             found = ", ".join(
-                f"{key}: {name_of(part)} has {length}"
+                f"{key}: {class_name(part)} has {length}"
                 for key, part, length in zip(self._keys, self._parts, self._lengths, strict=True)
             )
             raise ValueError(
@@ -238,7 +238,7 @@ class Map(SceneByScene, SceneSequence):
         try:
             return self.function(scene, rng=current_rng()) if self._draws else self.function(scene)
         except Exception as error:
-            note_once(error, f"in {_function_name(self.function)}, given scene {place} of {name_of(self.sequence)}")
+            note_once(error, f"in {_function_name(self.function)}, given scene {place} of {class_name(self.sequence)}")
             raise
 
     @views_own
@@ -252,7 +252,7 @@ class Map(SceneByScene, SceneSequence):
         return _function_name(self.function)
 
     def __repr__(self) -> str:
-        return f"Map of {_function_name(self.function)} over {name_of(self.sequence)}, {counted(len(self), 'scene')}"
+        return f"Map of {_function_name(self.function)} over {class_name(self.sequence)}, {counted(len(self), 'scene')}"
 
 
 def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -274,7 +274,7 @@ def _is_list_of_sequences(value: Any) -> bool:
 
 
 def _names(parts: tuple[Any, ...]) -> str:
-    names = [name_of(part) for part in parts]
+    names = [class_name(part) for part in parts]
     if len(names) > 4:
         return f"{len(names)} sequences ({', '.join(names[:3])}, ...)"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import add_note, notes_of
+from kerasfeed.util.error_text import add_note, class_name, notes_of
 from kerasfeed.util.validate import refuse_class
 
 ReadInto = Callable[[int, Any], Any]
@@ -117,11 +117,6 @@ def _is_views_own(method: Any) -> bool:
     return getattr(method, "_views_own", False) is True
 
 
-def name_of(sequence: Any) -> str:
-    """What a message calls a sequence: its class."""
-    return type(sequence).__name__
-
-
 def check_part(caller: str, sequence: Any) -> int:
     """The length of a sequence that `caller` was given, a feed or a view.
 
@@ -129,7 +124,7 @@ def check_part(caller: str, sequence: Any) -> int:
         TypeError: It cannot be indexed by integers from 0; or it has a way of its own into a model, or holds arrays by
             name. The message says what to pass instead.
     """
-    name = name_of(sequence)
+    name = class_name(sequence)
     refuse_class(caller, sequence)
     missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
     if isinstance(sequence, Iterator) and missing:  # Keras's of images can be indexed, too
@@ -204,6 +199,6 @@ def note_length(error: BaseException, view: str, sequence: Any, expected: int) -
         if (found := len(sequence)) != expected:
             note_once(
                 error,
-                f"{name_of(sequence)} had {counted(expected, 'scene')} when {view} was made of it, and has {found} "
+                f"{class_name(sequence)} had {counted(expected, 'scene')} when {view} was made of it, and has {found} "
                 "now: make the view again when the sequence has grown or shrunk",
             )

@@ -207,7 +207,11 @@ def test_an_error_of_the_function_tells_the_epoch():
         (([range(3)], [1], 0), ValueError, "num_scenes must be at least 1, received 0"),
         (([range(3)], [1], 1.5), TypeError, "num_scenes must be an integer, received 1.5"),
         (([range(3)], [1], 3, -1), ValueError, "seed must be at least 0, received -1"),
-        (([range(3), range(3)], [1, 10**30]), ValueError, "more than 4611686018427387904 scenes: give a smaller num_scenes"),
+        (
+            ([range(3), range(3)], [1, 10**30]),
+            ValueError,
+            "more than 4611686018427387904 scenes: give a smaller num_scenes",
+        ),
     ],
 )
 def test_a_mixture_that_cannot_be_is_refused_in_words(arguments, error, message):
