@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning, KerasfeedError
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.sequences.cache_files import SceneFiles, encoded, frozen_leaves
 from kerasfeed.sequences.cache_key import Key, UnkeyableError, key_of
-from kerasfeed.sequences.cache_memory import SceneMemory
+from kerasfeed.sequences.cache_store import SceneFiles, SceneMemory, encoded, frozen_leaves
 from kerasfeed.sequences.context import UnrandomContext
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of

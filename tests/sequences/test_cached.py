@@ -10,7 +10,7 @@ import scenes
 from scenes_views import Squares, jittered
 
 import kerasfeed as kf
-from kerasfeed.sequences.cache_files import SceneFiles, encoded, frozen_leaves
+from kerasfeed.sequences.cache_store import SceneFiles, encoded, frozen_leaves
 from kerasfeed.spec.nesting import structure_text
 
 

@@ -16,9 +16,8 @@ from scenes_views import Squares
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
-from kerasfeed.sequences import cache_memory
-from kerasfeed.sequences.cache_files import frozen_leaves
-from kerasfeed.sequences.cache_memory import SceneMemory
+from kerasfeed.sequences import cache_store
+from kerasfeed.sequences.cache_store import SceneMemory, frozen_leaves
 from kerasfeed.spec.nesting import structure_text
 
 
@@ -262,8 +261,8 @@ def test_a_scene_that_another_process_begins_anew_while_it_is_copied_is_dropped(
         memory.begin("key", after="key")
         return real(*arguments)
 
-    real = cache_memory._value
-    monkeypatch.setattr(cache_memory, "_value", begun_meanwhile)
+    real = cache_store._value
+    monkeypatch.setattr(cache_store, "_value", begun_meanwhile)
     assert memory.read(0, "key") is None
 
 
@@ -407,7 +406,7 @@ def test_a_system_without_room_costs_the_cache_and_not_the_scenes(monkeypatch):
     def refused(*_):
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(cache_memory, "_new_file", refused)
+    monkeypatch.setattr(cache_store, "_new_file", refused)
     cached = kf.Cached(scenes.Clouds(4))
     with pytest.warns(
         kf.FeedWarning, match=r"cannot write to memory .*Cannot allocate.*Lower max_memory, or give a path"
