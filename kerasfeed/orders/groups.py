@@ -183,11 +183,13 @@ def check_numbers(what: str, values: Any, *, whole: bool) -> NDArray[Any]:
     if array.dtype.kind not in ("iu" if whole else "iubf"):
         kind = "integers" if whole else "numbers"
         raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0)")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    made = array.astype(np.int64 if whole else np.float64)
+    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0) & (made >= 0)))  # those of uint64 may be too large
     if bad.size:
         more = f", and {bad.size - 1:,} more" if bad.size > 1 else ""
-        raise ValueError(f"{what} must be finite and at least 0, received {array[bad[0]]} at index {bad[0]}{more}")
-    return array.astype(np.int64 if whole else np.float64)
+        need = "at least 0 and below 2**63" if whole else "finite and at least 0"
+        raise ValueError(f"{what} must be {need}, received {array[bad[0]]} at index {bad[0]}{more}")
+    return made
 
 
 def _as_array(what: str, values: Any) -> NDArray[Any]:

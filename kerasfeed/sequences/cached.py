@@ -11,7 +11,6 @@ import re
 import threading
 import time
 import warnings
-import weakref
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,18 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning, KerasfeedError
-from kerasfeed.sequences.base import SceneSequence, scene_reader
-from kerasfeed.sequences.cache_files import SceneFiles, frozen_leaves
+from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.cache_key import Key, UnkeyableError, key_of
-from kerasfeed.sequences.cache_memory import SceneMemory
+from kerasfeed.sequences.cache_store import SceneFiles, SceneMemory, encoded, frozen_leaves
 from kerasfeed.sequences.context import UnrandomContext
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
 from kerasfeed.spec.nesting import structure_text
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.fingerprint import digest
-from kerasfeed.util.optional_methods import name_of
+from kerasfeed.util.lru import PerProcess
 from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer, local_path
 
@@ -118,8 +116,7 @@ class Cached(SceneByScene, SceneSequence):
                 self._scene_memory()  # before this process is forked
 
     def _begin_empty(self) -> None:
-        self._make_locks()
-        _all[id(self)] = self
+        self._lock, self._looking = PerProcess(threading.Lock), PerProcess(threading.Lock)
         self._key = Key("", {})
         self._seen: list[Any] = []
         self._look_again = 0.0
@@ -128,10 +125,6 @@ class Cached(SceneByScene, SceneSequence):
         self._files: SceneFiles | None = None
         self._nestings: dict[str, Any] = {}
         self._writes = True
-
-    def _make_locks(self) -> None:
-        self._lock = threading.Lock()
-        self._looking = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in ("_parts", "_lengths", "_given_key", "_max_memory", "path")}
@@ -191,14 +184,14 @@ class Cached(SceneByScene, SceneSequence):
         return memory is not None and memory.copy_rows(places, self._key.digest, structure, out)
 
     def _scene_memory(self) -> SceneMemory:
-        with self._lock:
+        with self._lock.here():
             if self._memory is None:
                 self._memory = SceneMemory(len(self), self._max_memory, self._key.digest)
             return self._memory
 
     def _read(self, place: int) -> tuple[list[Any], Any]:
         key, files, seen = self._key, self._files, self._seen
-        name = name_of(self.sequence)
+        name = class_name(self.sequence)
         remedy = (
             f"Put what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) "
             "is given the generator"
@@ -208,9 +201,9 @@ class Cached(SceneByScene, SceneSequence):
             f"every epoch. {remedy}"
         )
         with UnrandomContext(refusal), self._reading(0, [place], [place]):
-            leaves, treespec = frozen_leaves(scene_reader(self.sequence)(place))
+            leaves, treespec = frozen_leaves(self.sequence[place])
             checked = self._given_key is None and self._probes > 0
-            if checked and not _alike((leaves, treespec), frozen_leaves(scene_reader(self.sequence)(place))):
+            if checked and not _alike((leaves, treespec), frozen_leaves(self.sequence[place])):
                 raise KerasfeedError(
                     f"scene {place} of {name} differs when it is read again, and a cache would keep one of the two "
                     f"for every epoch. {remedy}; or pass key='...' to keep what comes first"
@@ -234,7 +227,7 @@ class Cached(SceneByScene, SceneSequence):
             return
         try:
             if files is not None:
-                files.write(place, leaves, treespec)
+                files.write(place, encoded(leaves, structure))
             elif not self._scene_memory().write(place, leaves, structure, key.digest):  # it is another key's by now
                 self._check_key(afresh=True)
                 if self._key.digest == key.digest:
@@ -262,20 +255,20 @@ class Cached(SceneByScene, SceneSequence):
         same = now < self._look_again and len(seen) == len(self._seen) and all(map(operator.is_, seen, self._seen))
         if same and not afresh and (len(key.files) > _FEW_FILES or key.holds()):
             return
-        with self._looking:
+        with self._looking.here():
             found = key_of(self.sequence, own=self.path)
             took = time.monotonic() - now
             self._look_again = now + took + max(_LOOK_SECONDS, _LOOK_SHARE * took)
             self._renew(found, seen)
 
     def _renew(self, key: Key, seen: list[Any]) -> None:
-        with self._lock:
+        with self._lock.here():
             if key.digest != self._key.digest:
                 self._nestings = {}
                 if self._memory is not None and not self._memory.begin(key.digest, after=self._key.digest):
                     self._memory = None
                 if self.path is not None:
-                    self._files = SceneFiles(self.path / f"{name_of(self.sequence)}-{key.digest}")
+                    self._files = SceneFiles(self.path / f"{class_name(self.sequence)}-{key.digest}")
             self._key, self._seen = key, seen
 
     def clear(self) -> None:
@@ -291,7 +284,7 @@ class Cached(SceneByScene, SceneSequence):
             0
         """
         self._check_key()
-        with self._lock:
+        with self._lock.here():
             if self._files is not None:
                 self._files.clear()
             if self._memory is not None:
@@ -299,20 +292,7 @@ class Cached(SceneByScene, SceneSequence):
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"
-        return f"Cached of {name_of(self.sequence)} {where}, {counted(len(self), 'scene')}"
-
-
-_all: weakref.WeakValueDictionary[int, Cached] = weakref.WeakValueDictionary()  # a subclass may have no hash
-
-
-def _after_fork() -> None:
-    """Free what threads of the parent held that are not there in the fork."""
-    for cached in _all.values():
-        cached._make_locks()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+        return f"Cached of {class_name(self.sequence)} {where}, {counted(len(self), 'scene')}"
 
 
 def gives_the_same_twice(sequence: Any, places: Iterable[int]) -> bool:
@@ -321,9 +301,8 @@ def gives_the_same_twice(sequence: Any, places: Iterable[int]) -> bool:
     Raises:
         Exception: What the sequence raises.
     """
-    read = scene_reader(sequence)
     with UnrandomContext("drawn"):
-        return all(_alike(frozen_leaves(read(place)), frozen_leaves(read(place))) for place in places)
+        return all(_alike(frozen_leaves(sequence[place]), frozen_leaves(sequence[place])) for place in places)
 
 
 def _alike(one: tuple[list[Any], Any], other: tuple[list[Any], Any]) -> bool:

@@ -8,7 +8,6 @@ A collate function has a generator of its own, a function of (seed, epoch, step,
 
 from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
 
-import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kerasfeed.errors import KerasfeedError
+from kerasfeed.util.lru import PerProcess
 from kerasfeed.util.seed_streams import SeedStream
 
 _READS_MANY = (
@@ -157,18 +157,13 @@ class UnrandomContext(SceneContext):
 
 class _CurrentContext(threading.local):
     context: SceneContext | None = None
-    unseeded: np.random.Generator | None = None
+
+    def __init__(self) -> None:
+        # All forks would draw the same numbers from one generator, as workers of PyTorch's DataLoader.
+        self.unseeded = PerProcess(lambda: np.random.default_rng())
 
 
 _current = _CurrentContext()
-
-
-def _forget_unseeded() -> None:
-    _current.unseeded = None
-
-
-if hasattr(os, "register_at_fork"):  # all forks would draw the same numbers, as workers of PyTorch's DataLoader
-    os.register_at_fork(after_in_child=_forget_unseeded)
 
 
 def scene_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
@@ -214,8 +209,4 @@ def current_rng() -> np.random.Generator:
         True
     """
     context = _current.context
-    if context is not None:
-        return context.current_rng
-    if _current.unseeded is None:
-        _current.unseeded = np.random.default_rng()
-    return _current.unseeded
+    return _current.unseeded.here() if context is None else context.current_rng

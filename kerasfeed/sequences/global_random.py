@@ -41,20 +41,19 @@ def seed_globals(source: np.random.SeedSequence) -> None:
         tensorflow.random.set_seed(int(numbers[2]))
 
 
-def states() -> Any:
-    """What they stand at, but for TensorFlow's, for `restore`."""
+def states() -> dict[int, Any]:
+    """What those that are there stand at, but for TensorFlow's, for `restore`."""
+    found = {PYTHON: random.getstate(), NUMPY: np.random.get_state(legacy=False)}
     generator = _torch_generator()
-    return (
-        random.getstate(), np.random.get_state(legacy=False), None if generator is None else generator.get_state()
-    )  # fmt: skip
+    return found if generator is None else {**found, TORCH: generator.get_state().numpy()}
 
 
-def restore(found: Any) -> None:
+def restore(found: dict[int, Any]) -> None:
     """Have them stand where they stood."""
-    random.setstate(found[0])
-    np.random.set_state(found[1])
-    if found[2] is not None and (generator := _torch_generator()) is not None:
-        generator.set_state(found[2])
+    random.setstate(found[PYTHON])
+    np.random.set_state(found[NUMPY])
+    if TORCH in found:
+        _torch_generator().set_state(sys.modules["torch"].from_numpy(found[TORCH]))
 
 
 class GlobalRandomWatch:
@@ -65,8 +64,7 @@ class GlobalRandomWatch:
         self._frameworks = frameworks()
         if in_worker() and tensorflow is not None and _tensorflow_state() is None:
             tensorflow.random.set_seed(int.from_bytes(os.urandom(4), "little"))
-        self._python, self._numpy = random.getstate(), _numpy_state()
-        self._torch, self._tensorflow = _torch_state(), _tensorflow_state()
+        self._before = _pickled_states()
 
     def missed(self) -> bool:
         """Whether a worker's scene has imported PyTorch or TensorFlow, whose generator was not seeded then."""
@@ -74,32 +72,21 @@ class GlobalRandomWatch:
 
     def used(self) -> int:
         """`PYTHON` and `NUMPY`, added, as far as they were used; by any thread."""
-        found = PYTHON * (random.getstate() != self._python) + NUMPY * (_numpy_state() != self._numpy)
-        if (torch := _torch_state()) is not None and torch != (self._torch or _fresh_torch_state()):
-            found += TORCH
-        if self._tensorflow is not None and _tensorflow_state() != self._tensorflow:
-            found += TENSORFLOW
-        return found
+        now, before = _pickled_states(), self._before
+        if TORCH in now and TORCH not in before:  # as long as nothing was drawn since it was made or seeded
+            fresh = sys.modules["torch"].Generator()
+            fresh.manual_seed(_torch_generator().initial_seed())
+            before = {**before, TORCH: pickle.dumps(fresh.get_state().numpy())}
+        return sum(kind for kind, state in now.items() if state != before.get(kind, state))
 
 
-def _numpy_state() -> bytes:
-    return pickle.dumps(np.random.get_state(legacy=False))
+def _pickled_states() -> dict[int, bytes]:
+    found = {**states(), TENSORFLOW: _tensorflow_state()}
+    return {kind: pickle.dumps(state) for kind, state in found.items() if state is not None}
 
 
 def _torch_generator() -> Any:
     return getattr(sys.modules.get("torch"), "default_generator", None)
-
-
-def _torch_state() -> bytes | None:
-    generator = _torch_generator()
-    return None if generator is None else generator.get_state().numpy().tobytes()
-
-
-def _fresh_torch_state() -> bytes:
-    """What PyTorch's generator stands at as long as nothing was drawn since it was made or seeded."""
-    fresh = sys.modules["torch"].Generator()
-    fresh.manual_seed(_torch_generator().initial_seed())
-    return fresh.get_state().numpy().tobytes()  # type: ignore[no-any-return]
 
 
 def frameworks() -> int:

@@ -13,6 +13,7 @@ the scenes come in computed permutations (`kerasfeed.orders.permutation`), a new
 
 import heapq
 import operator
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -30,7 +31,7 @@ from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfSeveral, is_safe_function
 from kerasfeed.sequences.views import listed_parts
 from kerasfeed.util.counted import counted
-from kerasfeed.util.optional_methods import name_of
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -92,7 +93,7 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         self._hold(*listed_parts("Mixture", (sequences,)))
         for number, length in enumerate(self._lengths):
             if not length:
-                raise ValueError(f"kf.Mixture: sequences[{number}], a {name_of(self._parts[number])}, is empty")
+                raise ValueError(f"kf.Mixture: sequences[{number}], a {class_name(self._parts[number])}, is empty")
         self._function = Portable(weights) if callable(weights) else None
         if self._function is not None and num_scenes is None:
             raise TypeError("kf.Mixture needs num_scenes where weights is a function: as many scenes in every epoch")
@@ -103,8 +104,8 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         self._num_scenes = self._enough() if num_scenes is None else check_integer("num_scenes", num_scenes, 1)
         if self._num_scenes > _MOST:
             raise ValueError(
-                f"the mixture would have {self._num_scenes} scenes, more than {_MOST}: give a smaller num_scenes, or "
-                "weights that differ less"
+                f"the mixture would have more than {_MOST} scenes: give a smaller num_scenes, or weights that differ "
+                "less"
             )
 
     @property
@@ -140,13 +141,10 @@ class Mixture(Routed, OfSeveral, SceneSequence):
 
     def _enough(self) -> int:
         """The least number of scenes with which every source has been gone through."""
-        low, high = 0, sum(self._lengths)
-        while not self._complete(high):
-            low, high = high + 1, 2 * high
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._complete(middle) else (middle + 1, high)
-        return low
+        high = sum(self._lengths)
+        while high <= _MOST and not self._complete(high):
+            high = min(2 * high, _MOST + 1)
+        return bisect_left(range(high), True, key=self._complete)
 
     def _complete(self, num_scenes: int) -> bool:
         return all(found >= length for found, length in zip(self.counts(num_scenes), self._lengths, strict=True))
@@ -187,7 +185,7 @@ class Mixture(Routed, OfSeveral, SceneSequence):
 
     def __repr__(self) -> str:
         shares = ", ".join(
-            f"{float(share):.3g} of {name_of(part)}" for share, part in zip(self.weights, self._parts, strict=True)
+            f"{float(share):.3g} of {class_name(part)}" for share, part in zip(self.weights, self._parts, strict=True)
         )
         first = "" if self._function is None else " in epoch 0"
         return f"Mixture of {shares}{first}, {counted(len(self), 'scene')}"

@@ -17,7 +17,8 @@ from kerasfeed.sequences.split import values_of
 from kerasfeed.sequences.view_base import OfOne
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.util.counted import counted
-from kerasfeed.util.optional_methods import ahead_reader, name_of, views_own
+from kerasfeed.util.error_text import class_name
+from kerasfeed.util.optional_methods import ahead_reader, views_own
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -89,12 +90,12 @@ class Packed(OfOne, SceneSequence):
         if overflow == "raise" and len(long):
             more = f", and {len(long) - 1:,} more are" if len(long) > 1 else ""
             raise ValueError(
-                f"scene {long[0]} of {name_of(self.sequence)} has length {found[long[0]]:,}, more than "
+                f"scene {long[0]} of {class_name(self.sequence)} has length {found[long[0]]:,}, more than "
                 f"length={self.length:,}{more}: give a larger length, or overflow='cut' (their beginning) or 'drop'"
             )
         kept = (found > 0) & (found <= self.length) if overflow == "drop" else found > 0
         if not kept.any():
-            raise ValueError(f"{name_of(self.sequence)} has no scene to pack: all are left out, or of length 0")
+            raise ValueError(f"{class_name(self.sequence)} has no scene to pack: all are left out, or of length 0")
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(SeedStream.PACKED,))))
         packed = np.minimum(found[kept], self.length)
         together = _first_fit(packed, self.length, rng)
@@ -171,7 +172,7 @@ class Packed(OfOne, SceneSequence):
 
     def __repr__(self) -> str:
         return (
-            f"Packed of {name_of(self.sequence)}, {counted(len(self), 'scene')} of length {self.length:,}, "
+            f"Packed of {class_name(self.sequence)}, {counted(len(self), 'scene')} of length {self.length:,}, "
             f"{self.fill:.1%} full"
         )
 

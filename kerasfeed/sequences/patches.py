@@ -1,11 +1,15 @@
 """`Patches` and `Windows`: boxes of arrays that are too large for a scene, as scenes.
 
-Invariant: which box a scene is follows from its index by arithmetic alone, and only what it holds is read.
+Invariant: which box a scene is follows from its index by arithmetic alone, and only what it holds is read. Boxes are
+numbered row by row, so their starts on the first axis never go back: where results are put together to one array, what
+stands before the start of the box at hand is complete.
 """
 
-import dataclasses
+import functools
 import math
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,13 +18,69 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.sequences.grid import BORDERS, Axis, assembled, blocks, corner
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.validate import check_integer
+
+_SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written out one by one
+_ORDERED = (
+    "predict with a feed of all of them in order, without shuffle, order, shard, drop_remainder and pad_remainder"
+)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """The boxes along one axis.
+
+    Attributes:
+        length: Items of the axis, at least 1.
+        size: Items of a box, at least 1.
+        stride: Items from the start of a box to that of the next, at least 1; less for the last one.
+        step: Items of the axis from one item of a box to the next, at least 1.
+        count: Boxes, at least 1.
+        last: Start of the last box.
+    """
+
+    length: int
+    size: int
+    stride: int
+    step: int
+    count: int
+    last: int
+
+    @classmethod
+    def of(cls, length: int, size: int, stride: int, border: str) -> "_Axis":
+        """The boxes on an axis of `length` items; a box reaches beyond it with the border "pad" alone."""
+        room = length - size
+        count = room // stride + 1 if border == "inside" else max(0, -(-room // stride)) + 1
+        if border == "pad":
+            count = min(count, -(-length // stride))  # a box that is further away holds nothing
+        last = room if border == "shift" else (count - 1) * stride
+        return cls(length, size, stride, 1, count, last)
+
+    @property
+    def extent(self) -> int:
+        """Items of the axis from the first of a box to its last."""
+        return (self.size - 1) * self.step + 1
+
+    @property
+    def reach(self) -> int:
+        """End of the last box or of the axis, whichever is further."""
+        return max(self.length, self.last + self.extent)
+
+    def starts(self) -> NDArray[np.int64]:
+        """int64[count], where each box begins."""
+        return np.minimum(np.arange(self.count, dtype=np.int64) * self.stride, self.last)
+
+    def totals(self, weights: NDArray[Any]) -> NDArray[Any]:
+        """The sum of the weights of all boxes at each item of the axis, [length]; `weights` are those of a box."""
+        totals, starts = np.zeros(self.reach, weights.dtype), self.starts()
+        for item, weight in enumerate(weights):
+            totals[starts + item * self.step] += weight
+        return totals[: self.length]
 
 
 class _Boxes(SceneSequence):
@@ -34,7 +94,7 @@ class _Boxes(SceneSequence):
     """
 
     def __init__(
-        self, axes: tuple[Axis, ...], fields: list[Any], shapes: list[tuple[int, ...]], treespec: optree.PyTreeSpec
+        self, axes: tuple[_Axis, ...], fields: list[Any], shapes: list[tuple[int, ...]], treespec: optree.PyTreeSpec
     ) -> None:
         self._axes, self._fields, self._shapes, self._treespec = axes, fields, shapes, treespec
         self._length = math.prod(axis.count for axis in axes)
@@ -79,7 +139,21 @@ class _Boxes(SceneSequence):
                    if (chunks := _chunks_of(field)) is not None]  # fmt: skip
         if not chunked:
             raise AttributeError(f"{self!r} has no block_of: its arrays are not stored in chunks")
-        return blocks(self._axes, max(chunked)[1][: len(self._axes)])
+        found = np.zeros(1, np.int64)
+        for axis, chunk in zip(self._axes, max(chunked)[1], strict=False):
+            # A cell is the fewest whole chunks that are at least as large as a box: chunks are then shared by many
+            # boxes of a block, and by its neighbours alone.
+            cells = axis.starts() // (-(-axis.extent // chunk) * chunk)
+            found = (found[:, None] * (cells[-1] + 1) + cells).ravel()
+        return found
+
+    def _corner(self, place: int) -> tuple[int, ...]:
+        """Start of the scene at `place` on each axis."""
+        starts = []
+        for axis in reversed(self._axes):
+            place, rank = divmod(place, axis.count)
+            starts.append(min(rank * axis.stride, axis.last))
+        return tuple(reversed(starts))
 
     def assemble(self, outputs: Any, *, weights: Literal["uniform", "gaussian"] = "uniform", out: Any = None) -> Any:
         """Put outputs of a model, one for each scene, together to one array; where they overlap, to their mean.
@@ -110,7 +184,30 @@ class _Boxes(SceneSequence):
             >>> patches.assemble(np.stack([patches[0], patches[1] + 1]))
             array([0. , 1. , 2.5, 3.5, 5. , 6. ])
         """
-        return assembled(self._axes, outputs, weights, out)
+        if weights not in ("uniform", "gaussian"):
+            raise ValueError(f"weights must be 'uniform' or 'gaussian', received {weights!r}")
+        sums: _Sums | None = None
+        done = 0
+        need = f"assemble needs one output for each of the {len(self):,} scenes, received"
+        for batch in _batches(outputs, need, len(self), tuple(axis.size for axis in self._axes)):
+            if sums is None:
+                sums = _Sums(self._axes, weights, batch[0], out)
+            if batch.shape[1:] != sums.box:
+                raise ValueError(f"outputs must be of one shape, received {batch.shape[1:]} after {sums.box}")
+            if done + len(batch) > len(self):
+                came = f"more: {_ORDERED}"
+                if isinstance(outputs, list | tuple) and len(outputs) == len(self):
+                    came = (
+                        f"as many arrays, each taken for a batch of {len(batch)}: np.stack(outputs) makes one of them"
+                    )
+                raise ValueError(f"{need} {came}")
+            for result in batch:
+                sums.add(self._corner(done), result)
+                done += 1
+        if sums is None or done < len(self):
+            raise ValueError(f"{need} {done:,}: {_ORDERED}")
+        sums.write(self._axes[0].length)
+        return sums.out
 
 
 class Patches(_Boxes):
@@ -168,7 +265,7 @@ class Patches(_Boxes):
             raise TypeError(
                 f"size must hold an integer for each axis that is divided, such as (64, 64), received {size!r:.60}"
             )
-        if border not in BORDERS:
+        if border not in ("inside", "shift", "pad"):
             raise ValueError(f"border must be 'inside', 'shift' or 'pad', received {border!r}")
         strides = size if stride is None else stride if isinstance(stride, tuple | list) else [stride] * len(size)
         if len(strides) != len(size):
@@ -181,7 +278,7 @@ class Patches(_Boxes):
             if length < items and (border != "pad" or not length):
                 remedy = "border='pad' fills what is missing" if length else "it holds nothing"
                 raise ValueError(f"a patch has {items} items on axis {number}, and the source {length}: {remedy}")
-            axes.append(Axis.of(length, items, apart, border=border))
+            axes.append(_Axis.of(length, items, apart, border))
         self.size = tuple(axis.size for axis in axes)
         self.grid = tuple(axis.count for axis in axes)
         super().__init__(tuple(axes), fields, [self.size + field.shape[len(size) :] for field in fields], treespec)
@@ -197,10 +294,10 @@ class Patches(_Boxes):
             >>> kf.Patches(np.zeros((4, 8)), (2, 4)).corner(3)
             (2, 4)
         """
-        return corner(self._axes, place_in(index, len(self), self))
+        return self._corner(place_in(index, len(self), self))
 
     def _read(self, place: int, out: list[NDArray[Any]]) -> None:
-        starts = corner(self._axes, place)
+        starts = self._corner(place)
         stops = [min(start + axis.size, axis.length) for start, axis in zip(starts, self._axes, strict=True)]
         where = tuple(map(slice, starts, stops))
         held = tuple(slice(stop - start) for start, stop in zip(starts, stops, strict=True))
@@ -273,8 +370,8 @@ class Windows(_Boxes):
             starts = min(starts, with_target)
             fields, shapes = [*fields, *targeted], [*shapes, *(field.shape[1:] for field in targeted)]
             treespec = optree.treespec_tuple([treespec, nesting])
-        axis = Axis.of(starts + (length - 1) * step, length, stride, step=step)
-        super().__init__((dataclasses.replace(axis, length=rows),), fields, shapes, treespec)
+        count = (starts - 1) // stride + 1
+        super().__init__((_Axis(rows, length, stride, step, count, (count - 1) * stride),), fields, shapes, treespec)
 
     def start(self, index: int) -> int:
         """The row of the source with which window `index` begins.
@@ -286,7 +383,7 @@ class Windows(_Boxes):
             >>> kf.Windows(np.zeros(100), 10, stride=5).start(3)
             15
         """
-        return corner(self._axes, place_in(index, len(self), self))[0]
+        return self._corner(place_in(index, len(self), self))[0]
 
     def _read(self, place: int, out: list[NDArray[Any]]) -> None:
         (axis,) = self._axes
@@ -341,9 +438,9 @@ def _array(who: str, path: str, leaf: Any) -> Any:
         leaf = np.asarray(leaf)
     if not is_array or not isinstance(leaf.shape, tuple):
         raise TypeError(
-            f"{who} needs arrays with a shape and a dtype, received a {name_of(leaf)} for {path!r}: pass a dataset of "
-            "a file, file['image'], or several, {'image': file['image'], 'mask': file['mask']}; np.asarray(...) of a "
-            "list, and to_numpy() of a table"
+            f"{who} needs arrays with a shape and a dtype, received a {class_name(leaf)} for {path!r}: pass a dataset "
+            "of a file, file['image'], or several, {'image': file['image'], 'mask': file['mask']}; np.asarray(...) of "
+            "a list, and to_numpy() of a table"
         )
     return leaf
 
@@ -377,3 +474,114 @@ def _fill(fill: Any, field: Any, path: str) -> Any:
     if not fits:
         raise ValueError(f"fill must be a value of dtype {field.dtype}, as {path!r} has, received {fill!r:.60}")
     return value
+
+
+def _batches(outputs: Any, need: str, boxes: int, sizes: tuple[int, ...]) -> Iterator[NDArray[Any]]:
+    wanted = f"[B, {', '.join(map(str, sizes))}, ...]"
+    batches: Iterable[Any] = outputs
+    if hasattr(outputs, "shape"):
+        if tuple(outputs.shape[:1]) != (boxes,):
+            raise ValueError(f"{need} shape {tuple(outputs.shape)}: {_ORDERED}")
+        batches = [outputs] if isinstance(outputs, np.ndarray) else (outputs[box : box + 1] for box in range(boxes))
+    elif isinstance(outputs, dict) or not hasattr(type(outputs), "__iter__"):
+        raise TypeError(f"outputs must be an array {wanted} or batches of one, received a {type(outputs).__name__}")
+    for number, batch in enumerate(batches):
+        if isinstance(batch, list | tuple | dict):
+            raise TypeError(
+                f"batch {number} of the outputs must be one array {wanted}, received a {type(batch).__name__}: "
+                "assemble each output of a model on its own, and give what the model makes of a batch, not the batch"
+            )
+        array = np.asarray(batch)
+        if array.ndim <= len(sizes) or array.shape[1 : 1 + len(sizes)] != sizes:
+            raise ValueError(f"outputs must be of shape {wanted}, received {array.shape} in batch {number}")
+        if len(array):
+            yield array
+
+
+class _Sums:
+    """Weighted sums of the rows of the first axis that are open, from `_start` on; complete ones go to `out`.
+
+    Args:
+        axes: The boxes.
+        weights: How outputs count where they overlap.
+        first: The result for the first box, whose shape and dtype all have.
+        out: Where the array goes, [*lengths, ...]; None makes one.
+    """
+
+    def __init__(self, axes: tuple[_Axis, ...], weights: str, first: NDArray[Any], out: Any) -> None:
+        dtype = _dtype_of_sums(first.dtype)
+        trailing = first.shape[len(axes) :]
+        self.box = first.shape
+        mean = dtype if first.dtype.kind in "biu" else first.dtype
+        shape = (*(axis.length for axis in axes), *trailing)
+        self.out = np.empty(shape, mean) if out is None else _checked_out(out, shape, mean)
+        self._axes = axes
+        lines = [_line(axis.size, weights) for axis in axes]
+        after = (1,) * len(trailing)
+        self._weights = (
+            functools.reduce(np.multiply.outer, lines).astype(dtype).reshape(*first.shape[: len(axes)], *after)
+        )
+        self._totals = [
+            axis.totals(line).astype(dtype).reshape(-1, *(1,) * (len(axes) - number - 1), *after)
+            for number, (axis, line) in enumerate(zip(axes, lines, strict=True))
+        ]
+        row = (*(axis.reach for axis in axes[1:]), *trailing)
+        spare = _SLACK // max(1, math.prod(row) * dtype.itemsize)
+        self._rows = np.zeros((min(axes[0].extent + spare, axes[0].reach), *row), dtype)
+        self._start = 0
+
+    def add(self, starts: tuple[int, ...], result: NDArray[Any]) -> None:
+        """Add the result for the box at `starts`, which are not before those of the boxes added before."""
+        if starts[0] + self._axes[0].extent > self._start + len(self._rows):
+            self.write(starts[0])
+        first, *others = starts
+        where = zip(self._axes, (first - self._start, *others), strict=True)
+        self._rows[tuple(slice(start, start + axis.extent, axis.step) for axis, start in where)] += (
+            self._weights * result
+        )
+
+    def write(self, stop: int) -> None:
+        """Write the means of all rows before `stop`, to which nothing will be added."""
+        while self._start < stop:
+            count = min(len(self._rows), stop - self._start)
+            end = self._start + count
+            means = self._rows[(slice(count), *(slice(axis.length) for axis in self._axes[1:]))]
+            with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, where there is no box
+                means = means / self._totals[0][self._start : end]
+                for totals in self._totals[1:]:
+                    means /= totals
+            self.out[self._start : end] = means
+            self._rows[:-count] = self._rows[count:]
+            self._rows[-count:] = 0
+            self._start = end
+
+
+def _line(size: int, weights: str) -> NDArray[Any]:
+    """Weights along one axis of a box, float64[size]; the Gaussian has a standard deviation of 1/8 of the box."""
+    if weights == "uniform":
+        return np.ones(size)
+    line: NDArray[Any] = np.exp(-0.5 * ((np.arange(size) - (size - 1) / 2) / (size / 8)) ** 2)
+    return line
+
+
+def _dtype_of_sums(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in which outputs are summed: at least float32."""
+    found = np.result_type(dtype, np.float32) if dtype.kind not in "OSUmM" and dtype.names is None else dtype
+    if found.kind not in "fc":
+        raise TypeError(f"outputs must be numbers, of which there is a mean, received dtype {dtype}")
+    return found
+
+
+def _checked_out(out: Any, shape: tuple[int, ...], mean: np.dtype[Any]) -> Any:
+    if not hasattr(type(out), "__setitem__") or not hasattr(out, "shape") or not hasattr(out, "dtype"):
+        raise TypeError(
+            f"out must be an array that can be written, such as a dataset of h5py.File(path, 'a'), received a "
+            f"{type(out).__name__}"
+        )
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out must have the shape {shape}, received {tuple(out.shape)}")
+    if not np.can_cast(mean, out.dtype, "same_kind"):
+        raise TypeError(f"out must be able to hold means of dtype {mean}, received dtype {out.dtype}")
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ValueError("out is read-only: give an array that may be written")
+    return out

@@ -6,6 +6,7 @@ stay together, as near to these as dealing out the largest groups first comes.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,19 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.groups import Portable
 from kerasfeed.sequences.base import Subset
-from kerasfeed.sequences.view_base import HookForwarder, is_safe_function, is_thread_safe
+from kerasfeed.sequences.view_base import SceneByScene, is_safe_function, is_thread_safe
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.optional_methods import check_part, name_of, note_once
+from kerasfeed.util.optional_methods import check_part, note_once
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 _TOLERANCE = 1e-9
 
 
-class FieldOf(HookForwarder):
+class FieldOf(SceneByScene):
     """The sequence of one field of another sequence's scenes.
 
     Args:
@@ -35,12 +36,11 @@ class FieldOf(HookForwarder):
     """
 
     def __init__(self, sequence: Any, length: int, place: str | Portable) -> None:
-        self.sequence = sequence
-        self.length = length
+        self._parts, self._lengths = (sequence,), (length,)
         self.place = place
 
-    def __len__(self) -> int:
-        return self.length
+    def _offers(self, name: str) -> bool:
+        return name.startswith("on_worker_") and super()._offers(name)  # an epoch of scenes is none of the user's
 
     @property
     def thread_safe(self) -> bool:
@@ -110,9 +110,31 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, gro
     return _split("kf.split", as_sequence(sequence), _shares(fractions), seed, stratify, groups)
 
 
+class Folds(Sequence[tuple[Subset, Subset]]):
+    """Pairs of training and validation scenes, each made when it is asked for, for all of them take n x n indices.
+
+    Args:
+        sequence: What is divided.
+        length: Its scenes.
+        parts: The validation parts.
+    """
+
+    def __init__(self, sequence: Any, length: int, parts: tuple[Subset, ...]) -> None:
+        self._sequence, self._length, self._parts = sequence, length, parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return Folds(self._sequence, self._length, self._parts[number])
+        part = self._parts[number]
+        return Subset(self._sequence, np.delete(np.arange(self._length), part.indices)), part
+
+
 def folds(
     sequence: Any, count: int, *, seed: int, groups: Any = None, stratify: Any = None
-) -> list[tuple[Subset, Subset]]:
+) -> Sequence[tuple[Subset, Subset]]:
     """Pairs of training and validation scenes for cross-validation: every scene is in one validation part.
 
     Args:
@@ -123,8 +145,9 @@ def folds(
         stratify: See `kerasfeed.split`.
 
     Returns:
-        `count` pairs (training, validation) of `Subset`, with indices in ascending order. The validation parts are
-        those of `split(sequence, [1 / count] * count, seed, stratify, groups=groups)`.
+        `count` pairs (training, validation) of `Subset`, with indices in ascending order, as a sequence that makes a
+        pair when it is asked for. The validation parts are those of `split(sequence, [1 / count] * count, seed,
+        stratify, groups=groups)`.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -140,9 +163,8 @@ def folds(
     sequence = as_sequence(sequence)
     length, count = check_part("kf.folds", sequence), check_integer("count", count, 2)
     if count > length:
-        raise ValueError(f"{name_of(sequence)} has {counted(length, 'scene')}, too few for {count} folds")
-    parts = _split("kf.folds", sequence, [1 / count] * count, seed, stratify, groups)
-    return [(Subset(sequence, np.delete(np.arange(length), part.indices)), part) for part in parts]
+        raise ValueError(f"{class_name(sequence)} has {counted(length, 'scene')}, too few for {count} folds")
+    return Folds(sequence, length, _split("kf.folds", sequence, [1 / count] * count, seed, stratify, groups))
 
 
 def _split(
@@ -153,7 +175,7 @@ def _split(
     sizes = _sizes(length, shares)
     if 0 in sizes:
         raise ValueError(
-            f"{name_of(sequence)} has {counted(length, 'scene')}, too few for fractions {shares}: part "
+            f"{class_name(sequence)} has {counted(length, 'scene')}, too few for fractions {shares}: part "
             f"{sizes.index(0)} would be empty. Use fewer or larger parts"
         )
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(SeedStream.SPLIT,))))
@@ -203,7 +225,7 @@ def _divided(
     Every class gives each part its share rounded down. What is left over goes to the parts that still lack most, at
     most one scene of a class each; this always comes out even (Gale and Ryser, 1957).
     """
-    classes = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    classes = _members(labels, int(labels.max()) + 1)
     rows = [[math.floor(len(members) * share + _TOLERANCE * len(members)) for share in shares] for members in classes]
     lacking = [size - sum(column) for size, column in zip(sizes, zip(*rows, strict=True), strict=True)]
     parts: list[list[NDArray[np.int64]]] = [[] for _ in shares]
@@ -232,24 +254,32 @@ def _grouped(
             f"groups names {counted(count, 'group')}, too few for {len(shares)} parts, as no group is in two of them. "
             "Use fewer parts or smaller groups"
         )
-    table = np.bincount(groups)[:, None]  # scenes of each group: of all classes, then of each class
-    if labels is not None:
-        classes = int(labels.max()) + 1
-        of_class = np.bincount(groups * classes + labels, minlength=count * classes).reshape(count, classes)
-        table = np.hstack([table, of_class])
-    totals = table.sum(0)
-    lacking = np.tile(shares, (len(totals), 1))
+    # Scenes of each group: of all classes, which is class 0 here, and then of each class that is in it.
+    width = 1 if labels is None else int(labels.max()) + 2
+    pairs = groups * width
+    pairs = pairs if labels is None else np.concatenate([pairs, pairs + 1 + labels])
+    pairs, scenes = np.unique(pairs, return_counts=True)
+    owners, classes = np.divmod(pairs, width)
+    starts = np.searchsorted(owners, np.arange(count + 1))
+    totals = np.bincount(classes, scenes)
+    lacking = np.tile(shares, (width, 1))
     part_of = np.full(count, -1)
     empty = np.ones(len(shares), bool)
     mixed = rng.permutation(count)
-    for done, group in enumerate(mixed[np.argsort(-table[mixed, 0], kind="stable")]):
-        gain = table[group] @ lacking
+    for done, group in enumerate(mixed[np.argsort(-scenes[starts[mixed]], kind="stable")]):
+        own = slice(*starts[group : group + 2])
+        gain = (scenes[own, None] * lacking[classes[own]]).sum(0)
         if count - done == empty.sum():
             gain[~empty] = -np.inf
         part = part_of[group] = gain.argmax()
-        lacking[:, part] -= table[group] / totals
+        lacking[classes[own], part] -= scenes[own] / totals[classes[own]]
         empty[part] = False
-    return [np.flatnonzero(part_of[groups] == part) for part in range(len(shares))]
+    return _members(part_of[groups], len(shares))
+
+
+def _members(numbers: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
+    """The scenes of each number in [0, count), in ascending order."""
+    return np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers, minlength=count))[:-1])
 
 
 def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> NDArray[np.int64]:
@@ -258,8 +288,8 @@ def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> N
     if labels.ndim != 1 or len(labels) != length:
         remedy = ". For one-hot labels use labels.argmax(axis=1), or a function of a scene"
         raise ValueError(
-            f"{name} needs one label a scene: {name_of(sequence)} has {counted(length, 'scene')}, received labels of "
-            f"shape {labels.shape}{remedy if labels.ndim == 2 else ''}"
+            f"{name} needs one label a scene: {class_name(sequence)} has {counted(length, 'scene')}, received labels "
+            f"of shape {labels.shape}{remedy if labels.ndim == 2 else ''}"
         )
     try:
         missing = np.flatnonzero(labels != labels)  # NaN, which differs from itself
@@ -297,6 +327,6 @@ def values_of(caller: str, what: str, sequence: Any, length: int, given: Any) ->
         try:
             values.append(fields[index])
         except Exception as error:
-            note_once(error, f"while reading the {what} of scene {index} of {name_of(sequence)} for {caller}")
+            note_once(error, f"while reading the {what} of scene {index} of {class_name(sequence)} for {caller}")
             raise
     return values

@@ -8,7 +8,7 @@ import copy
 import functools
 import inspect
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.sequences.context import Worker
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.frames import as_sequence, is_in_memory
 from kerasfeed.util.optional_methods import (
@@ -24,7 +25,6 @@ from kerasfeed.util.optional_methods import (
     blocks_in,
     check_part,
     listed,
-    name_of,
     note_length,
     note_once,
     optional_method,
@@ -56,8 +56,13 @@ def _take_rows(array: NDArray[Any], indices: NDArray[np.int64], out: Any = None)
 
 
 def kept_copier(sequence: Any) -> Callable[..., bool] | None:
-    """`_copy_kept` of a view, but not of a class of the user's, which may make other scenes of what is inside."""
-    return sequence._copy_kept if isinstance(sequence, View) and _is_ours(type(sequence)) else None
+    """What copies scenes that a cache in memory holds to rows of a batch; None where there is no cache.
+
+    It is the `_copy_kept` of a `Cached` or of a `Subset` of one, but not of a class of the user's, which may make other
+    scenes of what is inside. It is given which scenes, int64[B]; how they are nested, as text; and rows for each field,
+    dtype[B, ...]. It returns whether all were copied; if not, the rows may hold anything.
+    """
+    return getattr(sequence, "_copy_kept", None) if _is_ours(type(sequence)) else None
 
 
 def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
@@ -107,31 +112,9 @@ def _is_ours(kind: type) -> bool:
 
 def parts_of(sequence: Any) -> list[Any]:
     """The sequences of which a view is made in the end; of any other sequence itself."""
-    if isinstance(sequence, HookForwarder):
-        return parts_of(sequence.sequence)
     if not isinstance(sequence, View):
         return [sequence]
     return [each for part in sequence._parts for each in parts_of(part)]
-
-
-class HookForwarder:
-    """What is made of one sequence and is no view of its scenes: passes on what workers tell it.
-
-    Attributes:
-        sequence: The sequence.
-    """
-
-    sequence: Any
-
-    def on_worker_begin(self, worker: Worker) -> None:
-        """Passed on."""
-        if (begin := optional_method(self.sequence, "on_worker_begin")) is not None:
-            begin(worker)
-
-    def on_worker_end(self) -> None:
-        """Passed on."""
-        if (end := optional_method(self.sequence, "on_worker_end")) is not None:
-            end()
 
 
 class View(ABC):
@@ -147,7 +130,7 @@ class View(ABC):
 
     def _hold(self, *parts: Any) -> None:
         self._parts = tuple(map(as_sequence, parts))
-        self._lengths = tuple(check_part(f"kf.{name_of(self)}", part) for part in self._parts)
+        self._lengths = tuple(check_part(f"kf.{class_name(self)}", part) for part in self._parts)
 
     def _offers(self, name: str) -> bool:
         """Whether the view has the optional method `name`; "out" stands for the parameter of `get_batch`."""
@@ -180,19 +163,6 @@ class View(ABC):
         """What tells two views of the same class over the same sequences apart, shortly."""
         return ""
 
-    def _copy_kept(self, places: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
-        """Copy scenes that a cache inside holds to rows of a batch.
-
-        Args:
-            places: int64[B], which scenes.
-            structure: How they are nested, as text.
-            out: dtype[B, ...] of each field.
-
-        Returns:
-            Whether all were copied; if not, `out` may hold anything.
-        """
-        return False
-
     def _inside(self, name: str) -> dict[int, Any]:
         """Whatever may have the hook `name`, each once, innermost first: by id, so that what is shared comes once."""
         found: dict[int, Any] = {}
@@ -203,13 +173,8 @@ class View(ABC):
                 found.setdefault(id(part), part)
         return found
 
-    def _hook_of(self, node: Any, name: str) -> Any:
-        hook = optional_method(node, name)
-        # The hooks that Keras's base class defines do nothing.
-        return None if str(getattr(hook, "__module__", "")).startswith("keras.") else hook
-
     def _hooks(self, name: str) -> Iterator[Callable[..., Any]]:
-        hooks = (self._hook_of(node, name) for node in self._inside(name).values())
+        hooks = (optional_method(node, name) for node in self._inside(name).values())
         return (hook for hook in hooks if hook is not None)
 
     @views_own
@@ -217,7 +182,7 @@ class View(ABC):
         """Called by each worker; passed to every sequence inside once, however often it is inside."""
         with ExitStack() as begun:
             for node in self._inside("on_worker_begin").values():
-                begin, end = self._hook_of(node, "on_worker_begin"), self._hook_of(node, "on_worker_end")
+                begin, end = optional_method(node, "on_worker_begin"), optional_method(node, "on_worker_end")
                 if begin is not None:
                     begin(worker)
                 if end is not None:
@@ -249,28 +214,22 @@ class View(ABC):
         try:
             yield
         except Exception as error:
-            self._note(error, part, inner, outer)
+            name, source = class_name(self), self._parts[part]
+            verb = "is" if len(outer) == 1 else "are"
+            which = f" (part {part})" if len(self._parts) > 1 else ""
+            note_once(error, f"{listed(outer)} of {name} {verb} {listed(inner)} of {class_name(source)}{which}")
+            note_length(error, name, source, self._lengths[part])
             raise
-
-    def _note(self, error: Exception, part: int, inner: Any, outer: Any) -> None:
-        name, source = name_of(self), self._parts[part]
-        verb = "is" if len(outer) == 1 else "are"
-        which = f" (part {part})" if len(self._parts) > 1 else ""
-        note_once(error, f"{listed(outer)} of {name} {verb} {listed(inner)} of {name_of(source)}{which}")
-        note_length(error, name, source, self._lengths[part])
 
     @property
     def block_size(self) -> int:
         """Number of consecutive scenes that are cheap to read together, if the sequence inside has one."""
-        size = self._block_size()
-        if size is None:
+        blocks = self._blocks()
+        if not isinstance(blocks, int):
             raise AttributeError(
                 f"{self!r} has no block_size: what is inside has none, or its blocks do not stay whole"
             )
-        return size
-
-    def _block_size(self) -> int | None:
-        return None
+        return blocks
 
     @property
     def block_of(self) -> NDArray[Any]:
@@ -278,12 +237,13 @@ class View(ABC):
 
         For `kerasfeed.BlockShuffled`.
         """
-        blocks = None if self._block_size() is not None else self._block_of()
-        if blocks is None:
+        blocks = self._blocks()
+        if blocks is None or isinstance(blocks, int):
             raise AttributeError(f"{self!r} has no block_of: its blocks are of one size, or what is inside has none")
         return blocks
 
-    def _block_of(self) -> NDArray[Any] | None:
+    def _blocks(self) -> int | NDArray[Any] | None:
+        """See `blocks_in`."""
         return None
 
 
@@ -302,10 +262,7 @@ class SceneByScene(OfOne):
     def __len__(self) -> int:
         return self._lengths[0]
 
-    def _block_size(self) -> int | None:
-        return getattr(self.sequence, "block_size", None)
-
-    def _block_of(self) -> NDArray[Any] | None:
+    def _blocks(self) -> int | NDArray[Any] | None:
         return blocks_in(self.sequence)
 
 

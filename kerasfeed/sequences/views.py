@@ -4,7 +4,6 @@ Invariant: as in `kerasfeed.sequences.view_base`, which see. Nothing is read whe
 """
 
 import functools
-import inspect
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
@@ -19,7 +18,15 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
 from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, is_safe_function, is_thread_safe
 from kerasfeed.util.counted import counted
-from kerasfeed.util.optional_methods import ahead_reader, blocks_in, name_of, note_once, views_own
+from kerasfeed.util.error_text import class_name
+from kerasfeed.util.optional_methods import (
+    ahead_reader,
+    block_numbers,
+    blocks_in,
+    has_parameter,
+    note_once,
+    views_own,
+)
 
 
 class Concat(Routed, OfSeveral, SceneSequence):
@@ -54,10 +61,9 @@ class Concat(Routed, OfSeveral, SceneSequence):
         which = np.searchsorted(stops, places, side="right")
         return which, places - (stops - np.array(self._lengths, np.int64))[which]
 
-    def _block_of(self) -> NDArray[Any] | None:
-        parts = [blocks_in(part) for part in self._parts]
+    def _blocks(self) -> int | NDArray[Any] | None:
         found, stop = [], 0
-        for blocks in parts:
+        for blocks in map(block_numbers, self._parts):
             if blocks is None:
                 return None
             names, numbers = np.unique(blocks, return_inverse=True)
@@ -96,7 +102,7 @@ class Zip(OfSeveral, SceneSequence):
             raise TypeError("kf.Zip(a, b) makes tuples and kf.Zip(x=a, y=b) makes dicts: name all sequences or none")
         if len(sequences) == 1 and _is_list_of_sequences(sequences[0]):
             raise TypeError(
-                f"kf.Zip was given one {name_of(sequences[0])} of sequences, whose scenes would be these sequences: "
+                f"kf.Zip was given one {class_name(sequences[0])} of sequences, whose scenes would be these sequences: "
                 "write kf.Zip(*sequences)"
             )
         self._keys: tuple[Any, ...] = tuple(named) if named else tuple(range(len(sequences)))
@@ -105,7 +111,7 @@ class Zip(OfSeveral, SceneSequence):
             raise ValueError("kf.Zip needs at least one sequence")
         if len(set(self._lengths)) > 1:
             found = ", ".join(
-                f"{key}: {name_of(part)} has {length}"
+                f"{key}: {class_name(part)} has {length}"
                 for key, part, length in zip(self._keys, self._parts, self._lengths, strict=True)
             )
             raise ValueError(
@@ -172,13 +178,10 @@ class Zip(OfSeveral, SceneSequence):
     def _choice(self) -> str:
         return "" if self._keys[0] == 0 else ", ".join(self._keys)
 
-    def _block_size(self) -> int | None:
-        sizes = {part.block_size for part in self._parts if hasattr(part, "block_size")}
-        return sizes.pop() if len(sizes) == 1 else None
-
-    def _block_of(self) -> NDArray[Any] | None:
-        parts = [blocks for part in self._parts if (blocks := blocks_in(part)) is not None]
-        return parts[0] if len(parts) == 1 else None
+    def _blocks(self) -> int | NDArray[Any] | None:
+        found = [blocks for part in self._parts if (blocks := blocks_in(part)) is not None]
+        alike = len(found) == 1 or (all(isinstance(blocks, int) for blocks in found) and len(set(found)) == 1)
+        return found[0] if alike else None
 
     def __repr__(self) -> str:
         return f"Zip of {_names(self._parts)}, {counted(len(self), 'scene')}"
@@ -215,7 +218,7 @@ class Map(SceneByScene, SceneSequence):
             raise TypeError(f"kf.Map needs a function of one scene, received {function!r:.60}: write Map(sequence, f)")
         self._hold(sequence)
         self.function = function
-        self._draws = _has_rng(function)
+        self._draws = has_parameter(function, "rng")
 
     @property
     def thread_safe(self) -> bool:
@@ -235,7 +238,7 @@ class Map(SceneByScene, SceneSequence):
         try:
             return self.function(scene, rng=current_rng()) if self._draws else self.function(scene)
         except Exception as error:
-            note_once(error, f"in {_function_name(self.function)}, given scene {place} of {name_of(self.sequence)}")
+            note_once(error, f"in {_function_name(self.function)}, given scene {place} of {class_name(self.sequence)}")
             raise
 
     @views_own
@@ -249,7 +252,7 @@ class Map(SceneByScene, SceneSequence):
         return _function_name(self.function)
 
     def __repr__(self) -> str:
-        return f"Map of {_function_name(self.function)} over {name_of(self.sequence)}, {counted(len(self), 'scene')}"
+        return f"Map of {_function_name(self.function)} over {class_name(self.sequence)}, {counted(len(self), 'scene')}"
 
 
 def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -271,17 +274,10 @@ def _is_list_of_sequences(value: Any) -> bool:
 
 
 def _names(parts: tuple[Any, ...]) -> str:
-    names = [name_of(part) for part in parts]
+    names = [class_name(part) for part in parts]
     if len(names) > 4:
         return f"{len(names)} sequences ({', '.join(names[:3])}, ...)"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _has_rng(function: Callable[..., Any]) -> bool:
-    try:
-        return "rng" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # compiled, and silent about its parameters
-        return False
 
 
 def _function_name(function: Callable[..., Any]) -> str:

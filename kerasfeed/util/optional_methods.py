@@ -6,6 +6,7 @@ scene.
 
 import contextlib
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,19 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import add_note, notes_of
+from kerasfeed.util.error_text import add_note, class_name, notes_of
+from kerasfeed.util.validate import refuse_class
 
 ReadInto = Callable[[int, Any], Any]
 ReadAhead = Callable[[NDArray[np.int64]], Any]
-READER = "_kerasfeed_reader"  # attribute of a `__getitem__` that takes slices: the one that takes integers alone
 _SHOWN = 8  # indices that a note names
 _BY_NAME = (
     'holds arrays by name: pass one of them, such as file["points"], or several, '
     'kf.Zip(points=file["points"], label=file["label"]), whose scenes are dicts'
 )
-# Classes that have __len__ and __getitem__, and no scenes by their index: package and name of a base.
+# Classes that have no scenes by their index: package and name of a base.
 _OTHER_KINDS = {
     ("kerasfeed", "Members"): _BY_NAME,
+    ("kerasfeed", "BaseFeed"): "is a Feed already, which gives batches: pass feed.sequence",
+    ("tensorflow", "DatasetV2"): "is a tf.data.Dataset, which fit takes as it is: model.fit(dataset.batch(...), "
+    "shuffle=False)",
     ("h5py", "Group"): _BY_NAME.replace("pass", "open it as file = kf.HDF5File(path) and pass"),
     ("zarr", "Group"): _BY_NAME,
     ("pandas", "BaseGroupBy"): "holds groups of rows: a list of them, [group.to_numpy() for _, group in groups], has "
@@ -56,8 +60,13 @@ def takes_out(method: Callable[..., Any]) -> bool:
     """Whether `method` has a parameter named `out`, and uses it."""
     if _is_views_own(method) and getattr(method, "__name__", "") == "get_batch":
         return bool(method.__self__._offers("out"))  # type: ignore[attr-defined]
+    return has_parameter(method, "out")
+
+
+def has_parameter(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter of that name."""
     try:
-        return "out" in inspect.signature(method).parameters
+        return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # compiled, and silent about its parameters
         return False
 
@@ -80,16 +89,22 @@ def ahead_reader(sequence: Any) -> ReadAhead | None:
     return optional_method(sequence, "read_ahead")  # type: ignore[no-any-return]
 
 
-def blocks_in(sequence: Any) -> NDArray[Any] | None:
-    """The block of every scene, int or str[len(sequence)], by its `block_of` or its `block_size`; else None.
+def blocks_in(sequence: Any) -> int | NDArray[Any] | None:
+    """The blocks of a sequence: its `block_size`, or by its `block_of` that of every scene, int or str[len(sequence)].
 
-    As `BlockShuffled` takes them: `block_of` may be an array, or a function from an index.
+    None where it has neither. As `BlockShuffled` takes them: `block_of` may be an array, or a function from an index.
     """
     blocks = getattr(sequence, "block_of", None)
-    if blocks is not None:
-        return np.array([blocks(index) for index in range(len(sequence))]) if callable(blocks) else np.asarray(blocks)
-    size = getattr(sequence, "block_size", None)
-    return None if size is None else np.arange(len(sequence)) // size
+    if blocks is None:
+        size = getattr(sequence, "block_size", None)
+        return None if size is None else int(size)
+    return np.array([blocks(index) for index in range(len(sequence))]) if callable(blocks) else np.asarray(blocks)
+
+
+def block_numbers(sequence: Any) -> NDArray[Any] | None:
+    """The block of every scene, int or str[len(sequence)]; None where the sequence has none."""
+    blocks = blocks_in(sequence)
+    return np.arange(len(sequence)) // blocks if isinstance(blocks, int) else blocks
 
 
 def views_own(method: Any) -> Any:
@@ -102,85 +117,68 @@ def _is_views_own(method: Any) -> bool:
     return getattr(method, "_views_own", False) is True
 
 
-def name_of(sequence: Any) -> str:
-    """What a message calls a sequence: its class."""
-    return type(sequence).__name__
-
-
-def check_part(view: str, sequence: Any) -> int:
-    """The length of a sequence that a view is made of.
+def check_part(caller: str, sequence: Any) -> int:
+    """The length of a sequence that `caller` was given, a feed or a view.
 
     Raises:
-        TypeError: It cannot be indexed by integers from 0; the message says what to pass instead.
+        TypeError: It cannot be indexed by integers from 0; or it has a way of its own into a model, or holds arrays by
+            name. The message says what to pass instead.
     """
-    name = name_of(sequence)
-    if isinstance(sequence, type):
-        raise TypeError(f"{view} needs instances, received the class {sequence.__name__}: write {sequence.__name__}()")
-    if any(
-        base.__name__ == "BaseFeed" and base.__module__ == "kerasfeed.feeds.base" for base in type(sequence).__mro__
-    ):
-        raise TypeError(f"{view} is made of sequences of scenes, and a Feed gives batches: pass feed.sequence")
-    if is_read_forward(sequence):
-        raise TypeError(f"{view} needs sequences that can be indexed, received a {name}: pass list(...) of it")
-    refuse_other_kinds(view, sequence)
-    if isinstance(sequence, Mapping | str | bytes):
-        raise TypeError(f"{view} needs sequences of scenes indexed by 0, 1, 2, ..., received a {name}")
+    name = class_name(sequence)
+    refuse_class(caller, sequence)
     missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
-    if missing:
+    if isinstance(sequence, Iterator) and missing:  # Keras's of images can be indexed, too
         raise TypeError(
-            f"{view} needs objects with __len__ and __getitem__(index), received a {name} without "
-            f"{' and '.join(missing)}. {remedy_without_methods(sequence)}"
+            f"{caller} needs a sequence that can be indexed, received a {name}, which can only be read forward. "
+            "kf.StreamFeed(function, batch_size) takes a function that makes it anew for each epoch. Or write a class "
+            "with __len__ and __getitem__(index) that makes one scene, or pass list(...) if it fits in memory"
         )
-    return len(sequence)
-
-
-def remedy_without_methods(sequence: Any) -> str:
-    """What to write in place of an object that has no length, or cannot be indexed."""
-    remedy = "Subclass kerasfeed.SceneSequence"
-    if hasattr(type(sequence), "__iter__"):
-        remedy += ", or pass a function that returns what can only be iterated: kf.StreamFeed(lambda: data, batch_size)"
-    return remedy
-
-
-def is_read_forward(sequence: Any) -> bool:
-    """Whether a sequence is an iterator and no more: Keras's of images can be indexed, too."""
-    return isinstance(sequence, Iterator) and not all(
-        hasattr(type(sequence), method) for method in ("__len__", "__getitem__")
-    )
-
-
-def refuse_other_kinds(who: str, sequence: Any) -> None:
-    """Refuse what is no sequence of scenes, and has a way of its own into a model, or holds arrays by name.
-
-    Raises:
-        TypeError: `sequence` is a function, a `tf.data.Dataset`, a tensor that requires grad, an HDF5 or zarr file,
-            groups of pandas, or what is yet to become a table; the message says what to write.
-    """
-    name = name_of(sequence)
     for kind in type(sequence).__mro__:
         if what := _OTHER_KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
-            raise TypeError(f"{who} needs a sequence of scenes indexed by 0, 1, 2, ..., and the {name} {what}")
-    if inspect.isgeneratorfunction(sequence):
+            raise TypeError(f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., and the {name} {what}")
+    yields = inspect.isgeneratorfunction(sequence)
+    if yields or inspect.isroutine(sequence):
+        called = getattr(sequence, "__name__", name)
+        remedy = "call it if it makes one. kf.StreamFeed takes a function that returns a generator"
+        if yields:
+            remedy = f"kf.StreamFeed({called}, batch_size) makes batches of what it yields"
         raise TypeError(
-            f"{who} needs a sequence that can be indexed, received the generator function "
-            f"{getattr(sequence, '__name__', name)}: kf.StreamFeed({getattr(sequence, '__name__', 'function')}, "
-            "batch_size) makes batches of what it yields"
-        )
-    if inspect.isroutine(sequence):
-        raise TypeError(
-            f"{who} needs a sequence that can be indexed, received the function "
-            f"{getattr(sequence, '__name__', name)}: call it if it makes one. kf.StreamFeed takes a function that "
-            "returns a generator"
-        )
-    if any(
-        kind.__name__ == "DatasetV2" and kind.__module__.startswith("tensorflow.") for kind in type(sequence).__mro__
-    ):
-        raise TypeError(
-            f"{who} needs a sequence that can be indexed, received a tf.data.Dataset ({name}), which fit takes as it "
-            "is: model.fit(dataset.batch(...), shuffle=False)"
+            f"{caller} needs a sequence that can be indexed, received the {'generator ' * yields}function {called}: "
+            f"{remedy}"
         )
     if getattr(sequence, "requires_grad", False) is True:
-        raise TypeError(f"{who} needs data, received a {name} that requires grad: pass tensor.detach()")
+        raise TypeError(f"{caller} needs data, received a {name} that requires grad: pass tensor.detach()")
+    if isinstance(sequence, Mapping | str | bytes):
+        raise TypeError(
+            f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays "
+            "pass kf.Zip(**arrays), whose scenes are dicts"
+        )
+    if missing and not (missing == ["__len__"] and hasattr(type(sequence), "num_batches")):
+        stream = ", or pass a function that returns what can only be iterated: kf.StreamFeed(lambda: data, batch_size)"
+        raise TypeError(
+            f"{caller} needs an object with __len__ and __getitem__(index), received a {name} without "
+            f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence{stream * hasattr(type(sequence), '__iter__')}"
+        )
+    if hasattr(sequence, "toarray") and hasattr(sequence, "nnz"):
+        raise TypeError(
+            f"{caller} needs dense scenes, received a sparse {name}. Pass matrix.toarray(), or where that does not fit "
+            "in memory kf.Map(range(matrix.shape[0]), lambda row: matrix[[row]].toarray()[0])"
+        )
+    length = length_of(sequence)
+    if length is None:
+        raise TypeError(f"{caller} needs a finite sequence, and {name} has no length. Give it a __len__")
+    return length
+
+
+def length_of(sequence: Any) -> int | None:
+    """The length of a sequence; of a Keras PyDataset it may be called `num_batches`. None where that has no end."""
+    if hasattr(type(sequence), "__len__"):
+        return len(sequence)
+    try:
+        batches = sequence.num_batches
+    except NotImplementedError:
+        return None
+    return None if batches is None else operator.index(batches)
 
 
 def listed(indices: Any) -> str:
@@ -201,6 +199,6 @@ def note_length(error: BaseException, view: str, sequence: Any, expected: int) -
         if (found := len(sequence)) != expected:
             note_once(
                 error,
-                f"{name_of(sequence)} had {counted(expected, 'scene')} when {view} was made of it, and has {found} "
+                f"{class_name(sequence)} had {counted(expected, 'scene')} when {view} was made of it, and has {found} "
                 "now: make the view again when the sequence has grown or shrunk",
             )

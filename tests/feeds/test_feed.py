@@ -149,7 +149,7 @@ def test_an_item_that_is_a_batch_already_needs_batch_size_none():
         kf.Feed(Data(), 4)
     with kf.Feed(Data(), None, workers=0) as feed:
         assert [batch[0, 0] for batch in feed] == [0, 1, 2]
-        with pytest.raises(TypeError, match="is a Feed already"):
+        with pytest.raises(TypeError, match=r"is a Feed already, which gives batches: pass feed\.sequence"):
             kf.Feed(feed, 2)
 
 

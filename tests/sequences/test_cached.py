@@ -10,7 +10,8 @@ import scenes
 from scenes_views import Squares, jittered
 
 import kerasfeed as kf
-from kerasfeed.sequences.cache_files import SceneFiles, frozen_leaves
+from kerasfeed.sequences.cache_store import SceneFiles, encoded, frozen_leaves
+from kerasfeed.spec.nesting import structure_text
 
 
 @pytest.fixture
@@ -83,11 +84,16 @@ def test_memory_is_bounded():
 # ---- files
 
 
+def _encoded(scene):
+    leaves, treespec = frozen_leaves(scene)
+    return encoded(leaves, structure_text(treespec))
+
+
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no such dtype")
 def test_strings_of_any_length_are_kept_in_files(tmp_path):
     words = np.array([["a", "é" * 99]], np.dtypes.StringDType())
     files = SceneFiles(tmp_path)
-    files.write(0, *frozen_leaves(words))
+    files.write(0, _encoded(words))
     [[found], _] = files.read(0)
     assert (found.dtype, found.tolist()) == (words.dtype, words.tolist())
     with pytest.raises(kf.SpecError, match="an object array holding nan"):
@@ -118,10 +124,10 @@ def test_what_a_crash_leaves_behind_is_no_scene(tmp_path, log):
 
 def test_many_writers_at_once_leave_whole_files(tmp_path):
     files = SceneFiles(tmp_path / "kept")
-    leaves, treespec = frozen_leaves(np.arange(20_000.0))
+    data = _encoded(np.arange(20_000.0))
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: (files.write(5, leaves, treespec), files.read(5))[1], range(200)))
-    assert all(each is not None and np.array_equal(each[0][0], leaves[0]) for each in found)
+        found = list(pool.map(lambda _: (files.write(5, data), files.read(5))[1], range(200)))
+    assert all(each is not None and np.array_equal(each[0][0], np.arange(20_000.0)) for each in found)
     assert [path.name for path in (tmp_path / "kept" / "0").iterdir()] == ["5.scene"]
 
 

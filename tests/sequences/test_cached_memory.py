@@ -16,9 +16,8 @@ from scenes_views import Squares
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
-from kerasfeed.sequences import cache_memory
-from kerasfeed.sequences.cache_files import frozen_leaves
-from kerasfeed.sequences.cache_memory import SceneMemory
+from kerasfeed.sequences import cache_store
+from kerasfeed.sequences.cache_store import SceneMemory, frozen_leaves
 from kerasfeed.spec.nesting import structure_text
 
 
@@ -262,8 +261,8 @@ def test_a_scene_that_another_process_begins_anew_while_it_is_copied_is_dropped(
         memory.begin("key", after="key")
         return real(*arguments)
 
-    real = cache_memory._value
-    monkeypatch.setattr(cache_memory, "_value", begun_meanwhile)
+    real = cache_store._value
+    monkeypatch.setattr(cache_store, "_value", begun_meanwhile)
     assert memory.read(0, "key") is None
 
 
@@ -307,7 +306,11 @@ def test_forks_of_a_process_share_the_memory_too(log):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as above
 def test_a_fork_waits_for_no_thread_that_is_not_in_it():
     cached = kf.Cached(Squares())
-    with cached._memory._threads, cached._lock, cached._looking:  # as by threads that are writing and looking
+    with (  # as by threads that are writing and looking
+        cached._memory._threads.here(),
+        cached._lock.here(),
+        cached._looking.here(),
+    ):
         child = os.fork()
         if not child:
             os._exit(0 if cached[3]["x"][0][0, 0] == 3 else 1)
@@ -326,30 +329,35 @@ def test_a_fork_waits_for_no_thread_that_is_not_in_it():
     assert status[1] == 0
 
 
-def test_a_field_that_cannot_be_pickled_is_read_each_time_and_hides_no_other():
+def test_a_number_of_a_class_of_the_users_is_kept_as_a_number(where):
     class Odd(int):
-        def __reduce__(self):
-            raise RuntimeError
+        pass
 
-    cached = kf.Cached(kf.Map([1, 2, 3], lambda value: (Odd(value) if value == 2 else value, "text")), key="odd")
+    cached = kf.Cached(
+        kf.Map([1, 2, 3], lambda value: (Odd(value) if value == 2 else value, "text")), key="odd", **where
+    )
     for _ in range(2):
         assert list(cached) == [(1, "text"), (2, "text"), (3, "text")]
-        assert 0 < cached.nbytes < 600
+        assert [type(number) for number, _ in cached] == [int, int, int]
 
 
 _ENDS = """
 import numpy as np
-from kerasfeed.sequences import cache_memory
 class Deadly:
-    dtype, shape = np.dtype(float), (3,)
     def __array__(self, *_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
-    def __reduce__(self):
-        return self.__array__()
+class DeadlyMemory:
+    def __setitem__(self, places, data):
+        real[places.start : places.start + len(data) // 2] = data[: len(data) // 2]
+        if len(data) > 8:  # not the size of a scene
+            os.kill(os.getpid(), signal.SIGKILL)
 memory = cached._memory
-if {row}:
-    cache_memory._head_of = lambda *_: memory._holding().head
-memory.write(1, [np.full(3, 9.0), Deadly()], "(*, *)", cached._key.digest)
+held, real = memory._holding(), memory._memory
+with memory._locked():
+    if {row}:
+        memory._put_row(held, [np.full(3, 9.0), Deadly()])
+    memory._memory = DeadlyMemory()
+    memory._put_other([np.full(3, 9.0), "text"], "(*, *)")
 """
 
 
@@ -398,7 +406,7 @@ def test_a_system_without_room_costs_the_cache_and_not_the_scenes(monkeypatch):
     def refused(*_):
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(cache_memory, "_new_file", refused)
+    monkeypatch.setattr(cache_store, "_new_file", refused)
     cached = kf.Cached(scenes.Clouds(4))
     with pytest.warns(
         kf.FeedWarning, match=r"cannot write to memory .*Cannot allocate.*Lower max_memory, or give a path"

@@ -1,5 +1,6 @@
 """Mixture and split: proportions, passes, sizes, classes; all of it functions of their arguments."""
 
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -206,7 +207,11 @@ def test_an_error_of_the_function_tells_the_epoch():
         (([range(3)], [1], 0), ValueError, "num_scenes must be at least 1, received 0"),
         (([range(3)], [1], 1.5), TypeError, "num_scenes must be an integer, received 1.5"),
         (([range(3)], [1], 3, -1), ValueError, "seed must be at least 0, received -1"),
-        (([range(3), range(3)], [1, 10**30]), ValueError, "more than 4611686018427387904: give a smaller num_scenes"),
+        (
+            ([range(3), range(3)], [1, 10**30]),
+            ValueError,
+            "more than 4611686018427387904 scenes: give a smaller num_scenes",
+        ),
     ],
 )
 def test_a_mixture_that_cannot_be_is_refused_in_words(arguments, error, message):
@@ -320,6 +325,30 @@ def test_every_scene_validates_one_fold_and_trains_the_others(groups, stratify):
             assert 5 <= stratify[valid.indices].sum() <= 10
     expected = kf.split(range(60), [1 / 4] * 4, 3, stratify, groups=groups)
     assert [valid.indices.tolist() for _, valid in pairs] == [part.indices.tolist() for part in expected]
+
+
+def test_pairs_of_folds_are_made_one_by_one():
+    tracemalloc.start()
+    try:
+        pairs = kf.folds(range(1000), 1000, seed=0)
+        assert sorted(len(train) for train, _ in pairs) == [999] * 1000
+        assert tracemalloc.get_traced_memory()[1] < 3e6  # all of them would be 8 MB
+    finally:
+        tracemalloc.stop()
+    assert len(pairs) == 1000
+    assert [valid.indices.tolist() for _, valid in pairs[-2:]] == [pairs[k][1].indices.tolist() for k in (998, 999)]
+
+
+def test_groups_and_classes_of_very_many_values_take_the_memory_of_their_pairs():
+    numbers = np.arange(8000)
+    tracemalloc.start()
+    try:
+        parts = kf.split(numbers, (0.5, 0.5), seed=0, groups=numbers // 2, stratify=numbers)
+        assert tracemalloc.get_traced_memory()[1] < 20e6  # a table of groups and classes would be 256 MB
+    finally:
+        tracemalloc.stop()
+    assert [len(part) for part in parts] == [4000, 4000]
+    assert all(len(set(part.indices // 2)) == 2000 for part in parts)
 
 
 @pytest.mark.parametrize(

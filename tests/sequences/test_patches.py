@@ -335,7 +335,7 @@ def test_batches_as_they_come_are_put_together_with_memory_for_a_few_rows(monkey
             self.kept[rows] = values
             self.written.append((rows.start, rows.stop, batches))
 
-    monkeypatch.setattr("kerasfeed.sequences.grid._SLACK", 0)
+    monkeypatch.setattr("kerasfeed.sequences.patches._SLACK", 0)
     array = RNG.normal(size=(1000, 300)).astype(np.float32)
     patches, out = kf.Patches(array, (250, 30), stride=(125, 30)), Out()
     batches = 0
@@ -386,6 +386,7 @@ def read_only(array):
         (np.float64(1), {}, ValueError, r"received shape \(\)"),
         ([FOUR[:3]], {}, ValueError, "each of the 4 scenes, received 3: predict with a feed of all of them in"),
         ([], {}, ValueError, "received 0: predict"),
+        ([np.zeros((3, 1))] * 4, {}, ValueError, r"received as many arrays, each taken for a batch of 3: np.stack\("),
         ([FOUR[:3], FOUR[:2]], {}, ValueError, "one output for each of the 4 scenes, received more"),
         ([FOUR, FOUR[:0]], {"weights": "hann"}, ValueError, "weights must be 'uniform' or 'gaussian', received 'hann'"),
         (np.zeros(4), {}, ValueError, r"outputs must be of shape \[B, 1, ...\], received \(4,\) in batch 0"),

@@ -26,7 +26,7 @@ from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer, w
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Sequential
 from kerasfeed.pool.worker_hooks import begin_worker
-from kerasfeed.sequences.base import SceneContext, Worker, optional_method, scene_reader
+from kerasfeed.sequences.base import SceneContext, Worker, optional_method
 from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.conformance import conform
 from kerasfeed.spec.inference import describe, merge, probe_indices
@@ -245,7 +245,6 @@ class _Reading:
 
     def __init__(self, sequence: Any, seed: int) -> None:
         self._sequence = sequence
-        self._scene = scene_reader(sequence)
         self._seed = seed
         self.check: Callable[[Any], Any] = describe
         self.scenes_of_a_task = 1
@@ -282,7 +281,7 @@ class _Reading:
         return read
 
     def _checked(self, index: int) -> Any:
-        scene = self._scene(index)
+        scene = self._sequence[index]
         try:
             return self.check(scene)
         except SpecError as error:

@@ -16,7 +16,6 @@ import numpy as np
 from kerasfeed.errors import SpecError
 from kerasfeed.explore.checks.result import Finding, MemoryGrownError, failed
 from kerasfeed.pool.task import Note
-from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, Worker
 from kerasfeed.spec.field_values import as_array, describe_leaf
 from kerasfeed.spec.inference import describe
@@ -101,7 +100,6 @@ class Reader:
         self.sequence = sequence
         self.seed = seed
         self.worker = worker
-        self._scene = scene_reader(sequence)
         self._context = SceneContext(seed, 0)
         self._note = note
         self._reads = 0
@@ -124,7 +122,7 @@ class Reader:
         self._reads += 1
         if self._reads % _LOOK_READS == 0 and (grown := self.grown()) > MOST_GROWTH:
             raise MemoryGrownError(grown, self._reads)
-        return self.within(index if place is None else place, lambda: self._scene(index), index)
+        return self.within(index if place is None else place, lambda: self.sequence[index], index)
 
     def within(self, place: int | None, call: Any, noted: int) -> Any:
         """What `call()` returns where the scene `place` is being loaded; None where many are."""

@@ -14,8 +14,7 @@ from kerasfeed.loaders.auto_workers import Setup, Trial
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.loader import Loader
-from kerasfeed.sequences.base import scene_reader
-from kerasfeed.sequences.view_base import HookForwarder, part_reader
+from kerasfeed.sequences.view_base import SceneByScene, part_reader
 from kerasfeed.util.optional_methods import ahead_reader, scene_writer
 from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.resources import cores
@@ -24,17 +23,16 @@ from kerasfeed.util.thread_times import ThreadWatch
 _RUNS, _MOST_RUNS, _FASTER = 3, 9, 1.1  # of a trial
 
 
-class _Timed(HookForwarder):
+class _Timed(SceneByScene):
     """A sequence of plain scenes, with the time that reading them took, s."""
 
     def __init__(self, sequence: Any) -> None:
-        self.sequence = sequence
-        self._scene = scene_reader(sequence)
+        self._parts, self._lengths = (sequence,), (len(sequence),)
         self.seconds = 0.0
 
     def __getitem__(self, index: int) -> Any:
         begun = time.perf_counter()
-        scene = self._scene(index)
+        scene = self.sequence[index]
         self.seconds += time.perf_counter() - begun
         return scene
 

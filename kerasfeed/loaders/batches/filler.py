@@ -14,7 +14,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter, runs_of
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
-from kerasfeed.sequences.base import SceneContext, scene_reader
+from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
 from kerasfeed.sequences.view_base import kept_copier, part_reader
 from kerasfeed.spec.collation import Custom
@@ -85,7 +85,7 @@ class Filler:
     def __init__(self, sequence: Any, layout: Layout, length: int, collate: Custom | None = None) -> None:
         """Load scenes of `sequence`, which has `length` of them; `collate` makes batches of them, where it is given."""
         self.meter = read_cost.Meter(length)
-        self._scene = scene_reader(sequence)
+        self._sequence = sequence
         self._layout = layout
         self._spec = layout.spec
         self._collate = collate
@@ -141,7 +141,7 @@ class Filler:
                     note[1] = MANY
                     self._load_batches(view, start, stop, context, beside)
                     return beside
-                control, move_to, scene, read_into = view.control, context.move_to, self._scene, self._read_into
+                control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
                 write, places = self._writer.write, self._writer.places(view)
                 runs = runs_of(self._layout, view, start, stop)
                 for row, index in enumerate(indices, start):
@@ -150,7 +150,7 @@ class Filler:
                     move_to(index)
                     note[1] = row
                     if read_into is None:
-                        write(view, row, scene(index), places, beside, runs)
+                        write(view, row, sequence[index], places, beside, runs)
                         continue
                     if not self._checked:
                         mark_unwritten(view, row, row + 1)
@@ -200,7 +200,7 @@ class Filler:
     def _check(self, view: SlotView, row: int, context: SceneContext, method: str) -> None:
         index = int(view.indices[row])
         context.move_to(index)  # the scene's random numbers from their beginning
-        scene = self._scene(index)
+        scene = self._sequence[index]
         check_row(self._spec, view, row, scene, method)
         self._checked = True
 
@@ -250,7 +250,7 @@ class Filler:
             context.move_to(index)
             note[1] = row
             try:
-                scenes.append(self._scene(index))
+                scenes.append(self._sequence[index])
             except BaseException as error:
                 raise failed(index, row) from error
         context.begin_collate(view.control[2])
@@ -270,7 +270,7 @@ def probe(sequence: Any, index: int, context: SceneContext, collate: Custom | No
     """
     try:
         with context:
-            scene = scene_reader(sequence)(index)
+            scene = sequence[index]
             if collate is not None:
                 context.begin_collate(0)
                 return scene, collate.describe(scene)

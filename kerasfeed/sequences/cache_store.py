@@ -1,36 +1,45 @@
-"""Scenes kept in memory that all processes of a machine share.
+"""Where scenes are kept: in files, one a scene, or in memory that all processes of a machine share.
 
-Invariant: a scene is there once its record in the table is, which is written last: what a killed process leaves half
-written is never read. One process writes at a time, under a lock that the system frees with the process. Readers wait
-for it only to see what a row is, once after each beginning: they copy, and look afterwards whether the memory was begun
-anew meanwhile.
+Invariant: what is read is a whole scene that was written under the same key. A file is complete before it has its name,
+and what is read of it is checked (CRC-32 of its bytes and its index), so that what is half written, damaged or another
+scene's is never returned. In memory a scene is there once its record in the table is, which is written last: what a
+killed process leaves half written is never read. One process writes at a time, under a lock that the system frees with
+the process. Readers wait for it only to see what a row is, once after each beginning: they copy, and look afterwards
+whether the memory was begun anew meanwhile. Nothing is unpickled: the bytes of a scene are a literal and the fields'
+own, and cannot run code.
 
 The memory is one anonymous file (memfd): nothing appears in /dev/shm, and nothing is left behind by a killed process.
 Whoever unpickles it opens that file through /proc of the process that pickled it. Where there is no such file, as in a
-pickle that came from another machine, or on macOS, each process has memory of its own.
-
-It holds, one after the other: counters, the key, what a row is, the table (a record a scene), a column for each field
-of the scenes that are shaped like the first one, and other scenes as they come. What nothing was written to takes no
+pickle that came from another machine, or on macOS, each process has memory of its own. It holds, one after the other:
+counters, the key, what a row is, the table (a record a scene), a column for each field of the scenes that are shaped
+like the first one, and other scenes as they come, in the bytes that files hold. What nothing was written to takes no
 memory.
 """
 
 import ast
+import json
 import mmap
 import os
-import pickle
-import sys
+import shutil
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.util.picklers import cloud_pickled
+from kerasfeed.spec.field_values import as_array, is_weak
+from kerasfeed.spec.lists import own
+from kerasfeed.spec.nesting import field_paths, flatten
+from kerasfeed.util.atomic_write import write_whole
+from kerasfeed.util.lru import PerProcess
 
 try:
     import fcntl
@@ -43,7 +52,167 @@ _TOKEN_AT, _KEY_AT, _HEAD_AT, _TABLE_AT = 64, 128, 1 << 16, 1 << 17
 _TOKEN_BYTES = 16
 _ALIGNMENT = 64
 _SLACK = 1 << 18  # for the alignment of columns, of which the head describes 4,000 at the most
-_NUMBERS = {"b": bool, "i": int, "f": float, "c": complex}
+_MAGIC = b"kerasfeed scene 2\n"
+_SUFFIX = ".scene"
+_PER_FOLDER = 1000
+_NUMBERS: dict[str, Callable[[str], Any]] = {
+    "bool": "True".__eq__,
+    "int": int,
+    "float": float,
+    "complex": complex,
+}  # from their text
+
+
+def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
+    """Fields of a scene that are the cache's own, and the nesting: copies of arrays and lists, text and numbers.
+
+    Raises:
+        SpecError: A field is nothing that a batch can hold.
+    """
+    leaves, treespec = flatten(scene)
+    kept: list[Any] = []
+    for path, leaf in zip(field_paths(treespec), leaves, strict=True):
+        if isinstance(leaf, np.generic) and not isinstance(leaf, str | bytes):
+            kept.append(leaf)
+        elif isinstance(leaf, bool | int | float | complex):  # of a class of the user's, perhaps
+            plain: Any = next(kind for kind in (bool, int, float, complex) if isinstance(leaf, kind))
+            kept.append(plain(leaf))
+        else:
+            array = as_array(leaf, path)
+            # A list of numbers stays one: it may be promoted where an array may not.
+            kept.append(own(leaf) if is_weak(leaf) else own(array))
+    return kept, treespec
+
+
+def encoded(leaves: list[Any], structure: str) -> bytes:
+    """The fields of a scene, as `frozen_leaves` gives them, and the text of their nesting, as bytes.
+
+    A literal says how they are nested, and of each field kind, dtype and number of axes; integers tell how many bytes
+    each has, and its shape; then come these bytes. Scenes that differ in shape alone have one literal.
+    """
+    parts = [_encoded_leaf(leaf) for leaf in leaves]
+    head = repr((structure, [(kind, descr, len(shape)) for kind, _, descr, shape in parts])).encode()
+    sizes = np.array([size for _, data, _, shape in parts for size in (len(data), *shape)], "<i8")
+    return b"".join([len(head).to_bytes(8, "little"), head, sizes.tobytes(), *(data for _, data, *_ in parts)])
+
+
+def _encoded_leaf(leaf: Any) -> tuple[str, bytes, Any, tuple[int, ...]]:
+    """Kind, bytes, dtype and shape of a field."""
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OT":
+        kind = "scalar" if isinstance(leaf, np.generic) else "array"
+        # Dtypes of other packages, such as bfloat16, go by their names.
+        descr = leaf.dtype.name if leaf.dtype.isbuiltin == 2 else np.lib.format.dtype_to_descr(leaf.dtype)
+        return kind, leaf.tobytes(), descr, leaf.shape
+    if isinstance(leaf, np.ndarray):
+        texts = [item.decode("latin-1") if isinstance(item, bytes) else item for item in leaf.flat]
+        inside = "bytes" if leaf.size and isinstance(leaf.flat[0], bytes) else "str"
+        kind = "StringDType" if leaf.dtype.kind == "T" else f"objects of {inside}"
+        return kind, json.dumps(texts).encode(), None, leaf.shape
+    if isinstance(leaf, list):
+        return "list", json.dumps(leaf, default=_complex_parts).encode(), None, ()
+    if isinstance(leaf, bytes):
+        return "bytes", leaf, None, ()
+    return type(leaf).__name__, str(leaf).encode("utf-8", "surrogatepass"), None, ()
+
+
+def decoded(data: memoryview) -> tuple[list[Any], str]:
+    """Copies of the fields of a scene that was `encoded`, and the text of their nesting.
+
+    Raises:
+        Exception: The bytes are no scene.
+    """
+    start = 8 + int.from_bytes(data[:8], "little")
+    structure, heads, count = _parsed(bytes(data[8:start]))
+    sizes = np.frombuffer(data, "<i8", count, start).tolist()
+    start += 8 * count
+    leaves = []
+    for kind, dtype, axes in heads:
+        nbytes, shape, sizes = sizes[0], sizes[1 : 1 + axes], sizes[1 + axes :]
+        leaves.append(_decoded_leaf(kind, data[start : start + nbytes], dtype, shape))
+        start += nbytes
+    return leaves, structure
+
+
+@lru_cache(maxsize=64)  # most scenes of a sequence have the same
+def _parsed(head: bytes) -> tuple[str, list[Any], int]:
+    structure, heads = ast.literal_eval(head.decode())
+    fields = [
+        (kind, None if descr is None else np.lib.format.descr_to_dtype(descr), axes) for kind, descr, axes in heads
+    ]
+    return structure, fields, sum(1 + axes for *_, axes in heads)
+
+
+def _decoded_leaf(kind: str, data: memoryview, dtype: Any, shape: list[int]) -> Any:
+    if dtype is not None:
+        array = np.frombuffer(data, dtype).reshape(shape).copy() if len(data) else np.empty(shape, dtype)
+        return array if kind == "array" else array[()]
+    if kind == "bytes":
+        return bytes(data)
+    text = bytes(data).decode("utf-8", "surrogatepass")
+    if kind in _NUMBERS:
+        return _NUMBERS[kind](text)
+    if kind == "str":
+        return text
+    if kind == "list":
+        return json.loads(text, object_hook=lambda parts: complex(parts["real"], parts["imag"]))
+    texts = json.loads(text)
+    if kind == "StringDType":
+        return np.array(texts, np.dtypes.StringDType()).reshape(shape)
+    array = np.empty(len(texts), object)
+    array[:] = [text.encode("latin-1") for text in texts] if kind.endswith("bytes") else texts
+    return array.reshape(shape)
+
+
+def _complex_parts(value: complex) -> dict[str, float]:
+    return {"real": value.real, "imag": value.imag}
+
+
+class SceneFiles:
+    """The files of one cache key.
+
+    Attributes:
+        folder: Where they are; made when the first scene is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _path(self, index: int) -> Path:
+        return self.folder / str(index // _PER_FOLDER) / f"{index}{_SUFFIX}"
+
+    def read(self, index: int) -> tuple[list[Any], str] | None:
+        """Fields of a scene and the text of its nesting; None where there is none that is whole."""
+        start = len(_MAGIC) + 4
+        try:
+            data = self._path(index).read_bytes()
+        except OSError:
+            return None
+        body = memoryview(data)[start:]
+        if data[:start] != _MAGIC + _checksum(index, body):
+            return None
+        try:
+            return decoded(body)
+        except TypeError:  # a dtype that this process does not know
+            return None
+
+    def write(self, index: int, data: bytes) -> None:
+        """Keep a scene that was `encoded`, in place of what is there.
+
+        Raises:
+            OSError: The disk is full, or the folder cannot be written.
+        """
+        path = self._path(index)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, b"".join([_MAGIC, _checksum(index, data), data]))
+
+    def clear(self) -> None:
+        """Delete all files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _checksum(index: int, body: bytes | memoryview) -> bytes:
+    """CRC-32 of the bytes of a scene and of its index."""
+    return zlib.crc32(body, index & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 @dataclass(frozen=True)
@@ -97,9 +266,10 @@ class SceneMemory:
         else:
             private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
             self._memory = mmap.mmap(-1, nbytes, **private)  # not shared with forks, which the lock would not keep off
-        self._words = memoryview(self._memory)[: 8 * (_HEAD_BYTES + 1)].cast("q")
+        self._view = memoryview(self._memory)
+        self._words = self._view[: 8 * (_HEAD_BYTES + 1)].cast("q")
         self._table: NDArray[np.int64] = np.ndarray(length, np.int64, self._memory, _TABLE_AT)
-        self._threads = threading.Lock()
+        self._threads = PerProcess(threading.Lock)
         self._held = _Holding(0, "")
         if opened is None:
             self._memory[_TOKEN_AT : _TOKEN_AT + _TOKEN_BYTES] = self._token
@@ -112,7 +282,7 @@ class SceneMemory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._threads:
+        with self._threads.here():
             try:
                 self._lock_file()
                 yield
@@ -186,22 +356,13 @@ class SceneMemory:
         if record > 0:
             leaves = [_value(kind, column, record - 1) for kind, column in held.columns]
             return (leaves, held.structure) if self._words[_GENERATION] == held.generation else None
-        start = self._others_at - record - 1
-        size = int(np.ndarray((), np.int64, self._memory, start))
-        data = self._memory[start + 8 : start + 8 + size]
-        if self._words[_GENERATION] != held.generation:
-            return None
+        start = self._others_at - record
         try:
-            structure, parts = pickle.loads(data)
-        except Exception:  # noqa: BLE001 - whatever unpickling raises: of a class, perhaps, that is not here
+            size = int.from_bytes(self._view[start - 8 : start], "little")
+            found = decoded(self._view[start : start + size])
+        except Exception:  # noqa: BLE001 - begun anew meanwhile, or a dtype that this process does not know
             return None
-        start += _aligned(8 + size)
-        leaves = [
-            _value(part[0], np.ndarray((1, *part[2]), part[1], self._memory, start + part[3]), 0)
-            if type(part) is tuple else part
-            for part in parts
-        ]  # fmt: skip
-        return (leaves, structure) if self._words[_GENERATION] == held.generation else None
+        return found if self._words[_GENERATION] == held.generation else None
 
     def copy_rows(self, indices: NDArray[np.int64], key: str, structure: str, out: Sequence[NDArray[Any]]) -> bool:
         """Copy scenes of `key` to rows of a batch; False where that cannot be, and `out` may hold anything.
@@ -254,49 +415,19 @@ class SceneMemory:
         return row + 1
 
     def _put_other(self, leaves: list[Any], structure: str) -> int:
-        """Size of a pickle, the pickle, and the arrays that it names by their places."""
-        parts, arrays, end = [], [], 0
-        for leaf in leaves:
-            form = _form_of(leaf)
-            if form is None or form[0] == "number":
-                parts.append(leaf)
-                continue
-            parts.append((*form, end))
-            arrays.append((end, leaf))
-            end = _aligned(end + leaf.nbytes)
-        if self._words[_NBYTES] + end > self._limit:
+        data, record = encoded(leaves, structure), self._words[_OTHERS] + 8
+        if self._words[_NBYTES] + 8 + len(data) > self._limit:
             return 0
-        try:
-            data = cloud_pickled((structure, parts))
-        except Exception:  # noqa: BLE001 - whatever pickling raises: it is read again
-            return 0
-        at = self._words[_OTHERS]
-        head = _aligned(8 + len(data))
-        if self._words[_NBYTES] + head + end > self._limit:
-            return 0
-        start = self._others_at + at
-        self._memory[start : start + 8 + len(data)] = len(data).to_bytes(8, sys.byteorder) + data
-        for place, leaf in arrays:
-            np.ndarray(leaf.shape, leaf.dtype, self._memory, start + head + place)[...] = leaf
-        self._words[_OTHERS] += head + end
-        self._words[_NBYTES] += head + end
-        return -(at + 1)
+        start = self._others_at + record
+        self._memory[start - 8 : start] = len(data).to_bytes(8, "little")
+        self._memory[start : start + len(data)] = data
+        self._words[_OTHERS] = record + len(data)
+        self._words[_NBYTES] += 8 + len(data)
+        return -record
 
 
 _opened: weakref.WeakValueDictionary[bytes, SceneMemory] = weakref.WeakValueDictionary()
-_opening = threading.Lock()
-
-
-def _after_fork() -> None:
-    """Free what threads of the parent held that are not there in the fork."""
-    global _opening
-    _opening = threading.Lock()
-    for memory in _opened.values():
-        memory._threads = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_opening = PerProcess(threading.Lock)
 
 
 def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory | None:
@@ -304,7 +435,7 @@ def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory |
 
     A process opens one descriptor of it: closing a second one would free the lock.
     """
-    with _opening:
+    with _opening.here():
         memory = _opened.get(token)
         if memory is not None:
             return memory
@@ -333,13 +464,11 @@ def _aligned(nbytes: int) -> int:
 
 def _form_of(leaf: Any) -> tuple[str, str, tuple[int, ...]] | None:
     """Kind, dtype and shape of a field that is plain bytes; None for any other."""
-    if not isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+    if isinstance(leaf, str | bytes | list):
         return None
     array = np.asarray(leaf)
     kind = "array" if leaf is array else "scalar" if isinstance(leaf, np.generic) else "number"
-    if array.dtype.kind not in "biufcmM" or (kind == "number" and type(leaf) is not _NUMBERS.get(array.dtype.kind)):
-        return None
-    return kind, array.dtype.str, array.shape
+    return (kind, array.dtype.str, array.shape) if array.dtype.kind in "biufcmM" else None
 
 
 def _head_of(leaves: list[Any], structure: str) -> str:
