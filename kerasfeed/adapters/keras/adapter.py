@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.adapters.keras.handover import Handover
-from kerasfeed.adapters.keras.run import KerasRun
+from kerasfeed.adapters.keras.run import Handover, KerasRun
 from kerasfeed.adapters.keras.trainer import (
     BUILDER,
     KerasCall,

@@ -1,30 +1,131 @@
-"""`StreamFeed` and `QueueFeed`: the streams that users hold, each a `keras.utils.PyDataset`.
+"""`StreamFeed` and `QueueFeed`: the streams that users hold, each a `keras.utils.PyDataset`; what Keras takes of them.
 
-Invariant: to Keras they look ahead by themselves, so Keras's own threads and processes stay unused.
+Invariant: to Keras they look ahead by themselves, so Keras's own threads and processes stay unused. An epoch of `fit`
+without `steps_per_epoch` is a repetition of the stream; so is an `evaluate`, a `predict`. With `steps_per_epoch` the
+epochs of all `fit`s take one batch after the other, through as many repetitions as that needs. What Keras takes to
+build a model, and what its backend has taken beyond the last step, comes again.
 """
 
 import contextvars
+import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
-from kerasfeed.adapters.keras.run import RunningFit
-from kerasfeed.adapters.keras.stream_run import StreamRun
+from kerasfeed.adapters.keras.run import KerasRun, RunningFit
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
-from kerasfeed.feeds.cursor import Cursor, check_alive
+from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
+from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
 from kerasfeed.feeds.sharding import refuse_second_sharding
-from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.stream_cursor import StreamCursor
+from kerasfeed.feeds.stream_base import EMPTY, BaseStream
+from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.feeds.streams.place import StreamPlace
 from kerasfeed.loaders.arguments import refuse_skip
+from kerasfeed.util.polling import NotYet
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+
+class StreamRun(KerasRun):
+    """What one of Keras's iterators takes of a stream."""
+
+    def __init__(self, feed: Any, iterator: Any, request: TrainerRequest) -> None:
+        super().__init__(feed, iterator, request, None)
+        self._feed = weakref.ref(feed)
+        self._stream_cursor: StreamCursor | None = None
+        self._leaving = threading.RLock()
+
+    closed = SUPERSEDED
+
+    def reset(self) -> None:
+        """See `KerasRun.reset`; what came before was taken to build the model, also by `predict`."""
+        if self._stream_cursor is not None and not self.built:
+            self._stream_cursor.building = True
+        super().reset()
+
+    def begin_epoch(self, epoch: int) -> int | None:
+        """See `KerasRun.begin_epoch`; of one that is resumed, of so many steps, the rest."""
+        self.feed.request_log.clear()
+        if not (self.request.trains and self.built):
+            return None
+        rest: int | None = self.feed.take_rest()
+        if rest is None or not self.steps_per_epoch:
+            return None
+        if rest % self.execution:
+            raise ValueError(
+                f"the epoch that is resumed has {rest:,} batches left, and Keras takes {self.execution} at a time: "
+                "compile with steps_per_execution=1, or resume at a multiple of it"
+            )
+        return rest
+
+    def end_epoch(self) -> None:
+        """See `KerasRun.end_epoch`."""
+
+    def begin_taking(self) -> None:
+        """See `KerasRun.begin_taking`."""
+        goes_on = bool(self.steps_per_epoch)
+        self._stream_cursor = cursor = StreamCursor(
+            self._feed, None if goes_on else 1, chained=goes_on and self.request.trains,
+            building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
+        )  # fmt: skip
+        self._timed = TimedTake(cursor.take, self.feed.request_log)
+
+    def take(self, timeout: float | None) -> tuple[StreamPlace, Any]:
+        """See `KerasRun.take`."""
+        cursor = self._stream_cursor
+        if cursor is None:
+            raise EndOfData
+        try:
+            taken: tuple[StreamPlace, Any] = self._timed(max(0, cursor.taken - self.seen_at_begin), timeout)
+            return taken
+        except EndOfData:
+            if cursor.taken or cursor.left:
+                raise
+            raise ValueError(EMPTY) from None
+        except NotYet:
+            raise
+        except BaseException:
+            if self.feed.goes_on:
+                cursor.leave(self.used())
+            raise
+
+    @property
+    def runs_what_users_wrote(self) -> bool:
+        """See `KerasRun.runs_what_users_wrote`."""
+        return True
+
+    def fail(self) -> None:
+        """See `KerasRun.fail`; a stream that goes on where it was left does so, others begin anew."""
+        if not self.feed.goes_on:
+            self._stream_cursor = None
+        self.close()
+
+    def close(self) -> None:
+        """See `KerasRun.close`; what was not used comes again."""
+        with self._leaving:  # Keras's iterator may be let go of in another thread
+            super().close()
+            cursor, self._stream_cursor = self._stream_cursor, None
+            if cursor is not None:
+                cursor.leave(0 if cursor.building else self.used())
+
+    def place(self, *, before: bool) -> StreamPlace | None:
+        """Where training stands, `before` the execution that runs or behind it; None where nothing was taken yet."""
+        cursor = self._stream_cursor
+        if cursor is None or not self.built:
+            return None
+        return cursor.place_after(min(self.used(before=before), cursor.taken))
+
+    def supersede(self) -> None:
+        """See `KerasRun.supersede`; where this fit was stopped, Keras may let go of the data only much later."""
+        if self._stream_cursor is not None:
+            self._stream_cursor.superseded = True
+        self.close()
 
 
 class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):

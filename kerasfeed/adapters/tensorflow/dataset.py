@@ -19,10 +19,9 @@ import optree
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow import raw_datasets
 from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
-from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import BeginLoop, FeedDataset
 from kerasfeed.adapters.tensorflow.framework import tf
-from kerasfeed.adapters.tensorflow.iteration import BatchSource
+from kerasfeed.adapters.tensorflow.iteration import BatchSource, ErrorRelay
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths, lists_as_tuples

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerasfeed.adapters.keras.handover import Handover
+from kerasfeed.adapters.keras.run import Handover
 from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.util.polling import NotYet
 
