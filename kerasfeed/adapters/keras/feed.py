@@ -4,7 +4,6 @@ Invariant: to Keras it looks ahead by itself, so Keras's own threads and process
 of `fit` takes is decided as it begins, so whatever is loaded ahead changes nothing.
 """
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
@@ -14,7 +13,7 @@ from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.feed_cursor import FeedCursor, Prefetcher, claim, only_submits, window_of
+from kerasfeed.feeds.feed_cursor import Prefetcher, claim, only_submits, window_of
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
@@ -352,9 +351,6 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         self.follow_sequence()
         return dataset_of(self, check_integer("epochs", epochs, 1) * len(self), device, in_order=deterministic)
 
-    def _known_batches(self) -> int:
-        return len(self)
-
     def _keras_run(self, call: KerasCall, request: TrainerRequest) -> FeedRun:
         if request.method:
             refuse_skip(self.job.policy, f"{request.method}()")
@@ -377,10 +373,6 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         if request.method == "predict" and not isinstance(self.plan.order, Sequential):
             self._loader.failure_log.deferred_warnings.defer("predict", _PREDICTED_IN_ORDER, FeedWarning)
             self._loader.failure_log.deferred_warnings.issue()
-
-    def _keras_cursor(self) -> FeedCursor:
-        first = self.clock.current * len(self)
-        return FeedCursor(weakref.ref(self), range(first, first + len(self)), shuffled=None, log=self.request_log)
 
     def _keras_hook(self, *, begins: bool) -> None:
         position = trainer_position()

@@ -36,7 +36,6 @@ class Handover:
             takes none.
         ahead: Whether `ensure` takes one more batch where it is there, which TensorFlow then converts and copies while
             the model is trained on those before.
-        close: Called when no more is taken, as `Cursor.close` is.
 
     Attributes:
         counted: Batches that were taken so far, with the one ahead.
@@ -49,13 +48,11 @@ class Handover:
         *,
         shared: bool = False,
         ahead: bool = False,
-        close: Callable[[list[Any]], None] = lambda returned: None,
     ) -> None:
         self._take = take
         self._convert = convert
         self._shared = shared
         self._ahead = ahead
-        self._close = close
         self._ready: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()  # None is the end
         self._ended = self._closed = False
         self._error: Exception | None = None  # of the batch ahead
@@ -112,7 +109,6 @@ class Handover:
         if not self._closed:
             self._closed, self._error = True, None
             self._end()
-            self._close([])
 
     def _end(self) -> None:
         self._ended = True

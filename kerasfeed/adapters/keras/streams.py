@@ -194,9 +194,6 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         begin = partial(_begin_cursor, self)
         return dataset_for_keras(begin, self, count=None, device=device, begin_loop=None, run_of=self._keras_run)
 
-    def _known_batches(self) -> None:
-        return None
-
     def _keras_run(self, call: KerasCall, request: TrainerRequest) -> StreamRun:
         if request.method:
             refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
@@ -204,9 +201,6 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         if request.trains:
             self.running_fit.begin_run(run)
         return run
-
-    def _keras_cursor(self) -> StreamCursor:
-        return StreamCursor(weakref.ref(self))
 
     def _keras_hook(self, *, begins: bool) -> None:
         self.request_log.clear()
