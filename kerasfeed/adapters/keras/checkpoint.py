@@ -247,13 +247,13 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 more, self._done = divmod(self._done, progress.steps)
                 self._epoch += more
             state = {**here.state, "fingerprint": progress.fingerprint}
-            if self.feed.resume_fit(state, behind, self._done, progress.steps):
-                self._epoch, self._done = self._epoch + 1, 0
-            if progress.steps != steps:
+            if progress.steps != steps and progress.fingerprint == self._state()["fingerprint"]:
                 raise ValueError(
                     f"an epoch of fit had {_text(progress.steps)}, and has {_text(steps)}: pass "
                     f"steps_per_epoch={progress.steps}"
                 )
+            if self.feed.resume_fit(state, behind, self._done, progress.steps):
+                self._epoch, self._done = self._epoch + 1, 0
         except ValueError as error:
             raise ValueError(f"{self.path} does not fit what is trained: {message_of(error)}") from None
         if here == progress.records[0] and len(progress.records) > 1:

@@ -338,7 +338,8 @@ class KerasRun(ABC):
             # Asked behind the last. Where executions would take more than the epoch has, the next one begins anew.
             return self.has_epoch_cursors and bool(self.steps_per_epoch)
         if most is not None and within >= most:
-            return asked_before != seen  # not again behind the loop: Keras would begin a further iterator
+            # Again behind the loop: a further iterator is for epochs of so many steps, which else take from one.
+            return asked_before != seen or bool(self.steps_per_epoch and self.has_epoch_cursors)
         if self.cursor is None:
             raise FeedClosedError(self.closed)
         # To build a model one batch is taken; TensorFlow's threads may take a whole execution.
