@@ -56,6 +56,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def _init_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
+        self._fit_run: Callable[[], Any] = lambda: None  # of a feed
         self._warned = False
 
     # ---- what feeds, and datasets of them, say in their own ways
@@ -233,6 +234,23 @@ class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
     @property
     def _keras_feed(self) -> Any:
         return self
+
+    @property
+    def fit_run(self) -> Any:
+        """What the last `fit` takes of the feed, or of a dataset of it; None where that is over."""
+        return self._fit_run()
+
+    def begin_fit(self, run: KerasRun) -> None:
+        """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""
+        if self._fit_run() is not run:
+            self.end_fit()
+        self._fit_run = weakref.ref(run)
+
+    def end_fit(self) -> None:
+        """Something else begins to take batches: no fit can still do so."""
+        run = self._fit_run()
+        if run is not None:
+            run.supersede()
 
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
         from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # Keras asks on TensorFlow alone

@@ -7,7 +7,7 @@ of `fit` takes is decided as it begins, so whatever is loaded ahead changes noth
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
-from kerasfeed.adapters.keras.run import KerasRun, RunningFit
+from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedClosedError, FeedWarning
@@ -68,7 +68,7 @@ class FeedRun(KerasRun):
             self._prepare()
 
     def _prepare(self) -> None:
-        self.feed.running_fit.begin_run(self)
+        self.feed.begin_fit(self)
         self.feed.clock.prepare(self._iterator(), self.request.initial_epoch, self.steps_per_epoch or int(self.steps))
 
     def reset(self) -> None:
@@ -262,11 +262,10 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
-        self.running_fit = RunningFit()
         self._hooked_epoch_runs = False
 
     def _consumed_batches(self) -> int:
-        position, run = trainer_position("fit"), self.running_fit.run
+        position, run = trainer_position("fit"), self.fit_run
         if position is not None and self.clock.serves(position.iterator):
             if position.epoch is None or position.hook in ("on_train_begin", "on_epoch_begin"):
                 return self.clock.numbers(position.initial_epoch if position.epoch is None else position.epoch).start
@@ -286,7 +285,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         self.clock.resume(number, shuffled=shuffled, rest=rest)
 
     def _give_up_ahead(self) -> None:
-        run = self.running_fit.run
+        run = self.fit_run
         if run is not None:
             run.close()
 

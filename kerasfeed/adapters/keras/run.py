@@ -377,35 +377,6 @@ class KerasRun(ABC):
             cursor.close([])
 
 
-class RunningFit:
-    """The `fit` that takes of a feed, if one does."""
-
-    def __init__(self) -> None:
-        self._run: Callable[[], Any] = lambda: None  # of the last fit
-
-    @property
-    def run(self) -> Any:
-        """What that `fit` takes; None where there is none."""
-        return self._run()
-
-    def serves(self, iterator: Any) -> bool:
-        """Whether it takes through `iterator`, Keras's."""
-        run = self._run()
-        return run is not None and run.serves(iterator)
-
-    def begin_run(self, run: KerasRun) -> None:
-        """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""
-        if self._run() is not run:
-            self.end_fit()
-        self._run = weakref.ref(run)
-
-    def end_fit(self) -> None:
-        """Something else begins to take batches: no fit can still do so."""
-        run = self._run()
-        if run is not None:
-            run.supersede()
-
-
 def _close(run: KerasRun) -> None:
     """Keras's iterator is gone: perhaps found by the garbage collector, in any thread."""
     if run.cursor is not None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
-from kerasfeed.adapters.keras.run import KerasRun, RunningFit
+from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
@@ -140,12 +140,11 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
     def _reset_state(self) -> None:
         super()._reset_state()
         self._init_keras()
-        self.running_fit = RunningFit()
         self._rest: int | None = None
 
     def end_fit(self) -> None:
         """See `BaseStream.end_fit`."""
-        self.running_fit.end_fit()
+        KerasAdapter.end_fit(self)
 
     def take_rest(self) -> int | None:
         """Batches of the next epoch of `fit`, once, where it is one of so many steps that was begun before."""
@@ -153,7 +152,7 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         return rest
 
     def _consumed(self) -> StreamPlace | None:
-        position, run = trainer_position("fit"), self.running_fit.run
+        position, run = trainer_position("fit"), self.fit_run
         if run is not None:
             before = position is not None and position.is_before_execution
             place: StreamPlace | None = run.place(before=before)
@@ -199,7 +198,7 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
             refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
         run = StreamRun(self, call.iterator, request)
         if request.trains:
-            self.running_fit.begin_run(run)
+            self.begin_fit(run)
         return run
 
     def _keras_hook(self, *, begins: bool) -> None:
