@@ -11,8 +11,7 @@ from typing import Any
 from kerasfeed.adapters.keras.adapter import TrainerData, spec_weighted_by_class, weighted_by_class
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
-from kerasfeed.adapters.tensorflow.dataset import batches_dataset
-from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset
+from kerasfeed.adapters.tensorflow.dataset import FeedDataset, batches_dataset
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.feeds.feed_cursor import FeedLoop, begin_cursor
 
