@@ -78,9 +78,8 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
     def _keras_run(self, call: KerasCall, request: TrainerRequest) -> KerasRun:
         """What Keras's new iterator takes."""
 
-    @abstractmethod
     def _keras_hook(self, *, begins: bool) -> None:
-        """Somebody calls `on_epoch_begin` or `on_epoch_end` who is not one of Keras's iterators of the feed."""
+        """Somebody calls `on_epoch_begin` or `on_epoch_end` who is not one of Keras's iterators: a feed alone minds."""
 
     # ---- the interface of Keras
 

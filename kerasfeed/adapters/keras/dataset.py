@@ -42,9 +42,6 @@ class KerasDataset(TrainerData, FeedDataset):
     def _keras_run(self, call: KerasCall, request: TrainerRequest) -> KerasRun:
         return self._run_of_feed(call, request)
 
-    def _keras_hook(self, *, begins: bool) -> None:
-        """A dataset has no epoch hooks: each new iteration starts an epoch."""
-
     def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
         return weighted_by_class(self._of.without_lists(batch), class_weight)
 

@@ -13,12 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from kerasfeed.adapters.keras.trainer import (
-    TrainerRequest,
-    asked_by_the_loop,
-    asked_steps,
-    execution_of,
-)
+from kerasfeed.adapters.keras.trainer import TrainerRequest, asked_by_the_loop, asked_steps, execution_of
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData, run_in_background
 from kerasfeed.util.error_notes import note_causes

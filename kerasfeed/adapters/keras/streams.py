@@ -201,9 +201,6 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
             self.begin_fit(run)
         return run
 
-    def _keras_hook(self, *, begins: bool) -> None:
-        self.request_log.clear()
-
 
 def _begin_cursor(feed: BaseStream, context: contextvars.Context) -> Cursor:
     return feed.cursors.begin(partial(_begun, weakref.ref(feed)), context)
