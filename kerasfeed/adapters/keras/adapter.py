@@ -104,15 +104,8 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """Always None, which tells Keras that the feed makes the batches. The argument is `feed.plan.batch_size`."""
         return None
 
-    @property
-    def has_partial_batch(self) -> bool:
-        """Always False, which tells Keras that it is not known. Called by Keras."""
-        return False
-
-    @property
-    def partial_batch_size(self) -> int | None:
-        """Always None, which tells Keras that it is not known. Called by Keras."""
-        return None
+    # What tells Keras that it is not known whether a batch is a short one.
+    has_partial_batch, partial_batch_size = False, None
 
     def on_epoch_begin(self) -> None:
         """Called by Keras."""

@@ -42,6 +42,7 @@ class StreamRun(KerasRun):
         self._leaving = threading.RLock()
 
     closed = SUPERSEDED
+    runs_what_users_wrote = True
 
     def reset(self) -> None:
         """See `KerasRun.reset`; what came before was taken to build the model, also by `predict`."""
@@ -94,11 +95,6 @@ class StreamRun(KerasRun):
             if self.feed.goes_on:
                 cursor.leave(self.used())
             raise
-
-    @property
-    def runs_what_users_wrote(self) -> bool:
-        """See `KerasRun.runs_what_users_wrote`."""
-        return True
 
     def fail(self) -> None:
         """See `KerasRun.fail`; a stream that goes on where it was left does so, others begin anew."""
