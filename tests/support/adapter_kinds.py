@@ -59,10 +59,14 @@ def of_keras(way):
         from keras.src.trainers.epoch_iterator import EpochIterator
 
         class Iterator(EpochIterator):
-            def _get_iterator(self):
-                return getattr(self.data_adapter, way)()
+            def __init__(self):
+                super().__init__(feed)
+                self.dataset = self.data_adapter.get_tf_dataset() if way == "get_tf_dataset" else None
 
-        for _, _, execution in Iterator(feed).enumerate_epoch():
+            def _get_iterator(self):
+                return getattr(self.data_adapter, way)() if self.dataset is None else self.dataset
+
+        for _, _, execution in Iterator().enumerate_epoch():
             yield as_numpy(execution[0])
 
     return batches
