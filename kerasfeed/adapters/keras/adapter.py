@@ -48,7 +48,6 @@ except ImportError as missing:
 
 _PyDataset: Any = object if NO_KERAS else keras.utils.PyDataset
 _DataAdapter: Any = data_adapter_class()
-_WEIGHTS = "You cannot specify `class_weight` and `sample_weight` at the same time."
 
 
 class TrainerData(_DataAdapter):  # type: ignore[misc]
@@ -65,10 +64,6 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
     @abstractmethod
     def _keras_feed(self) -> Any:
         """The feed."""
-
-    @abstractmethod
-    def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
-        """A batch as Keras takes it, with the weights of its classes."""
 
     @abstractmethod
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
@@ -247,27 +242,15 @@ class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
         from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # Keras asks on TensorFlow alone
 
-        fields, treespec = optree.tree_flatten(lists_as_tuples(self.element_spec))
+        fields, treespec = optree.tree_flatten(self.element_spec)
         loose = [ArraySpec((None, *field.shape[1:]), field.dtype) if field.shape else field for field in fields]
-        structure: Any = optree.tree_unflatten(treespec, loose)
-        structure = structure if isinstance(structure, tuple | dict) else (structure,)
-        structure = spec_weighted_by_class(structure, class_weight)
+        structure = standardized_spec(optree.tree_unflatten(treespec, loose), class_weight)
         return batches_dataset(begin, structure, count=None, device="/cpu:0", ragged_tensors=False)
-
-    def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
-        return standardized(self.without_lists(batch), class_weight)
-
-
-def spec_weighted_by_class(structure: Any, class_weight: Any) -> Any:
-    """The specs of what `weighted_by_class` makes of a batch whose specs are `structure`."""
-    if class_weight is None or type(structure) is not tuple or len(structure) != 2:
-        return structure
-    return (*structure, ArraySpec((None,), np.dtype(keras.config.floatx())))
 
 
 def _converted(data: Any, class_weight: Any, batch: Any) -> Any:
     known = data()
-    return batch if known is None else known._as_keras_takes(batch, class_weight)
+    return batch if known is None else standardized(known._keras_feed.without_lists(batch), class_weight)
 
 
 class _RunCursor:
@@ -327,20 +310,20 @@ def standardized(batch: Any, class_weight: Any) -> Any:
             f"targets, sample_weights), and scenes of this feed are a {type(batch).__name__}"
             f"{f' of {len(batch)}' if isinstance(batch, tuple) else ''}"
         )
-    return weighted_by_class(batch, class_weight)
-
-
-def weighted_by_class(batch: Any, class_weight: Any) -> Any:
-    """A batch with the weights of its classes, where it is a tuple that has targets; else as it is.
-
-    Raises:
-        ValueError: It has weights already.
-    """
     if class_weight is None or type(batch) is not tuple or len(batch) < 2:
         return batch
     if len(batch) > 2:
-        raise ValueError(_WEIGHTS)
+        raise ValueError("You cannot specify `class_weight` and `sample_weight` at the same time.")
     return (*batch, class_weights_of(batch[1], class_weight))
+
+
+def standardized_spec(structure: Any, class_weight: Any) -> Any:
+    """The specs of what `standardized` makes of a batch whose specs are `structure`."""
+    structure = lists_as_tuples(structure)
+    structure = structure if isinstance(structure, tuple | dict) else (structure,)
+    if class_weight is None or type(structure) is not tuple or len(structure) != 2:
+        return structure
+    return (*structure, ArraySpec((None,), np.dtype(keras.config.floatx())))
 
 
 def class_weights_of(targets: Any, class_weight: Any) -> Any:

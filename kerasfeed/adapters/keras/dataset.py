@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kerasfeed.adapters.keras.adapter import TrainerData, spec_weighted_by_class, weighted_by_class
+from kerasfeed.adapters.keras.adapter import TrainerData, standardized_spec
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
 from kerasfeed.adapters.tensorflow.dataset import FeedDataset, batches_dataset
@@ -42,11 +42,8 @@ class KerasDataset(TrainerData, FeedDataset):
     def _keras_run(self, call: KerasCall, request: TrainerRequest) -> KerasRun:
         return self._run_of_feed(call, request)
 
-    def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
-        return weighted_by_class(self._of.without_lists(batch), class_weight)
-
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
-        structure = spec_weighted_by_class(self._of.element_spec, class_weight)
+        structure = standardized_spec(self._of.element_spec, class_weight)
         return batches_dataset(begin, structure, count=None, device=self._device)
 
 
