@@ -52,21 +52,24 @@ def loop_ahead(feed, epochs=1):
     return iter(BatchLoop(feed, partial(feed.begin_loop, epochs), Ahead(), epochs))
 
 
-def keras_numpy(feed):
-    """As Keras's trainers do it on no particular backend, and users of its data adapters."""
-    return feed.get_numpy_iterator()
+def of_keras(way):
+    """As Keras's trainers take it: by one of their iterators, which asks for batches by the method `way`."""
 
+    def batches(feed):
+        from keras.src.trainers.epoch_iterator import EpochIterator
 
-def keras_jax(feed):
-    return feed.get_jax_iterator()
+        class Iterator(EpochIterator):
+            def __init__(self):
+                super().__init__(feed)
+                self.dataset = self.data_adapter.get_tf_dataset() if way == "get_tf_dataset" else None
 
+            def _get_iterator(self):
+                return getattr(self.data_adapter, way)() if self.dataset is None else self.dataset
 
-def keras_tensorflow(feed):
-    return map(as_numpy, feed.get_tf_dataset())
+        for _, _, execution in Iterator().enumerate_epoch():
+            yield as_numpy(execution[0])
 
-
-def keras_torch(feed):
-    return map(as_numpy, feed.get_torch_dataloader())
+    return batches
 
 
 ADAPTERS = {
@@ -75,9 +78,9 @@ ADAPTERS = {
     "tf dataset": tf_dataset,
     "loop, ahead": loop_ahead,
     "jax": to_jax,
-    "keras, numpy": keras_numpy,
-    "keras, jax": keras_jax,
-    "keras, tensorflow": keras_tensorflow,
+    "keras, numpy": of_keras("get_numpy_iterator"),
+    "keras, jax": of_keras("get_jax_iterator"),
+    "keras, tensorflow": of_keras("get_tf_dataset"),
     "torch": to_torch,
-    "keras, torch": keras_torch,
+    "keras, torch": of_keras("get_torch_dataloader"),
 }

@@ -8,15 +8,14 @@ Keras itself cannot be imported, as it has no backend, a feed is neither, and fe
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import optree
 
-from kerasfeed.adapters.keras.handover import Handover
-from kerasfeed.adapters.keras.run import KerasRun
+from kerasfeed.adapters.keras.run import Handover, KerasRun
 from kerasfeed.adapters.keras.trainer import (
     BUILDER,
     KerasCall,
@@ -28,8 +27,8 @@ from kerasfeed.adapters.keras.trainer import (
     request_of_caller,
     super_batches,
 )
-from kerasfeed.errors import FeedClosedError, FeedWarning
-from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, next_of
+from kerasfeed.errors import FeedWarning
+from kerasfeed.feeds.cursor import Begin, EndOfData, check_alive, next_of
 from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.deferred_warnings import warn_caller
@@ -49,7 +48,6 @@ except ImportError as missing:
 
 _PyDataset: Any = object if NO_KERAS else keras.utils.PyDataset
 _DataAdapter: Any = data_adapter_class()
-_WEIGHTS = "You cannot specify `class_weight` and `sample_weight` at the same time."
 
 
 class TrainerData(_DataAdapter):  # type: ignore[misc]
@@ -57,6 +55,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def _init_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
+        self._fit_run: Callable[[], Any] = lambda: None  # of a feed
         self._warned = False
 
     # ---- what feeds, and datasets of them, say in their own ways
@@ -67,10 +66,6 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """The feed."""
 
     @abstractmethod
-    def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
-        """A batch as Keras takes it, with the weights of its classes."""
-
-    @abstractmethod
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
         """The `tf.data.Dataset` for Keras, whose batches the cursors give that `begin` makes."""
 
@@ -78,17 +73,8 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
     def _keras_run(self, call: KerasCall, request: TrainerRequest) -> KerasRun:
         """What Keras's new iterator takes."""
 
-    @abstractmethod
-    def _keras_cursor(self) -> Cursor:
-        """The batches for whoever uses the adapter without one of Keras's iterators: an epoch of the feed."""
-
-    @abstractmethod
-    def _known_batches(self) -> int | None:
-        """Batches of an epoch; None where that is not known."""
-
-    @abstractmethod
     def _keras_hook(self, *, begins: bool) -> None:
-        """Somebody calls `on_epoch_begin` or `on_epoch_end` who is not one of Keras's iterators of the feed."""
+        """Somebody calls `on_epoch_begin` or `on_epoch_end` who is not one of Keras's iterators: a feed alone minds."""
 
     # ---- the interface of Keras
 
@@ -97,7 +83,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """Number of batches in an epoch; None where it is not known. Called by Keras; your code calls `len(feed)`."""
         call = keras_call(self)
         if call is None:
-            return self._known_batches()
+            return len(self._keras_feed) if self._keras_feed.plan.length else None
         if call.method == "__init__":
             request = request_of_caller()
             refuse_division(getattr(getattr(self._keras_feed, "shard", None), "count", 1))
@@ -113,15 +99,8 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """Always None, which tells Keras that the feed makes the batches. The argument is `feed.plan.batch_size`."""
         return None
 
-    @property
-    def has_partial_batch(self) -> bool:
-        """Always False, which tells Keras that it is not known. Called by Keras."""
-        return False
-
-    @property
-    def partial_batch_size(self) -> int | None:
-        """Always None, which tells Keras that it is not known. Called by Keras."""
-        return None
+    # What tells Keras that it is not known whether a batch is a short one.
+    has_partial_batch, partial_batch_size = False, None
 
     def on_epoch_begin(self) -> None:
         """Called by Keras."""
@@ -142,37 +121,31 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """The batches as NumPy arrays. Called by Keras."""
-        return self._batches(self._run_of(keras_call(self)))
+        return _batches_of(weakref.ref(self._asked_run(keras_call(self))))
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
         """The batches as NumPy arrays, which JAX accepts; those of an execution stacked. Called by Keras."""
         call = keras_call(self)
-        run = self._run_of(call)
-        if run is not None and call is not None and call.method == BUILDER:
+        run = self._asked_run(call)
+        if call is not None and call.method == BUILDER:
             run.on_epoch_begin()  # the trainer resets its iterator then
-        batches = self._batches(run, "JAX")
+        self._check_scenes(run, "JAX")
+        batches = _batches_of(weakref.ref(run))
         return batches if super_batch is None else super_batches(batches, super_batch)
 
     def get_torch_dataloader(self) -> Iterator[Any]:
         """The batches as tensors. Called by Keras, which iterates over them."""
-        batches = self._batches(self._run_of(keras_call(self)), "PyTorch")
-        return (optree.tree_map(keras.ops.convert_to_tensor, batch) for batch in batches)
+        run = self._asked_run(keras_call(self))
+        self._check_scenes(run, "PyTorch")
+        return (optree.tree_map(keras.ops.convert_to_tensor, batch) for batch in _batches_of(weakref.ref(run)))
 
     def get_tf_dataset(self) -> Any:
         """The batches as a `tf.data.Dataset`. Called by Keras; your code calls `to_tf_dataset`."""
-        run = self._run_of(keras_call(self))
-        feed, weak_run = weakref.ref(self), None if run is None else weakref.ref(run)
-        try:
-            dataset = self._keras_dataset(
-                lambda context: _cursor_of(feed, weak_run), None if run is None else run.request.class_weight
-            )
-        except Exception as error:
-            note_causes(error)  # of the first scenes, which are read here
-            raise
-        self._warn_of_dicts(run)
-        if run is not None:
-            run.in_other_threads = True
-        return dataset
+        run = self._asked_run(keras_call(self))
+        self._check_scenes(run)
+        run.in_other_threads = True
+        weak_run = weakref.ref(run)
+        return self._keras_dataset(lambda context: _RunCursor(weak_run), run.request.class_weight)
 
     # ---- how it is done
 
@@ -190,31 +163,51 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
     def _run_of(self, call: KerasCall | None) -> KerasRun | None:
         return None if call is None else self._runs.get(call.iterator)
 
-    def _batches(self, run: KerasRun | None, backend: str | None = None) -> Iterator[Any]:
-        return _batches_of(weakref.ref(self), None if run is None else weakref.ref(run), backend)
+    def _asked_run(self, call: KerasCall | None) -> KerasRun:
+        """What one of Keras's iterators takes, which calls.
 
-    def _warn_of_dicts(self, run: KerasRun | None) -> None:
-        """Warn where `fit` takes the targets of scenes for inputs, as it takes all of a dict."""
-        if run is None or not run.request.needs_targets:
-            return
-        scene = self._keras_feed.scene_spec
-        scene = scene.unflatten(scene.fields)
-        if isinstance(scene, dict) and {"x", "y"} <= scene.keys() <= {"x", "y", "sample_weight"}:
+        Raises:
+            RuntimeError: Something else does.
+        """
+        run = self._run_of(call)
+        if run is None:
+            raise RuntimeError(
+                "this is for the iterators of Keras's trainers alone: loop over the feed, or over its to_tf_dataset(), "
+                "to_jax() or to_torch()"
+            )
+        return run
+
+    def _check_scenes(self, run: KerasRun, textless: str = "") -> None:
+        """Look at the spec of scenes, the first of which may be read for it.
+
+        Args:
+            run: What takes them.
+            textless: The backend, where it takes no text.
+
+        Raises:
+            TypeError: A field is text.
+            Exception: What the first scenes raised.
+        """
+        try:
+            spec = self._keras_feed.scene_spec
+        except Exception as error:
+            note_causes(error)
+            raise
+        for name, field in zip(spec.paths, spec.fields, strict=True):
+            if textless and field.is_text:
+                raise TypeError(
+                    f"field {name!r} is text, and {textless} has no text. Turn it into numbers where scenes are made "
+                    "(in __getitem__, or with map), or have Keras run on TensorFlow: KERAS_BACKEND=tensorflow"
+                )
+        scene = spec.unflatten(spec.fields)
+        is_pair = isinstance(scene, dict) and {"x", "y"} <= scene.keys() <= {"x", "y", "sample_weight"}
+        if is_pair and run.request.needs_targets:
             pair = ", ".join(f'scene["{name}"]' for name in ("x", "y", "sample_weight") if name in scene)
             warn_caller(
                 f"scenes are dicts with the keys {', '.join(scene)}, all of which fit takes for inputs, and the model "
                 f"has a loss, which needs targets. Return a tuple in place of the dict: ({pair})",
                 FeedWarning,
             )
-
-    def _refuse_text(self, backend: str) -> None:
-        spec = self._keras_feed.scene_spec
-        for name, field in zip(spec.paths, spec.fields, strict=True):
-            if field.is_text:
-                raise TypeError(
-                    f"field {name!r} is text, and {backend} has no text. Turn it into numbers where scenes are made "
-                    "(in __getitem__, or with map), or have Keras run on TensorFlow: KERAS_BACKEND=tensorflow"
-                )
 
 
 class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
@@ -229,50 +222,48 @@ class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
     def _keras_feed(self) -> Any:
         return self
 
+    @property
+    def fit_run(self) -> Any:
+        """What the last `fit` takes of the feed, or of a dataset of it; None where that is over."""
+        return self._fit_run()
+
+    def begin_fit(self, run: KerasRun) -> None:
+        """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""
+        if self._fit_run() is not run:
+            self.end_fit()
+        self._fit_run = weakref.ref(run)
+
+    def end_fit(self) -> None:
+        """Something else begins to take batches: no fit can still do so."""
+        run = self._fit_run()
+        if run is not None:
+            run.supersede()
+
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
         from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # Keras asks on TensorFlow alone
 
-        fields, treespec = optree.tree_flatten(lists_as_tuples(self.element_spec))
+        fields, treespec = optree.tree_flatten(self.element_spec)
         loose = [ArraySpec((None, *field.shape[1:]), field.dtype) if field.shape else field for field in fields]
-        structure: Any = optree.tree_unflatten(treespec, loose)
-        structure = structure if isinstance(structure, tuple | dict) else (structure,)
-        structure = spec_weighted_by_class(structure, class_weight)
+        structure = standardized_spec(optree.tree_unflatten(treespec, loose), class_weight)
         return batches_dataset(begin, structure, count=None, device="/cpu:0", ragged_tensors=False)
-
-    def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
-        return standardized(self.without_lists(batch), class_weight)
-
-
-def spec_weighted_by_class(structure: Any, class_weight: Any) -> Any:
-    """The specs of what `weighted_by_class` makes of a batch whose specs are `structure`."""
-    if class_weight is None or type(structure) is not tuple or len(structure) != 2:
-        return structure
-    return (*structure, ArraySpec((None,), np.dtype(keras.config.floatx())))
 
 
 def _converted(data: Any, class_weight: Any, batch: Any) -> Any:
     known = data()
-    return batch if known is None else known._as_keras_takes(batch, class_weight)
+    return batch if known is None else standardized(known._keras_feed.without_lists(batch), class_weight)
 
 
-def _cursor_of(data: Any, run: Any) -> Any:
-    known = check_alive(data(), "the feed is gone: keep a reference to it while Keras iterates over it")
-    if run is None:
-        cursor = known._keras_cursor()
-        return Handover(cursor.take, partial(_converted, data, None), close=cursor.close)
-    if run() is None:
-        raise FeedClosedError("the fit, or other run, that this iterator was for is over")
-    return _OfEpoch(run)
-
-
-class _OfEpoch:
+class _RunCursor:
     """The batches of a run from the epoch on in which the first is asked for; the run closes what it takes from."""
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Callable[[], KerasRun | None]) -> None:
+        """Take what `run`, a weak reference, takes."""
+        check_alive(run(), "the fit, or other run, that this iterator was for is over, or its feed is gone")
         self._run = run
         self._cursor: Handover | None = None
 
-    def take(self, timeout: float | None) -> Any:
+    def take(self, timeout: float | None) -> tuple[Any, Any]:
+        """See `Cursor.take`."""
         run = self._run()
         if self._cursor is None and run is not None:
             if not run.is_running and timeout is not None:
@@ -283,23 +274,24 @@ class _OfEpoch:
             raise EndOfData
         return self._cursor.take(timeout)
 
+    def received(self, place: Any) -> None:
+        """See `Cursor.received`; Keras tells the run."""
+
+    def end(self) -> None:
+        """See `Cursor.end`; Keras tells the run."""
+
     def close(self, returned: list[Any]) -> None:
-        pass
+        """See `Cursor.close`; Keras tells the run."""
 
 
-def _batches_of(data: Any, run: Any, backend: str | None) -> Iterator[Any]:
-    cursor = _cursor_of(data, run)
+def _batches_of(run: Callable[[], KerasRun | None]) -> Iterator[Any]:
+    cursor = _RunCursor(run)
     try:
-        if backend is not None:
-            data()._refuse_text(backend)
-            data()._warn_of_dicts(run and run())
         while taken := next_of(cursor):
             yield taken.pop()
     except Exception as error:
         note_causes(error)
         raise
-    finally:
-        cursor.close([])
 
 
 def standardized(batch: Any, class_weight: Any) -> Any:
@@ -318,20 +310,20 @@ def standardized(batch: Any, class_weight: Any) -> Any:
             f"targets, sample_weights), and scenes of this feed are a {type(batch).__name__}"
             f"{f' of {len(batch)}' if isinstance(batch, tuple) else ''}"
         )
-    return weighted_by_class(batch, class_weight)
-
-
-def weighted_by_class(batch: Any, class_weight: Any) -> Any:
-    """A batch with the weights of its classes, where it is a tuple that has targets; else as it is.
-
-    Raises:
-        ValueError: It has weights already.
-    """
     if class_weight is None or type(batch) is not tuple or len(batch) < 2:
         return batch
     if len(batch) > 2:
-        raise ValueError(_WEIGHTS)
+        raise ValueError("You cannot specify `class_weight` and `sample_weight` at the same time.")
     return (*batch, class_weights_of(batch[1], class_weight))
+
+
+def standardized_spec(structure: Any, class_weight: Any) -> Any:
+    """The specs of what `standardized` makes of a batch whose specs are `structure`."""
+    structure = lists_as_tuples(structure)
+    structure = structure if isinstance(structure, tuple | dict) else (structure,)
+    if class_weight is None or type(structure) is not tuple or len(structure) != 2:
+        return structure
+    return (*structure, ArraySpec((None,), np.dtype(keras.config.floatx())))
 
 
 def class_weights_of(targets: Any, class_weight: Any) -> Any:

@@ -183,8 +183,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     # ---- what is done
 
     def _begin(self, position: TrainerPosition, iterations: int, scale: float) -> None:
-        feed, iterator = self.feed, position.iterator
-        self._follows = None if feed.running_fit.serves(iterator) else self._adopt(position)
+        feed, iterator, run = self.feed, position.iterator, self.feed.fit_run
+        self._follows = None if run is not None and run.serves(iterator) else self._adopt(position)
         self._execution, self._unsaved = execution_of(iterator), 0
         steps = asked_steps(iterator) if self._is_stream else feed.clock.fit_steps
         self._epoch, self._done = restored_epoch(self.model) or position.initial_epoch, 0
@@ -201,7 +201,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 f"and an execution of the training function takes {self._execution}: pass the feed itself to fit, or "
                 "its to_tf_dataset(), or compile with steps_per_execution=1"
             )
-        self._cut = self._done > 0 and (self._follows is not None or not feed.running_fit.run.has_epoch_cursors)
+        self._cut = self._done > 0 and (self._follows is not None or not run.has_epoch_cursors)
         even = not self._is_stream and not any(hasattr(each, "inner_optimizer") for each in optimizers_of(self.model))
         kept = () if progress is None else progress.records
         self._progress = Progress(steps, self._execution, even, self._state()["fingerprint"], kept)
@@ -247,13 +247,13 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 more, self._done = divmod(self._done, progress.steps)
                 self._epoch += more
             state = {**here.state, "fingerprint": progress.fingerprint}
-            if self.feed.resume_fit(state, behind, self._done, progress.steps):
-                self._epoch, self._done = self._epoch + 1, 0
-            if progress.steps != steps:
+            if progress.steps != steps and progress.fingerprint == self._state()["fingerprint"]:
                 raise ValueError(
                     f"an epoch of fit had {_text(progress.steps)}, and has {_text(steps)}: pass "
                     f"steps_per_epoch={progress.steps}"
                 )
+            if self.feed.resume_fit(state, behind, self._done, progress.steps):
+                self._epoch, self._done = self._epoch + 1, 0
         except ValueError as error:
             raise ValueError(f"{self.path} does not fit what is trained: {message_of(error)}") from None
         if here == progress.records[0] and len(progress.records) > 1:

@@ -4,17 +4,15 @@ Invariant: a `fit` on the dataset takes the batches that a `fit` on the feed wou
 made of the dataset (`map`, ...) is TensorFlow's own, which Keras takes as any other dataset.
 """
 
-import contextvars
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kerasfeed.adapters.keras.adapter import TrainerData, spec_weighted_by_class, weighted_by_class
+from kerasfeed.adapters.keras.adapter import TrainerData, standardized_spec
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
-from kerasfeed.adapters.tensorflow.dataset import batches_dataset
-from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset
-from kerasfeed.feeds.cursor import Begin, Cursor
+from kerasfeed.adapters.tensorflow.dataset import FeedDataset, batches_dataset
+from kerasfeed.feeds.cursor import Begin
 from kerasfeed.feeds.feed_cursor import FeedLoop, begin_cursor
 
 RunOf = Callable[[KerasCall, TrainerRequest], KerasRun]  # what one of Keras's iterators takes
@@ -27,15 +25,13 @@ class KerasDataset(TrainerData, FeedDataset):
         given: See `FeedDataset`.
         feed: The feed.
         device: Where batches are prefetched to; see `batches_dataset`.
-        begin: Makes the cursor of an iteration.
         run_of: What one of Keras's iterators takes of the feed through the dataset.
     """
 
-    def __init__(self, *given: Any, feed: Any, device: str | None, begin: Begin, run_of: RunOf) -> None:
+    def __init__(self, *given: Any, feed: Any, device: str | None, run_of: RunOf) -> None:
         super().__init__(*given)
         self._of = feed
         self._device = device
-        self._begin = begin
         self._run_of_feed = run_of
         self._init_keras()
 
@@ -46,20 +42,8 @@ class KerasDataset(TrainerData, FeedDataset):
     def _keras_run(self, call: KerasCall, request: TrainerRequest) -> KerasRun:
         return self._run_of_feed(call, request)
 
-    def _keras_cursor(self) -> Cursor:
-        return self._begin(contextvars.copy_context())
-
-    def _known_batches(self) -> int | None:
-        return self._count
-
-    def _keras_hook(self, *, begins: bool) -> None:
-        """A dataset has no epoch hooks: each new iteration starts an epoch."""
-
-    def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
-        return weighted_by_class(self._of.without_lists(batch), class_weight)
-
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
-        structure = spec_weighted_by_class(self._of.element_spec, class_weight)
+        structure = standardized_spec(self._of.element_spec, class_weight)
         return batches_dataset(begin, structure, count=None, device=self._device)
 
 
@@ -75,5 +59,5 @@ def dataset_for_keras(
     begin: Begin, feed: Any, *, count: int | None, device: str | None, begin_loop: Any, run_of: RunOf
 ) -> Any:
     """The dataset of the batches of `feed` that the cursors give which `begin` makes; see `KerasDataset`."""
-    make = partial(KerasDataset, feed=feed, device=device, begin=begin, run_of=run_of)
+    make = partial(KerasDataset, feed=feed, device=device, run_of=run_of)
     return batches_dataset(begin, feed.element_spec, count=count, device=device, begin_loop=begin_loop, make=make)

@@ -1,25 +1,130 @@
 """What one of Keras's iterators takes of a feed: the batches of its epochs, and when one of them is over.
 
 Invariant: Keras's iterator first goes through the data to build the model, perhaps, and is reset; what it takes after
-that are the epochs proper. What it has taken before counts for nothing, and comes again.
+that are the epochs proper. What it has taken before counts for nothing, and comes again. What users wrote runs in the
+trainer's thread, and its exceptions are raised there, as themselves.
 """
 
+import queue
 import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from kerasfeed.adapters.keras.handover import Handover
-from kerasfeed.adapters.keras.trainer import (
-    TrainerRequest,
-    asked_by_the_loop,
-    asked_steps,
-    execution_of,
-)
+from kerasfeed.adapters.keras.trainer import TrainerRequest, asked_by_the_loop, asked_steps, execution_of
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import run_in_background
-from kerasfeed.util.error_text import short_tracebacks
+from kerasfeed.feeds.cursor import EndOfData, run_in_background
+from kerasfeed.util.error_notes import note_causes
+from kerasfeed.util.error_text import drop_frame, short_tracebacks
+from kerasfeed.util.polling import POLL_SECONDS, NotYet
+
+
+class Handover:
+    """A cursor whose batches Keras's loop has waited for.
+
+    Args:
+        take: Gives the next batch with its place, as `Cursor.take` does.
+        convert: Makes of a batch what Keras gets.
+        shared: Whether whoever gets batches waits for those that `ensure` has taken, as threads of TensorFlow do, and
+            takes none.
+        ahead: Whether `ensure` takes one more batch where it is there, which TensorFlow then converts and copies while
+            the model is trained on those before.
+
+    Attributes:
+        counted: Batches that were taken so far, with the one ahead.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[float | None], tuple[Any, Any]],
+        convert: Callable[[Any], Any],
+        *,
+        shared: bool = False,
+        ahead: bool = False,
+    ) -> None:
+        self._take = take
+        self._convert = convert
+        self._shared = shared
+        self._ahead = ahead
+        self._ready: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()  # None is the end
+        self._ended = self._closed = False
+        self._error: Exception | None = None  # of the batch ahead
+        self.counted = 0
+
+    def take(self, timeout: float | None) -> tuple[Any, Any]:
+        """See `Cursor.take`."""
+        if self._closed:
+            raise EndOfData
+        if not self._shared and self._ready.empty():
+            return self._next(timeout)
+        try:
+            taken = self._ready.get(timeout=timeout)
+        except queue.Empty:
+            raise NotYet from None
+        if taken is None or self._closed:
+            self._end()  # for whoever asks again
+            raise EndOfData
+        return taken
+
+    def ensure(self, count: int, *, last: bool = False) -> bool:
+        """Wait until `count` batches were taken; False where there are fewer.
+
+        Args:
+            count: How many.
+            last: Whether there are no more.
+
+        Raises:
+            Exception: What one of them raised.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        try:
+            while self.counted < count:
+                with suppress(NotYet):
+                    self._ready.put(self._next(POLL_SECONDS))
+        except EndOfData:
+            return False
+        if last:
+            self._end()
+        elif self._ahead and self.counted == count:
+            try:
+                self._ready.put(self._next(0))
+            except (NotYet, EndOfData):
+                pass
+            except Exception as raised:  # noqa: BLE001 - raised in its turn
+                drop_frame(raised)
+                self._error = raised
+        return True
+
+    def close(self, returned: list[Any]) -> None:
+        """No more is taken; idempotent. Whoever gives the batches knows what comes again."""
+        if not self._closed:
+            self._closed, self._error = True, None
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._ready.put(None)
+
+    def _next(self, timeout: float | None) -> tuple[Any, Any]:
+        if self._ended or self._closed:
+            raise EndOfData
+        try:
+            place, batch = self._take(timeout)
+            batch = self._convert(batch)
+        except EndOfData:
+            self._end()
+            raise
+        except NotYet:
+            raise
+        except BaseException as error:
+            note_causes(error)  # Keras raises it `from None`
+            raise
+        self.counted += 1
+        return place, batch
 
 
 class EpochSteps(int):
@@ -228,7 +333,8 @@ class KerasRun(ABC):
             # Asked behind the last. Where executions would take more than the epoch has, the next one begins anew.
             return self.has_epoch_cursors and bool(self.steps_per_epoch)
         if most is not None and within >= most:
-            return asked_before != seen  # not again behind the loop: Keras would begin a further iterator
+            # Again behind the loop: a further iterator is for epochs of so many steps, which else take from one.
+            return asked_before != seen or bool(self.steps_per_epoch and self.has_epoch_cursors)
         if self.cursor is None:
             raise FeedClosedError(self.closed)
         # To build a model one batch is taken; TensorFlow's threads may take a whole execution.
@@ -264,35 +370,6 @@ class KerasRun(ABC):
         cursor, self.cursor = self.cursor, None
         if cursor is not None:
             cursor.close([])
-
-
-class RunningFit:
-    """The `fit` that takes of a feed, if one does."""
-
-    def __init__(self) -> None:
-        self._run: Callable[[], Any] = lambda: None  # of the last fit
-
-    @property
-    def run(self) -> Any:
-        """What that `fit` takes; None where there is none."""
-        return self._run()
-
-    def serves(self, iterator: Any) -> bool:
-        """Whether it takes through `iterator`, Keras's."""
-        run = self._run()
-        return run is not None and run.serves(iterator)
-
-    def begin_run(self, run: KerasRun) -> None:
-        """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""
-        if self._run() is not run:
-            self.end_fit()
-        self._run = weakref.ref(run)
-
-    def end_fit(self) -> None:
-        """Something else begins to take batches: no fit can still do so."""
-        run = self._run()
-        if run is not None:
-            run.supersede()
 
 
 def _close(run: KerasRun) -> None:

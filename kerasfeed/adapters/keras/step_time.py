@@ -6,13 +6,14 @@ Invariant: weights, optimizer, metrics and random numbers of the model are after
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 import numpy as np
-from numpy.typing import NDArray
+
+from kerasfeed.adapters.keras.trained_model import as_array, variables_of
 
 _LEAST_STEPS = 3
 
@@ -28,29 +29,17 @@ def model_put_back(model: Any, batch: Any) -> Iterator[None]:
     optimizer = model.optimizer
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
-    variables = _variables(model)
-    before = {id(variable): (variable, value) for variable, value in zip(variables, values_of(variables), strict=True)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # Keras's, of NumPy 2
+        before = {id(variable): np.array(as_array(variable)) for variable in variables_of(model).values()}
     try:
         yield
     finally:
-        for variable in _variables(model):
-            if id(variable) not in before:  # of metrics that the first step has made
+        for name, variable in variables_of(model).items():
+            if id(variable) in before:
+                variable.assign(before[id(variable)])
+            elif name.startswith("metrics/"):  # which the first step has made
                 variable.assign(np.zeros(variable.shape, variable.dtype))
-        for variable, value in before.values():
-            variable.assign(value)
-
-
-def values_of(variables: Sequence[Any]) -> list[NDArray[Any]]:
-    """Copies of what Keras variables hold."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # Keras's, of NumPy 2
-        return [np.array(variable.numpy()) for variable in variables]
-
-
-def _variables(model: Any) -> list[Any]:
-    optimizer = [] if model.optimizer is None else model.optimizer.variables
-    found = [*model.variables, *optimizer, *model.metrics_variables]
-    return list({id(variable): variable for variable in found}.values())
 
 
 def step_seconds(model: Any, batch: Any, seconds: float) -> float:
@@ -61,31 +50,31 @@ def step_seconds(model: Any, batch: Any, seconds: float) -> float:
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as a feed gives it.
         seconds: About how long to measure, s.
     """
-    with model_put_back(model, batch):
-        train = train_on(model)
-        train(batch)
-        times: list[float] = []
-        end = time.perf_counter() + seconds
-        while len(times) < _LEAST_STEPS or time.perf_counter() < end:
-            begun = time.perf_counter()
-            train(batch)
-            times.append(time.perf_counter() - begun)
-    return statistics.median(times)
+    return statistics.median(_times(model, lambda: batch, seconds)[1])
 
 
 def wait_share(model: Any, next_batch: Callable[[], Any], seconds: float) -> float:
     """Share of the time that a training waits for `next_batch`, in [0, 1]."""
-    batch = next_batch()
+    waits, steps = _times(model, next_batch, seconds)
+    return sum(waits) / (sum(waits) + sum(steps))
+
+
+def _times(model: Any, next_batch: Callable[[], Any], seconds: float) -> tuple[list[float], list[float]]:
+    """How long each batch was waited for, and each train step took, s; the first, which compiles, not counted."""
+    train, batch = train_on(model), next_batch()
+    waits: list[float] = []
+    steps: list[float] = []
     with model_put_back(model, batch):
-        train = train_on(model)
         train(batch)
-        waited, begun = 0.0, time.perf_counter()
-        while time.perf_counter() - begun < seconds:
+        end = time.perf_counter() + seconds
+        while len(steps) < _LEAST_STEPS or time.perf_counter() < end:
             asked = time.perf_counter()
             batch = next_batch()
-            waited += time.perf_counter() - asked
+            begun = time.perf_counter()
             train(batch)
-        return waited / (time.perf_counter() - begun)
+            waits.append(begun - asked)
+            steps.append(time.perf_counter() - begun)
+    return waits, steps
 
 
 def train_on(model: Any) -> Callable[[Any], None]:

@@ -1,30 +1,127 @@
-"""`StreamFeed` and `QueueFeed`: the streams that users hold, each a `keras.utils.PyDataset`.
+"""`StreamFeed` and `QueueFeed`: the streams that users hold, each a `keras.utils.PyDataset`; what Keras takes of them.
 
-Invariant: to Keras they look ahead by themselves, so Keras's own threads and processes stay unused.
+Invariant: to Keras they look ahead by themselves, so Keras's own threads and processes stay unused. An epoch of `fit`
+without `steps_per_epoch` is a repetition of the stream; so is an `evaluate`, a `predict`. With `steps_per_epoch` the
+epochs of all `fit`s take one batch after the other, through as many repetitions as that needs. What Keras takes to
+build a model, and what its backend has taken beyond the last step, comes again.
 """
 
 import contextvars
+import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
-from kerasfeed.adapters.keras.run import RunningFit
-from kerasfeed.adapters.keras.stream_run import StreamRun
+from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
-from kerasfeed.feeds.cursor import Cursor, check_alive
+from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
+from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
 from kerasfeed.feeds.sharding import refuse_second_sharding
-from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.stream_cursor import StreamCursor
+from kerasfeed.feeds.stream_base import EMPTY, BaseStream
+from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.feeds.streams.source import StreamPlace
 from kerasfeed.loaders.arguments import refuse_skip
+from kerasfeed.util.polling import NotYet
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+
+class StreamRun(KerasRun):
+    """What one of Keras's iterators takes of a stream."""
+
+    def __init__(self, feed: Any, iterator: Any, request: TrainerRequest) -> None:
+        super().__init__(feed, iterator, request, None)
+        self._feed = weakref.ref(feed)
+        self._stream_cursor: StreamCursor | None = None
+        self._leaving = threading.RLock()
+
+    closed = SUPERSEDED
+    runs_what_users_wrote = True
+
+    def reset(self) -> None:
+        """See `KerasRun.reset`; what came before was taken to build the model, also by `predict`."""
+        if self._stream_cursor is not None and not self.built:
+            self._stream_cursor.building = True
+        super().reset()
+
+    def begin_epoch(self, epoch: int) -> int | None:
+        """See `KerasRun.begin_epoch`; of one that is resumed, of so many steps, the rest."""
+        self.feed.request_log.clear()
+        if not (self.request.trains and self.built):
+            return None
+        rest: int | None = self.feed.take_rest()
+        if rest is None or not self.steps_per_epoch:
+            return None
+        if rest % self.execution:
+            raise ValueError(
+                f"the epoch that is resumed has {rest:,} batches left, and Keras takes {self.execution} at a time: "
+                "compile with steps_per_execution=1, or resume at a multiple of it"
+            )
+        return rest
+
+    def end_epoch(self) -> None:
+        """See `KerasRun.end_epoch`."""
+
+    def begin_taking(self) -> None:
+        """See `KerasRun.begin_taking`."""
+        goes_on = bool(self.steps_per_epoch)
+        self._stream_cursor = cursor = StreamCursor(
+            self._feed, None if goes_on else 1, chained=goes_on and self.request.trains,
+            building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
+        )  # fmt: skip
+        self._timed = TimedTake(cursor.take, self.feed.request_log)
+
+    def take(self, timeout: float | None) -> tuple[StreamPlace, Any]:
+        """See `KerasRun.take`."""
+        cursor = self._stream_cursor
+        if cursor is None:
+            raise EndOfData
+        try:
+            taken: tuple[StreamPlace, Any] = self._timed(max(0, cursor.taken - self.seen_at_begin), timeout)
+            return taken
+        except EndOfData:
+            if cursor.taken or cursor.left:
+                raise
+            raise ValueError(EMPTY) from None
+        except NotYet:
+            raise
+        except BaseException:
+            if self.feed.goes_on:
+                cursor.leave(self.used())
+            raise
+
+    def fail(self) -> None:
+        """See `KerasRun.fail`; a stream that goes on where it was left does so, others begin anew."""
+        if not self.feed.goes_on:
+            self._stream_cursor = None
+        self.close()
+
+    def close(self) -> None:
+        """See `KerasRun.close`; what was not used comes again."""
+        with self._leaving:  # Keras's iterator may be let go of in another thread
+            super().close()
+            cursor, self._stream_cursor = self._stream_cursor, None
+            if cursor is not None:
+                cursor.leave(0 if cursor.building else self.used())
+
+    def place(self, *, before: bool) -> StreamPlace | None:
+        """Where training stands, `before` the execution that runs or behind it; None where nothing was taken yet."""
+        cursor = self._stream_cursor
+        if cursor is None or not self.built:
+            return None
+        return cursor.place_after(min(self.used(before=before), cursor.taken))
+
+    def supersede(self) -> None:
+        """See `KerasRun.supersede`; where this fit was stopped, Keras may let go of the data only much later."""
+        if self._stream_cursor is not None:
+            self._stream_cursor.superseded = True
+        self.close()
 
 
 class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
@@ -39,12 +136,11 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
     def _reset_state(self) -> None:
         super()._reset_state()
         self._init_keras()
-        self.running_fit = RunningFit()
         self._rest: int | None = None
 
     def end_fit(self) -> None:
         """See `BaseStream.end_fit`."""
-        self.running_fit.end_fit()
+        KerasAdapter.end_fit(self)
 
     def take_rest(self) -> int | None:
         """Batches of the next epoch of `fit`, once, where it is one of so many steps that was begun before."""
@@ -52,7 +148,7 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         return rest
 
     def _consumed(self) -> StreamPlace | None:
-        position, run = trainer_position("fit"), self.running_fit.run
+        position, run = trainer_position("fit"), self.fit_run
         if run is not None:
             before = position is not None and position.is_before_execution
             place: StreamPlace | None = run.place(before=before)
@@ -93,22 +189,13 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         begin = partial(_begin_cursor, self)
         return dataset_for_keras(begin, self, count=None, device=device, begin_loop=None, run_of=self._keras_run)
 
-    def _known_batches(self) -> None:
-        return None
-
     def _keras_run(self, call: KerasCall, request: TrainerRequest) -> StreamRun:
         if request.method:
             refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
         run = StreamRun(self, call.iterator, request)
         if request.trains:
-            self.running_fit.begin_run(run)
+            self.begin_fit(run)
         return run
-
-    def _keras_cursor(self) -> StreamCursor:
-        return StreamCursor(weakref.ref(self))
-
-    def _keras_hook(self, *, begins: bool) -> None:
-        self.request_log.clear()
 
 
 def _begin_cursor(feed: BaseStream, context: contextvars.Context) -> Cursor:

@@ -43,6 +43,7 @@ class TrainerPosition:
 
     Attributes:
         method: "fit", "evaluate" or "predict".
+        model: Whose method it is.
         epoch: The epoch `fit` is in; None before its first.
         initial_epoch: The epoch `fit` begins with.
         epochs: The epoch `fit` ends before; 0 where it is not known.
@@ -52,6 +53,7 @@ class TrainerPosition:
     """
 
     method: str
+    model: Any
     epoch: int | None
     initial_epoch: int
     epochs: int
@@ -63,6 +65,9 @@ class TrainerPosition:
     def is_before_execution(self) -> bool:
         """Whether the execution that Keras has begun is not trained on yet."""
         return self.hook in (None, "on_train_batch_begin", "on_batch_begin")
+
+
+_NO_TRAINER = TrainerPosition("", None, None, 0, 0, None, None, None)
 
 
 def trainer_position(method: str | None = None) -> TrainerPosition | None:
@@ -110,8 +115,8 @@ def _is_trainer(frame: FrameType) -> bool:
 def _position(frame: FrameType, hook: str | None, callbacks: Sequence[Any] | None) -> TrainerPosition:
     found = _variables(frame, _FIT_VARIABLES)
     return TrainerPosition(
-        frame.f_code.co_name, found.get("epoch"), found.get("initial_epoch") or 0, found.get("epochs") or 0,
-        found.get("epoch_iterator"), hook, callbacks,
+        frame.f_code.co_name, self_of(frame), found.get("epoch"), found.get("initial_epoch") or 0,
+        found.get("epochs") or 0, found.get("epoch_iterator"), hook, callbacks,
     )  # fmt: skip
 
 
@@ -241,26 +246,18 @@ def request_of_caller() -> TrainerRequest:
     Raises:
         ValueError: Targets or weights were given beside the feed.
     """
-    init = _outer_caller()
-    found = _variables(init, ("y", "sample_weight", "class_weight", "shuffle"))
+    found = _variables(_outer_caller(), ("y", "sample_weight", "class_weight", "shuffle"))
     for name, what in (("y", "the targets"), ("sample_weight", "the sample weights")):
         if found.get(name) is not None:
             raise ValueError(
                 f"When providing `x` as a PyDataset, `{name}` should not be passed. Instead, {what} should be included "
                 "as part of the PyDataset."
             )
-    trainer = init.f_back
-    while trainer is not None and trainer.f_code.co_name == "__init__":
-        trainer = trainer.f_back
-    method, trains, initial_epoch = "", False, 0
-    if trainer is not None and trainer.f_code.co_name in _METHODS and _is_keras(trainer) and _is_trainer(trainer):
-        method = trainer.f_code.co_name
-        variables = _variables(trainer, ("initial_epoch", "epoch_iterator")) if method == "fit" else {}
-        trains = method == "fit" and "epoch_iterator" not in variables
-        initial_epoch = variables.get("initial_epoch") or 0
+    position = trainer_position() or _NO_TRAINER
+    trains = position.method == "fit" and position.iterator is None
     return TrainerRequest(
-        method, trains, initial_epoch, found.get("class_weight"), bool(found.get("shuffle")),
-        trains and _needs_targets(self_of(trainer)),
+        position.method, trains, position.initial_epoch, found.get("class_weight"), bool(found.get("shuffle")),
+        trains and _needs_targets(position.model),
     )  # fmt: skip
 
 

@@ -1,13 +1,21 @@
-"""Batches as a `tf.data.Dataset`.
+"""Batches as a `tf.data.Dataset`, whose loops raise what the scenes raised and tell the feed what they consume.
 
 Invariant: the graph holds integers until the map: the number of an iteration goes in, a whole batch comes out of one
 `tf.numpy_function`, which aliases the memory that it was loaded into. That call waits, for a moment; where the batch is
 not there yet, what it returns is filtered out and the call is made again. TensorFlow looks in between whether the
 iterator is still wanted. One batch is asked for at a time: concurrency is the loader's own.
 
-A feed lives as long as the dataset, or the graph that the dataset was built in, and no longer.
+A feed lives as long as the dataset, or the graph that the dataset was built in, and no longer. TensorFlow's iterator is
+never part of a cycle of references that the user has made. So the collector, which runs in any thread, also inside a
+call that the iterator waits for, never ends it there: that call would wait for itself.
+
+What is not public here: `tf.data.Dataset` asks its subclasses for `_inputs`, and functions of TensorFlow that are given
+an iterator read attributes of its own class. `FeedIterator` is of that class, which is had from `tf.data.IteratorSpec`,
+and passes on what it lacks. Where a later TensorFlow would look elsewhere, loops go on and such functions fail.
 """
 
+import _thread
+import contextvars
 import functools
 import weakref
 from collections.abc import Callable
@@ -17,18 +25,109 @@ import numpy as np
 import optree
 
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
-from kerasfeed.adapters.tensorflow import raw_datasets
 from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
-from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
-from kerasfeed.adapters.tensorflow.feed_dataset import BeginLoop, FeedDataset
 from kerasfeed.adapters.tensorflow.framework import tf
-from kerasfeed.adapters.tensorflow.iteration import BatchSource
-from kerasfeed.feeds.cursor import Begin
+from kerasfeed.adapters.tensorflow.iteration import BatchSource, ErrorRelay
+from kerasfeed.feeds.cursor import Begin, run_in_background
+from kerasfeed.feeds.feed_cursor import FeedLoop
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths, lists_as_tuples
+from kerasfeed.util.error_text import short_tracebacks
+from kerasfeed.util.polling import POLL_SECONDS
 
 _REMEDY = ". Convert it in __getitem__, or loop over the feed"
 _sources: "weakref.WeakKeyDictionary[Any, list[BatchSource]]" = weakref.WeakKeyDictionary()  # of graphs
+
+_TensorFlowIterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
+
+
+BeginLoop = Callable[[], FeedLoop]
+
+
+class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
+    """The batches of a feed.
+
+    Args:
+        dataset: TensorFlow's dataset of them, which does not hold the feed.
+        source: Where they come from.
+        count: How many there are; None where that is not known. A copy to a device does not know it.
+        begin_loop: Makes what is told of a loop, as that begins.
+    """
+
+    def __init__(self, dataset: Any, source: BatchSource, count: int | None, begin_loop: BeginLoop | None) -> None:
+        self._tensors = dataset
+        self._source = source
+        self._count = count
+        self._begin_loop = begin_loop
+        super().__init__(tf.data.experimental.to_variant(dataset))
+
+    def _inputs(self) -> list[Any]:
+        return [self._tensors]
+
+    @property
+    def element_spec(self) -> Any:
+        """See `tf.data.Dataset.element_spec`."""
+        return self._tensors.element_spec
+
+    def __iter__(self) -> Any:
+        if not tf.executing_eagerly():
+            return super().__iter__()
+        self._source.context = contextvars.copy_context()
+        return FeedIterator(self, None if self._begin_loop is None else self._begin_loop())
+
+    def cardinality(self) -> Any:
+        """See `tf.data.Dataset.cardinality`."""
+        return super().cardinality() if self._count is None else tf.constant(self._count, tf.int64)
+
+
+class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
+    """An eager iterator of a `FeedDataset`."""
+
+    def __init__(self, dataset: FeedDataset, loop: FeedLoop | None) -> None:
+        # Not the base's: it would make TensorFlow's iterator part of this object.
+        self._dataset = dataset
+        self._loop = loop
+        self._held = [iter(dataset._tensors)]
+        weakref.finalize(self, _let_go, self._held)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_held":
+            raise AttributeError(name)  # in the midst of __init__
+        return getattr(self._held[0], name)
+
+    def __next__(self) -> Any:
+        if not tf.executing_eagerly():
+            return super().__next__()
+        if self._loop is not None and not self._loop.goes_on():
+            raise StopIteration
+        try:
+            batch = next(self._held[0])
+        except tf.errors.OpError as error:
+            original = self._dataset._source.raised.original(error)
+            if original is None:
+                raise
+        else:
+            if self._loop is not None:
+                self._loop.got()
+            return batch
+        with short_tracebacks:
+            raise original
+
+
+def _let_go(held: list[Any]) -> None:
+    """Have another thread drop what only `held` holds, and wait for that as long as is safe.
+
+    This thread may be in a call of TensorFlow that the drop waits for, or hold a lock that such a call waits for.
+    """
+    dropped = _thread.allocate_lock()
+    dropped.acquire()
+    run_in_background(_drop, held, dropped)
+    dropped.acquire(timeout=POLL_SECONDS)
+
+
+def _drop(held: list[Any], dropped: Any) -> None:
+    held.clear()
+    dropped.release()
 
 
 def batches_dataset(
@@ -77,7 +176,7 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     scenes = _without_end(_taken_apart(_batches(source, structure, None), structure))
     # Zip asks once more than the range, and drops what comes of it.
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes))
-    dataset = raw_datasets.mapped(places, lambda place, scene: scene)
+    dataset = _mapped(places, lambda place, scene: scene)
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)
 
 
@@ -88,7 +187,7 @@ def _taken_apart(batches: Any, structure: Any) -> Any:
         return batches.unbatch()
     is_tuple = isinstance(batches.element_spec, tuple)  # whose parts functions are given apart
     return batches.flat_map(
-        raw_datasets.as_written(lambda *batch: tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0]))
+        _as_written(lambda *batch: tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0]))
     )
 
 
@@ -115,17 +214,17 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
         return come, more, *tensors
 
     begin = functools.partial(tf_iteration.begin, source.number, count)
-    numbers = raw_datasets.numbers(begin, tf_iteration.end)
-    answers = raw_datasets.mapped(numbers, asked)
+    numbers = _numbers(begin, tf_iteration.end)
+    answers = _mapped(numbers, asked)
     # Functions that only pass on what they are given are not run by tf.data; one with an operation costs 25 us a batch.
-    come = raw_datasets.filtered(answers, lambda come, *others: come)
+    come = _filtered(answers, lambda come, *others: come)
     if count is None:
-        batches = raw_datasets.taken_while(come, lambda come, more, *tensors: more)
-        return raw_datasets.mapped(batches, lambda come, more, *tensors: batch_of(*tensors))
+        batches = _taken_while(come, lambda come, more, *tensors: more)
+        return _mapped(batches, lambda come, more, *tensors: batch_of(*tensors))
     # Behind `count` places it answers for ever that it is at the end, which zip asks for once, and drops. A range knows
     # its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), _without_end(come)))
-    return raw_datasets.mapped(places, lambda place, asked: batch_of(*asked[2:]))
+    return _mapped(places, lambda place, asked: batch_of(*asked[2:]))
 
 
 def _known(dataset: FeedDataset, source: BatchSource) -> FeedDataset:
@@ -186,3 +285,89 @@ def _has_no_place_on_a_device(structure: Any) -> bool:
 def _is_host(device: str) -> bool:
     spec = tf.DeviceSpec.from_string(device if device.startswith("/") else f"/{device}")
     return spec.device_type == "CPU" and not spec.device_index
+
+
+# ---- steps of a pipeline whose functions TensorFlow makes ready in little time
+#
+# Every iterator makes the functions of its dataset ready anew. For those of `Dataset.map`, `filter` and
+# `from_generator` TensorFlow optimizes the graph and places each operation on a device, 2 to 5 ms a function. One that
+# has the attribute `experimental_ints_on_device` runs on the device of its caller, which is the host, as it stands: 0.2
+# ms. An iteration over a feed so begins 25 ms earlier.
+#
+# Seen in TensorFlow 2.18 to 2.21. The operations and the argument `experimental_attributes` of `tf.function` are
+# public, what the attribute does is not promised. Where a later TensorFlow refuses it, functions do without; where it
+# means nothing there, iterations only begin as late as others.
+
+# Of a function that is a graph as it is written: AutoGraph would spend time on it, and warns on Python 3.13.
+_as_written: Any = tf.autograph.experimental.do_not_convert
+_AS_IT_STANDS = {"experimental_ints_on_device": True}
+
+
+def _mapped(dataset: Any, function: Callable[..., Any]) -> Any:
+    """`dataset.map(function)`; a `function` that gives other than tensors, nested, is left to `Dataset.map`.
+
+    The thread that asks for an element calls `function` itself. `Dataset.map` has a thread of a pool call it, and
+    waits: that costs 0.1 ms of processor time a batch.
+    """
+    ready = _ready(function, dataset)
+    given = ready.structured_outputs
+    if not all(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(given)):  # a RaggedTensor, say
+        return dataset.map(_as_written(function))
+    specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), given)
+    return _step(
+        tf.raw_ops.MapDataset, dataset, specs, f=ready, use_inter_op_parallelism=False, preserve_cardinality=True
+    )
+
+
+def _filtered(dataset: Any, predicate: Callable[..., Any]) -> Any:
+    """`dataset.filter(predicate)` of a dataset of tuples of tensors."""
+    return _step(tf.raw_ops.FilterDataset, dataset, dataset.element_spec, predicate=_ready(predicate, dataset))
+
+
+def _taken_while(dataset: Any, predicate: Callable[..., Any]) -> Any:
+    """`dataset.take_while(predicate)` of a dataset of tuples of tensors."""
+    return _step(tf.raw_ops.TakeWhileDataset, dataset, dataset.element_spec, predicate=_ready(predicate, dataset))
+
+
+def _numbers(begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> Any:
+    """A dataset without end of one number, int64[], in each iteration another.
+
+    Args:
+        begin: Gives the number of a new iteration, np.int64; called when its first element is asked for. Must not
+            raise: `end` would not be called.
+        end: Called with the number when TensorFlow's iterator is no more, and nothing else of tf.data tells of that;
+            returns an np.int64 that means nothing. A function of a module: TensorFlow keeps any other only as long as
+            the graph that it is part of, which `keras.utils.clear_session` drops while iterators live.
+    """
+    number = tf.TensorSpec((), tf.int64)
+    one = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
+    called = [_ready(lambda given, call=call: tf.numpy_function(call, [given], tf.int64), one) for call in (begin, end)]
+    same = _ready(lambda given: given, one)  # tf.data does not run a function that only passes on what it is given
+
+    def generated(given: Any) -> Any:
+        return tf.raw_ops.GeneratorDataset(
+            init_func_other_args=[given], next_func_other_args=[], finalize_func_other_args=[], init_func=called[0],
+            next_func=same, finalize_func=called[1], output_types=[number.dtype], output_shapes=[number.shape],
+        )  # fmt: skip
+
+    return _step(tf.raw_ops.FlatMapDataset, one, number, f=_ready(generated, one))
+
+
+def _step(operation: Callable[..., Any], dataset: Any, specs: Any, **arguments: Any) -> Any:
+    flat = tf.nest.flatten(specs)
+    variant = operation(
+        input_dataset=tf.data.experimental.to_variant(dataset), other_arguments=[],
+        output_types=[spec.dtype for spec in flat], output_shapes=[spec.shape for spec in flat], **arguments,
+    )  # fmt: skip
+    return tf.data.experimental.from_variant(variant, specs)
+
+
+def _ready(function: Callable[..., Any], dataset: Any) -> Any:
+    """`function` of the elements of `dataset` as a function of the graph."""
+    specs = dataset.element_spec
+    given = specs if isinstance(specs, tuple) else (specs,)
+    try:
+        made = tf.function(function, autograph=False, experimental_attributes=_AS_IT_STANDS)
+    except ValueError:  # it does not know the attribute; nothing is traced yet
+        made = tf.function(function, autograph=False)
+    return made.get_concrete_function(*given)

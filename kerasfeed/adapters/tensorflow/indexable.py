@@ -189,7 +189,7 @@ class SceneReaders:
                 target=_work, args=(self._tasks, Worker(number, count, "thread")), name=f"kerasfeed-scenes-{number}",
                 daemon=True,
             ).start()  # fmt: skip
-        weakref.finalize(self, _end, self._tasks, count)
+        weakref.finalize(self, self._tasks.put, None)
 
     def infer(self, indices: list[int]) -> SceneSpec:
         """The spec of the scenes; reads those at `indices`."""
@@ -214,11 +214,6 @@ class SceneReaders:
         return self._submit(iteration, range(start, following)), following
 
 
-def _end(tasks: "queue.SimpleQueue[_ReadTask | None]", count: int) -> None:
-    for _ in range(count):
-        tasks.put(None)
-
-
 def _work(tasks: "queue.SimpleQueue[_ReadTask | None]", worker: Worker) -> None:
     """Body of a thread."""
     name = f"scene thread {worker.index}"
@@ -231,6 +226,7 @@ def _work(tasks: "queue.SimpleQueue[_ReadTask | None]", worker: Worker) -> None:
         if task.future.set_running_or_notify_cancel():
             task.future.set_result(task.reading.read(task, name, trouble))
         del task, trouble  # not while it waits: the error's traceback holds what its consumers hold
+    tasks.put(None)  # for the next thread
     if end is not None:
         end()
 

@@ -7,11 +7,16 @@ iterator is no more, and is closed then, whoever lets go of the iterator, in ano
 Where the program ends while iterators live (the frames of an error that nobody caught hold one), the interpreter lets
 go of them when no other thread may run Python any more: a call that has begun then never returns, and TensorFlow waits
 for it for ever. So before that, at exit, all calls are ended, and those that come are refused.
+
+TensorFlow keeps nothing of an exception but its text. So an error of TensorFlow is replaced by the very exception it
+came from, known by a number in its message, or left as it is: its text tells type, place, traceback and reproduction.
 """
 
 import atexit
 import contextvars
 import itertools
+import re
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -20,11 +25,41 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.adapters.tensorflow.dtypes import arrays_of
-from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.errors import FeedClosedError, SceneError, SpecError
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
-from kerasfeed.util.error_notes import note_causes
+from kerasfeed.util.error_notes import note_causes, text_of
+from kerasfeed.util.error_text import drop_frame, message_of, summary
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
+
+_numbers = itertools.count(1)  # of datasets, their iterations and errors
+_ERROR_NUMBER = re.compile(r"\[kerasfeed error (\d+)\]")
+_ERRORS_KEPT = 5  # one batch is asked for at a time; an iterator that was abandoned may leave some behind
+
+
+class ErrorRelay:
+    """The exceptions that one dataset has given to TensorFlow. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._errors: dict[int, BaseException] = {}
+        self._lock = threading.Lock()
+
+    def carrier(self, error: BaseException) -> SceneError:
+        """What to raise inside TensorFlow in place of `error`: all that is known of it, as text, and its number."""
+        drop_frame(error)  # the caller's, which may hold this
+        number = next(_numbers)
+        with self._lock:
+            self._errors[number] = error
+            while len(self._errors) > _ERRORS_KEPT:
+                del self._errors[next(iter(self._errors))]
+        head = summary(error)
+        return SceneError(f"{head} [kerasfeed error {number}]{text_of(error).removeprefix(head)}")
+
+    def original(self, error: BaseException) -> BaseException | None:
+        """The exception that TensorFlow's `error` tells of, once; None where it tells of none that is known here."""
+        numbers = [int(number) for number in _ERROR_NUMBER.findall(message_of(error, whole=True))]
+        with self._lock:
+            found = [self._errors.pop(number, None) for number in dict.fromkeys(numbers)]
+        return next((original for original in found if original is not None), None)
 
 
 class BatchSource:
@@ -104,7 +139,6 @@ class _DatasetIteration:
             run_in_background(cursor.close, [])
 
 
-_numbers = itertools.count()
 _sources: "weakref.WeakValueDictionary[int, BatchSource]" = weakref.WeakValueDictionary()
 _iterations: dict[int, _DatasetIteration] = {}
 _calls: list[int] = []  # iterations of which a batch is asked for at this moment

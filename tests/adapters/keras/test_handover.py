@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerasfeed.adapters.keras.handover import Handover
+from kerasfeed.adapters.keras.run import Handover
 from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.util.polling import NotYet
 
@@ -60,12 +60,19 @@ def test_who_gets_the_batches_is_told_of_the_end_at_once(ahead):
 
 
 def test_one_that_is_not_shared_is_taken_from_without_being_waited_for():
-    closed = []
-    cursor = Handover(Batches(2), lambda batch: batch, close=closed.append)
+    cursor = Handover(Batches(2), lambda batch: batch)
     assert cursor.ensure(1)
     assert [cursor.take(None) for _ in range(2)] == [(0, 0), (1, 1)]
     with pytest.raises(EndOfData):
         cursor.take(None)
+
+
+def test_nothing_is_taken_of_one_that_is_closed():
+    batches = Batches(2)
+    cursor = Handover(batches, lambda batch: batch)
     cursor.close([])
     cursor.close([])
-    assert closed == [[]]
+    with pytest.raises(EndOfData):
+        cursor.take(None)
+    assert not cursor.ensure(1)
+    assert batches.taken == 0

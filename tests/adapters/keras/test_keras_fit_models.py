@@ -164,16 +164,19 @@ def test_every_structure_that_keras_takes_is_trained_on(name):
         assert all(np.shape(part) == (8, 1) for part in parts)
 
 
-def test_class_weights_weigh_the_classes():
+@pytest.mark.parametrize("form", [tuple, list])
+@pytest.mark.parametrize("data", [lambda feed: feed, lambda feed: feed.to_tf_dataset()], ids=["feed", "dataset"])
+def test_class_weights_weigh_the_classes(form, data):
     class Classes(Numbered):
         def __getitem__(self, index):
-            return np.zeros(1, np.float32), np.int64(index % 2)
+            return form((np.zeros(1, np.float32), np.int64(index % 2)))
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, activation="softmax")])
     model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy", jit_compile=JIT)
     with kf.Feed(Classes(8), 4, workers=2, worker_type="thread") as feed:
-        plain = model.fit(feed, epochs=1, verbose=0).history["loss"][0]
-        weighted = model.fit(feed, epochs=1, verbose=0, class_weight={0: 1.0, 1: 3.0}).history["loss"][0]
+        options = {"epochs": 1, "verbose": 0, "shuffle": False}
+        plain = model.fit(data(feed), **options).history["loss"][0]
+        weighted = model.fit(data(feed), class_weight={0: 1.0, 1: 3.0}, **options).history["loss"][0]
     assert plain == pytest.approx(np.log(2), rel=1e-5)
     assert weighted == pytest.approx(2 * np.log(2), rel=1e-5)
 

@@ -205,6 +205,20 @@ def test_a_training_goes_on_in_mid_epoch(way, tmp_path, moments):
 
 
 @pytest.mark.heavy
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras takes one batch an execution there")
+@pytest.mark.parametrize(("execution", "share"), [(2, 0.5), (3, 0.6)])
+def test_epochs_that_end_within_an_execution_are_gone_on_with(execution, share, tmp_path, moments):
+    options = {
+        "model": {"steps_per_execution": execution}, "feed": {"length": 66}, "steps_per_epoch": 5, "epochs": 3,
+    }  # fmt: skip
+    expected = undisturbed(15, length=66)
+    assert whole(tmp_path / "whole", moments, **options) == expected
+    killed(tmp_path, moments, int(moments.count * share), **options)
+    with pytest.warns(UserWarning, match="Your input ran out of data"):  # Keras's words where an epoch is a short one
+        assert whole(tmp_path, moments, **options) == expected
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("between", [{"shuffle": True}, {"shuffle": False}])
 def test_batches_that_keras_shuffles_are_resumed_in_their_order(between, tmp_path, moments):
     unordered = {"feed": {"shuffle": False}, "save_freq": 1, "shuffle": True}

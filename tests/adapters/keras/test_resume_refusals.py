@@ -5,7 +5,7 @@ import json
 import keras
 import pytest
 from keras_fits import MARKS
-from resumable import make_feed, make_model, result_of, undisturbed
+from resumable import make_feed, make_model, result_of, stream, undisturbed
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.progress_file import Progress, Record
@@ -55,6 +55,18 @@ def test_a_file_that_does_not_fit_is_refused_with_what_differs(tmp_path):
         content["records"] = content["records"][1:]
         path.write_text(json.dumps(content))
         _refused(feed, path, r"counted 0 iterations, and where the training began 1\. It is another model, or was rest")
+
+
+def test_a_file_of_other_steps_an_epoch_is_refused_and_the_feed_stays_where_it_is(tmp_path):
+    model, path = make_model(), tmp_path / "feed.json"
+    stop = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda step, logs: setattr(model, "stop_training", step > 0)
+    )
+    with make_feed() as feed:
+        model.fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path, 1), stop], verbose=0)
+    with make_feed() as feed:
+        _refused(feed, path, "an epoch of fit had 4 steps, and has 3 steps", model=model, steps_per_epoch=3)
+        assert [labels.ravel().astype(int).tolist() for _, labels in feed] == stream(feed, 4)
 
 
 @pytest.mark.parametrize(

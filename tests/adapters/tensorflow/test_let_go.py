@@ -410,7 +410,7 @@ ENDING = """
     import numpy as np, tensorflow as tf
     import kerasfeed as kf
     from kerasfeed.adapters.tensorflow import iteration
-    from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
+    from kerasfeed.adapters.tensorflow.iteration import ErrorRelay
 
     carrier, arrays_of, batches = ErrorRelay.carrier, iteration.arrays_of, []
 

@@ -14,8 +14,8 @@ from tf_batches import indices_of, order_of
 from waits import wait_until
 
 import kerasfeed as kf
+from kerasfeed.adapters.tensorflow import dataset as tf_dataset
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
-from kerasfeed.adapters.tensorflow import raw_datasets
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_the_thread_that_asks_for_an_element_calls_python_itself(monkeypatch):
     assert set(threads) == {threading.get_ident()}
 
 
-@pytest.mark.parametrize("attributes", [raw_datasets._AS_IT_STANDS, {"unknown": True}], ids=["known", "unknown"])
+@pytest.mark.parametrize("attributes", [tf_dataset._AS_IT_STANDS, {"unknown": True}], ids=["known", "unknown"])
 def test_batches_are_the_same_where_tensorflow_does_not_know_the_attribute_of_functions(attributes, monkeypatch):
-    monkeypatch.setattr(raw_datasets, "_AS_IT_STANDS", attributes)
+    monkeypatch.setattr(tf_dataset, "_AS_IT_STANDS", attributes)
     with kf.Feed(scenes.Clouds(40), 8, shuffle=True, seed=1, workers=2, worker_type="thread") as feed:
         dataset = feed.to_tf_dataset()
         for epoch in range(2):

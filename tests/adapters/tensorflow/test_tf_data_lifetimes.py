@@ -18,7 +18,7 @@ from tf_batches import indices_of, order_of
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.adapters.tensorflow import feed_dataset
+from kerasfeed.adapters.tensorflow import dataset as tf_dataset
 
 # ---- concurrency and lifetimes
 
@@ -251,8 +251,8 @@ def test_a_loop_loses_nothing_however_long_it_takes_to_let_go_of_the_iterator_be
         time.sleep(1.0)
         drop(held, dropped)
 
-    drop = feed_dataset._drop
-    monkeypatch.setattr(feed_dataset, "_drop", slowly)
+    drop = tf_dataset._drop
+    monkeypatch.setattr(tf_dataset, "_drop", slowly)
     with kf.QueueFeed(spec=kf.ArraySpec((), np.int64), batch_size=1, maxsize=20) as feed:
         for number in range(12):
             feed.put(number)
