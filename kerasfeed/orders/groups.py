@@ -170,23 +170,32 @@ def check_names(what: str, values: Any, example: str) -> NDArray[Any]:
     return array
 
 
-def check_numbers(what: str, values: Any, *, whole: bool) -> NDArray[Any]:
-    """Weights, or lengths, as an array: finite, at least 0, one a scene; int64, or float64 where not `whole`.
+def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = None) -> NDArray[Any]:
+    """Weights, lengths, or indices, as an array of its own, one a scene; int64, or float64 where not `whole`.
+
+    Args:
+        what: The argument, for the message.
+        values: What came: finite numbers of at least 0.
+        whole: Whether they must be integers.
+        below: What each must be less than; None where any is as good.
 
     Raises:
         TypeError: The values are not numbers, or not integers where they must be.
-        ValueError: They are not one a scene, there are none, or one is negative or not finite.
+        ValueError: They are not one a scene, there are none, or one is out of range or not finite.
     """
     array = _as_array(what, values)
     if array.ndim != 1 or not len(array):
-        raise ValueError(f"{what} must be one number a scene, shape [number of scenes], received shape {array.shape}")
+        came = f"received shape {array.shape}" if array.ndim else f"received a {type(values).__name__}"
+        raise ValueError(f"{what} must be one number a scene, shape [number of scenes], {came}")
     if array.dtype.kind not in ("iu" if whole else "iubf"):
         kind = "integers" if whole else "numbers"
-        raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0)")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+        remedy = ". A mask becomes indices by np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
+        raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0){remedy}")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)) if below is None else (array < 0) | (array >= below))
     if bad.size:
+        bounds = "finite and at least 0" if below is None else f"in [0, {below:,})"
         more = f", and {bad.size - 1:,} more" if bad.size > 1 else ""
-        raise ValueError(f"{what} must be finite and at least 0, received {array[bad[0]]} at index {bad[0]}{more}")
+        raise ValueError(f"{what} must be {bounds}, received {array[bad[0]]} at index {bad[0]}{more}")
     return array.astype(np.int64 if whole else np.float64)
 
 
