@@ -133,13 +133,6 @@ class Plan:
         first, last = self._own(self._bounds(epoch, step))
         return last - first
 
-    @cached_property
-    def scenes_an_epoch(self) -> int:
-        """How many scenes an epoch of this shard has, filler not counted."""
-        if self.cut.is_even:
-            return (self.steps - 1) * (self.cut.full // self.shard_count) + self.scenes_of(0, self.steps - 1)
-        return sum(self.scenes_of(0, step) for step in range(self.steps))
-
     def _bounds(self, epoch: int, step: int) -> Bounds:
         if not 0 <= step < self.steps:
             raise IndexError(
