@@ -8,7 +8,6 @@ import dataclasses
 import math
 import operator
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -190,11 +189,9 @@ class BaseFeed(AnyFeed):
         step = operator.index(step)
         if step < 0:
             step += len(self)
-        request = self.request_log.begin()
         epoch = self.clock.current
         with short_tracebacks:
             batch = self.submit(epoch, step).result()
-        self.request_log.finish(request, time.perf_counter())
         if batch is None:
             raise SceneError(f"every scene of step {step} of epoch {epoch} failed and was skipped; see feed.failures")
         return self.without_lists(batch)

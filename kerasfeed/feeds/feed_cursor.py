@@ -18,7 +18,7 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
 from kerasfeed.feeds.epoch_clock import EpochClock
-from kerasfeed.feeds.hooks import RequestLog, TimedTake
+from kerasfeed.feeds.hooks import RequestLog
 from kerasfeed.orders.base import Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
@@ -234,7 +234,7 @@ class FeedCursor:
         self._numbers = numbers
         self._counted = counted
         self._window = window_of(weakref.proxy(known), numbers, shuffled, in_order=in_order)
-        self._timed = None if log is None else TimedTake(self._window.take, log)
+        self._log = log
 
     def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`; the place is the batch's number."""
@@ -243,10 +243,10 @@ class FeedCursor:
             if timeout == 0 and not (feed.job.workers and self._may_load_ahead(feed, number)):
                 raise NotYet
             del feed  # while this waits it holds no feed
-            if self._timed is None:
+            if self._log is None:
                 batch = self._window.take(timeout)
             else:
-                batch = self._timed(number - self._numbers.start, timeout)
+                batch = self._log.timed(number - self._numbers.start, self._window.take, timeout)
             if batch is not None:
                 return number, batch
         raise EndOfData

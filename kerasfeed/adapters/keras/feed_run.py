@@ -10,7 +10,6 @@ from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.feed_cursor import Prefetcher, claim, only_submits, window_of
-from kerasfeed.feeds.hooks import TimedTake
 
 
 class FeedRun(KerasRun):
@@ -63,6 +62,7 @@ class FeedRun(KerasRun):
         """See `KerasRun.begin_epoch`."""
         feed = self.feed
         clock = feed.clock
+        feed.request_log.clear()
         if self.request.trains and self.built:
             position = trainer_position("fit")
             number = epoch + self.request.initial_epoch
@@ -100,23 +100,19 @@ class FeedRun(KerasRun):
 
     def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
-        feed = self.feed
-        feed.request_log.clear()
         self._claimed = None
         if self.built and (self.request.trains or self.other):
-            feed.end_fit_epoch()
+            self.feed.end_fit_epoch()
 
     def begin_taking(self) -> None:
         """See `KerasRun.begin_taking`."""
-        feed = self.feed
         if self.window is not None and self.window.next != self.numbers.start:
             self.window.close()
             self.window = None
         if self.window is None:
             shuffled = self.shuffled if self.request.trains else None
             numbers = range(self.numbers.start, self.stop)
-            self.window = window_of(feed, numbers, shuffled, in_order=self._in_order)
-        self._timed = TimedTake(self.window.take, feed.request_log)
+            self.window = window_of(self.feed, numbers, shuffled, in_order=self._in_order)
 
     def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `KerasRun.take`; the place is the batch's number."""
@@ -126,7 +122,7 @@ class FeedRun(KerasRun):
         number = window.next
         if number >= (self.numbers.stop if self.has_epoch_cursors else self.stop):
             raise EndOfData
-        return number, self._timed(max(0, number - self.numbers.start), timeout)
+        return number, self.feed.request_log.timed(max(0, number - self.numbers.start), window.take, timeout)
 
     @property
     def runs_what_users_wrote(self) -> bool:
