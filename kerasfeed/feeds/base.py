@@ -58,7 +58,8 @@ class BaseFeed(AnyFeed):
         collation: How scenes become a batch.
         clock: Where its consumers stand.
         fingerprint: What its batches depend on, as its state tells it; None until that is asked for.
-        hooks: The sequence's own `on_epoch_begin` and `on_epoch_end`.
+        hooks: The sequence's own `on_epoch_begin` and `on_epoch_end`; where it has one, an epoch is loaded only after
+            the one before it.
         refreshes: How often what is read was refreshed.
     """
 
@@ -315,11 +316,6 @@ class BaseFeed(AnyFeed):
         """Number of batches that should be in flight at once; see `begin_reading`."""
         return self._loader.look_ahead
 
-    @property
-    def has_epoch_hooks(self) -> bool:
-        """Whether the sequence has epoch hooks, so that an epoch is loaded only after the one before it."""
-        return self.hooks.exist
-
     # ---- what the loader knows
 
     @property
@@ -457,7 +453,7 @@ class BaseFeed(AnyFeed):
         found = FeedState.of(state)
         self.follow_sequence()
         found.check(state_of(self, 0), len(self))
-        warn_of_hooks(self.sequence, self.has_epoch_hooks, found)
+        warn_of_hooks(self.sequence, self.hooks.exist, found)
         self._resume_at(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
 
     def state_dict(self) -> dict[str, Any]:
@@ -489,12 +485,8 @@ class BaseFeed(AnyFeed):
         self._loader.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
-        kind, added = type(self), {}
-        if kind.__init__ is BaseFeed.__init__:  # of a class in a function that adds methods alone, its base
-            kind = next(base for base in kind.__mro__ if "<locals>" not in base.__qualname__)
-        else:
-            added = {name: value for name, value in vars(self).items() if name not in (*self._made, "_made")}
-        return _made_anew, (kind, self.sequence, self.plan.batch_size, self._arguments), added or None
+        added = {name: value for name, value in vars(self).items() if name not in (*self._made, "_made")}
+        return _made_anew, (type(self), self.sequence, self.plan.batch_size, self._arguments), added or None
 
     def __repr__(self) -> str:
         return feed_text(self)

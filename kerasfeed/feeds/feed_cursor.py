@@ -164,7 +164,7 @@ def window_of(
     def submit(number: int, timeout: float | None) -> Any:
         return feed.submit(*place_of(number), patience=timeout)
 
-    border = len(feed) if feed.has_epoch_hooks else None
+    border = len(feed) if feed.hooks.exist else None
     generations = feed.refreshes.planned
     feed.begin_reading(numbers.start)
     return Prefetcher(
@@ -188,7 +188,7 @@ def only_submits(feed: Any) -> bool:
     """Whether asking a feed for batches runs nothing that users wrote."""
     job = feed.job
     quick = isinstance(job.plan.order, Sequential | Shuffled | BlockShuffled)
-    return bool(job.workers) and quick and not feed.has_epoch_hooks and ahead_reader(job.sequence) is None
+    return bool(job.workers) and quick and not feed.hooks.exist and ahead_reader(job.sequence) is None
 
 
 def claim(feed: Any, count: int) -> int:
@@ -253,7 +253,7 @@ class FeedCursor:
 
     def _may_load_ahead(self, feed: Any, number: int) -> bool:
         """Whether batch `number` begins no epoch whose hooks would run before the last one is received."""
-        return not feed.has_epoch_hooks or number % feed.clock.steps > 0
+        return not feed.hooks.exist or number % feed.clock.steps > 0
 
     def received(self, place: int) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
