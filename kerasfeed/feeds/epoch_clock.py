@@ -36,10 +36,8 @@ class FitCut:
 
     def numbers(self, epoch: int) -> range:
         """The batches of one epoch of the `fit`, by their numbers."""
-        if epoch <= self.initial_epoch:
-            return range(self.start, self.start + self.first)
-        begin = self.start + self.first + (epoch - self.initial_epoch - 1) * self.steps
-        return range(begin, begin + self.steps)
+        stop = self.start + self.first + max(0, epoch - self.initial_epoch) * self.steps
+        return range(max(self.start, stop - self.steps), stop)
 
 
 class EpochClock:
@@ -259,10 +257,9 @@ class EpochClock:
         """A `fit` that begins with `epoch`: where Keras's number says, or at the first new batch if that is later."""
         steps = self.fit_steps
         start = epoch * steps
-        if start < self.taken:
-            start = self.free
-            if self._within and self._rest is not None:
-                return FitCut(epoch, start, self._rest, steps)
-            if self._within:
-                return FitCut(epoch, start, steps - start % steps, steps)
-        return FitCut(epoch, start, steps, steps)
+        if start >= self.taken:
+            return FitCut(epoch, start, steps, steps)
+        start, first = self.free, steps
+        if self._within:
+            first = steps - start % steps if self._rest is None else self._rest
+        return FitCut(epoch, start, first, steps)
