@@ -142,23 +142,26 @@ def warn_of_hooks(sequence: Any, has_hooks: bool, state: FeedState) -> None:
 
 
 def changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> list[str]:
-    """What differs between the values of two feeds by name, in words; of a mapping, which of its fields."""
-    was, now = _by_name(were), _by_name(are)
-    return [
-        f"{name} was {_shown(was.get(name))}, is {_shown(now.get(name))}"
-        for name in {**was, **now}
-        if was.get(name) != now.get(name)
-    ]
-
-
-def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= {f"field {key!r}": each for key, each in value.items()}
-        else:
-            found[name] = value
+    """What differs between the values of two feeds by name, in words."""
+    found = []
+    for name in {**were, **are}:
+        was, now = were.get(name), are.get(name)
+        if was != now:
+            found += _changes(name, was, now)
     return found
+
+
+def _changes(name: str, was: Any, now: Any) -> list[str]:
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        paths = {**was, **now}
+        return [
+            _change(f"field {path!r}", was.get(path), now.get(path)) for path in paths if was.get(path) != now.get(path)
+        ]
+    return [_change(name, was, now)]
+
+
+def _change(name: str, was: Any, now: Any) -> str:
+    return f"{name} was {_shown(was)}, is {_shown(now)}"
 
 
 def _shown(value: Any) -> str:

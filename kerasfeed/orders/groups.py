@@ -191,12 +191,15 @@ def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = No
         kind = "integers" if whole else "numbers"
         remedy = ". A mask becomes indices by np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
         raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0){remedy}")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)) if below is None else (array < 0) | (array >= below))
+    made = array.astype(np.int64 if whole else np.float64)
+    fits = np.isfinite(array) & (array >= 0) & (made >= 0)  # those of uint64 may be too large
+    bad = np.flatnonzero(~fits if below is None else ~fits | (made >= below))
     if bad.size:
-        bounds = "finite and at least 0" if below is None else f"in [0, {below:,})"
         more = f", and {bad.size - 1:,} more" if bad.size > 1 else ""
-        raise ValueError(f"{what} must be {bounds}, received {array[bad[0]]} at index {bad[0]}{more}")
-    return array.astype(np.int64 if whole else np.float64)
+        need = "at least 0 and below 2**63" if whole else "finite and at least 0"
+        need = need if below is None else f"in [0, {below:,})"
+        raise ValueError(f"{what} must be {need}, received {array[bad[0]]} at index {bad[0]}{more}")
+    return made
 
 
 def _as_array(what: str, values: Any) -> NDArray[Any]:

@@ -209,7 +209,12 @@ def two(**fields):
         (
             lambda: kf.Packed(Texts([3]), 8, lengths=[-1]),
             ValueError,
-            "lengths must be finite and at least 0, received -1",
+            "lengths must be at least 0 and below 2[*][*]63, received -1",
+        ),
+        (
+            lambda: kf.Packed(Texts([3, 3]), 8, lengths=np.array([3, 2**63 + 3], np.uint64)),
+            ValueError,
+            "below 2[*][*]63, received 9223372036854775811 at index 1",
         ),
         (lambda: kf.Packed(Texts([3]), 8, lengths=[4])[0], ValueError, "a scene of length 3 had length 4 when it was"),
         (lambda: kf.Packed([(np.zeros(2),)], 8), kf.SpecError, r"dicts of arrays, received a tuple: kf.Map\(sequence"),
