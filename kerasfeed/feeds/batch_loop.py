@@ -146,7 +146,6 @@ class _LoopIteration(Generic[Converted]):
                 self._cursor = cursor = self._begin()
                 while found := self._next(cursor):
                     yield found.pop()
-                    self._check_open()
                 cursor.end()
         finally:
             self.close()

@@ -141,7 +141,7 @@ class BlockShuffled(Order):
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`; costs the windows that the positions lie in, at most 8 of which are kept."""
         shuffle = self._shuffle(length, seed, epoch)
-        pieces = []
+        pieces = [np.empty(0, np.int64)]
         position = start
         while position < stop:
             number = shuffle.rank_at(position) // self.window
@@ -150,9 +150,7 @@ class BlockShuffled(Order):
             until = min(stop, first + len(scenes))
             pieces.append(scenes[position - first : until - first])
             position = until
-        if not pieces:
-            return np.empty(0, dtype=np.int64)
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return np.concatenate(pieces)
 
     def _shuffle(self, length: int, seed: int, epoch: int) -> "_Blocks | NamedShuffle":
         if self._named is not None:

@@ -157,13 +157,9 @@ def check_names(what: str, values: Any, example: str) -> NDArray[Any]:
         TypeError: The values are neither integers, booleans nor strings.
         ValueError: They are not one a scene, or there are none.
     """
-    array = _as_array(what, values)
-    if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(value, str) for value in array):
+    array = _one_a_scene(what, values, "name a scene, int or str[number of scenes]", f": {example}")
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
         array = array.astype(str)  # as pandas keeps them
-    if array.ndim != 1 or not len(array):
-        raise ValueError(
-            f"{what} must be one name a scene, int or str[number of scenes], received shape {array.shape}: {example}"
-        )
     if array.dtype.kind not in "iubUS":
         bad = next((f" ({value!r} at index {k})" for k, value in enumerate(array) if not isinstance(value, str)), "")
         raise TypeError(f"{what} must be integers, booleans or strings, received {array.dtype}{bad}: {example}")
@@ -183,10 +179,7 @@ def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = No
         TypeError: The values are not numbers, or not integers where they must be.
         ValueError: They are not one a scene, there are none, or one is out of range or not finite.
     """
-    array = _as_array(what, values)
-    if array.ndim != 1 or not len(array):
-        came = f"received shape {array.shape}" if array.ndim else f"received a {type(values).__name__}"
-        raise ValueError(f"{what} must be one number a scene, shape [number of scenes], {came}")
+    array = _one_a_scene(what, values, "number a scene, shape [number of scenes]")
     if array.dtype.kind not in ("iu" if whole else "iubf"):
         kind = "integers" if whole else "numbers"
         remedy = ". A mask becomes indices by np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
@@ -202,11 +195,15 @@ def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = No
     return made
 
 
-def _as_array(what: str, values: Any) -> NDArray[Any]:
+def _one_a_scene(what: str, values: Any, need: str, remedy: str = "") -> NDArray[Any]:
     try:
-        return np.asarray(as_sequence(values))
+        array = np.asarray(as_sequence(values))
     except ValueError as error:  # rows of unequal length
         raise ValueError(f"{what} must be an array with one value a scene: {message_of(error)}") from None
+    if array.ndim != 1 or not len(array):
+        came = f"shape {array.shape}" if array.ndim else f"a {type(values).__name__}"
+        raise ValueError(f"{what} must be one {need}, received {came}{remedy}")
+    return array
 
 
 def check_length(what: str, made_for: int, length: int) -> None:
