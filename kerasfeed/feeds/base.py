@@ -237,7 +237,6 @@ class BaseFeed(AnyFeed):
         return self._loop_over(self.clock.claim_epoch(epochs), counted=True)
 
     def _loop_over(self, numbers: range, *, counted: bool) -> FeedCursor:
-        self.enter_epoch(numbers.start // len(self))
         cursor = FeedCursor(weakref.ref(self), numbers, counted=counted)
         self._loops.add(cursor)
         return cursor
@@ -268,11 +267,6 @@ class BaseFeed(AnyFeed):
         if self.hooks.exist:
             self.hooks.enter(epoch)
             self._loader.epoch = epoch
-
-    def begin_reading(self, number: int | None = None) -> None:
-        """Scenes may be read to infer the spec: if so, the epoch of batch `number` begins, by default of the next."""
-        if self.hooks.exist and self._loader.layout is None and not self.hooks.is_running:
-            self.enter_epoch((self.clock.free if number is None else number) // self.clock.steps)
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""
@@ -313,7 +307,7 @@ class BaseFeed(AnyFeed):
 
     @property
     def look_ahead(self) -> int:
-        """Number of batches that should be in flight at once; see `begin_reading`."""
+        """Number of batches that should be in flight at once; scenes may be read to tell."""
         return self._loader.look_ahead
 
     # ---- what the loader knows
@@ -332,7 +326,8 @@ class BaseFeed(AnyFeed):
             label () int64
             points (8, 3) float64
         """
-        self.begin_reading()
+        if self._loader.layout is None and not self.hooks.is_running:  # scenes are read, in the next epoch
+            self.enter_epoch(self.clock.free // self.clock.steps)
         return self._loader.spec
 
     @property
@@ -507,7 +502,8 @@ def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) ->
     known = feed()
     if known is not None:
         known._loader.refresh(change)
-        known.refreshes.note_length(length_of(known.sequence), known.plan.length)
+        length = length_of(known.sequence)
+        known.refreshes.resized = None if length == known.plan.length else length
 
 
 BaseFeed.__init__.__qualname__ = "Feed.__init__"  # what Python's own messages call it

@@ -166,7 +166,7 @@ def window_of(
 
     border = len(feed) if feed.hooks.exist else None
     generations = feed.refreshes.planned
-    feed.begin_reading(numbers.start)
+    feed.enter_epoch(numbers.start // clock.steps)
     return Prefetcher(
         submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order,
         check=lambda: feed.refreshes.refuse_others(generations),
@@ -194,7 +194,6 @@ def only_submits(feed: Any) -> bool:
 def claim(feed: Any, count: int) -> int:
     """Take the next `count` batches of `feed` for a dataset, which submits its own steps; returns the first one."""
     first: int = feed.clock.claim(count)
-    feed.enter_epoch(first // feed.clock.steps)
     feed.request_log.clear()
     return first
 

@@ -87,10 +87,6 @@ class Refreshes:
         """The generation of each of them now."""
         return tuple([part.generation for part in self._refreshable])  # nearly always none
 
-    def note_length(self, length: int | None, planned: int) -> None:
-        """A hook of the sequence's has been called, which has `length` scenes now; batches of `planned` are planned."""
-        self.resized = None if length == planned else length
-
     def resized_text(self, planned: int) -> str:
         """The warning that batches of `planned` scenes are loaded of a sequence that now has `resized`."""
         return (
