@@ -191,17 +191,11 @@ def only_submits(feed: Any) -> bool:
     return bool(job.workers) and quick and not feed.hooks.exist and ahead_reader(job.sequence) is None
 
 
-def claim(feed: Any, count: int) -> int:
-    """Take the next `count` batches of `feed` for a dataset, which submits its own steps; returns the first one."""
-    first: int = feed.clock.claim(count)
-    feed.request_log.clear()
-    return first
-
-
 def _claimed(feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...]) -> "FeedCursor":
     known = check_alive(feed())
     known.refreshes.refuse_others(generations)
-    first = claim(known, count)
+    first = known.clock.claim(count)
+    known.request_log.clear()
     return FeedCursor(feed, range(first, first + count), in_order=in_order, log=known.request_log)
 
 
@@ -239,7 +233,9 @@ class FeedCursor:
         """See `kerasfeed.feeds.cursor.Cursor.take`; the place is the batch's number."""
         while (number := self._window.next) < self._numbers.stop:
             feed = check_alive(self._feed())
-            if timeout == 0 and not (feed.job.workers and self._may_load_ahead(feed, number)):
+            # Hooks of the epoch that this batch begins run once the one before it is received.
+            runs_hooks = feed.hooks.exist and number % feed.clock.steps == 0
+            if timeout == 0 and (runs_hooks or not feed.job.workers):
                 raise NotYet
             del feed  # while this waits it holds no feed
             if self._log is None:
@@ -249,10 +245,6 @@ class FeedCursor:
             if batch is not None:
                 return number, batch
         raise EndOfData
-
-    def _may_load_ahead(self, feed: Any, number: int) -> bool:
-        """Whether batch `number` begins no epoch whose hooks would run before the last one is received."""
-        return not feed.hooks.exist or number % feed.clock.steps > 0
 
     def received(self, place: int) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""

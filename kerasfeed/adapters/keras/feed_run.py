@@ -9,7 +9,7 @@ from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.feed_cursor import Prefetcher, claim, only_submits, window_of
+from kerasfeed.feeds.feed_cursor import Prefetcher, only_submits, window_of
 
 
 class FeedRun(KerasRun):
@@ -90,7 +90,7 @@ class FeedRun(KerasRun):
             if self._batches is not None:  # a dataset: each iteration of it is the feed's next epochs
                 if self._claimed is None:
                     self._claimed = clock.loop_numbers(self._batches)
-                    claim(feed, len(self._claimed))
+                    clock.claim(len(self._claimed))
                 first, most = self._claimed.start, len(self._claimed)
             self.numbers = range(first, first + min(most, self.steps_per_epoch or most))
             self.stop = self.numbers.stop
