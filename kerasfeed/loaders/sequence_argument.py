@@ -17,13 +17,11 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
     """The length of a sequence, which `caller` was given.
 
     Raises:
-        TypeError: It is a feed, or cannot be indexed by integers from 0.
+        TypeError: It cannot be indexed by integers from 0.
         ValueError: It is empty.
     """
     name = type(sequence).__name__
     refuse_class(caller, sequence)
-    if _is_a(sequence, "BaseFeed", "kerasfeed"):
-        raise TypeError(f"{caller} needs a sequence of scenes, received a feed, of batches: pass feed.sequence")
     if is_read_forward(sequence):
         raise TypeError(
             f"{caller} needs a sequence that can be indexed, received a {name}, which can only be read forward. "
@@ -55,11 +53,6 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
     return length
 
 
-def _is_a(sequence: Any, name: str, package: str) -> bool:
-    """Whether a class of this name, of a package that may not be imported here, is among the bases of its class."""
-    return (name, package) in {(base.__name__, base.__module__.partition(".")[0]) for base in type(sequence).__mro__}
-
-
 def refuse_other_items(sequence: Any, batch_size: int) -> None:
     """Refuse a sequence whose items are batches, and a list of arrays that are columns of scenes, `[X, y]`.
 
@@ -67,10 +60,13 @@ def refuse_other_items(sequence: Any, batch_size: int) -> None:
     would not fill a batch.
 
     Raises:
-        TypeError: It is a list of columns; the message says what to write.
+        TypeError: It is a feed, or a list of columns; the message says what to write.
         ValueError: It is a `keras.utils.PyDataset`.
     """
-    if _is_a(sequence, "PyDataset", "keras"):
+    bases = {(base.__name__, base.__module__.partition(".")[0]) for base in type(sequence).__mro__}
+    if ("Feed", "kerasfeed") in bases:
+        raise TypeError("the sequence is a Feed already; pass its `sequence`")
+    if ("PyDataset", "keras") in bases:
         raise ValueError(
             f"each item of {type(sequence).__name__}, a keras.utils.PyDataset, is a batch already: use batch_size=None"
         )
