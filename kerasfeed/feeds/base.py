@@ -8,7 +8,6 @@ import dataclasses
 import math
 import operator
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -60,7 +59,8 @@ class BaseFeed(AnyFeed):
         collation: How scenes become a batch.
         clock: Where its consumers stand.
         fingerprint: What its batches depend on, as its state tells it; None until that is asked for.
-        hooks: The sequence's own `on_epoch_begin` and `on_epoch_end`.
+        hooks: The sequence's own `on_epoch_begin` and `on_epoch_end`; where it has one, an epoch is loaded only after
+            the one before it.
         refreshes: How often what is read was refreshed.
     """
 
@@ -191,11 +191,9 @@ class BaseFeed(AnyFeed):
         step = operator.index(step)
         if step < 0:
             step += len(self)
-        request = self.request_log.begin()
         epoch = self.clock.current
         with short_tracebacks:
             batch = self.submit(epoch, step).result()
-        self.request_log.finish(request, time.perf_counter())
         if batch is None:
             raise SceneError(f"every scene of step {step} of epoch {epoch} failed and was skipped; see feed.failures")
         return self.without_lists(batch)
@@ -240,7 +238,6 @@ class BaseFeed(AnyFeed):
         return self._loop_over(self.clock.claim_epoch(epochs), counted=True)
 
     def _loop_over(self, numbers: range, *, counted: bool) -> FeedCursor:
-        self.enter_epoch(numbers.start // len(self))
         cursor = FeedCursor(weakref.ref(self), numbers, counted=counted)
         self._loops.add(cursor)
         return cursor
@@ -271,11 +268,6 @@ class BaseFeed(AnyFeed):
         if self.hooks.exist:
             self.hooks.enter(epoch)
             self._loader.epoch = epoch
-
-    def begin_reading(self, number: int | None = None) -> None:
-        """Scenes may be read to infer the spec: if so, the epoch of batch `number` begins, by default of the next."""
-        if self.hooks.exist and self._loader.layout is None and not self.hooks.is_running:
-            self.enter_epoch((self.clock.free if number is None else number) // self.clock.steps)
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""
@@ -316,13 +308,8 @@ class BaseFeed(AnyFeed):
 
     @property
     def look_ahead(self) -> int:
-        """Number of batches that should be in flight at once; see `begin_reading`."""
+        """Number of batches that should be in flight at once; scenes may be read to tell."""
         return self._loader.look_ahead
-
-    @property
-    def has_epoch_hooks(self) -> bool:
-        """Whether the sequence has epoch hooks, so that an epoch is loaded only after the one before it."""
-        return self.hooks.exist
 
     # ---- what the loader knows
 
@@ -340,7 +327,8 @@ class BaseFeed(AnyFeed):
             label () int64
             points (8, 3) float64
         """
-        self.begin_reading()
+        if self._loader.layout is None and not self.hooks.is_running:  # scenes are read, in the next epoch
+            self.enter_epoch(self.clock.free // self.clock.steps)
         return self._loader.spec
 
     @property
@@ -461,7 +449,7 @@ class BaseFeed(AnyFeed):
         found = FeedState.of(state)
         self.follow_sequence()
         found.check(state_of(self, 0), len(self))
-        warn_of_hooks(self.sequence, self.has_epoch_hooks, found)
+        warn_of_hooks(self.sequence, self.hooks.exist, found)
         self._resume_at(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
 
     def state_dict(self) -> dict[str, Any]:
@@ -493,12 +481,8 @@ class BaseFeed(AnyFeed):
         self._loader.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
-        kind, added = type(self), {}
-        if kind.__init__ is BaseFeed.__init__:  # of a class in a function that adds methods alone, its base
-            kind = next(base for base in kind.__mro__ if "<locals>" not in base.__qualname__)
-        else:
-            added = {name: value for name, value in vars(self).items() if name not in (*self._made, "_made")}
-        return _made_anew, (kind, self.sequence, self.plan.batch_size, self._arguments), added or None
+        added = {name: value for name, value in vars(self).items() if name not in (*self._made, "_made")}
+        return _made_anew, (type(self), self.sequence, self.plan.batch_size, self._arguments), added or None
 
     def __repr__(self) -> str:
         return feed_text(self)
@@ -519,7 +503,8 @@ def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) ->
     known = feed()
     if known is not None:
         known._loader.refresh(change)
-        known.refreshes.note_length(length_of(known.sequence), known.plan.length)
+        length = length_of(known.sequence)
+        known.refreshes.resized = None if length == known.plan.length else length
 
 
 BaseFeed.__init__.__qualname__ = "Feed.__init__"  # what Python's own messages call it

@@ -146,7 +146,6 @@ class _LoopIteration(Generic[Converted]):
                 self._cursor = cursor = self._begin()
                 while found := self._next(cursor):
                     yield found.pop()
-                    self._check_open()
                 cursor.end()
         finally:
             self.close()
@@ -175,28 +174,25 @@ class _LoopIteration(Generic[Converted]):
     def _next(self, cursor: Cursor) -> list[Any]:
         """The next batch, alone in a list, which is empty at the end."""
         with self._lock:
-            return self._received(cursor)
-
-    def _received(self, cursor: Cursor) -> list[Any]:
-        self._fill(cursor)
-        self._check_open()
-        if not self._entries:
-            return []
-        entry = self._entries[0]
-        error = entry.error
-        if error is not None:
+            self._fill(cursor)
+            self._check_open()
+            if not self._entries:
+                return []
+            entry = self._entries[0]
+            error = entry.error
+            if error is None:
+                assert entry.converted is not None
+                found = [self._conversion.finish(entry.converted)]
+                self._entries.popleft()  # only now, for Ctrl-C in between
+                cursor.received(entry.place)
+                return found
             self._entries.clear()
-            if isinstance(error, FeedClosedError):
-                wait_for_exit()
-            try:
-                raise error
-            finally:
-                del error, entry  # whose traceback holds this frame: only the collector would free them
-        assert entry.converted is not None
-        found = [self._conversion.finish(entry.converted)]
-        self._entries.popleft()  # only now, for Ctrl-C in between
-        cursor.received(entry.place)
-        return found
+        if isinstance(error, FeedClosedError):
+            wait_for_exit()
+        try:
+            raise error
+        finally:
+            del error, entry  # whose traceback holds this frame: only the collector would free them
 
     def _fill(self, cursor: Cursor) -> None:
         """Take and convert the next batch, and those behind it that are there, as many as are wanted ahead."""

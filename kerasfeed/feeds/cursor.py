@@ -182,18 +182,13 @@ class CursorThread:
         self._asked.put(False)
 
     @property
-    def is_ending(self) -> bool:
-        """Whether it was closed, and its thread still runs."""
-        return self._closed and self._thread.is_alive()
+    def is_alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether its thread runs no more."""
-        return not self._thread.is_alive()
-
-    def join(self) -> None:
-        """Wait until the thread has ended; returns at once in the thread itself."""
-        if self._thread is not threading.current_thread():
+    def join_closed(self) -> None:
+        """Wait until the thread has ended, where this was closed; returns at once in the thread itself."""
+        if self._closed and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _serve(self, begin: Callable[[], Cursor]) -> None:
@@ -236,7 +231,7 @@ class CursorThreads:
 
     def begin(self, begin: Callable[[], Cursor], context: contextvars.Context) -> CursorThread:
         """A cursor with a thread of its own; see `CursorThread`."""
-        self._known = [each for each in self._known if not each.has_ended]
+        self._known = [each for each in self._known if each.is_alive]
         found = CursorThread(begin, context)
         self._known.append(found)
         return found
@@ -244,5 +239,4 @@ class CursorThreads:
     def wait(self) -> None:
         """Wait for those that were let go of in the midst of a batch: two at once would run what users wrote."""
         for each in self._known:
-            if each.is_ending:
-                each.join()
+            each.join_closed()

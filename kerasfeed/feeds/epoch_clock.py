@@ -7,6 +7,7 @@ is loaded ahead can change it. What loops and `fit`s take begins where the one b
 
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +37,8 @@ class FitCut:
 
     def numbers(self, epoch: int) -> range:
         """The batches of one epoch of the `fit`, by their numbers."""
-        if epoch <= self.initial_epoch:
-            return range(self.start, self.start + self.first)
-        begin = self.start + self.first + (epoch - self.initial_epoch - 1) * self.steps
-        return range(begin, begin + self.steps)
+        stop = self.start + self.first + max(0, epoch - self.initial_epoch) * self.steps
+        return range(max(self.start, stop - self.steps), stop)
 
 
 class EpochClock:
@@ -56,21 +55,24 @@ class EpochClock:
     """
 
     def __init__(self, steps: int, seed: int = 0) -> None:
-        self.steps = steps
-        self.current = 0
-        self.taken = 0
-        self.consumed: int | None = 0
-        self.shuffled = False
-        self.fit_numbers = range(steps)
         self._seed = seed
+        self._lock = threading.RLock()
+        self._begin_with(0, steps)
+
+    def _begin_with(self, epoch: int, steps: int) -> None:
+        """Nothing is taken yet of this epoch, nor of any behind it, which have so many steps."""
+        self.steps = self.fit_steps = steps
+        self.current = epoch
+        self.taken = epoch * steps
+        self.consumed: int | None = self.taken
+        self.shuffled = False
+        self.fit_numbers = range(self.taken, self.taken + steps)
         self._within = False  # `taken` is meant, and not only reached, where it stands within an epoch
         self._resumed: tuple[int, bool] | None = None
         self._rest: int | None = None
         self._cut: FitCut | None = None
-        self._fit: Any = None
-        self.fit_steps = steps
+        self._fit: Callable[[], Any] = lambda: None  # Keras's iterator of the last fit
         self._fit_began = False
-        self._lock = threading.RLock()
 
     def place(self, number: int, *, shuffled: bool = False) -> tuple[int, int]:
         """Epoch and step of batch `number`, where steps may be shuffled."""
@@ -170,13 +172,7 @@ class EpochClock:
         with self._lock:
             if self._within and self.taken % self.steps:
                 return False
-            epoch = -(-self.taken // self.steps)
-            self.steps = self.fit_steps = steps
-            self.taken = self.consumed = epoch * steps
-            self.current = epoch
-            self.fit_numbers = range(self.taken, self.taken + steps)
-            self._resumed = self._rest = self._cut = self._fit = None
-            self._within = self._fit_began = False
+            self._begin_with(-(-self.taken // self.steps), steps)
             return True
 
     # ---- Keras's fit
@@ -190,9 +186,9 @@ class EpochClock:
             steps: Batches in each of its epochs.
         """
         with self._lock:
-            known = self._cut if self._fit is not None and self._fit() is fit else None
+            known = self._cut if self.serves(fit) else None
             if known is None:
-                self._fit = None if fit is None else weakref.ref(fit)
+                self._fit = weakref.ref(fit)
                 self.fit_steps = steps
                 known = self._plan(initial_epoch)
             self._fit_began = False
@@ -246,7 +242,7 @@ class EpochClock:
 
     def serves(self, fit: Any) -> bool:
         """Whether `fit`, Keras's iterator, is the one that runs."""
-        return fit is not None and self._fit is not None and self._fit() is fit
+        return fit is not None and self._fit() is fit
 
     def _start(self, cut: FitCut) -> None:
         self._cut = cut
@@ -259,10 +255,9 @@ class EpochClock:
         """A `fit` that begins with `epoch`: where Keras's number says, or at the first new batch if that is later."""
         steps = self.fit_steps
         start = epoch * steps
-        if start < self.taken:
-            start = self.free
-            if self._within and self._rest is not None:
-                return FitCut(epoch, start, self._rest, steps)
-            if self._within:
-                return FitCut(epoch, start, steps - start % steps, steps)
-        return FitCut(epoch, start, steps, steps)
+        if start >= self.taken:
+            return FitCut(epoch, start, steps, steps)
+        start, first = self.free, steps
+        if self._within:
+            first = steps - start % steps if self._rest is None else self._rest
+        return FitCut(epoch, start, first, steps)

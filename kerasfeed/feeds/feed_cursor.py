@@ -18,7 +18,7 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
 from kerasfeed.feeds.epoch_clock import EpochClock
-from kerasfeed.feeds.hooks import RequestLog, TimedTake
+from kerasfeed.feeds.hooks import RequestLog
 from kerasfeed.orders.base import Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
@@ -164,9 +164,9 @@ def window_of(
     def submit(number: int, timeout: float | None) -> Any:
         return feed.submit(*place_of(number), patience=timeout)
 
-    border = len(feed) if feed.has_epoch_hooks else None
+    border = len(feed) if feed.hooks.exist else None
     generations = feed.refreshes.planned
-    feed.begin_reading(numbers.start)
+    feed.enter_epoch(numbers.start // clock.steps)
     return Prefetcher(
         submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order,
         check=lambda: feed.refreshes.refuse_others(generations),
@@ -188,21 +188,14 @@ def only_submits(feed: Any) -> bool:
     """Whether asking a feed for batches runs nothing that users wrote."""
     job = feed.job
     quick = isinstance(job.plan.order, Sequential | Shuffled | BlockShuffled)
-    return bool(job.workers) and quick and not feed.has_epoch_hooks and ahead_reader(job.sequence) is None
-
-
-def claim(feed: Any, count: int) -> int:
-    """Take the next `count` batches of `feed` for a dataset, which submits its own steps; returns the first one."""
-    first: int = feed.clock.claim(count)
-    feed.enter_epoch(first // feed.clock.steps)
-    feed.request_log.clear()
-    return first
+    return bool(job.workers) and quick and not feed.hooks.exist and ahead_reader(job.sequence) is None
 
 
 def _claimed(feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...]) -> "FeedCursor":
     known = check_alive(feed())
     known.refreshes.refuse_others(generations)
-    first = claim(known, count)
+    first = known.clock.claim(count)
+    known.request_log.clear()
     return FeedCursor(feed, range(first, first + count), in_order=in_order, log=known.request_log)
 
 
@@ -234,26 +227,24 @@ class FeedCursor:
         self._numbers = numbers
         self._counted = counted
         self._window = window_of(weakref.proxy(known), numbers, shuffled, in_order=in_order)
-        self._timed = None if log is None else TimedTake(self._window.take, log)
+        self._log = log
 
     def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`; the place is the batch's number."""
         while (number := self._window.next) < self._numbers.stop:
             feed = check_alive(self._feed())
-            if timeout == 0 and not (feed.job.workers and self._may_load_ahead(feed, number)):
+            # Hooks of the epoch that this batch begins run once the one before it is received.
+            runs_hooks = feed.hooks.exist and number % feed.clock.steps == 0
+            if timeout == 0 and (runs_hooks or not feed.job.workers):
                 raise NotYet
             del feed  # while this waits it holds no feed
-            if self._timed is None:
+            if self._log is None:
                 batch = self._window.take(timeout)
             else:
-                batch = self._timed(number - self._numbers.start, timeout)
+                batch = self._log.timed(number - self._numbers.start, self._window.take, timeout)
             if batch is not None:
                 return number, batch
         raise EndOfData
-
-    def _may_load_ahead(self, feed: Any, number: int) -> bool:
-        """Whether batch `number` begins no epoch whose hooks would run before the last one is received."""
-        return not feed.has_epoch_hooks or number % feed.clock.steps > 0
 
     def received(self, place: int) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""

@@ -6,14 +6,13 @@ Keras calls those of the feed. The feed plans anew, between two epochs, where it
 
 import threading
 import time
-from array import array
 from collections.abc import Callable
-from math import isnan, nan
 from typing import Any, NoReturn
 
 from kerasfeed.sequences.base import optional_method
 from kerasfeed.sequences.view_base import refreshable_in
-from kerasfeed.util.polling import NotYet
+
+_NOTED = 1 << 16  # batches
 
 
 class SequenceHooks:
@@ -88,10 +87,6 @@ class Refreshes:
         """The generation of each of them now."""
         return tuple([part.generation for part in self._refreshable])  # nearly always none
 
-    def note_length(self, length: int | None, planned: int) -> None:
-        """A hook of the sequence's has been called, which has `length` scenes now; batches of `planned` are planned."""
-        self.resized = None if length == planned else length
-
     def resized_text(self, planned: int) -> str:
         """The warning that batches of `planned` scenes are loaded of a sequence that now has `resized`."""
         return (
@@ -135,73 +130,30 @@ class Refreshes:
 
 
 class RequestLog:
-    """When each batch asked for since the last `clear` was asked for and finished, by its number in the epoch."""
+    """When each batch of an epoch was asked for, and when it came, by its number in the epoch; of the last 65,536."""
 
     def __init__(self) -> None:
-        self._moments = (array("d"), array("d"))
-        self._lock = threading.Lock()
-
-    def begin(self, number: int | None = None) -> tuple[Any, int]:
-        """Note a request made now; returns what `finish` needs.
-
-        Args:
-            number: Which batch of the epoch it is for, from 0; None is the one after the last that was asked for.
-        """
-        with self._lock:
-            begun, finished = self._moments
-            number = len(begun) if number is None else number
-            for moments in (begun, finished):  # of which Ctrl-C may have left one behind
-                moments.extend(array("d", [nan]) * (number + 1 - len(moments)))
-            begun[number] = time.perf_counter()
-            return finished, number
-
-    @staticmethod
-    def finish(request: tuple[Any, int], moment: float) -> None:
-        """Note that a request was answered at `moment`, s of `time.perf_counter`."""
-        times, number = request
-        times[number] = moment
-
-    def begun(self, number: int) -> float | None:
-        """Moment at which request `number` was made; None when it has not been."""
-        return _moment(self._moments[0], number)
-
-    def finished(self, number: int) -> float | None:
-        """Moment at which request `number` was answered; None when it has not been."""
-        return _moment(self._moments[1], number)
+        self.clear()
 
     def clear(self) -> None:
-        """Count from 0 again."""
-        self._moments = (array("d"), array("d"))
+        """An epoch begins; what is still waited for is noted of the one before."""
+        self._begun: dict[int, float] = {}
+        self._finished: dict[int, float] = {}
 
-
-class TimedTake:
-    """A function that gives the next batch, with the moments noted at which each was asked for and came.
-
-    Args:
-        take: The function, of a timeout, s; it may raise `NotYet`, and is then asked for the same batch again.
-        log: Where they are noted.
-    """
-
-    def __init__(self, take: Callable[[float | None], Any], log: RequestLog) -> None:
-        self._take = take
-        self._log = log
-        self._request: tuple[Any, int] | None = None
-
-    def __call__(self, number: int, timeout: float | None) -> Any:
-        """The next batch, which is number `number` of the epoch."""
-        if self._request is None:
-            self._request = self._log.begin(number)
-        try:
-            batch = self._take(timeout)
-        except NotYet:
-            raise
-        except BaseException:
-            self._request = None
-            raise
-        self._log.finish(self._request, time.perf_counter())
-        self._request = None
+    def timed(self, number: int, take: Callable[[float | None], Any], timeout: float | None) -> Any:
+        """What `take(timeout)` gives: batch `number` of the epoch; it may raise `NotYet`, and be asked again."""
+        begun, finished = self._begun, self._finished
+        begun.setdefault(number, time.perf_counter())
+        batch = take(timeout)
+        finished[number] = time.perf_counter()
+        for moments in (begun, finished):
+            moments.pop(number - _NOTED, None)
         return batch
 
+    def begun(self, number: int) -> float | None:
+        """Moment at which batch `number` was asked for, s of `time.perf_counter`; None when it has not been."""
+        return self._begun.get(number)
 
-def _moment(times: Any, number: int) -> float | None:
-    return None if number >= len(times) or isnan(times[number]) else times[number]
+    def finished(self, number: int) -> float | None:
+        """Moment at which batch `number` came; None when it has not."""
+        return self._finished.get(number)

@@ -154,15 +154,12 @@ def _from_jax() -> tuple[int, int] | None:
         return None
     # To ask starts jax, which may then be told of no other processes.
     initialized = getattr(jax.distributed, "is_initialized", None)
-    if not (initialized is not None and initialized()) and not _keras_computes_on("jax"):
+    keras = sys.modules.get("keras")
+    is_keras_on_it = keras is not None and keras.backend.backend() == "jax"
+    if not (initialized is not None and initialized()) and not is_keras_on_it:
         return None
     count = jax.process_count()
     return (jax.process_index(), count) if count > 1 else None
-
-
-def _keras_computes_on(backend: str) -> bool:
-    keras = sys.modules.get("keras")
-    return keras is not None and keras.backend.backend() == backend
 
 
 def _from_torch() -> tuple[int, int] | None:

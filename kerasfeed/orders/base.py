@@ -6,7 +6,6 @@ process, and always answers the same.
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +24,14 @@ class Order(ABC):
     """Base class of orders: which scenes an epoch visits, and when.
 
     An order computes any part of an epoch from (position, seed, epoch), so it can be divided among shards and resumed.
+
+    Attributes:
+        needs_seed: Whether the order depends on the seed of the feed.
+        made_for: Number of scenes that the sequence must have; None where the order fits any length.
     """
+
+    needs_seed: bool = True
+    made_for: int | None = None
 
     @abstractmethod
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -67,11 +73,6 @@ class Order(ABC):
     def cut(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> Cut:
         """How an epoch is divided into global batches: evenly, unless the order says which scenes belong together."""
         return Cut((self.num_scenes(length),), (batch_size * shard_count,), drop_remainder)
-
-    @property
-    def needs_seed(self) -> bool:
-        """Whether the order depends on the seed of the feed."""
-        return True
 
     def seeded(self, seed: int) -> "Order":
         """The order that a feed with this seed uses: this one, unless the length of an epoch depends on the seed."""
@@ -128,11 +129,6 @@ class Order(ABC):
         """
         return (length + 1) / 3
 
-    @property
-    def made_for(self) -> int | None:
-        """Number of scenes that the sequence must have; None where the order fits any length."""
-        return None
-
     def block_reads(
         self,
         length: int,
@@ -165,7 +161,15 @@ class Order(ABC):
         stop = min(count, followed)
         indices = self.indices(0, stop, length=length, seed=seed, epoch=epoch)
         blocks = block_size[indices] if isinstance(block_size, np.ndarray) else indices // block_size
-        return count_reads(blocks.tolist(), held) * count / stop
+        kept: OrderedDict[int, None] = OrderedDict()
+        reads = 0
+        for block in blocks.tolist():
+            reads += block not in kept
+            kept[block] = None
+            kept.move_to_end(block)
+            if len(kept) > held:
+                kept.popitem(last=False)
+        return reads * count / stop
 
 
 @dataclass(frozen=True)
@@ -178,10 +182,7 @@ class Sequential(Order):
         [0 1 2 3 4]
     """
 
-    @property
-    def needs_seed(self) -> bool:
-        """See `Order.needs_seed`."""
-        return False
+    needs_seed = False
 
     def __str__(self) -> str:
         return "sequential"
@@ -218,11 +219,7 @@ class Shuffled(Order):
     def __post_init__(self) -> None:
         if self.seed is not None:
             object.__setattr__(self, "seed", check_integer("seed", self.seed, 0))
-
-    @property
-    def needs_seed(self) -> bool:
-        """See `Order.needs_seed`."""
-        return self.seed is None
+        object.__setattr__(self, "needs_seed", self.seed is None)
 
     def __str__(self) -> str:
         return "shuffled" if self.seed is None else f"shuffled with seed {self.seed}"
@@ -234,18 +231,3 @@ class Shuffled(Order):
         """See `Order.indices`."""
         own = seed if self.seed is None else self.seed
         return shuffled(start, stop, length, own, (SeedStream.SHUFFLE, epoch))
-
-
-def count_reads(blocks: Iterable[int], held: int) -> int:
-    """Blocks that a reader reads who wants these one after the other and keeps the `held` it used last."""
-    kept: OrderedDict[int, None] = OrderedDict()
-    reads = 0
-    for block in blocks:
-        if block in kept:
-            kept.move_to_end(block)
-            continue
-        reads += 1
-        kept[block] = None
-        if len(kept) > held:
-            kept.popitem(last=False)
-    return reads

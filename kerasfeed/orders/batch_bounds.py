@@ -57,19 +57,15 @@ class Cut:
         return list(accumulate(whole + (rest > 0 and not self.drop_remainder) for whole, rest in counts))
 
     @cached_property
-    def _found(self) -> tuple[set[int], set[int]]:
-        """Sizes that global batches have when full, and those that they really have."""
-        full, real = set(), set()
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Scenes that global batches have when full, and those that they really have: each pair that occurs."""
+        pairs = []
         for size, rows in zip(self.sizes, self.rows, strict=True):
-            whole, rest = divmod(size, rows)
-            kept = rest and not self.drop_remainder
-            if whole or kept:
-                full.add(rows)
-            if whole:
-                real.add(rows)
-            if kept:
-                real.add(rest)
-        return full, real
+            if size >= rows:
+                pairs.append((rows, rows))
+            if size % rows and not self.drop_remainder:
+                pairs.append((rows, size % rows))
+        return pairs or [(rows, rows) for rows in self.rows]
 
     @property
     def steps(self) -> int:
@@ -79,17 +75,17 @@ class Cut:
     @property
     def full(self) -> int:
         """Scenes of the largest global batch, were it not short."""
-        return max(self._found[0] or self.rows)
+        return max(full for full, _ in self._sizes)
 
     @property
     def largest(self) -> int:
         """Most scenes that a global batch really has."""
-        return max(self._found[1] or self.rows)
+        return max(real for _, real in self._sizes)
 
     @property
     def smallest(self) -> int:
         """Fewest scenes that a global batch really has."""
-        return min(self._found[1] or self.rows)
+        return min(real for _, real in self._sizes)
 
     @property
     def kept(self) -> int:
@@ -100,7 +96,7 @@ class Cut:
     @property
     def has_one_size(self) -> bool:
         """Whether all global batches have one size, but for those that are short."""
-        return len(self._found[0]) <= 1
+        return len({full for full, _ in self._sizes}) == 1
 
     def bounds(self, step: int, *, seed: int, epoch: int) -> Bounds:
         """The global batch of a step, in [0, steps)."""

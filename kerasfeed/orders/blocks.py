@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from kerasfeed.orders.base import Order, Shuffled
 from kerasfeed.orders.groups import Groups, Identified, Kept, Portable, check_length, check_names
 from kerasfeed.orders.permutation import generator, shuffled
-from kerasfeed.util.error_text import add_note
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -119,6 +118,7 @@ class BlockShuffled(Order):
         object.__setattr__(self, "block_size", size)
         object.__setattr__(self, "window", check_integer("window", window, 1))
         object.__setattr__(self, "_named", named)
+        object.__setattr__(self, "made_for", None if named is None else named.made_for)
 
     def __str__(self) -> str:
         blocks = f"blocks of {self.block_size:,}" if self._named is None else str(self._named)
@@ -132,11 +132,6 @@ class BlockShuffled(Order):
         """See `Order.identity`."""
         return repr(self) if self._named is None else f"BlockShuffled({self._named.identity()}, window={self.window})"
 
-    @property
-    def made_for(self) -> int | None:
-        """See `Order.made_for`."""
-        return None if self._named is None else self._named.made_for
-
     def num_scenes(self, length: int) -> int:
         """See `Order.num_scenes`."""
         if self._named is not None:
@@ -146,7 +141,7 @@ class BlockShuffled(Order):
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`; costs the windows that the positions lie in, at most 8 of which are kept."""
         shuffle = self._shuffle(length, seed, epoch)
-        pieces = []
+        pieces = [np.empty(0, np.int64)]
         position = start
         while position < stop:
             number = shuffle.rank_at(position) // self.window
@@ -155,9 +150,7 @@ class BlockShuffled(Order):
             until = min(stop, first + len(scenes))
             pieces.append(scenes[position - first : until - first])
             position = until
-        if not pieces:
-            return np.empty(0, dtype=np.int64)
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return np.concatenate(pieces)
 
     def _shuffle(self, length: int, seed: int, epoch: int) -> "_Blocks | NamedShuffle":
         if self._named is not None:
@@ -254,22 +247,17 @@ class _Blocks:
 
     def rank_at(self, position: int) -> int:
         """Which block of the epoch holds `position`."""
-        before_short = self.short_rank * self.size
-        if position < before_short:
-            return position // self.size
-        if position < before_short + self.short:
-            return self.short_rank
         # Behind the short block everything stands where it would were that block full, less what it lacks.
-        return (position + (self.size - self.short if self.short else 0)) // self.size
+        is_behind = position >= self.short_rank * self.size + self.short
+        return (position + is_behind * (self.size - self.short)) // self.size
 
     def position_of(self, rank: int) -> int:
         """First position of the block at `rank`."""
-        missing = self.size - self.short if self.short and rank > self.short_rank else 0
-        return rank * self.size - missing
+        return rank * self.size - (rank > self.short_rank) * (self.size - self.short)
 
     def scenes(self, window: int, number: int) -> NDArray[np.int64]:
         """Indices of the scenes of window `number`, of `window` blocks, mixed."""
-        return _window(self.size, window, number, self.length, self.seed, self.epoch)
+        return _window(self, window, number)
 
 
 @lru_cache(maxsize=16)
@@ -277,22 +265,19 @@ def _short_rank(full: int, seed: int, epoch: int) -> int:
     return int(generator(seed, (SeedStream.SHORT_BLOCK, epoch)).integers(full + 1))
 
 
-@lru_cache(maxsize=8)
-def _window(size: int, window: int, number: int, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+@lru_cache(maxsize=_WINDOWS_KEPT)
+def _window(blocks: _Blocks, window: int, number: int) -> NDArray[np.int64]:
     """Indices of the scenes of window `number`, mixed."""
-    blocks = _Blocks.of(size, length, seed, epoch)
-    ranks = np.arange(number * window, min((number + 1) * window, blocks.count), dtype=np.int64)
-    is_short = (ranks == blocks.short_rank) & (blocks.short > 0)
-    places = ranks[~is_short]
-    places -= (places > blocks.short_rank) & (blocks.short > 0)  # places among the full blocks
-    chosen = places
-    if len(places):
-        first, last = int(places[0]), int(places[-1])
-        chosen = Shuffled().indices(first, last + 1, length=blocks.full, seed=seed, epoch=epoch)
-    scenes: NDArray[np.int64] = (chosen[:, None] * size + np.arange(size, dtype=np.int64)).ravel()
-    if is_short.any():
-        scenes = np.concatenate([scenes, np.arange(blocks.full * size, length, dtype=np.int64)])
-    generator(seed, (SeedStream.BLOCK_WINDOW, epoch, number)).shuffle(scenes)
+    first = number * window
+    count = min(window, blocks.count - first)
+    holds_short = first <= blocks.short_rank < first + count
+    first -= first > blocks.short_rank  # its place among the full blocks
+    stop = first + count - holds_short
+    chosen = Shuffled().indices(first, stop, length=blocks.full, seed=blocks.seed, epoch=blocks.epoch)
+    scenes: NDArray[np.int64] = (chosen[:, None] * blocks.size + np.arange(blocks.size, dtype=np.int64)).ravel()
+    if holds_short:
+        scenes = np.append(scenes, np.arange(blocks.full * blocks.size, blocks.length))
+    generator(blocks.seed, (SeedStream.BLOCK_WINDOW, blocks.epoch, number)).shuffle(scenes)
     scenes.setflags(write=False)
     return scenes
 
@@ -303,26 +288,26 @@ class NamedBlocks(Identified):
     Args:
         block_of: See `BlockShuffled`.
 
+    Attributes:
+        made_for: Number of scenes named; None where a function names them.
+
     Raises:
         TypeError: The names are neither integers nor strings.
         ValueError: They are not one a scene.
     """
 
     def __init__(self, block_of: Any) -> None:
-        self._function: Portable | None = None
         self._called: Kept[Groups] = Kept(1)
         self._shuffles: Kept[NamedShuffle] = Kept(_EPOCHS_KEPT)
+        self.made_for: int | None = None
         if callable(block_of):
-            self._function = Portable(block_of)
+            self._function: Portable | None = Portable(block_of)
             self._identity = self._function.identity()
         else:
+            self._function = None
             self._fixed = _groups(block_of)
             self._identity = self._fixed.digest()
-
-    @property
-    def made_for(self) -> int | None:
-        """Number of scenes named; None where a function names them."""
-        return self._fixed.length if self._function is None else None
+            self.made_for = self._fixed.length
 
     def __str__(self) -> str:
         return f"{self._fixed.count:,} blocks" if self._function is None else f"blocks of {self._function}"
@@ -341,14 +326,8 @@ class NamedBlocks(Identified):
 
     def _call(self, length: int) -> Groups:
         assert self._function is not None
-        names = []
-        for index in range(length):
-            try:
-                names.append(self._function.function(index))
-            except Exception as error:
-                add_note(error, f"block_of={self._function} raised it for index {index}")
-                raise
-        return _groups(names)
+        call = self._function.call
+        return _groups([call("block_of", index) for index in range(length)])
 
     def shuffle(self, length: int, seed: int, epoch: int) -> "NamedShuffle":
         """These blocks in the order of one epoch."""

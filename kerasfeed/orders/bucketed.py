@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order, Shuffled
 from kerasfeed.orders.batch_bounds import Cut
-from kerasfeed.orders.groups import Groups, check_length, check_numbers
+from kerasfeed.orders.groups import Groups, Identified, check_length, check_numbers
 from kerasfeed.orders.permutation import shuffled
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
@@ -46,7 +46,7 @@ class PaddingReport:
         )
 
 
-class Bucketed(Order):
+class Bucketed(Identified, Order):
     """Batches of scenes of similar length: less padding than with a full shuffle.
 
     Scenes are shuffled within each bucket of lengths, and the batches of all buckets are shuffled. Bucket k holds the
@@ -85,12 +85,8 @@ class Bucketed(Order):
         self._batch_sizes = None if batch_sizes is None else _check_batch_sizes(batch_sizes, len(self._boundaries) + 1)
         numbers = np.searchsorted(np.array(self._boundaries), self._lengths, side="right")
         self._groups = Groups.of(numbers, len(self._boundaries) + 1)
+        self.made_for: int = self._groups.length
         self._identity = f"Bucketed({self._groups.count} buckets, {self._groups.digest()})"
-
-    @property
-    def made_for(self) -> int:
-        """See `Order.made_for`."""
-        return self._groups.length
 
     @property
     def bucket_sizes(self) -> tuple[int, ...]:
@@ -109,19 +105,11 @@ class Bucketed(Order):
         sizes = "" if self._batch_sizes is None else f", batch_sizes={list(self._batch_sizes)}"
         return f"Bucketed(<{self.made_for:,} lengths>, boundaries={list(self._boundaries)}{sizes})"
 
-    def identity(self) -> str:
-        """See `Order.identity`."""
-        return self._identity
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bucketed) and other._key == self._key
-
-    @property
-    def _key(self) -> tuple[str, tuple[int, ...] | None]:
-        return self._identity, self._batch_sizes
+        return super().__eq__(other) and other._batch_sizes == self._batch_sizes  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return super().__hash__()
 
     def num_scenes(self, length: int) -> int:
         """See `Order.num_scenes`."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order
-from kerasfeed.orders.groups import EPOCHS_KEPT, Identified, Kept, Portable
+from kerasfeed.orders.groups import EPOCHS_KEPT, Identified, Kept, Portable, check_numbers
 
 
 class CustomOrder(Identified, Order):
@@ -28,7 +28,6 @@ class CustomOrder(Identified, Order):
         self._seed = seed
         self._identity = f"CustomOrder({self._function.identity()})"
         self._epochs: Kept[NDArray[np.int64]] = Kept(EPOCHS_KEPT)
-        self._counts: Kept[int] = Kept(1)
 
     def __str__(self) -> str:
         return f"order of {self._function}"
@@ -47,7 +46,7 @@ class CustomOrder(Identified, Order):
             TypeError, ValueError: What it returned cannot be indices; the message says why.
             Exception: What the function raises.
         """
-        return self._counts.get_or_load(length, lambda: len(self._epoch(length, self._seed, 0)))[0]
+        return len(self._epoch(length, self._seed, 0))
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`.
@@ -70,29 +69,6 @@ class CustomOrder(Identified, Order):
 
     def _call(self, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         found = self._function.call("order", length, seed, epoch)
-        return _checked(found, f"order={self._function}", length, epoch)
-
-
-def _checked(found: Any, who: str, length: int, epoch: int) -> NDArray[np.int64]:
-    """What a function returned, as read-only int64[scenes]."""
-    try:
-        array = np.array(found)  # a copy, which the function cannot change behind our back
-    except ValueError:
-        array = np.array(None)
-    if array.ndim != 1 or not len(array):
-        what = f"an array of shape {list(array.shape)}" if array.dtype.kind != "O" else f"a {type(found).__name__}"
-        raise ValueError(f"{who} must return int64[scenes], at least one, for epoch {epoch}, and returned {what}")
-    if array.dtype.kind not in "iu":
-        raise TypeError(
-            f"{who} must return integers for epoch {epoch}, and returned {array.dtype} ({array[0]!r} at position 0). "
-            "A mask becomes indices by np.flatnonzero(mask)"
-        )
-    bad = np.flatnonzero((array < 0) | (array >= length))
-    if bad.size:
-        raise ValueError(
-            f"{who} must return indices in [0, {length}) for epoch {epoch}, and returned {array[bad[0]]} at position "
-            f"{bad[0]}" + (f", and {bad.size - 1:,} more out of range" if bad.size > 1 else "")
-        )
-    indices = array.astype(np.int64)
-    indices.setflags(write=False)
-    return indices
+        indices = check_numbers(f"order={self._function} for epoch {epoch}", found, whole=True, below=length)
+        indices.setflags(write=False)
+        return indices

@@ -157,46 +157,53 @@ def check_names(what: str, values: Any, example: str) -> NDArray[Any]:
         TypeError: The values are neither integers, booleans nor strings.
         ValueError: They are not one a scene, or there are none.
     """
-    array = _as_array(what, values)
-    if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(value, str) for value in array):
+    array = _one_a_scene(what, values, "name a scene, int or str[number of scenes]", f": {example}")
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
         array = array.astype(str)  # as pandas keeps them
-    if array.ndim != 1 or not len(array):
-        raise ValueError(
-            f"{what} must be one name a scene, int or str[number of scenes], received shape {array.shape}: {example}"
-        )
     if array.dtype.kind not in "iubUS":
         bad = next((f" ({value!r} at index {k})" for k, value in enumerate(array) if not isinstance(value, str)), "")
         raise TypeError(f"{what} must be integers, booleans or strings, received {array.dtype}{bad}: {example}")
     return array
 
 
-def check_numbers(what: str, values: Any, *, whole: bool) -> NDArray[Any]:
-    """Weights, or lengths, as an array: finite, at least 0, one a scene; int64, or float64 where not `whole`.
+def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = None) -> NDArray[Any]:
+    """Weights, lengths, or indices, as an array of its own, one a scene; int64, or float64 where not `whole`.
+
+    Args:
+        what: The argument, for the message.
+        values: What came: finite numbers of at least 0.
+        whole: Whether they must be integers.
+        below: What each must be less than; None where any is as good.
 
     Raises:
         TypeError: The values are not numbers, or not integers where they must be.
-        ValueError: They are not one a scene, there are none, or one is negative or not finite.
+        ValueError: They are not one a scene, there are none, or one is out of range or not finite.
     """
-    array = _as_array(what, values)
-    if array.ndim != 1 or not len(array):
-        raise ValueError(f"{what} must be one number a scene, shape [number of scenes], received shape {array.shape}")
+    array = _one_a_scene(what, values, "number a scene, shape [number of scenes]")
     if array.dtype.kind not in ("iu" if whole else "iubf"):
         kind = "integers" if whole else "numbers"
-        raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0)")
+        remedy = ". A mask becomes indices by np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
+        raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0){remedy}")
     made = array.astype(np.int64 if whole else np.float64)
-    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0) & (made >= 0)))  # those of uint64 may be too large
+    fits = np.isfinite(array) & (array >= 0) & (made >= 0)  # those of uint64 may be too large
+    bad = np.flatnonzero(~fits if below is None else ~fits | (made >= below))
     if bad.size:
         more = f", and {bad.size - 1:,} more" if bad.size > 1 else ""
         need = "at least 0 and below 2**63" if whole else "finite and at least 0"
+        need = need if below is None else f"in [0, {below:,})"
         raise ValueError(f"{what} must be {need}, received {array[bad[0]]} at index {bad[0]}{more}")
     return made
 
 
-def _as_array(what: str, values: Any) -> NDArray[Any]:
+def _one_a_scene(what: str, values: Any, need: str, remedy: str = "") -> NDArray[Any]:
     try:
-        return np.asarray(as_sequence(values))
+        array = np.asarray(as_sequence(values))
     except ValueError as error:  # rows of unequal length
         raise ValueError(f"{what} must be an array with one value a scene: {message_of(error)}") from None
+    if array.ndim != 1 or not len(array):
+        came = f"shape {array.shape}" if array.ndim else f"a {type(values).__name__}"
+        raise ValueError(f"{what} must be one {need}, received {came}{remedy}")
+    return array
 
 
 def check_length(what: str, made_for: int, length: int) -> None:

@@ -13,6 +13,7 @@ A permutation, and any other draw, is told from the others of a seed by its stre
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +23,7 @@ _ROUNDS = 8
 # 5 % too often, and pairs of neighbours 10 %; with 24 a million draws show nothing.
 SMALL_ROUNDS = 24
 BLOCK = 2048  # positions computed at once: about 0.25 ms, hardly more than 32 of them cost, and 16 KiB kept
-_MULTIPLIER_1 = np.uint64(0xFF51AFD7ED558CCD)
-_MULTIPLIER_2 = np.uint64(0xC4CEB9FE1A85EC53)
-_SHIFT = np.uint64(33)
-_FACTOR_1, _FACTOR_2 = int(_MULTIPLIER_1), int(_MULTIPLIER_2)
+_FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 _WORD = (1 << 64) - 1
 # Below this length an exact shuffle costs under 1 ms and 512 KiB, and small Feistel domains mix poorly.
 EXACT_BELOW = 1 << 16
@@ -34,11 +32,6 @@ EXACT_BELOW = 1 << 16
 def stream_keys(seed: int, stream: tuple[int, ...], rounds: int = _ROUNDS) -> NDArray[np.uint64]:
     """Keys of the Feistel rounds, uint64[rounds], a function of (seed, stream) alone."""
     return _source(seed, stream).generate_state(rounds, np.uint64).astype(np.uint64)
-
-
-def round_keys(seed: int, epoch: int) -> NDArray[np.uint64]:
-    """Keys of the full shuffle of an epoch, uint64[8]."""
-    return stream_keys(seed, (0, epoch))
 
 
 def generator(seed: int, stream: tuple[int, ...]) -> np.random.Generator:
@@ -52,7 +45,7 @@ def permute(positions: NDArray[np.int64], length: int, keys: NDArray[np.uint64])
     Args:
         positions: int64[P], each in [0, length).
         length: Size of the domain, from 1 to 2**62.
-        keys: uint64[8] from `round_keys`.
+        keys: uint64[8] from `stream_keys`.
 
     Returns:
         int64[P], each in [0, length), distinct for distinct positions.
@@ -68,26 +61,13 @@ def permute_one(position: int, length: int, keys: tuple[int, ...]) -> int:
     Args:
         position: In [0, length).
         length: As for `permute`.
-        keys: The eight numbers of `round_keys`.
+        keys: The numbers of `stream_keys`.
     """
-    if length == 1:
-        return 0
     bits = max(2, (length - 1).bit_length())
-    value = position
-    while True:
-        right_bits = bits // 2
-        left_bits = bits - right_bits
-        left, right = value >> right_bits, value & ((1 << right_bits) - 1)
-        for key in keys:
-            mixed = ((right ^ key) * _FACTOR_1) & _WORD
-            mixed ^= mixed >> 33
-            mixed = (mixed * _FACTOR_2) & _WORD
-            mixed ^= mixed >> 33
-            left, right = right, left ^ (mixed & ((1 << left_bits) - 1))
-            left_bits, right_bits = right_bits, left_bits
-        value = (left << right_bits) | right
-        if value < length:
-            return value
+    value: int = _encrypt(position, bits, keys)
+    while value >= length:
+        value = _encrypt(value, bits, keys)
+    return value
 
 
 def permute_each(
@@ -110,7 +90,7 @@ def permute_each(
 
 def uniforms(positions: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Numbers drawn uniformly from [0, 1), float64[P], each a function of its position (int64[P]) and the keys."""
-    values = _mix(_mix(positions.astype(np.uint64), keys[0]), keys[1])
+    values: NDArray[np.uint64] = _mix(_mix(positions.astype(np.uint64), keys[0]), keys[1])
     return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -122,7 +102,7 @@ def _permuted(
     positions: NDArray[np.int64], limits: NDArray[np.uint64], bits: NDArray[np.uint64], keys: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
     """Each position encrypted in the domain of its bits, with its keys, uint64[rounds, P], until it is in its limit."""
-    values = _encrypt(positions.astype(np.uint64), bits, keys)
+    values: NDArray[np.uint64] = _encrypt(positions.astype(np.uint64), bits, keys)
     outside = np.flatnonzero(values >= limits)
     while outside.size:  # each round at least halves the rest on average: a domain is under twice its limit
         values[outside] = _encrypt(values[outside], bits[outside], keys[:, outside])
@@ -130,25 +110,26 @@ def _permuted(
     return values.astype(np.int64)
 
 
-def _encrypt(values: NDArray[np.uint64], bits: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    one = np.uint64(1)
-    right_bits = bits >> one
+def _encrypt(values: Any, bits: Any, keys: Any) -> Any:
+    """Values encrypted in the domain of so many bits: uint64[P] with keys uint64[rounds, P], or integers of Python."""
+    right_bits = bits >> 1
     left_bits = bits - right_bits
-    right = values & ((one << right_bits) - one)
+    right = values & ((1 << right_bits) - 1)
     left = values >> right_bits
     for key in keys:
         # The halves trade places each round, so their widths do too.
-        left, right = right, left ^ (_mix(right, key) & ((one << left_bits) - one))
+        left, right = right, left ^ (_mix(right, key) & ((1 << left_bits) - 1))
         left_bits, right_bits = right_bits, left_bits
-    joined: NDArray[np.uint64] = (left << right_bits) | right
-    return joined
+    return (left << right_bits) | right
 
 
-def _mix(values: NDArray[np.uint64], key: np.uint64 | NDArray[np.uint64]) -> NDArray[np.uint64]:
-    mixed = (values ^ key) * _MULTIPLIER_1
-    mixed ^= mixed >> _SHIFT
-    mixed *= _MULTIPLIER_2
-    mixed ^= mixed >> _SHIFT
+def _mix(values: Any, key: Any) -> Any:
+    """Values in [0, 2**64) mixed with a key: arrays of uint64, or integers of Python, which have no last bit."""
+    mixed = values ^ key
+    for factor in _FACTORS:
+        mixed *= factor
+        mixed &= _WORD
+        mixed ^= mixed >> 33
     return mixed
 
 

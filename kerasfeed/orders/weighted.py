@@ -42,7 +42,7 @@ class Drawn(Identified, Order):
 
     def __init__(self, identity: str, what: str, made_for: int, count: int | None) -> None:
         self._what = what
-        self._made_for = made_for
+        self.made_for: int = made_for
         self._count = made_for if count is None else check_integer("num_scenes", count, 1)
         self._identity = f"{type(self).__name__}({identity}, num_scenes={self._count})"
         self._blocks: Kept[NDArray[np.int64]] = Kept(_BLOCKS_KEPT)
@@ -50,11 +50,6 @@ class Drawn(Identified, Order):
     @abstractmethod
     def draw(self, positions: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
         """Indices at any positions, int64[P]."""
-
-    @property
-    def made_for(self) -> int:
-        """See `Order.made_for`."""
-        return self._made_for
 
     def num_scenes(self, length: int) -> int:
         """See `Order.num_scenes`."""

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.groups import EPOCHS_KEPT, Kept, Portable
-from kerasfeed.orders.permutation import generator, permute_one, round_keys
+from kerasfeed.orders.permutation import generator, permute_one, stream_keys
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_epoch
 from kerasfeed.sequences.routed import Routed
@@ -247,7 +247,7 @@ def _table(length: int, turn: int, seed: int, source: tuple[int, ...]) -> NDArra
 
 @lru_cache(maxsize=64)
 def _keys(turn: int, seed: int, source: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(round_keys(_seed_of(seed, source), turn).tolist())
+    return tuple(stream_keys(_seed_of(seed, source), (0, turn)).tolist())
 
 
 def _seed_of(seed: int, source: tuple[int, ...]) -> int:

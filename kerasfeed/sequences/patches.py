@@ -93,6 +93,8 @@ class _Boxes(SceneSequence):
         treespec: Nesting of a scene.
     """
 
+    _offset = 0  # rows from the start of a window to its target
+
     def __init__(
         self, axes: tuple[_Axis, ...], fields: list[Any], shapes: list[tuple[int, ...]], treespec: optree.PyTreeSpec
     ) -> None:
@@ -106,6 +108,15 @@ class _Boxes(SceneSequence):
 
     def __len__(self) -> int:
         return self._length
+
+    def _identity(self) -> str:
+        """Which boxes of how long axes, for a feed's saved state; what the arrays hold is no part of it."""
+        axes = [
+            f"{axis.size}{f' (each {axis.step})' if axis.step > 1 else ''} every {axis.stride} to {axis.last} of "
+            f"{axis.length}"
+            for axis in self._axes
+        ]
+        return f"{type(self).__qualname__} {' x '.join(axes)}{f', target {self._offset}' if self._offset else ''}"
 
     def __getitem__(self, index: Any) -> Any:
         """Scene `index`, a copy nested as the source; negative indices count from the end.

@@ -76,8 +76,13 @@ def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
 
 
 def identity_of(sequence: Any) -> str:
-    """Class of a sequence; of a view what is inside it, too, and which part of that. Part of a feed's saved state."""
-    return sequence._identity() if isinstance(sequence, View) else type(sequence).__qualname__
+    """Class of a sequence, and what it says of itself beside: a view what is inside it, and which part of that.
+
+    Part of a feed's saved state.
+    """
+    kind = type(sequence)
+    owner = next((base for base in kind.__mro__ if "_identity" in vars(base)), None)
+    return sequence._identity() if owner is not None and _is_ours(owner) else kind.__qualname__
 
 
 def is_thread_safe(sequence: Any) -> bool:

@@ -130,7 +130,7 @@ def test_shards_of_any_order_agree_on_the_steps_and_together_are_the_epoch_in_it
     found = [index for step in range(plan.steps) for shard in _all(plan) for index in _own(shard, epoch, step)]
     order = plan.order.indices(0, plan.scenes, length=plan.length, seed=plan.seed, epoch=epoch)
     assert found == order.tolist()
-    assert sum(shard.scenes_an_epoch for shard in _all(plan)) == plan.scenes
+    assert sum(shard.scenes_of(0, step) for shard in _all(plan) for step in range(plan.steps)) == plan.scenes
 
 
 @settings(deadline=None, max_examples=200)

@@ -202,6 +202,26 @@ VIEWS = {
         kf.Mixture([scenes.Augmented(9), Other(9)], [1, 3], num_scenes=37),
         "Mixture 1/3, 2/3 .seed 0. of 9 Augmented and 9 Other, is Mixture 1/4, 3/4",
     ),
+    "stride": (
+        kf.Patches(np.zeros((9, 115)), (9, 7), stride=3),
+        kf.Patches(np.zeros((9, 151)), (9, 7), stride=4),
+        "Patches 9 every 3 to 0 of 9 x 7 every 3 to 108 of 115, is Patches 9 .* x 7 every 4 to 144 of 151",
+    ),
+    "border": (
+        kf.Patches(np.zeros(114), (7,), stride=3, border="pad"),
+        kf.Patches(np.zeros(114), (7,), stride=3, border="shift"),
+        "class was Patches 7 every 3 to 108 of 114, is Patches 7 every 3 to 107 of 114",
+    ),
+    "sampling": (
+        kf.Concat([kf.Windows(np.zeros(39), 3)]),
+        kf.Concat([kf.Windows(np.zeros(41), 3, sampling_rate=2)]),
+        "of Windows 3 every 1 to 36 of 39, is Concat of Windows 3 .each 2. every 1 to 36 of 41",
+    ),
+    "target": (
+        kf.Windows(np.zeros(40), 3, offset=3),
+        kf.Windows(np.zeros(41), 3, offset=4),
+        "to 36 of 40, target 3, is Windows 3 every 1 to 36 of 41, target 4",
+    ),
     "one of many": (
         kf.Concat([scenes.Augmented(1)] * 37),
         kf.Concat([scenes.Augmented(1)] * 36 + [Other(1)]),

@@ -72,14 +72,14 @@ def test_what_the_function_does_to_its_array_later_changes_nothing():
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [
-        ([0, 37], ValueError, r"indices in \[0, 37\) for epoch 0, and returned 37 at position 1$"),
-        ([0, -1, 99], ValueError, "returned -1 at position 1, and 1 more out of range"),
-        ([0.0], TypeError, r"must return integers for epoch 0, and returned float64 \(.*0.0.* at position 0\)"),
-        ([True], TypeError, r"returned bool .*np.flatnonzero\(mask\)"),
-        ([], ValueError, r"at least one, for epoch 0, and returned an array of shape \[0\]"),
-        ([[0]], ValueError, r"an array of shape \[1, 1\]"),
-        (None, ValueError, "returned a NoneType"),
-        ([[0], [1, 2]], ValueError, "returned a list"),
+        ([0, 37], ValueError, r"for epoch 0 must be in \[0, 37\), received 37 at index 1$"),
+        ([0, -1, 99], ValueError, "received -1 at index 1, and 1 more"),
+        ([0.0], TypeError, r"for epoch 0 must be integers, received float64 \(.*0.0.* at index 0\)$"),
+        ([True], TypeError, r"received bool .*np.flatnonzero\(mask\)"),
+        ([], ValueError, r"for epoch 0 must be one number a scene.*received shape \(0,\)"),
+        ([[0]], ValueError, r"received shape \(1, 1\)"),
+        (None, ValueError, "received a NoneType"),
+        ([[0], [1, 2]], ValueError, "must be an array with one value a scene"),
     ],
 )
 def test_what_cannot_be_indices_is_refused_when_the_feed_is_made(returned, error, message):

@@ -129,7 +129,7 @@ def test_what_names_no_blocks_is_refused(make, error, message):
 def test_what_the_function_raises_tells_the_index():
     with pytest.raises(IndexError) as caught:
         kf.BlockShuffled(block_of=_failing).num_scenes(5)
-    assert "block_of=_failing raised it for index 2" in caught.value.__notes__
+    assert "block_of=_failing raised it when called with (2)" in caught.value.__notes__
 
 
 def test_a_feed_and_its_shards_take_it():

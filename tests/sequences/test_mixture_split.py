@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
-from kerasfeed.orders.permutation import permute, permute_one, round_keys
+from kerasfeed.orders.permutation import permute, permute_one, stream_keys
 
 # ---- Mixture
 
@@ -222,7 +222,7 @@ def test_a_mixture_that_cannot_be_is_refused_in_words(arguments, error, message)
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 1 << 62), st.integers(0, 5), st.integers(0, 1 << 62))
 def test_one_position_of_a_permutation_is_what_many_are(length, seed, position):
-    keys = round_keys(seed, 7)
+    keys = stream_keys(seed, (0, 7))
     expected = permute(np.array([position % length]), length, keys)[0]
     assert permute_one(position % length, length, tuple(keys.tolist())) == expected
 

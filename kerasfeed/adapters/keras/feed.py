@@ -13,8 +13,7 @@ from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.feed_cursor import Prefetcher, claim, only_submits, window_of
-from kerasfeed.feeds.hooks import TimedTake
+from kerasfeed.feeds.feed_cursor import Prefetcher, only_submits, window_of
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
 from kerasfeed.loaders.arguments import refuse_skip
@@ -81,6 +80,7 @@ class FeedRun(KerasRun):
         """See `KerasRun.begin_epoch`."""
         feed = self.feed
         clock = feed.clock
+        feed.request_log.clear()
         if self.request.trains and self.built:
             position = trainer_position("fit")
             number = epoch + self.request.initial_epoch
@@ -108,7 +108,7 @@ class FeedRun(KerasRun):
             if self._batches is not None:  # a dataset: each iteration of it is the feed's next epochs
                 if self._claimed is None:
                     self._claimed = clock.loop_numbers(self._batches)
-                    claim(feed, len(self._claimed))
+                    clock.claim(len(self._claimed))
                 first, most = self._claimed.start, len(self._claimed)
             self.numbers = range(first, first + min(most, self.steps_per_epoch or most))
             self.stop = self.numbers.stop
@@ -118,11 +118,9 @@ class FeedRun(KerasRun):
 
     def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
-        feed = self.feed
-        feed.request_log.clear()
         self._claimed = None
         if self.built and (self.request.trains or self.other):
-            feed.end_fit_epoch()
+            self.feed.end_fit_epoch()
 
     def begin_taking(self) -> None:
         """See `KerasRun.begin_taking`."""
@@ -134,7 +132,6 @@ class FeedRun(KerasRun):
             shuffled = self.shuffled if self.request.trains else None
             numbers = range(self.numbers.start, self.stop)
             self.window = window_of(feed, numbers, shuffled, in_order=self._in_order)
-        self._timed = TimedTake(self.window.take, feed.request_log)
 
     def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `KerasRun.take`; the place is the batch's number."""
@@ -144,7 +141,7 @@ class FeedRun(KerasRun):
         number = window.next
         if number >= (self.numbers.stop if self.has_epoch_cursors else self.stop):
             raise EndOfData
-        return number, self._timed(max(0, number - self.numbers.start), timeout)
+        return number, self.feed.request_log.timed(max(0, number - self.numbers.start), window.take, timeout)
 
     @property
     def runs_what_users_wrote(self) -> bool:

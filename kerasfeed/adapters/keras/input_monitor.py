@@ -208,6 +208,6 @@ def scenes_of(plan: Plan, steps: int) -> int:
         return steps * plan.rows
     if not plan.cut.is_even:  # short batches stand anywhere, of any size
         return round(steps * plan.cut.kept / (plan.cut.steps * plan.shard_count))
-    epochs, rest = divmod(steps, plan.steps)
+    epochs = steps // plan.steps  # whole ones, each of which has a last batch that may be short
     # Keras shuffles steps: which ones an unfinished epoch left out is unknown, most likely full batches.
-    return epochs * plan.scenes_an_epoch + rest * plan.rows
+    return (steps - epochs) * plan.rows + epochs * plan.scenes_of(0, plan.steps - 1)

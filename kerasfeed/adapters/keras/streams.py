@@ -18,7 +18,6 @@ from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
-from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_base import EMPTY, BaseStream
@@ -71,11 +70,10 @@ class StreamRun(KerasRun):
     def begin_taking(self) -> None:
         """See `KerasRun.begin_taking`."""
         goes_on = bool(self.steps_per_epoch)
-        self._stream_cursor = cursor = StreamCursor(
+        self._stream_cursor = StreamCursor(
             self._feed, None if goes_on else 1, chained=goes_on and self.request.trains,
             building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
         )  # fmt: skip
-        self._timed = TimedTake(cursor.take, self.feed.request_log)
 
     def take(self, timeout: float | None) -> tuple[StreamPlace, Any]:
         """See `KerasRun.take`."""
@@ -83,7 +81,8 @@ class StreamRun(KerasRun):
         if cursor is None:
             raise EndOfData
         try:
-            taken: tuple[StreamPlace, Any] = self._timed(max(0, cursor.taken - self.seen_at_begin), timeout)
+            number, log = max(0, cursor.taken - self.seen_at_begin), self.feed.request_log
+            taken: tuple[StreamPlace, Any] = log.timed(number, cursor.take, timeout)
             return taken
         except EndOfData:
             if cursor.taken or cursor.left:

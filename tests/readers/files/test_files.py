@@ -266,9 +266,7 @@ def test_processes_that_each_read_every_file_are_told_of_threads(tmp_path):
     files = kf.FileSequence(write_files(tmp_path, counts), Noting(tmp_path / "log"), counts, cache_files=1)
     with (
         kf.Feed(files, 8, shuffle=True, seed=0, workers=2, worker_type="process") as feed,
-        pytest.warns(
-            kf.ReadCostWarning, match=r"by one of the worker processes.*BlockShuffled.*or worker_type='thread'"
-        ),
+        pytest.warns(kf.ReadCostWarning, match=r"by one of 2 worker processes.*BlockShuffled.*or worker_type='thread'"),
     ):
         labels([*feed, *feed])
 
