@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter, runs_of
+from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.sequences.base import SceneContext, scene_reader
 from kerasfeed.sequences.global_random import SeedingContext
@@ -143,23 +143,19 @@ class Filler:
                     return beside
                 control, move_to, scene, read_into = view.control, context.move_to, self._scene, self._read_into
                 write, places = self._writer.write, self._writer.places(view)
-                runs = runs_of(self._layout, view, start, stop)
                 for row, index in enumerate(indices, start):
                     if control[0] == serial:
                         raise CancelledTaskError
                     move_to(index)
                     note[1] = row
                     if read_into is None:
-                        write(view, row, scene(index), places, beside, runs)
+                        write(view, row, scene(index), places, beside)
                         continue
                     if not self._checked:
                         mark_unwritten(view, row, row + 1)
                     read_into(index, rows_of(self._spec, view, row))
                     if not self._checked:
                         self._check(view, row, context, "read_into")
-                for run in runs:
-                    if run is not None:
-                        run.finish()
         except (CancelledTaskError, FailedTaskError):
             raise
         except BaseException as error:
@@ -172,7 +168,7 @@ class Filler:
     def put(self, view: SlotView, scene: Any) -> Beside:
         """Write a scene that is a batch, and was read before, into the one row of a slot; what stands beside it."""
         beside: Beside = {}
-        self._writer.write(view, 0, scene, self._writer.places(view), beside, [])
+        self._writer.write(view, 0, scene, self._writer.places(view), beside)
         return beside
 
     @property
@@ -257,7 +253,7 @@ class Filler:
         note[1] = MANY
         try:
             batch = self._collate.function(scenes)
-            self._writer.write(view, 0, batch, self._writer.places(view), beside, [])
+            self._writer.write(view, 0, batch, self._writer.places(view), beside)
         except BaseException as error:
             raise failed(None, None, "collate") from error
 
