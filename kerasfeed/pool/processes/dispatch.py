@@ -173,9 +173,8 @@ class Dispatch(Pool):
             for number, task in sent.items():
                 if (pipe := self._pipe_of(task)) not in self._withheld:
                     records.setdefault(pipe, []).append(encode_task(number, self.version, task.record()))
-            written = [self.pipes.write(pipe, found) for pipe, found in records.items()]
-            if not all(written):
-                self.pipes.wake()
+            for pipe, found in records.items():
+                self.pipes.write(pipe, found)
         except BaseException:  # Ctrl-C: which of them were written is not known
             self.doubtful = True
             self.pipes.wake()

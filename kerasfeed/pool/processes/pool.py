@@ -132,7 +132,6 @@ class ProcessPool(Dispatch):
         pipes, poll = self.pipes, self._poll
         poll.register(pipes.result_out, select.POLLIN)
         poll.register(pipes.wake_out, select.POLLIN)
-        blocked: set[int] = set()
         while not self._over:
             ready = {fd for fd, _ in poll.poll(1000 * self._tick)}
             if pipes.wake_out in ready:
@@ -152,25 +151,15 @@ class ProcessPool(Dispatch):
             if self.doubtful:
                 self.doubtful = False
                 self._resend(self._not_begun())
-            if not self.tasks:
-                with self.lock:
+            with self.lock:
+                if not self.tasks:
                     self._idle.notify_all()
-            if blocked or gone or pipes.wake_out in ready:
-                blocked = self._flush(blocked)
+                if not self._over:
+                    self.pipes.flush()
 
     def _watch_worker(self, handle: WorkerHandle) -> None:
         self._links[handle.link.fileno()] = handle
         self._poll.register(handle.link.fileno(), select.POLLIN)
-
-    def _flush(self, before: set[int]) -> set[int]:
-        """Write the tasks that wait; returns the pipes that take no more, and has `poll` tell when they do."""
-        with self.lock:
-            blocked = set() if self._over else set(self.pipes.flush())
-        for fd in blocked - before:
-            self._poll.register(fd, select.POLLOUT)
-        for fd in before - blocked:
-            self._poll.unregister(fd)
-        return blocked
 
     # ---- results
 
