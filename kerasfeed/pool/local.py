@@ -70,6 +70,13 @@ class LocalWorker:
         """Changes from place to place; None between two tasks."""
         return (self.serial, self.note[1]) if self.busy else None
 
+    def warn_of_stall(self, options: PoolOptions, seconds: float, consumer: int | None = None) -> None:
+        """See `watchdog.warn_of_stall`."""
+        assert self.thread is not None
+        scene = None if self.task is None else self.task.text(self.note[1]) or "its work"
+        stack = partial(watchdog.stack_of, self.thread)
+        watchdog.warn_of_stall(options, self.worker.worker_type, self.name, scene, seconds, stack, consumer)
+
 
 def do_all(tasks: Sequence[Task], caller: LocalWorker, runner: Runner) -> None:
     """Do tasks in this thread, of which `caller` tells, and then what is to be done in their place."""
@@ -77,17 +84,6 @@ def do_all(tasks: Sequence[Task], caller: LocalWorker, runner: Runner) -> None:
     while waiting:
         caller.task = waiting.popleft()
         waiting.extend(run_here(caller.task, runner, caller))
-
-
-def warn_of_stall(worker: LocalWorker, seconds: float, options: PoolOptions, consumer: int | None = None) -> None:
-    """Warn that a worker has been at its task for so many seconds; see `watchdog.warn_of_stall`."""
-    task, thread = worker.task, worker.thread
-    assert thread is not None
-    watchdog.warn_of_stall(
-        options.deferred_warnings, worker.worker.worker_type, options.timeout, worker.name,
-        None if task is None else task.text(worker.note[1]) or "its work", seconds,
-        partial(watchdog.stack_of, thread), consumer,
-    )  # fmt: skip
 
 
 def in_turn(worker: LocalWorker, call: Callable[[], _T]) -> _T:
@@ -189,7 +185,7 @@ class InlinePool(LocalPool):
         for ident, caller in callers.items():  # of a thread the last counts
             seconds = self._stall_timer.look(ident or 0, caller.token())
             if seconds >= watchdog.STALL_SECONDS:
-                warn_of_stall(caller, seconds, self.options, ident)
+                caller.warn_of_stall(self.options, seconds, ident)
 
     @property
     def in_flight(self) -> int:

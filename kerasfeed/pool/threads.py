@@ -13,7 +13,7 @@ from functools import partial
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Receipt, Runner
-from kerasfeed.pool.local import CALLER, LocalPool, LocalWorker, do_all, in_turn, run_here, warn_of_stall
+from kerasfeed.pool.local import CALLER, LocalPool, LocalWorker, do_all, in_turn, run_here
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, Crash, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
@@ -159,7 +159,7 @@ class ThreadPool(LocalPool):
             if timeout is not None and task is not None and seconds >= timeout * task.items_at(note):
                 self._give_up_thread(worker, task, note)
             elif seconds >= watchdog.STALL_SECONDS:
-                warn_of_stall(worker, seconds, self.options)
+                worker.warn_of_stall(self.options, seconds)
         self._wake_all()  # of tasks of which Ctrl-C in `submit` kept it from telling
 
     def _wake_all(self) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import kerasfeed as kf
 from kerasfeed.pool import watchdog as watch
+from kerasfeed.pool.base import PoolOptions
 from kerasfeed.pool.local import LocalWorker, run_here
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import FutureTask
@@ -24,7 +25,9 @@ def test_the_advice_fits_the_feed(kind, timeout, remedy):
 
 
 def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
-    assert "Where it is cannot be told" in watch.stall_text("scene 3", "worker process 0", 31.0, "", "")
+    options = PoolOptions(1, "the test")
+    with pytest.warns(kf.FeedWarning, match=r"worker process 0 is still loading scene 3\. Where it is cannot be told"):
+        watch.warn_of_stall(options, "process", "worker process 0", "scene 3", 31.0, lambda: "")
 
 
 def test_a_stall_timer_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():

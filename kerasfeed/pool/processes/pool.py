@@ -268,9 +268,7 @@ class ProcessPool(Dispatch):
         if seconds >= watchdog.STALL_SECONDS:
             place = None if task is None else task.text(note) or "the sequence anew"
             stack = partial(self.stacks.ask, handle.process.pid)
-            watchdog.warn_of_stall(
-                self.options.deferred_warnings, "process", timeout, handle.name, place, seconds, stack
-            )
+            watchdog.warn_of_stall(self.options, "process", handle.name, place, seconds, stack)
         return False
 
     # ---- workers that die
