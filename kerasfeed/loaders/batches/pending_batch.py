@@ -196,11 +196,6 @@ def begin_batch(job: Job, held: Held, epoch: int, step: int, indices: NDArray[np
 class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
-    __slots__ = (
-        "beside", "empty_rows", "epoch", "failure", "failure_row", "filler", "future", "held", "is_stuck", "landed",
-        "missing", "on_error", "replaced", "rows", "serial", "slot", "step",
-    )  # fmt: skip
-
     def __init__(
         self, held: Held, epoch: int, step: int, rows: int, on_error: str = "raise", filler: int | None = None
     ) -> None:
