@@ -241,7 +241,7 @@ class Session:
 
     def wasted(self) -> ReadCost | None:
         """What one worker reads wastefully; see `Loader.waste`."""
-        return self._waste or self.runner.waste()
+        return self._waste or self.runner.meter.waste()
 
 
 @dataclass(frozen=True, eq=False)

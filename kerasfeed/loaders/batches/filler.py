@@ -76,15 +76,11 @@ def failed(scene: int | None, row: int | None, method: str = "get_batch") -> Fai
 
 
 class Filler:
-    """Writes scenes of one sequence into slots of one layout.
+    """Writes scenes of one sequence into slots of one layout."""
 
-    Attributes:
-        meter: What reading these scenes has cost.
-    """
-
-    def __init__(self, sequence: Any, layout: Layout, length: int, collate: Custom | None = None) -> None:
-        """Load scenes of `sequence`, which has `length` of them; `collate` makes batches of them, where it is given."""
-        self.meter = read_cost.Meter(length)
+    def __init__(self, sequence: Any, layout: Layout, meter: read_cost.Meter, collate: Custom | None = None) -> None:
+        """Load scenes of `sequence`, whose cost goes to `meter`; `collate` makes batches of them, where it is given."""
+        self._meter = meter
         self._scene = scene_reader(sequence)
         self._layout = layout
         self._spec = layout.spec
@@ -126,7 +122,7 @@ class Filler:
         """
         beside: Beside = {}
         indices = view.indices[start:stop].tolist()
-        previous = read_cost.enter(self.meter)
+        previous = read_cost.enter(self._meter)
         row, index = start, None
         try:
             with context:
@@ -162,7 +158,7 @@ class Filler:
             raise failed(index, None if index is None else row) from error
         finally:
             read_cost.enter(previous)
-            self.meter.note_scenes(stop - start)
+            self._meter.note_scenes(stop - start)
         return beside
 
     def put(self, view: SlotView, scene: Any) -> Beside:
@@ -184,7 +180,7 @@ class Filler:
         """
         if self._read_ahead is None:
             return
-        previous = read_cost.enter(self.meter)
+        previous = read_cost.enter(self._meter)
         try:
             with context:
                 self._read_ahead(indices.copy() if self._collate is None else indices[indices >= 0])
