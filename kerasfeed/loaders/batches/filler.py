@@ -14,7 +14,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
-from kerasfeed.sequences.base import SceneContext, scene_reader
+from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
 from kerasfeed.sequences.view_base import kept_copier, part_reader
 from kerasfeed.spec.collation import Custom
@@ -81,11 +81,10 @@ class Filler:
     def __init__(self, sequence: Any, layout: Layout, meter: read_cost.Meter, collate: Custom | None = None) -> None:
         """Load scenes of `sequence`, whose cost goes to `meter`; `collate` makes batches of them, where it is given."""
         self._meter = meter
-        self._scene = scene_reader(sequence)
-        self._layout = layout
+        self._sequence = sequence
         self._spec = layout.spec
         self._collate = collate
-        # What get_batch returns is stacked, and so of one shape.
+        # What get_batch returns is stacked, and so of one shape; batches that are made whole are not `batched`.
         self._get_batch = part_reader(sequence) if layout.batched and not layout.forms else None
         # Only then can a sequence be given views of a row.
         direct = all(field.is_fixed for field in layout.spec.fields) and collate is None
@@ -121,14 +120,10 @@ class Filler:
             CancelledTaskError: The batch was given up.
         """
         beside: Beside = {}
-        indices = view.indices[start:stop].tolist()
         previous = read_cost.enter(self._meter)
         row, index = start, None
         try:
             with context:
-                if self._collate is not None:
-                    self._load_whole(view, start, stop, serial, context, note, beside)
-                    return beside
                 if self._copy_kept is not None and view.control[0] != serial:
                     out = [field[start:stop] for field in view.fields]
                     if self._copy_kept(view.indices[start:stop], self._structure, out):
@@ -137,21 +132,29 @@ class Filler:
                     note[1] = MANY
                     self._load_batches(view, start, stop, context, beside)
                     return beside
-                control, move_to, scene, read_into = view.control, context.move_to, self._scene, self._read_into
-                write, places = self._writer.write, self._writer.places(view)
-                for row, index in enumerate(indices, start):
+                control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
+                write, places, collate = self._writer.write, self._writer.places(view), self._collate
+                scenes = []
+                for row, index in enumerate(view.indices[start:stop].tolist(), start):
                     if control[0] == serial:
                         raise CancelledTaskError
+                    if index < 0:  # left out of a batch that is made whole
+                        continue
                     move_to(index)
                     note[1] = row
+                    if collate is not None:
+                        scenes.append(sequence[index])
+                        continue
                     if read_into is None:
-                        write(view, row, scene(index), places, beside)
+                        write(view, row, sequence[index], places, beside)
                         continue
                     if not self._checked:
                         mark_unwritten(view, row, row + 1)
                     read_into(index, rows_of(self._spec, view, row))
                     if not self._checked:
                         self._check(view, row, context, "read_into")
+                if collate is not None:
+                    self._collate_all(collate, scenes, view, context, note, beside)
         except (CancelledTaskError, FailedTaskError):
             raise
         except BaseException as error:
@@ -192,7 +195,7 @@ class Filler:
     def _check(self, view: SlotView, row: int, context: SceneContext, method: str) -> None:
         index = int(view.indices[row])
         context.move_to(index)  # the scene's random numbers from their beginning
-        scene = self._scene(index)
+        scene = self._sequence[index]
         check_row(self._spec, view, row, scene, method)
         self._checked = True
 
@@ -222,34 +225,13 @@ class Filler:
         if not self._checked:
             self._check(view, start, context, "get_batch")
 
-    def _load_whole(
-        self,
-        view: SlotView,
-        start: int,
-        stop: int,
-        serial: int,
-        context: SceneContext,
-        note: Note,
-        beside: Beside,
+    def _collate_all(
+        self, collate: Custom, scenes: list[Any], view: SlotView, context: SceneContext, note: Note, beside: Beside
     ) -> None:
-        assert self._collate is not None
-        scenes = []
-        for row, index in enumerate(view.indices[start:stop].tolist(), start):
-            if view.control[0] == serial:
-                raise CancelledTaskError
-            if index < 0:  # left out
-                continue
-            context.move_to(index)
-            note[1] = row
-            try:
-                scenes.append(self._scene(index))
-            except BaseException as error:
-                raise failed(index, row) from error
         context.begin_collate(view.control[2])
         note[1] = MANY
         try:
-            batch = self._collate.function(scenes)
-            self._writer.write(view, 0, batch, self._writer.places(view), beside)
+            self._writer.write(view, 0, collate.function(scenes), self._writer.places(view), beside)
         except BaseException as error:
             raise failed(None, None, "collate") from error
 
@@ -262,7 +244,7 @@ def probe(sequence: Any, index: int, context: SceneContext, collate: Custom | No
     """
     try:
         with context:
-            scene = scene_reader(sequence)(index)
+            scene = sequence[index]
             if collate is not None:
                 context.begin_collate(0)
                 return scene, collate.describe(scene)
