@@ -8,8 +8,7 @@ import pytest
 import kerasfeed as kf
 from kerasfeed.pool import watchdog as watch
 from kerasfeed.pool.base import PoolOptions
-from kerasfeed.pool.local import LocalWorker, run_here
-from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.local import InlinePool, LocalWorker
 from kerasfeed.pool.task import FutureTask
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util.deferred_warnings import DeferredWarnings
@@ -49,11 +48,10 @@ class Tokens:
 
 
 def test_the_next_task_of_a_thread_is_not_taken_for_the_last_one_that_was_at_the_same_place():
-    worker = LocalWorker(Worker(0, 1, "thread"), "worker thread 0", PoolMemory(shared=False), [None])
-    task = FutureTask(0, 0)
-    run_here(task, Tokens(), worker)
-    again = FutureTask(0, 0)
-    run_here(again, Tokens(), worker)
+    worker = LocalWorker(Worker(0, 1, "thread"), "worker thread 0", InlinePool(Tokens(), PoolOptions(1, "the test")))
+    task, again = FutureTask(0, 0), FutureTask(0, 0)
+    worker.do(task)
+    worker.do(again)
     assert task.future.result() != again.future.result()
 
 
