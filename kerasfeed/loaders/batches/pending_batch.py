@@ -186,30 +186,22 @@ def scene_text(batch: "BatchInProgress | None", row: int) -> str:
     return f"scene {batch.slot.view.indices[row]} {place}"
 
 
-def begin_batch(job: Job, held: Held, epoch: int, step: int, indices: NDArray[np.int64]) -> "BatchInProgress":
-    """The batch of the scenes `indices`, in the slot that is held."""
-    held[0].view.indices[: len(indices)] = indices
-    held[0].view.control[2] = step * job.plan.shard_count + job.plan.shard_index
-    return BatchInProgress(held, epoch, step, len(indices), job.policy.on_error, job.filler(epoch, step))
-
-
 class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
-    def __init__(
-        self, held: Held, epoch: int, step: int, rows: int, on_error: str = "raise", filler: int | None = None
-    ) -> None:
-        """`filler`: how many of the last rows only fill the batch up; None where batches need no weights for that."""
+    def __init__(self, job: Job, held: Held, epoch: int, step: int, indices: NDArray[np.int64]) -> None:
+        """The batch of the scenes `indices`, in the slot that is held."""
         # Unique in the process, so that a cancellation that comes late cannot touch the slot's next batch.
         self.serial = next(_serials)
         self.held = held
         self.slot = slot = held[0]
+        slot.view.indices[: len(indices)] = indices
+        slot.view.control[2] = step * job.plan.shard_count + job.plan.shard_index
         self.epoch = epoch
         self.step = step
-        self.rows = rows
-        self.missing = rows
-        self.on_error = on_error
-        self.filler = filler
+        self.rows = self.missing = rows = len(indices)
+        self.on_error = job.policy.on_error
+        self.filler = job.filler(epoch, step)
         self.is_stuck = False  # whether a thread that hangs may still write to its slot
         self.landed = False  # whether no worker can write to its slot any more, and it is being delivered
         self.empty_rows: set[int] = set()  # rows that hold no scene
