@@ -253,11 +253,6 @@ class LoadTask(Task):
     start: int
     stop: int
 
-    @property
-    def items(self) -> int:  # type: ignore[override]
-        """See `Task`."""
-        return self.stop - self.start
-
     def record(self) -> Record:
         """See `Task.record`."""
         batch, slot = self.batch, self.batch.slot
