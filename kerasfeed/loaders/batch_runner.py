@@ -140,7 +140,8 @@ def read_first(
         specs.append((index, spec))
         if not first:
             first = [scene, _content(scene, spec)]
-            kept = _pickled(scene) if order.keeps else None
+            with contextlib.suppress(Exception):  # pickling raises anything; it is read again then
+                kept = cloud_pickled(scene) if order.keeps else None
     if len(specs) > 1 and first[1] is not None:
         is_reused = _content(first[0], specs[0][1]) != first[1]
         is_quick = min(times)[0] * (len(times) + 1) < _SECONDS
@@ -157,13 +158,6 @@ def _content(scene: Any, spec: SceneSpec) -> list[bytes] | None:
         return None
     leaves = [leaf for leaf in flatten(scene)[0] if hasattr(leaf, "tobytes") and hasattr(leaf, "dtype")]
     return [leaf.tobytes() for leaf in leaves if getattr(leaf.dtype, "char", "g") not in "gGOVTUS"] or None
-
-
-def _pickled(scene: Any) -> bytes | None:
-    try:
-        return cloud_pickled(scene)
-    except Exception:  # noqa: BLE001 - pickling raises anything; it is read again then
-        return None
 
 
 @dataclass(frozen=True)

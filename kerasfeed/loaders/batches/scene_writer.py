@@ -46,7 +46,6 @@ class SceneWriter:
         self._layout = layout
         self._spec = layout.spec
         self._whole = whole
-        self._batched, self._witness = layout.batched, layout.witness
         self._any_size = layout.first is not None  # batches as they are, of which perhaps one was read so far
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
         self._leaves_of = layout.spec.treespec.flatten_up_to
@@ -120,9 +119,9 @@ class SceneWriter:
                     ". A collate function is given all scenes of a batch, and returns a row for each. Raise an "
                     'exception in __getitem__ for those to leave out, with on_error="skip"'
                 )
-            if not (same_kind and self._batched and field.is_fixed and len(found.shape) == len(field.shape)):
+            if not (same_kind and self._layout.batched and field.is_fixed and len(found.shape) == len(field.shape)):
                 return remedy_of(same_kind, field, found)
-            one, other = (self._witness, field.shape), (int(view.indices[row]), found.shape)
+            one, other = (self._layout.witness, field.shape), (int(view.indices[row]), found.shape)
             return f"; {unequal_text(self._spec.paths[number], one, other, rare=True)}"
 
         if self._any_size and not field.is_fixed:
