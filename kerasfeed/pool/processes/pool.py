@@ -44,9 +44,6 @@ _DYING_SECONDS = 2.0
 _GRACE, _SHORT_GRACE = 2.0, 0.2  # for workers to end by themselves, s; the short one where the pool has failed
 # A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
 _VISIBLE_SECONDS = 0.001
-# Where results come one after the other, several are read at once: each time this thread wakes, it takes the
-# interpreter from the consumer, and a core from a worker.
-_BURST_SECONDS, _BURST_TASK_SECONDS = 0.0003, 0.001
 
 
 def processes_supported() -> bool:
@@ -138,12 +135,8 @@ class ProcessPool(Dispatch):
                 pipes.calm()
             gone = [self._links[fd] for fd in ready & self._links.keys() if not self._links[fd].receive()]
             if pipes.result_out in ready:
-                results = pipes.results()
-                for result in results:
+                for result in pipes.results():
                     self._handle(result)
-                last = results[-1]
-                if self.tasks and last.status == Status.DONE and last.seconds < _BURST_TASK_SECONDS:
-                    time.sleep(_BURST_SECONDS)
             if time.monotonic() >= self._next_look:
                 gone += [handle for handle in self._look() if handle not in gone]
             for handle in gone:
