@@ -68,7 +68,7 @@ TASK_STEPS = [
     ("sent", "lost", "a worker died that\nmay have read it", (3.85, 3.85), 0.0),
     ("lost", "sent anew", "a higher number", (3.4, 2.4), 0.0),
     ("sent anew", "sent", "numbers below\nare refused", (0.25, 3.4), 0.0),
-    ("lost", "crashed", "suspect as often as tries\n(tries_in_time) at one culprit", (8.1, 2.55), 0.0),
+    ("lost", "crashed", "suspect as often as tries\n(twice by time) at one culprit", (8.1, 2.55), 0.0),
 ]
 
 

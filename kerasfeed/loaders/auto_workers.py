@@ -95,11 +95,6 @@ def threads_for(seconds: float, busy_seconds: float, cores: int) -> int:
     return max(cores, min(_MOST_THREADS, math.ceil(2 * seconds / max(busy_seconds, 1e-6))))
 
 
-def is_faster(rate: float, than: float) -> bool:
-    """Whether one rate is better than another by more than noise."""
-    return rate > _BETTER * than
-
-
 def why(seconds: float, busy_seconds: float) -> str:
     """In words what a scene does for most of its time."""
     if waits(seconds, busy_seconds):
@@ -208,7 +203,7 @@ def choose(session: Session, make: Callable[..., Any]) -> Choice:
     rate, others = rates
     tried = f"in a trial, {rate:,.0f} scenes/s with {threads}, {others:,.0f} with {present}"
     # Twice as many processes load twice as much at most.
-    is_better = is_faster(rate, others * processes.workers / present.workers)
+    is_better = rate > _BETTER * others * processes.workers / present.workers
     return Choice(threads if is_better else processes, f"{reason}; {tried}", True)
 
 

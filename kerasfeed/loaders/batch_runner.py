@@ -24,7 +24,7 @@ from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled
-from kerasfeed.util.read_cost import ReadCost
+from kerasfeed.util.read_cost import Meter, ReadCost
 from kerasfeed.util.thread_times import ThreadWatch
 
 # Scenes are read for so long, and at least as many as `FirstOrder.least`, by the time of the quickest: of how many the
@@ -140,7 +140,8 @@ def read_first(
         specs.append((index, spec))
         if not first:
             first = [scene, _content(scene, spec)]
-            kept = _pickled(scene) if order.keeps else None
+            with contextlib.suppress(Exception):  # pickling raises anything; it is read again then
+                kept = cloud_pickled(scene) if order.keeps else None
     if len(specs) > 1 and first[1] is not None:
         is_reused = _content(first[0], specs[0][1]) != first[1]
         is_quick = min(times)[0] * (len(times) + 1) < _SECONDS
@@ -157,13 +158,6 @@ def _content(scene: Any, spec: SceneSpec) -> list[bytes] | None:
         return None
     leaves = [leaf for leaf in flatten(scene)[0] if hasattr(leaf, "tobytes") and hasattr(leaf, "dtype")]
     return [leaf.tobytes() for leaf in leaves if getattr(leaf.dtype, "char", "g") not in "gGOVTUS"] or None
-
-
-def _pickled(scene: Any) -> bytes | None:
-    try:
-        return cloud_pickled(scene)
-    except Exception:  # noqa: BLE001 - pickling raises anything; it is read again then
-        return None
 
 
 @dataclass(frozen=True)
@@ -202,6 +196,7 @@ class BatchRunner(Runner):
 
     Attributes:
         renewed: Whether the sequence was changed by a hook since it was first sent.
+        meter: What reading scenes has cost in this process.
     """
 
     def __init__(self, job: Job, context: type[SceneContext] = SceneContext) -> None:
@@ -216,6 +211,7 @@ class BatchRunner(Runner):
         self._begin()
 
     def _begin(self) -> None:
+        self.meter = Meter(self._length)
         self._layout: Layout | None = None
         self._filler: Filler | None = None
         self._views: dict[tuple[int, int], SlotView] = {}
@@ -255,7 +251,7 @@ class BatchRunner(Runner):
     def filler(self, layout: Layout) -> Filler:
         """What writes scenes into slots."""
         if self._filler is None:
-            self._filler = Filler(self.target, layout, self._length, self._maker)
+            self._filler = Filler(self.target, layout, self.meter, self._maker)
         return self._filler
 
     def is_kept(self, epoch: int, index: int) -> bool:
@@ -265,14 +261,6 @@ class BatchRunner(Runner):
     def change(self) -> None:
         """The sequence is about to be changed."""
         self.renewed, self._kept = True, None
-
-    def waste(self) -> ReadCost | None:
-        """What reading scenes has cost wastefully in this process; None where it has not."""
-        return self._filler.meter.waste() if self._filler else None
-
-    def costs(self) -> list[ReadCost]:
-        """What reading scenes has cost in this process."""
-        return self._filler.meter.costs() if self._filler else []
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`: the spec of a scene, or what stands beside the slot."""
@@ -339,7 +327,7 @@ class BatchRunner(Runner):
             read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)
 
     def _with_waste(self, payload: Any) -> Any:
-        waste = None if self._told_of_waste else self.waste()
+        waste = None if self._told_of_waste else self.meter.waste()
         if waste is None:
             return payload
         self._told_of_waste = True

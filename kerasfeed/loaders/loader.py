@@ -130,7 +130,6 @@ class Loader:
             seed=job.plan.seed,
             timeout=job.policy.timeout,
             tries=job.policy.tries,
-            tries_in_time=job.policy.tries_in_time,
             environment=job.environment,
             inherit=job.inherit,
             first_opened=self._sessions.first_opened,
@@ -276,11 +275,10 @@ class Loader:
         """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""
         self._sessions.refuse_after_fork()
         before = self._sessions.present
-        if before is not None:
-            before.runner.change()
         if before is None:
             change()
         else:
+            before.runner.change()
             before.pool.refresh(change)
         now = self._sessions.present
         if now is not None and now is not before:  # which has failed meanwhile
@@ -314,7 +312,7 @@ class Loader:
     def read_costs(self) -> list[ReadCost]:
         """What reading files has cost in this process, each dataset by itself; none where worker processes read."""
         session = self._sessions.present
-        return session.runner.costs() if session else []
+        return session.runner.meter.costs() if session else []
 
     def waste(self) -> ReadCost | None:
         """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""

@@ -17,7 +17,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstOrder, FirstScenes, Wasteful
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch, scene_text
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, scene_text
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, watched
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
@@ -133,7 +133,7 @@ class Session:
         except FeedClosedError:  # the slots close with the session: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         try:
-            batch = begin_batch(self.job, held, epoch, step, indices)
+            batch = BatchInProgress(self.job, held, epoch, step, indices)
             ranges = self.timing.ranges(batch.rows, self.job.workers)
             with self.lock:
                 ranges = self.recovery.begin(batch, ranges)
@@ -186,7 +186,7 @@ class Session:
             self.slots.stuck -= batch.is_stuck
         copied = batch.deliver(self.slots)
         if copied:
-            self.failure_log.note_copied(self.slots.ceiling)
+            self.failure_log.note_copied(self.slots.limit * self.slots.layout.nbytes)
         with self.lock:
             self.batches += 1
             self.copied += copied
@@ -241,7 +241,7 @@ class Session:
 
     def wasted(self) -> ReadCost | None:
         """What one worker reads wastefully; see `Loader.waste`."""
-        return self._waste or self.runner.waste()
+        return self._waste or self.runner.meter.waste()
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,11 +252,6 @@ class LoadTask(Task):
     batch: BatchInProgress
     start: int
     stop: int
-
-    @property
-    def items(self) -> int:  # type: ignore[override]
-        """See `Task`."""
-        return self.stop - self.start
 
     def record(self) -> Record:
         """See `Task.record`."""

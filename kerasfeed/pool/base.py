@@ -129,8 +129,7 @@ class PoolOptions:
         who: Who needs it, as messages name it: "the feed of Rooms".
         seed: Behind the hashes of text in worker processes.
         timeout: Seconds that one scene may take; None for any time.
-        tries: How often a worker may be lost at one place before that is to blame.
-        tries_in_time: How often it may outlast the timeout there.
+        tries: How often a worker may be lost at one place before that is to blame; by the timeout, twice at most.
         addressed: Whether each task names its worker.
         environment: Directory and environment of worker processes.
         inherit: Descriptors that worker processes inherit for the object's sake.
@@ -146,7 +145,6 @@ class PoolOptions:
     seed: int = 0
     timeout: float | None = None
     tries: int = 3
-    tries_in_time: int = 2
     addressed: bool = False
     environment: Environment = field(default_factory=Environment.now)
     inherit: tuple[int, ...] = ()

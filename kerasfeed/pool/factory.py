@@ -34,8 +34,6 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
         except DirectoryGoneError:
             raise
         except (TypeError, OSError) as error:
-            text = f"worker_type='auto' takes one worker thread: {message_of(error)}"
-            if options.thread_safe:
-                text = f"worker_type='auto' takes worker threads: {message_of(error)}"
-            warn_caller(text, UserWarning)
+            taken = "worker threads" if options.thread_safe else "one worker thread"
+            warn_caller(f"worker_type='auto' takes {taken}: {message_of(error)}", UserWarning)
     return ThreadPool(runner, options if options.thread_safe else dataclasses.replace(options, workers=1))

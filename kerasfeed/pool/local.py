@@ -19,7 +19,6 @@ from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
-from kerasfeed.sequences.turn import Turn
 from kerasfeed.util.error_text import is_the_programs
 
 _T = TypeVar("_T")
@@ -33,108 +32,103 @@ class LocalWorker:
 
     Attributes:
         name: As messages name it.
+        pool: Whose worker it is.
         thread: Its thread.
         task: What it is at; None for nothing.
         serial: Number of that, of all that were begun in this process.
         note: Where in the task it is.
         busy: Whether it is at something; it begins busy, with `on_worker_begin`.
         given_up: Whether another has taken its place, because it hangs.
-        turn: See `PoolOptions`.
     """
 
     worker: Worker
     name: str
-    memory: PoolMemory
-    shared: list[Any]
-    thread: threading.Thread | None = None
+    pool: "LocalPool"
+    thread: threading.Thread = field(default_factory=threading.current_thread)
     task: Task | None = None
     serial: int = 0
     note: list[int] = field(default_factory=lambda: [0, 0])
     busy: bool = True
     given_up: bool = False
-    turn: Turn = field(default_factory=Turn)
     used_random: int = 0  # of this process's only the program itself may dispose
 
     def posted(self) -> Any:
         """See `WorkerContext.posted`."""
-        return self.shared[0]
+        return self.pool.posted
 
     def memory_at(self, offset: int, nbytes: int) -> mmap.mmap:
         """See `WorkerContext.memory_at`."""
-        return self.memory.at(offset, nbytes)
+        return self.pool.memory.at(offset, nbytes)
 
     def note_random(self, used: int) -> None:
         """See `WorkerContext.note_random`; in this process it is told while the spec is inferred."""
+
+    def do_all(self, tasks: Sequence[Task]) -> None:
+        """Do tasks, and then what is to be done in their place."""
+        waiting = deque(tasks)
+        while waiting:
+            self.task = waiting.popleft()
+            waiting.extend(self.do(self.task))
+
+    def do(self, task: Task) -> Sequence[Task]:
+        """Do a task; returns what is to be done next.
+
+        Raises:
+            BaseException: Ctrl-C, or what a signal's handler has raised.
+        """
+        self.serial = next(_serials)
+        started = time.perf_counter()
+        try:
+            payload = self.in_turn(partial(self.pool.runner.run, task.record(), self.note, self))
+        except CancelledTaskError:
+            task.cancelled()
+            return ()
+        except FailedTaskError as carrier:
+            error, place = carrier.error, carrier.place
+            if is_the_programs(error):
+                raise error from None
+        else:
+            return task.done(payload, time.perf_counter() - started, self.name)
+        return task.failed(place, error, self.name, "")
+
+    def in_turn(self, call: Callable[[], _T]) -> _T:
+        """Call when it is the worker's turn; waiting for that is no work, which might take too long."""
+
+        def at_work() -> _T:
+            self.busy = True
+            return call()
+
+        self.busy = False
+        return self.pool.options.turn.run(at_work)
 
     def token(self) -> Any:
         """Changes from place to place; None between two tasks."""
         return (self.serial, self.note[1]) if self.busy else None
 
-
-def do_all(tasks: Sequence[Task], caller: LocalWorker, runner: Runner) -> None:
-    """Do tasks in this thread, of which `caller` tells, and then what is to be done in their place."""
-    waiting = deque(tasks)
-    while waiting:
-        caller.task = waiting.popleft()
-        waiting.extend(run_here(caller.task, runner, caller))
-
-
-def warn_of_stall(worker: LocalWorker, seconds: float, options: PoolOptions, consumer: int | None = None) -> None:
-    """Warn that a worker has been at its task for so many seconds; see `watchdog.warn_of_stall`."""
-    task, thread = worker.task, worker.thread
-    assert thread is not None
-    watchdog.warn_of_stall(
-        options.deferred_warnings, worker.worker.worker_type, options.timeout, worker.name,
-        None if task is None else task.text(worker.note[1]) or "its work", seconds,
-        partial(watchdog.stack_of, thread), consumer,
-    )  # fmt: skip
-
-
-def in_turn(worker: LocalWorker, call: Callable[[], _T]) -> _T:
-    """Call when it is the worker's turn; waiting for that is no work, which might take too long."""
-    worker.busy = False
-    return worker.turn.run(partial(_at_work, worker, call))
-
-
-def _at_work(worker: LocalWorker, call: Callable[[], _T]) -> _T:
-    worker.busy = True
-    return call()
-
-
-def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
-    """Do a task in this thread; returns what is to be done next.
-
-    Raises:
-        BaseException: Ctrl-C, or what a signal's handler has raised.
-    """
-    worker.serial = next(_serials)
-    started = time.perf_counter()
-    try:
-        payload = in_turn(worker, partial(runner.run, task.record(), worker.note, worker))
-    except CancelledTaskError:
-        task.cancelled()
-        return ()
-    except FailedTaskError as carrier:
-        error, place = carrier.error, carrier.place
-        if is_the_programs(error):
-            raise error from None
-    else:
-        return task.done(payload, time.perf_counter() - started, worker.name)
-    return task.failed(place, error, worker.name, "")
+    def warn_of_stall(self, seconds: float, consumer: int | None = None) -> None:
+        """See `watchdog.warn_of_stall`."""
+        scene = None if self.task is None else self.task.text(self.note[1]) or "its work"
+        stack = partial(watchdog.stack_of, self.thread)
+        watchdog.warn_of_stall(self.pool.options, self.worker.worker_type, self.name, scene, seconds, stack, consumer)
 
 
 class LocalPool(Pool):
-    """A pool whose workers are in this process, and read the runner itself."""
+    """A pool whose workers are in this process, and read the runner itself.
+
+    Attributes:
+        posted: See `Pool.post`.
+    """
+
+    posted: Any = None
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
         super().__init__(runner, options)
         self.memory = PoolMemory(shared=False, who=self.who)
-        self._shared: list[Any] = [None]
         self._watch: watchdog.Watchdog | None = None
 
     def post(self, value: Any) -> None:
         """See `Pool.post`."""
-        self._shared[0] = value
+        self.posted = value
 
     def renew(self) -> None:
         """See `Pool.renew`."""
@@ -156,13 +150,12 @@ class InlinePool(LocalPool):
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`; also raises Ctrl-C, and what `on_worker_begin` raises."""
         self.refuse_if_ended()
-        worker, thread = Worker(0, 1, "inline"), threading.current_thread()
-        caller = LocalWorker(worker, CALLER, self.memory, self._shared, thread, turn=self.options.turn)
+        caller = LocalWorker(Worker(0, 1, "inline"), CALLER, self)
         self._callers[caller] = None
         try:
             if not self._begun:
                 self._begin()
-            do_all(tasks, caller, self.runner)
+            caller.do_all(tasks)
         finally:
             self._callers.pop(caller, None)
             if self.closed:
@@ -185,11 +178,11 @@ class InlinePool(LocalPool):
     def look(self) -> None:
         """Warn of a scene that does not end; called by the watching thread."""
         self._stall_timer.begin(time.monotonic())
-        callers = {caller.thread.ident: caller for caller in list(self._callers) if caller.thread is not None}
+        callers = {caller.thread.ident: caller for caller in list(self._callers)}
         for ident, caller in callers.items():  # of a thread the last counts
             seconds = self._stall_timer.look(ident or 0, caller.token())
             if seconds >= watchdog.STALL_SECONDS:
-                warn_of_stall(caller, seconds, self.options, ident)
+                caller.warn_of_stall(seconds, ident)
 
     @property
     def in_flight(self) -> int:

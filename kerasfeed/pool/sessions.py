@@ -8,40 +8,19 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.pool.base import CLOSED, PoolOptions
+from kerasfeed.pool.base import CLOSED
 from kerasfeed.util.opened_files import Identity, Opened
 
-
-class AnyPool(Protocol):
-    """Workers of whatever kind; see `Pool`."""
-
-    failure: BaseException | None
-    options: PoolOptions
-
-    @property
-    def respawns(self) -> int:
-        """Workers that were lost and replaced."""
-
-
-class PoolSession(Protocol):
-    """Whoever gives work to workers; `close` closes them."""
-
-    @property
-    def pool(self) -> AnyPool:
-        """The workers."""
-
-    def close(self) -> None:
-        """End the workers and free everything; idempotent."""
-
-
-AnySession = TypeVar("AnySession", bound=PoolSession)
+AnySession = TypeVar("AnySession", bound=Any)
 
 
 class Sessions(Generic[AnySession]):
     """The sessions of one user of pools, one after the other. All methods may be called from any thread.
+
+    A session has a `close`, and a `pool`, or what has the `failure`, `respawns` and `options` of one.
 
     Attributes:
         first_opened: What files were when worker processes first opened them, the same for all sessions.

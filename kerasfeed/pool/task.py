@@ -121,11 +121,9 @@ class Task(ABC):
 
     Attributes:
         worker: Number of the worker that is to do it; None for any.
-        items: How many scenes it loads, at least 1: what is known of the time that one takes is by this.
     """
 
     worker: int | None = None
-    items: int = 1
 
     @abstractmethod
     def record(self) -> Record:

@@ -9,11 +9,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from queue import SimpleQueue
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Receipt, Runner
-from kerasfeed.pool.local import CALLER, LocalPool, LocalWorker, do_all, in_turn, run_here, warn_of_stall
+from kerasfeed.pool.local import CALLER, LocalPool, LocalWorker
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, Crash, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
@@ -29,8 +30,8 @@ class ThreadPool(LocalPool):
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
         super().__init__(runner, options)
-        self._waiting: list[deque[Task]] = [deque() for _ in range(options.workers if options.addressed else 1)]
-        self._work = [threading.Condition(self.lock) for _ in self._waiting]  # of those who wait for tasks of each
+        count = options.workers if options.addressed else 1
+        self._waiting: list[SimpleQueue[Task | None]] = [SimpleQueue() for _ in range(count)]  # None ends a thread
         self._tasks: set[Task] = set()  # in flight
         self.workers: list[LocalWorker] = []
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(options.timeout))
@@ -45,10 +46,7 @@ class ThreadPool(LocalPool):
 
     def _start_thread(self, number: int) -> None:
         """Start worker thread `number`, in place of the one that has the number."""
-        worker = LocalWorker(
-            Worker(number, self.options.workers, "thread"), f"worker thread {number}", self.memory, self._shared,
-            turn=self.options.turn,
-        )  # fmt: skip
+        worker = LocalWorker(Worker(number, self.options.workers, "thread"), f"worker thread {number}", self)
         worker.thread = threading.Thread(
             target=self._run, args=(worker,), name=f"kerasfeed-worker-{number}", daemon=True
         )
@@ -61,25 +59,20 @@ class ThreadPool(LocalPool):
             self.refuse_if_ended()
             if receipt is not None:
                 receipt.sent = True
-            thread, worker = threading.current_thread(), Worker(0, self.options.workers, "thread")
-            do_all(tasks, LocalWorker(worker, CALLER, self.memory, self._shared, thread), self.runner)
+            LocalWorker(Worker(0, self.options.workers, "thread"), CALLER, self).do_all(tasks)
             return
-        by_queue: dict[int, list[Task]] = {}
-        for task in tasks:
-            by_queue.setdefault((task.worker or 0) % len(self._waiting), []).append(task)
         with self.lock:
             self.refuse_if_ended()
-            for number, found in by_queue.items():
-                waiting = self._waiting[number]
-                try:
-                    if receipt is not None:
-                        receipt.sent = True  # and not a call earlier: Ctrl-C comes after calls
-                    waiting.extend(found)
-                finally:
-                    self._tasks.update(found)
-            # What Ctrl-C leaves out here, the watching thread does.
-            for number, found in by_queue.items():
-                self._work[number].notify(len(found))
+            putting = map(SimpleQueue.put, [self._queue_of(task.worker) for task in tasks], tasks)
+            try:
+                if receipt is not None:
+                    receipt.sent = True  # and not a call earlier: Ctrl-C comes after calls
+                deque(putting, 0)  # all of them in one call
+            finally:
+                self._tasks.update(tasks)
+
+    def _queue_of(self, number: int | None) -> "SimpleQueue[Task | None]":
+        return self._waiting[(number or 0) % len(self._waiting)]
 
     @property
     def in_flight(self) -> int:
@@ -90,25 +83,18 @@ class ThreadPool(LocalPool):
 
     def _run(self, worker: LocalWorker) -> None:
         """Body of one worker thread."""
-        target, number = self.runner.target, worker.worker.index % len(self._waiting)
-        waiting, work = self._waiting[number], self._work[number]
+        target, queue = self.runner.target, self._queue_of(worker.worker.index)
         # Handed to everyone who waits for one of this worker's tasks.
-        trouble = in_turn(worker, partial(begin_worker, target, worker.worker, worker.name))
+        trouble = worker.in_turn(partial(begin_worker, target, worker.worker, worker.name))
         worker.busy = False
-        task: Task | None = None
-        while True:
-            with work:
-                if task is not None:
+        while not worker.given_up and (task := queue.get()) is not None:
+            if self.closed or not self._do(task, worker, trouble):
+                with self.lock:
                     self._forget(task)
-                    task = None  # while this waits it holds no batch
-                work.wait_for(lambda: waiting or self.closed or worker.given_up)
-                if self.closed or worker.given_up:
-                    break
-                task = waiting.popleft()
-            if self._do(task, worker, trouble):
-                task = None
+            del task  # while this waits it holds no batch
         if trouble is None:
-            defer_failed_end(self.options.deferred_warnings, in_turn(worker, partial(end_worker, target, worker.name)))
+            told = worker.in_turn(partial(end_worker, target, worker.name))
+            defer_failed_end(self.options.deferred_warnings, told)
 
     def _do(self, task: Task, worker: LocalWorker, trouble: BaseException | None) -> bool:
         """Do a task; returns whether it is to be done once more."""
@@ -116,7 +102,7 @@ class ThreadPool(LocalPool):
         followers: Sequence[Task] = ()
         try:
             if trouble is None:
-                followers = run_here(task, self.runner, worker)
+                followers = worker.do(task)
             else:
                 task.broken(trouble)
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
@@ -154,22 +140,15 @@ class ThreadPool(LocalPool):
                 continue
             task, note = worker.task, worker.note[1]
             seconds = self._stall_timer.look(worker.worker.index, worker.token())
-            if not worker.busy or worker.thread is None:
+            if not worker.busy:
                 continue
             if timeout is not None and task is not None and seconds >= timeout * task.items_at(note):
                 self._give_up_thread(worker, task, note)
             elif seconds >= watchdog.STALL_SECONDS:
-                warn_of_stall(worker, seconds, self.options)
-        self._wake_all()  # of tasks of which Ctrl-C in `submit` kept it from telling
-
-    def _wake_all(self) -> None:
-        with self.lock:
-            for work in self._work:
-                work.notify_all()
+                worker.warn_of_stall(seconds)
 
     def _give_up_thread(self, worker: LocalWorker, task: Task, note: int) -> None:
         """Give up what a hung thread is at, and let another take its number: a thread cannot be ended."""
-        assert worker.thread is not None
         with self.lock:
             if self.closed or worker.given_up or worker.task is not task:
                 return
@@ -195,19 +174,15 @@ class ThreadPool(LocalPool):
 
     def _end(self) -> None:
         with self.lock:
-            waiting = [task for each in self._waiting for task in each]
-            for each in self._waiting:
-                each.clear()
             in_flight = list(self._tasks)
         for task in in_flight:
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))
-        with self.lock:
-            for task in waiting:
-                self._forget(task)
         if self._watch is not None:
             self._watch.stop()
-        self._wake_all()
+        for worker in self.workers:
+            self._queue_of(worker.worker.index).put(None)
         deadline = time.monotonic() + _JOIN_SECONDS
         for worker in self.workers:
-            if worker.thread is not None and worker.thread is not threading.current_thread():
+            if worker.thread is not threading.current_thread():
                 worker.thread.join(max(0.0, deadline - time.monotonic()))
+        self.workers.clear()  # they refer to this pool: only the collector would free them

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
+from kerasfeed.pool.base import PoolOptions
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import exception_text
@@ -20,8 +21,10 @@ from kerasfeed.util.error_text import exception_text
 STALL_SECONDS = 30.0
 _TICK = 1.0
 _SHORTEST_TICK = 0.02
-# What workers load before they come to scenes.
-_BEGINNING, _BEGINNINGS = "the sequence (on_worker_begin)", {"process": "the sequence and what it imports"}
+_NO_ANSWER = (
+    "Where it is cannot be told, for it does not answer: it may be starting its interpreter, or be within a call of "
+    "the system. "
+)
 _OWN = tuple(f"{__name__.split('.')[0]}.{name}." for name in ("pool", "loaders"))
 
 
@@ -110,10 +113,9 @@ def _users_part(frame: FrameType) -> list[traceback.FrameSummary]:
 
 
 def warn_of_stall(
-    deferred_warnings: DeferredWarnings,
+    options: PoolOptions,
     worker_type: str,
-    timeout: float | None,
-    worker: str,
+    name: str,
     scene: str | None,
     seconds: float,
     stack: Callable[[], str],
@@ -122,40 +124,31 @@ def warn_of_stall(
     """Warn, once, that a worker has been at a scene for very long, or has begun for very long.
 
     Args:
-        deferred_warnings: Where it is told.
+        options: The pool's.
         worker_type: What the worker is: "inline", "thread" or "process".
-        timeout: The feed's, s.
-        worker: Its name.
+        name: The worker's.
         scene: What it loads, in words; None as long as it begins.
         seconds: Since when, s.
-        stack: Finds out where it is.
+        stack: Finds out where it is; empty where it does not answer.
         consumer: The thread that waits for it; None for whoever asked last.
     """
     kind = "loading" if scene is None else "stall"
-    if deferred_warnings.is_known(kind):
+    if options.deferred_warnings.is_known(kind):
         return
+    where = f"It is at\n{found}\n" if (found := stack()) else _NO_ANSWER
     if scene is None:
-        text = loading_text(_BEGINNINGS.get(worker_type, _BEGINNING), worker, seconds, stack())
+        what = "the sequence and what it imports" if worker_type == "process" else "the sequence (on_worker_begin)"
+        text = (
+            f"{name} is still loading {what}, since {seconds:.0f} s, and has come to no scene yet. {where}To import "
+            "much (Keras, TensorFlow) takes so long on some machines and is no error; this is said once. What the "
+            "module of the sequence's class imports, each worker imports as it begins"
+        )
     else:
-        text = stall_text(scene, worker, seconds, stack(), remedy_of(worker_type, timeout))
-    deferred_warnings.issue_now(kind, text, FeedWarning, consumer)
-
-
-def stall_text(scene: str, worker: str, seconds: float, stack: str, remedy: str) -> str:
-    """The warning that a worker has been at one scene for very long; `remedy`: see `remedy_of`."""
-    return (
-        f"no progress for {seconds:.0f} s: {worker} is still loading {scene}. {_at(stack)}A scene that may take so "
-        f"long is no error, and this is said once. {remedy}"
-    )
-
-
-def loading_text(what: str, worker: str, seconds: float, stack: str) -> str:
-    """The warning that a worker takes very long to begin."""
-    return (
-        f"{worker} is still loading {what}, since {seconds:.0f} s, and has come to no scene yet. {_at(stack)}To import "
-        "much (Keras, TensorFlow) takes so long on some machines and is no error; this is said once. What the module "
-        "of the sequence's class imports, each worker imports as it begins"
-    )
+        text = (
+            f"no progress for {seconds:.0f} s: {name} is still loading {scene}. {where}A scene that may take so long "
+            f"is no error, and this is said once. {remedy_of(worker_type, options.timeout)}"
+        )
+    options.deferred_warnings.issue_now(kind, text, FeedWarning, consumer)
 
 
 def remedy_of(worker_type: str, timeout: float | None) -> str:
@@ -167,12 +160,3 @@ def remedy_of(worker_type: str, timeout: float | None) -> str:
     if worker_type == "thread" and timeout is not None:
         return f"The feed's timeout={timeout} s will give it up; only worker_type='process' can end it"
     return "To end such scenes give the feed timeout=<seconds> and worker_type='process'"
-
-
-def _at(stack: str) -> str:
-    if not stack:
-        return (
-            "Where it is cannot be told, for it does not answer: it may be starting its interpreter, or be within a "
-            "call of the system. "
-        )
-    return f"It is at\n{stack}\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerasfeed.loaders.auto_workers import Setup, duration, is_faster, processes_for, threads_for, waits, why
+from kerasfeed.loaders.auto_workers import Setup, duration, processes_for, threads_for, waits, why
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,6 @@ def test_the_number_of_workers_suits_the_scenes(seconds, busy, threads, processe
     assert threads_for(seconds, busy, 2) == threads
     assert processes_for(seconds, busy, 2) == processes
     assert waits(seconds, busy) == (processes > 2)
-
-
-def test_what_is_faster_by_noise_alone_is_not_faster():
-    assert not is_faster(105.0, 100.0)
-    assert is_faster(120.0, 100.0)
 
 
 def test_reasons_name_what_takes_the_time():

@@ -91,7 +91,7 @@ def test_a_process_at_a_task_that_outlasts_the_timeout_is_replaced_and_the_task_
 @EVERY_SEPARATE
 @pytest.mark.heavy
 def test_a_task_that_outlasts_the_timeout_again_and_again_is_told_so(kind, make, target):
-    pool = make(kind, 1, timeout=0.5, tries_in_time=2)
+    pool = make(kind, 1, timeout=0.5)
     target.hold()
     outcome, _, crash, count = outcome_of(pool, Told(Do.HANG, 5))
     assert (outcome, count, crash.hung, crash.kind) == ("crashed", 2, True, SceneTimeoutError)

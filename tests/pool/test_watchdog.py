@@ -7,8 +7,8 @@ import pytest
 
 import kerasfeed as kf
 from kerasfeed.pool import watchdog as watch
-from kerasfeed.pool.local import LocalWorker, run_here
-from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.base import PoolOptions
+from kerasfeed.pool.local import InlinePool, LocalWorker
 from kerasfeed.pool.task import FutureTask
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util.deferred_warnings import DeferredWarnings
@@ -24,7 +24,9 @@ def test_the_advice_fits_the_feed(kind, timeout, remedy):
 
 
 def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
-    assert "Where it is cannot be told" in watch.stall_text("scene 3", "worker process 0", 31.0, "", "")
+    options = PoolOptions(1, "the test")
+    with pytest.warns(kf.FeedWarning, match=r"worker process 0 is still loading scene 3\. Where it is cannot be told"):
+        watch.warn_of_stall(options, "process", "worker process 0", "scene 3", 31.0, lambda: "")
 
 
 def test_a_stall_timer_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():
@@ -46,11 +48,10 @@ class Tokens:
 
 
 def test_the_next_task_of_a_thread_is_not_taken_for_the_last_one_that_was_at_the_same_place():
-    worker = LocalWorker(Worker(0, 1, "thread"), "worker thread 0", PoolMemory(shared=False), [None])
-    task = FutureTask(0, 0)
-    run_here(task, Tokens(), worker)
-    again = FutureTask(0, 0)
-    run_here(again, Tokens(), worker)
+    worker = LocalWorker(Worker(0, 1, "thread"), "worker thread 0", InlinePool(Tokens(), PoolOptions(1, "the test")))
+    task, again = FutureTask(0, 0), FutureTask(0, 0)
+    worker.do(task)
+    worker.do(again)
     assert task.future.result() != again.future.result()
 
 

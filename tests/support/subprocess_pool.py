@@ -268,7 +268,7 @@ class SubprocessPool(Pool):
                 self._fail(WorkerDiedError(f"worker processes end one after the other: the last, {crash}"))
             return parts or [task]
         count = self._deaths.at_place(culprit, crash)
-        if count < self._deaths.enough(crash, self.options.tries_in_time if crash.hung else self.options.tries):
+        if count < self._deaths.enough(crash, self.options.tries):
             return [task]
         self._deaths.judged(culprit)
         return task.crashed(note, crash, count)

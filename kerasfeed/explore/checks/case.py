@@ -107,7 +107,7 @@ def calling(
         TypeError, OSError: The sequence cannot be sent to processes.
     """
     options = PoolOptions(
-        workers, f"the check of {class_name(sequence)}", timeout=timeout, tries=1, tries_in_time=1, addressed=True,
+        workers, f"the check of {class_name(sequence)}", timeout=timeout, tries=1, addressed=True,
         environment=environment or Environment.now(),
     )  # fmt: skip
     with closing(make_pool(CallRunner(sequence, seed, hooks=hooks), options, worker_type)) as pool:

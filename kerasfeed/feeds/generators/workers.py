@@ -258,7 +258,7 @@ class GeneratorWorkers:
             workers=size, who=f"the feed of {generators.name}", seed=generators.seed, timeout=policy.timeout,
             # Failures are dealt with by whoever joins the generators; of the workers it is only wanted that they are
             # replaced. A chunk is tried twice at least: the scenes before the one that ended the worker come then.
-            tries=max(2, policy.tries), tries_in_time=2,
+            tries=max(2, policy.tries),
             addressed=True, environment=environment, first_opened=self._sessions.first_opened,
             deferred_warnings=failure_log.deferred_warnings,
         )  # fmt: skip

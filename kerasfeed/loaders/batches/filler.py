@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter, runs_of
+from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
@@ -76,20 +76,15 @@ def failed(scene: int | None, row: int | None, method: str = "get_batch") -> Fai
 
 
 class Filler:
-    """Writes scenes of one sequence into slots of one layout.
+    """Writes scenes of one sequence into slots of one layout."""
 
-    Attributes:
-        meter: What reading these scenes has cost.
-    """
-
-    def __init__(self, sequence: Any, layout: Layout, length: int, collate: Custom | None = None) -> None:
-        """Load scenes of `sequence`, which has `length` of them; `collate` makes batches of them, where it is given."""
-        self.meter = read_cost.Meter(length)
+    def __init__(self, sequence: Any, layout: Layout, meter: read_cost.Meter, collate: Custom | None = None) -> None:
+        """Load scenes of `sequence`, whose cost goes to `meter`; `collate` makes batches of them, where it is given."""
+        self._meter = meter
         self._sequence = sequence
-        self._layout = layout
         self._spec = layout.spec
         self._collate = collate
-        # What get_batch returns is stacked, and so of one shape.
+        # What get_batch returns is stacked, and so of one shape; batches that are made whole are not `batched`.
         self._get_batch = part_reader(sequence) if layout.batched and not layout.forms else None
         # Only then can a sequence be given views of a row.
         direct = all(field.is_fixed for field in layout.spec.fields) and collate is None
@@ -125,14 +120,10 @@ class Filler:
             CancelledTaskError: The batch was given up.
         """
         beside: Beside = {}
-        indices = view.indices[start:stop].tolist()
-        previous = read_cost.enter(self.meter)
+        previous = read_cost.enter(self._meter)
         row, index = start, None
         try:
             with context:
-                if self._collate is not None:
-                    self._load_whole(view, start, stop, serial, context, note, beside)
-                    return beside
                 if self._copy_kept is not None and view.control[0] != serial:
                     out = [field[start:stop] for field in view.fields]
                     if self._copy_kept(view.indices[start:stop], self._structure, out):
@@ -142,37 +133,41 @@ class Filler:
                     self._load_batches(view, start, stop, context, beside)
                     return beside
                 control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
-                write, places = self._writer.write, self._writer.places(view)
-                runs = runs_of(self._layout, view, start, stop)
-                for row, index in enumerate(indices, start):
+                write, places, collate = self._writer.write, self._writer.places(view), self._collate
+                scenes = []
+                for row, index in enumerate(view.indices[start:stop].tolist(), start):
                     if control[0] == serial:
                         raise CancelledTaskError
+                    if index < 0:  # left out of a batch that is made whole
+                        continue
                     move_to(index)
                     note[1] = row
+                    if collate is not None:
+                        scenes.append(sequence[index])
+                        continue
                     if read_into is None:
-                        write(view, row, sequence[index], places, beside, runs)
+                        write(view, row, sequence[index], places, beside)
                         continue
                     if not self._checked:
                         mark_unwritten(view, row, row + 1)
                     read_into(index, rows_of(self._spec, view, row))
                     if not self._checked:
                         self._check(view, row, context, "read_into")
-                for run in runs:
-                    if run is not None:
-                        run.finish()
+                if collate is not None:
+                    self._collate_all(collate, scenes, view, context, note, beside)
         except (CancelledTaskError, FailedTaskError):
             raise
         except BaseException as error:
             raise failed(index, None if index is None else row) from error
         finally:
             read_cost.enter(previous)
-            self.meter.note_scenes(stop - start)
+            self._meter.note_scenes(stop - start)
         return beside
 
     def put(self, view: SlotView, scene: Any) -> Beside:
         """Write a scene that is a batch, and was read before, into the one row of a slot; what stands beside it."""
         beside: Beside = {}
-        self._writer.write(view, 0, scene, self._writer.places(view), beside, [])
+        self._writer.write(view, 0, scene, self._writer.places(view), beside)
         return beside
 
     @property
@@ -188,7 +183,7 @@ class Filler:
         """
         if self._read_ahead is None:
             return
-        previous = read_cost.enter(self.meter)
+        previous = read_cost.enter(self._meter)
         try:
             with context:
                 self._read_ahead(indices.copy() if self._collate is None else indices[indices >= 0])
@@ -230,34 +225,13 @@ class Filler:
         if not self._checked:
             self._check(view, start, context, "get_batch")
 
-    def _load_whole(
-        self,
-        view: SlotView,
-        start: int,
-        stop: int,
-        serial: int,
-        context: SceneContext,
-        note: Note,
-        beside: Beside,
+    def _collate_all(
+        self, collate: Custom, scenes: list[Any], view: SlotView, context: SceneContext, note: Note, beside: Beside
     ) -> None:
-        assert self._collate is not None
-        scenes = []
-        for row, index in enumerate(view.indices[start:stop].tolist(), start):
-            if view.control[0] == serial:
-                raise CancelledTaskError
-            if index < 0:  # left out
-                continue
-            context.move_to(index)
-            note[1] = row
-            try:
-                scenes.append(self._sequence[index])
-            except BaseException as error:
-                raise failed(index, row) from error
         context.begin_collate(view.control[2])
         note[1] = MANY
         try:
-            batch = self._collate.function(scenes)
-            self._writer.write(view, 0, batch, self._writer.places(view), beside, [])
+            self._writer.write(view, 0, collate.function(scenes), self._writer.places(view), beside)
         except BaseException as error:
             raise failed(None, None, "collate") from error
 

@@ -75,6 +75,7 @@ class SlotPool:
     """Slots of one layout.
 
     Attributes:
+        limit: Most slots, as many as the ceiling has room for.
         stuck: Slots in flight that a thread which hangs may still write to.
         total: Slots that exist.
     """
@@ -117,12 +118,6 @@ class SlotPool:
         self._closed = False
         self.stuck = 0
         self.total = 0
-
-    @property
-    def ceiling(self) -> int:
-        """Most bytes of all slots together."""
-        nbytes: int = self.limit * self.layout.nbytes
-        return nbytes
 
     def acquire(self, timeout: float | None = None) -> Held:
         """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 ON_ERROR = ("raise", "replace", "mask", "skip")
 _TRIES = 3
-_TRIES_IN_TIME = 2
 _RATE = 0.1
 
 
@@ -32,11 +31,6 @@ class FailurePolicy:
     def tries(self) -> int:
         """How often a scene may end its worker before it has failed."""
         return self.max_failures if isinstance(self.max_failures, int) else _TRIES
-
-    @property
-    def tries_in_time(self) -> int:
-        """How often a scene may outlast `timeout` before it has failed."""
-        return min(_TRIES_IN_TIME, self.tries)
 
     def most_failed(self, length: int) -> int:
         """How many of `length` scenes may fail."""

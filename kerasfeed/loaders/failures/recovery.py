@@ -4,6 +4,8 @@ Invariant: a failed row is accounted for, or cut into ranges that are to be load
 through here, so all agree. Not thread-safe: the loader guards the batch.
 """
 
+from dataclasses import dataclass
+
 from kerasfeed.errors import SceneError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
@@ -14,19 +16,17 @@ Range = tuple[int, int]
 LEFT_OUT = -1  # in place of a scene's index, in a batch that is made whole
 
 
+@dataclass(frozen=True)
 class Recovery:
     """Carries out the policy of one feed."""
 
-    def __init__(self, job: Job, failure_log: FailureLog) -> None:
-        self._plan = job.plan
-        self._whole = job.maker is not None
-        self._on_error = failure_log.policy.on_error
-        self._failure_log = failure_log
+    job: Job
+    failure_log: FailureLog
 
     def begin(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
         """The ranges to load of a new batch: without the scenes that are known to end their workers."""
-        for row in range(batch.rows) if self._failure_log.has_fatal else ():
-            error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
+        for row in range(batch.rows) if self.failure_log.has_fatal else ():
+            error = self.failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
             if error is None:
                 continue
             place = next((place for place, (start, stop) in enumerate(ranges) if start <= row < stop), None)
@@ -45,32 +45,32 @@ class Recovery:
         if batch.future.done():
             batch.add(start, stop, {})
             return []
-        if self._on_error == "raise":
+        if self.failure_log.policy.on_error == "raise":
             batch.fail(start, stop, start if row is None else row, error)
             return []
-        if row is None and self._whole:  # the function that makes batches failed, or what is called before it
+        if row is None and self.job.maker:  # the function that makes batches failed, or what is called before it
             batch.fail(start, stop, start, error)
             return []
         if row is None and stop - start > 1:
             return [(each, each + 1) for each in range(start, stop)]
         row = start if row is None else row
         index = int(batch.slot.view.indices[row])
-        refusal = self._failure_log.refusal(index, batch.epoch, error)
+        refusal = self.failure_log.refusal(index, batch.epoch, error)
         if refusal is not None:
             batch.fail(start, stop, row, refusal)
             return []
-        if self._on_error != "replace":
+        if self.failure_log.policy.on_error != "replace":
             return self._left_out(batch, start, stop, row)
         stand_in = self._stand_in(batch, row, index)
         if stand_in is None:
             batch.fail(start, stop, row, _no_stand_in(batch.replaced[row][0], error))
             return []
         batch.slot.view.indices[row] = stand_in
-        return [(start, stop)] if self._whole else [*_around(start, stop, row), (row, row + 1)]
+        return [(start, stop)] if self.job.maker else [*_around(start, stop, row), (row, row + 1)]
 
     def _left_out(self, batch: BatchInProgress, start: int, stop: int, row: int) -> list[Range]:
         """Go on without a row; a batch that is made whole is made anew."""
-        if not self._whole:
+        if not self.job.maker:
             batch.leave_out(row)
             return _around(start, stop, row)
         batch.empty_rows.add(row)
@@ -83,11 +83,11 @@ class Recovery:
     def _stand_in(self, batch: BatchInProgress, row: int, index: int) -> int | None:
         original, attempt = batch.replaced.get(row, (index, 0))
         batch.replaced[row] = (original, attempt)
-        while self._plan.length > 1 and attempt < MOST_STAND_INS:
+        while self.job.plan.length > 1 and attempt < MOST_STAND_INS:
             attempt += 1
             batch.replaced[row] = (original, attempt)
-            drawn = replacement(self._plan.seed, batch.epoch, original, attempt, self._plan.length)
-            if self._failure_log.fatal(drawn, batch.epoch) is None:
+            drawn = replacement(self.job.plan.seed, batch.epoch, original, attempt, self.job.plan.length)
+            if self.failure_log.fatal(drawn, batch.epoch) is None:
                 return drawn
         return None
 

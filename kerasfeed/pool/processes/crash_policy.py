@@ -9,6 +9,7 @@ from collections.abc import Hashable
 
 from kerasfeed.pool.task import Crash, Task
 
+_TRIES_IN_TIME = 2  # of a place that outlasts the timeout: each costs so much time
 _MOST_AT_START = 3
 _MOST_KILLED_AT_START = 20
 _SECONDS_AT_START = 30.0  # whoever kills others every now and then lets one start in that time
@@ -39,7 +40,9 @@ class CrashPolicy:
 
     def enough(self, death: Crash, tries: int) -> int:
         """How many deaths like this one it takes to blame a place that has `tries`."""
-        doubtful = death.killed and not death.hung and time.monotonic() - self._last_innocent < _DOUBT_SECONDS
+        if death.hung:
+            return min(_TRIES_IN_TIME, tries)
+        doubtful = death.killed and time.monotonic() - self._last_innocent < _DOUBT_SECONDS
         return tries * _DOUBT if doubtful else tries
 
     def _note_innocent(self, killed: bool) -> None:

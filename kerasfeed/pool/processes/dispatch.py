@@ -148,15 +148,8 @@ class Dispatch(Pool):
             self._start = replace(self._start, first_opened=self.options.first_opened.copy())
             self.shared_objects.post(Topic.START, self._start)
         tasks_out = self.pipes.tasks_out[number if self.options.addressed else 0]
-        handle = start_worker(
-            number,
-            self.options.workers,
-            (tasks_out, self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd),
-            inherit=self.options.inherit,
-            environment=self.options.environment,
-            seed=self.options.seed,
-            where=self.options.place.text,
-        )
+        fds = tasks_out, self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd
+        handle = start_worker(number, self.options, fds)
         self.workers[number : number + 1] = [handle]
         return handle
 
@@ -173,9 +166,8 @@ class Dispatch(Pool):
             for number, task in sent.items():
                 if (pipe := self._pipe_of(task)) not in self._withheld:
                     records.setdefault(pipe, []).append(encode_task(number, self.version, task.record()))
-            written = [self.pipes.write(pipe, found) for pipe, found in records.items()]
-            if not all(written):
-                self.pipes.wake()
+            for pipe, found in records.items():
+                self.pipes.write(pipe, found)
         except BaseException:  # Ctrl-C: which of them were written is not known
             self.doubtful = True
             self.pipes.wake()

@@ -1,18 +1,17 @@
 """Pipes of tasks and of results between a pool and its worker processes.
 
 Invariant: tasks are written whole, in groups of at most PIPE_BUF bytes, and never block the writer: what the kernel
-does not take yet waits here until `flush`.
+does not take yet waits here until `flush`. A pipe that takes no more is full of tasks, and each brings a result, so it
+is enough to flush whenever results have come.
 """
 
 import os
-import sys
 from collections import deque
 from collections.abc import Sequence
 
 from kerasfeed.pool.processes.protocol import PIPE_BUF, RESULT_BYTES, TASK_BYTES, Result, decode_results
 
 _GROUP = PIPE_BUF // TASK_BYTES
-_PIPE_BYTES = 1 << 20
 
 
 class Pipes:
@@ -45,17 +44,9 @@ class Pipes:
         self._waiting: list[deque[bytes]] = [deque() for _ in range(tasks)]
         for fd in (*self.tasks_in, self._wake_in, self.wake_out):
             os.set_blocking(fd, False)
-        if sys.platform == "linux":
-            import fcntl
 
-            for fd in (*self.tasks_in, self.result_in):
-                try:
-                    fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-                except OSError:  # over the user's quota of pipe memory: 64 KiB serve too, with more system calls
-                    break
-
-    def write(self, pipe: int = 0, tasks: Sequence[bytes] = ()) -> bool:
-        """Write `tasks` behind those that wait; returns False when some must wait for `flush`."""
+    def write(self, pipe: int = 0, tasks: Sequence[bytes] = ()) -> None:
+        """Write `tasks` behind those that wait; some may have to wait for `flush`."""
         waiting = self._waiting[pipe]
         waiting.extend(b"".join(tasks[first : first + _GROUP]) for first in range(0, len(tasks), _GROUP))
         while waiting:
@@ -64,12 +55,12 @@ class Pipes:
                 os.write(self.tasks_in[pipe], group)  # at most PIPE_BUF: all or nothing
             except BlockingIOError:
                 waiting.appendleft(group)
-                return False
-        return True
+                return
 
-    def flush(self) -> list[int]:
-        """Write what waits; returns the descriptors that take no more."""
-        return [fd for pipe, fd in enumerate(self.tasks_in) if not self.write(pipe)]
+    def flush(self) -> None:
+        """Write what waits, as far as the kernel takes it."""
+        for pipe in range(len(self.tasks_in)):
+            self.write(pipe)
 
     def forget(self, pipe: int | None = None) -> None:
         """Drop the tasks that wait, for one pipe or for all."""

@@ -44,9 +44,6 @@ _DYING_SECONDS = 2.0
 _GRACE, _SHORT_GRACE = 2.0, 0.2  # for workers to end by themselves, s; the short one where the pool has failed
 # A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
 _VISIBLE_SECONDS = 0.001
-# Where results come one after the other, several are read at once: each time this thread wakes, it takes the
-# interpreter from the consumer, and a core from a worker.
-_BURST_SECONDS, _BURST_TASK_SECONDS = 0.0003, 0.001
 
 
 def processes_supported() -> bool:
@@ -132,19 +129,14 @@ class ProcessPool(Dispatch):
         pipes, poll = self.pipes, self._poll
         poll.register(pipes.result_out, select.POLLIN)
         poll.register(pipes.wake_out, select.POLLIN)
-        blocked: set[int] = set()
         while not self._over:
             ready = {fd for fd, _ in poll.poll(1000 * self._tick)}
             if pipes.wake_out in ready:
                 pipes.calm()
             gone = [self._links[fd] for fd in ready & self._links.keys() if not self._links[fd].receive()]
             if pipes.result_out in ready:
-                results = pipes.results()
-                for result in results:
+                for result in pipes.results():
                     self._handle(result)
-                last = results[-1]
-                if self.tasks and last.status == Status.DONE and last.seconds < _BURST_TASK_SECONDS:
-                    time.sleep(_BURST_SECONDS)
             if time.monotonic() >= self._next_look:
                 gone += [handle for handle in self._look() if handle not in gone]
             for handle in gone:
@@ -152,25 +144,15 @@ class ProcessPool(Dispatch):
             if self.doubtful:
                 self.doubtful = False
                 self._resend(self._not_begun())
-            if not self.tasks:
-                with self.lock:
+            with self.lock:
+                if not self.tasks:
                     self._idle.notify_all()
-            if blocked or gone or pipes.wake_out in ready:
-                blocked = self._flush(blocked)
+                if not self._over:
+                    self.pipes.flush()
 
     def _watch_worker(self, handle: WorkerHandle) -> None:
         self._links[handle.link.fileno()] = handle
         self._poll.register(handle.link.fileno(), select.POLLIN)
-
-    def _flush(self, before: set[int]) -> set[int]:
-        """Write the tasks that wait; returns the pipes that take no more, and has `poll` tell when they do."""
-        with self.lock:
-            blocked = set() if self._over else set(self.pipes.flush())
-        for fd in blocked - before:
-            self._poll.register(fd, select.POLLOUT)
-        for fd in before - blocked:
-            self._poll.unregister(fd)
-        return blocked
 
     # ---- results
 
@@ -279,9 +261,7 @@ class ProcessPool(Dispatch):
         if seconds >= watchdog.STALL_SECONDS:
             place = None if task is None else task.text(note) or "the sequence anew"
             stack = partial(self.stacks.ask, handle.process.pid)
-            watchdog.warn_of_stall(
-                self.options.deferred_warnings, "process", timeout, handle.name, place, seconds, stack
-            )
+            watchdog.warn_of_stall(self.options, "process", handle.name, place, seconds, stack)
         return False
 
     # ---- workers that die
@@ -372,7 +352,7 @@ class ProcessPool(Dispatch):
                 self.fail(WorkerDiedError(f"worker processes end one after the other: the last, {crash}"))
             return [task]
         count = self._deaths.at_place(culprit, crash)
-        if count < self._deaths.enough(crash, self.options.tries_in_time if crash.hung else self.options.tries):
+        if count < self._deaths.enough(crash, self.options.tries):
             return [task]
         self._deaths.judged(culprit)
         return task.crashed(note, crash, count)

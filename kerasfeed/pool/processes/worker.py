@@ -185,17 +185,9 @@ def watch_parent(link_fd: int) -> None:
             os._exit(0)
 
 
-def main(
-    number: int,
-    count: int,
-    task_fd: int,
-    result_fd: int,
-    link_fd: int,
-    slots_fd: int,
-    shared_objects_fd: int,
-    stacks_fd: int,
-) -> None:
+def main(number: int, count: int, *fds: int) -> None:
     """Entry point of the process: its number, the number of workers, and inherited descriptors."""
+    task_fd, result_fd, link_fd, slots_fd, shared_objects_fd, stacks_fd = fds
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, stacks_fd)
     # Ctrl-C and the end of a terminal reach the whole group: the parent decides what they mean, and we end with it.

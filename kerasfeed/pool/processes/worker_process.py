@@ -22,7 +22,8 @@ from functools import cached_property
 from pathlib import Path
 
 import kerasfeed
-from kerasfeed.pool.environment import DirectoryGoneError, Environment
+from kerasfeed.pool.base import PoolOptions
+from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
 from kerasfeed.util.resources import cores
 
@@ -178,22 +179,10 @@ main({arguments})
 """
 
 
-def start_worker(
-    number: int,
-    count: int,
-    fds: tuple[int, int, int, int, int],
-    *,
-    inherit: tuple[int, ...] = (),
-    environment: Environment,
-    seed: int,
-    where: str = "",
-) -> WorkerHandle:
-    """Start worker `number` of `count`, in `environment`, with hashes of text of the feed's `seed`.
+def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, int, int]) -> WorkerHandle:
+    """Start worker `number` of a pool. It ends with the thread that calls this; see the module's invariant.
 
-    It ends with the thread that calls this; see the module's invariant.
-
-    It inherits its ends, `fds` (of tasks, results, slots, shared objects and stacks), and what else it is to `inherit`.
-    Messages say `where` it stands.
+    It inherits its ends, `fds` (of tasks, results, slots, shared objects and stacks), and what the options name.
 
     Raises:
         OSError: The process could not be started.
@@ -202,10 +191,10 @@ def start_worker(
         raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
     link, theirs = socket.socketpair()
     fds_there = (*fds[:2], theirs.fileno(), *fds[2:])
-    directory = environment.directory
+    count, directory = options.workers, options.environment.directory
     command = _COMMAND.format(
         parent=os.getpid(),
-        descriptors=(*fds_there, *inherit),
+        descriptors=(*fds_there, *options.inherit),
         root=str(Path(kerasfeed.__file__).parents[1]),
         arguments=", ".join(map(str, (number, count, *fds_there))),
     )
@@ -216,9 +205,9 @@ def start_worker(
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
             stdin=subprocess.DEVNULL,
-            pass_fds=(*fds_there, *inherit),
+            pass_fds=(*fds_there, *options.inherit),
             cwd=directory,
-            env=environment.variables(seed, max(1, cores() // count)),
+            env=options.environment.variables(options.seed, max(1, cores() // count)),
         )
     except BaseException as error:
         link.close()
@@ -234,4 +223,4 @@ def start_worker(
         theirs.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     link.setblocking(False)
-    return WorkerHandle(number, process, link, bytearray(), own_peak(), where)
+    return WorkerHandle(number, process, link, bytearray(), own_peak(), options.place.text)

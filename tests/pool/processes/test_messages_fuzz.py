@@ -18,7 +18,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.orders.plan import Plan
-from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.base import PoolOptions
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.processes.pipes import Pipes
 from kerasfeed.pool.processes.protocol import (
@@ -170,11 +170,8 @@ class Worker:
         self.shared_objects.post(Topic.POSTED, layout)
         self.segment_bytes = 2 * layout.nbytes
         _, self.offset = self.memory.grow(self.segment_bytes)
-        self.handle = start_worker(
-            0, 1,
-            (self.pipes.tasks_out[0], self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd),
-            environment=Environment.now(), seed=0,
-        )  # fmt: skip
+        fds = self.pipes.tasks_out[0], self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd
+        self.handle = start_worker(0, PoolOptions(1, "the test"), fds)
         told = []
         while not told or told[-1] == Status.OPENED:  # the modules of the tests
             told += [result.status for result in self.pipes.results()]
