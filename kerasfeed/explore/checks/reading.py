@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.explore.checks.result import Finding, MemoryGrownError, failed
+from kerasfeed.explore.checks.result import Finding, MemoryGrown, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, Worker
@@ -83,6 +83,11 @@ class SceneReading:
     seconds: float = field(default=0.0, compare=False)
     spec: SceneSpec | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def not_finite(self) -> bool:
+        """Whether a field holds NaN or infinity."""
+        return any(field.not_finite for field in self.fields)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "spec": None}
 
@@ -119,11 +124,12 @@ class Reader:
         """Scene `index`, with the random numbers of scene `place` of a feed, by default its own.
 
         Raises:
-            MemoryGrownError: Memory has grown too much to read on.
+            MemoryGrown: Memory has grown too much to read on.
         """
         self._reads += 1
         if self._reads % _LOOK_READS == 0 and (grown := self.grown()) > MOST_GROWTH:
-            raise MemoryGrownError(grown, self._reads)
+            text = f"memory has grown by {grown / 1e6:,.0f} MB over {self._reads:,} readings of scenes"
+            raise MemoryGrown("skipped", f"{text}; see memory", nbytes=grown, reads=self._reads)
         return self.within(index if place is None else place, lambda: self._scene(index), index)
 
     def within(self, place: int | None, call: Any, noted: int) -> Any:
@@ -142,7 +148,7 @@ class Reader:
         begun = time.perf_counter()
         try:
             value = scene()
-        except MemoryGrownError:
+        except Finding:
             raise
         except BaseException as error:
             if is_the_programs(error):
@@ -245,7 +251,7 @@ def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
         elif reading.refusal:
             seen.refusal = seen.refusal or reading
         else:
-            if any(field.not_finite for field in reading.fields):
+            if reading.not_finite:
                 seen.not_finite += 1
                 seen.not_finite_in = seen.not_finite_in or reading
             kind = reading.structure, *((field.path, field.spec) for field in reading.fields)
@@ -290,9 +296,12 @@ def first_difference(
 ) -> Finding | None:
     """The first difference of readings of the same scenes; the second ones may be in any order."""
     by_index = {reading.index: reading for reading in expected}
-    return first(difference(by_index[reading.index], reading, before, now) for reading in readings)
+    found = (difference(by_index[reading.index], reading, before, now) for reading in readings)
+    return next(filter(None, found), None)
 
 
-def first(findings: Iterable[Finding | None]) -> Finding | None:
-    """The first finding that is there."""
-    return next(filter(None, findings), None)
+def compare(expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str) -> None:
+    """Raise the first difference, if there is one."""
+    found = first_difference(expected, readings, before, now)
+    if found is not None:
+        raise found
