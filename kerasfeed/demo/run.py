@@ -1,6 +1,6 @@
 """The demo's classifier, its training, and how that goes.
 
-Invariant: a line for each epoch, with the two figures the demo is about, in place of Keras's bar.
+Invariant: the figures that the demo is about, scenes a second and the share of waiting, are in the line of each epoch.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ from typing import Any, Literal
 import keras
 import numpy as np
 from keras import layers
-from rich.console import Console
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.input_monitor import InputMonitor
@@ -104,34 +103,7 @@ def _initial(seed: int, layer: int) -> Any:
     return keras.initializers.GlorotUniform(seed=100 * seed + layer)
 
 
-class _Table(keras.callbacks.Callback):  # type: ignore[misc]
-    """Prints a line of figures after each epoch."""
-
-    async_safe = True
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras."""
-        self._print("The first epoch takes longest: Keras compiles the model in it.")
-        self._print("epoch    loss  accuracy  validation  scenes/s  waiting for input")
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras, after `InputMonitor`."""
-        logs = logs or {}
-        validation = f"{logs['val_accuracy']:.3f}" if "val_accuracy" in logs else ""
-        self._print(
-            f"{epoch + 1:5}{logs['loss']:8.3f}{logs['accuracy']:10.3f}{validation:>12}"
-            f"{logs['scenes_per_second']:10,.0f}{logs['input_wait_share']:19.0%}"
-        )
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False)
-
-
-def run(data: Path | None, validation: Path | None, settings: Settings, console: Console) -> None:
+def run(data: Path | None, validation: Path | None, settings: Settings) -> None:
     """The whole demo: find or write the data, train, and say what came of it.
 
     Without a file for validation, 20 % of the scenes are held out.
@@ -146,30 +118,25 @@ def run(data: Path | None, validation: Path | None, settings: Settings, console:
             contextlib.closing(PointClouds(train_file, points=settings.points, augment=True)) as clouds,
             contextlib.closing(PointClouds(tested.path, points=settings.points)) as others,
         ):
+            labels, answers = trained.labels, tested.labels
+            training: kf.SceneSequence = clouds
+            testing: kf.SceneSequence = others
             if test_file is None:
-                kept, held = hold_out(len(trained.labels), share=0.2, seed=settings.seed)
-                text = f"{trained}, {len(held):,} of them held out for validation"
+                kept, held = hold_out(len(labels), share=0.2, seed=settings.seed)
+                print(f"{trained}, {len(held):,} of them held out for validation")
+                labels, answers = labels[kept], answers[held]
+                training, testing = kf.Subset(clouds, kept), kf.Subset(others, held)
             else:
-                kept, held = [*range(len(trained.labels))], [*range(len(tested.labels))]
-                text = f"{trained}\n{tested}, for validation"
-            console.print(text, highlight=False, soft_wrap=True)
-            labels, answers = trained.labels[kept], tested.labels[held]
-            # Of the views, none where all scenes are taken: then chunks are read ahead.
-            training, testing = (clouds, others) if test_file else (kf.Subset(clouds, kept), kf.Subset(others, held))
+                print(f"{trained}\n{tested}, for validation")
             classes = int(max(labels.max(), answers.max())) + 1
-            told = _train(training, testing, clouds, classes, settings, console)
+            told = _train(training, testing, clouds, classes, settings)
             majority = np.mean(answers == np.bincount(labels).argmax())
-    console.print(
-        f"{told}; always giving the most frequent answer would be right for {majority:.1%}.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    print(f"{told}; always giving the most frequent answer would be right for {majority:.1%}.")
 
 
 def _train(
-    training: kf.SceneSequence, testing: kf.SceneSequence, clouds: PointClouds, classes: int, settings: Settings,
-    console: Console,
-) -> str:  # fmt: skip
+    training: kf.SceneSequence, testing: kf.SceneSequence, clouds: PointClouds, classes: int, settings: Settings
+) -> str:
     """Train a classifier on scenes, which come from the file of `clouds`; returns how it went, in words."""
     with (
         kf.Feed(
@@ -183,7 +150,8 @@ def _train(
         # A few scenes now and then: threads spare validation worker processes of its own.
         kf.Feed(testing, settings.batch_size, workers=2, worker_type="thread") as validation,
     ):
-        console.print(repr(feed), highlight=False, soft_wrap=True)
+        print(repr(feed))
+        print("The first epoch takes longest: Keras compiles the model in it.", flush=True)
         model = build_classifier(classes, steps=settings.epochs * len(feed), seed=settings.seed)
         monitor = InputMonitor(feed)
         model.fit(
@@ -191,9 +159,9 @@ def _train(
             epochs=settings.epochs,
             validation_data=validation,
             validation_freq=max(1, settings.epochs // 8),
-            callbacks=[monitor, _Table(console)],
+            callbacks=[monitor],
             shuffle=False,  # the feed shuffles scenes, which is more than Keras's shuffling of batches
-            verbose=0,
+            verbose=2,
         )
         reading = reading_text(clouds, settings.epochs, feed.stats().worker_type == "process")
         accuracy = model.evaluate(validation, return_dict=True, verbose=0)["accuracy"]
