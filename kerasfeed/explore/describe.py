@@ -392,8 +392,8 @@ def describe(
 ) -> Description:
     """Statistics of every field of a sequence's scenes, and which scenes fail, come twice, or are slow.
 
-    One pass reads each scene once, with a progress bar on stderr: the first ones in the calling thread, and the others
-    by worker processes, where all of them would take more than about a second. No scene is kept: memory grows by about
+    One pass reads each scene once, with a progress bar on stderr: those of the first 0.4 s in the calling thread, and
+    the others by worker processes. No scene is kept: memory grows by about
     150 bytes a scene. Values are added in an order that the scenes decide, so the result does not depend on the
     workers. A scene that fails is noted, and the pass goes on; so is one that ends its worker process. Scenes are read
     with the random numbers of epoch 0 and seed 0.

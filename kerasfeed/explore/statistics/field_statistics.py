@@ -14,7 +14,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from kerasfeed.explore.statistics.values import FewValues, Moments, Node, Sample, nodes_of, pooled
+from kerasfeed.explore.statistics.values import FewValues, Moments, Node, Sample, counts_of, nodes_of, pooled
 from kerasfeed.util.array_bits import widened
 
 _MOST_SHAPES = 16
@@ -96,10 +96,7 @@ class FieldStatistics:
         for text in texts:
             data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
             parts += [struct.pack("<q", len(data)), data]
-            if len(text) <= _LONGEST_CLASS:
-                self.few.add(text)
-            else:
-                self.few.forget()
+            self.few.update({text: 1} if len(text) <= _LONGEST_CLASS else None)
         self._add_array(np.array(list(map(len, texts)), np.int64).reshape(shape), kind, position)
         return _identity(b"".join(parts))
 
@@ -131,7 +128,7 @@ class FieldStatistics:
     def _add_arrays(self, rows: NDArray[Any], shape: tuple[int, ...], text: str, positions: list[int]) -> None:
         """Add arrays of one shape, flat, a row each."""
         self.dtypes[text or _name(rows.dtype)] += len(rows)
-        self.shapes.add(shape, len(rows))
+        self.shapes.update({shape: len(rows)})
         self._add_sizes(shape, shape)
         self.counts["values"] += rows.size
         numbers = _as_numbers(rows)
@@ -169,10 +166,14 @@ class FieldStatistics:
             return
         if rows.shape[1] > 1:
             self._note("uniform", positions, (lows == highs) & (True if finite is None else finite.all(axis=1)))
-        if rows.dtype.kind in "biu":
-            self.few.add_rows(rows, list(map(int, lows)), list(map(int, highs)))
+        if rows.dtype.kind not in "biu":
+            self.few.update(None)
+        elif rows.shape[1] == 1:
+            self.few.update(Counter(map(int, lows)))
         else:
-            self.few.forget()
+            for row, low, high in zip(rows, map(int, lows), map(int, highs), strict=True):
+                if self.few.counts is not None:
+                    self.few.update(counts_of(row, low, high))
 
     def _add_moments(self, nodes: Node, columns: int | None, positions: NDArray[np.int64]) -> None:
         self._add_widths({columns})
@@ -208,7 +209,7 @@ class FieldStatistics:
         """Add what `other` knows, of scenes behind these; both are closed."""
         self.counts.update(other.counts)
         self.dtypes.update(other.dtypes)
-        self.shapes.merge(other.shapes)
+        self.shapes.update(other.shapes.counts)
         for sizes in other.sizes.values():
             self._add_sizes(*sizes)
         self.low = _lower(self.low, other.low)
@@ -220,7 +221,7 @@ class FieldStatistics:
             self.columns.merge(other.columns)
         self.whole.merge(other.whole)
         self.sample.merge(other.sample)
-        self.few.merge(other.few)
+        self.few.update(other.few.counts)
         same = self._bits is None or other._bits is None or self._bits == other._bits
         self.constant = self.constant and other.constant and same
         self._bits = self._bits or other._bits

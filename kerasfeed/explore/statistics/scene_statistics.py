@@ -5,6 +5,7 @@ kept for each scene is a few numbers. How scenes are divided among workers chang
 scene that ends its worker is found by reading the scenes around it one by one, and counts as one that failed.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -36,8 +37,7 @@ MOST_FAILURES = 1_000  # that are kept with their text
 _TASK_SECONDS = 0.05
 _MOST_ITEMS = 512
 _LOST = (WorkerDiedError, SceneTimeoutError)
-_HERE_SECONDS = 1.0  # for all scenes: what takes longer is worth starting workers, which takes 0.3 s and more
-_FEW = 2  # scenes, of which that is told, behind the first
+_HERE_SECONDS = 0.4  # about what starting workers takes
 SCENE = np.dtype([("position", np.int64), ("bits", np.uint64), ("nbytes", np.int64), ("seconds", np.float64)])
 
 
@@ -206,10 +206,10 @@ def collect(
         reading = _Pass(len(indices), advance)
         if here_first or not workers:
             with closing(make_pool(runner, options, "inline")) as pool:
-                reading.run(pool, _HERE_SECONDS if workers else None)
+                reading.run(pool, _HERE_SECONDS if workers else math.inf)
         if not reading.is_done:
             with closing(make_pool(runner, options, worker_type_for(sequence, worker_type))) as pool:
-                reading.run(pool, None)
+                reading.run(pool)
     quiet.issue_last()  # of an on_worker_end that has failed
     return reading.statistics
 
@@ -230,29 +230,18 @@ class _Pass:
         """Whether all scenes were read."""
         return self._position == self._length
 
-    def run(self, pool: Pool, most: float | None) -> None:
-        """Read what was not read yet; where `most` is given, only as long as all of it takes no more than that, s."""
+    def run(self, pool: Pool, seconds: float = math.inf) -> None:
+        """Read what was not read yet, and begin no more after so many seconds."""
         self._pool = pool
-        begun = warm = time.perf_counter()
-        first = 0
+        end = time.perf_counter() + seconds
         ahead = 1 if pool.worker_type == "inline" else 2 * pool.options.workers
-        while not self.is_done or self._running:
-            if not first:
-                warm, first = time.perf_counter(), self._position  # the first one may open files, and import
-            if most is not None and self._takes_longer(most, begun, warm, self._position - first):
-                return
+        while self._running or not (self.is_done or time.perf_counter() > end):
             while not self.is_done and len(self._running) < ahead:
                 left = -(-(self._length - self._position) // ahead)  # so that workers end together
                 items = min(self._items, max(1, left))
                 self._submit(self._position, items)
                 self._position += items
             self._take()
-
-    def _takes_longer(self, most: float, begun: float, warm: float, count: int) -> bool:
-        """Whether all scenes take more than `most` s, as `count` of them say that were read since `warm`."""
-        now = time.perf_counter()
-        left = self._length - self._position
-        return now - begun > most or (count >= _FEW and left * (now - warm) > most * count)
 
     def _submit(self, position: int, items: int) -> None:
         task = StatisticsTask(0, position, items=items)

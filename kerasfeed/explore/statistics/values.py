@@ -5,16 +5,16 @@ All sums are of float64, within one scene in an order that its shape alone decid
 positions do; so they depend neither on who read which scene nor on when.
 """
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 _BLOCK = 1 << 15  # values, float64: what the cache of a core holds
-_WIDTH = 512  # values that are added side by side: several rows, where columns are few
 _ALL = 1 << 62  # more positions than there are
 _MOST_VALUES = 1_000  # distinct ones that are counted one by one
 _MOST_IN_ARRAY = 128  # of one scene: an image of 8 bits has more
@@ -23,7 +23,7 @@ _SAMPLE = 64  # values of a scene in the sample, spread over it
 _MOST_SAMPLED = 1 << 14
 _MIXERS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9], np.uint64)
 
-# How many values, what their mean is about, what it is more than that, and the sum of squared differences from it: so a
+# How many values, about what their mean is, what it is more than that, and the sum of squared differences from it: so a
 # mean far from zero costs no digits. As numbers where it is of all values, as arrays where it is by column.
 Node = tuple[Any, Any, Any, Any]
 
@@ -36,37 +36,30 @@ def nodes_of(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | None)
         columns: How many there are.
         finite: Which values are; None where all are.
     """
-    count, size = rows.shape
-    counts = np.full((count, columns), size // columns, np.float64)
-    about = rows[:, :columns].astype(np.float64)  # a value among others: that far from the mean no digits are lost
-    if finite is not None:
-        there, table = finite.reshape(count, -1, columns), rows.reshape(count, -1, columns)
-        counts = there.sum(axis=1, dtype=np.float64)
-        means = table.sum(axis=1, dtype=np.float64, where=there) / np.maximum(counts, 1)
-        about = np.where(there[:, 0], about, means)
-    width = min(size, max(1, _WIDTH // columns) * columns)  # columns that are few are slow to add
-    step = max(1, _BLOCK // width) * width
-    shifts = np.broadcast_to(about[:, None], (count, min(size, step) // columns, columns)).reshape(count, -1)
-    room, sums, squares = np.empty_like(shifts), np.zeros((count, width)), np.zeros((count, width))
-    for begin in range(0, size, step):
-        block = room[:, : size - begin]
-        np.copyto(block, rows[:, begin : begin + step], casting="unsafe")
-        block -= shifts[:, : size - begin]
-        if finite is not None:
-            block[~finite[:, begin : begin + step]] = 0
-        _add_to(sums, block)
-        _add_to(squares, np.square(block, out=block))
-    more = sums.reshape(count, -1, columns).sum(axis=1) / np.maximum(counts, 1)
-    whole = squares.reshape(count, -1, columns).sum(axis=1)
-    return counts, about, more, np.maximum(whole - counts * more * more, 0)
+    step = max(1, _BLOCK // columns) * columns
+    blocks = range(0, rows.shape[1], step)
+    parts = (slice(begin, begin + step) for begin in blocks)
+    nodes = (_block_node(rows[:, part], columns, None if finite is None else finite[:, part]) for part in parts)
+    return functools.reduce(_joined, nodes)
 
 
-def _add_to(sums: NDArray[np.float64], block: NDArray[np.float64]) -> None:
-    """Add to float64[arrays, width] the values of each array, so many side by side, in order."""
-    width = sums.shape[1]
-    lines, rest = divmod(block.shape[1], width)
-    sums += block[:, : lines * width].reshape(len(block), lines, width).sum(axis=1)
-    sums[:, :rest] += block[:, lines * width :]
+def _block_node(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | None) -> Node:
+    def by_column(array: NDArray[Any], dtype: Any) -> NDArray[Any]:  # [arrays, columns, values]: sums run along memory
+        return np.array(array.reshape(len(rows), -1, columns).swapaxes(1, 2), dtype, order="C")
+
+    values = by_column(rows, np.float64)
+    counts: Any = float(values.shape[2])
+    lacks = None if finite is None else ~by_column(finite, np.bool_)
+    if lacks is not None:
+        values[lacks] = 0
+        counts = counts - lacks.sum(axis=2)
+    about = values.sum(axis=2) / np.maximum(counts, 1)
+    values -= about[..., None]
+    if lacks is not None:
+        values[lacks] = 0
+    more = values.sum(axis=2) / np.maximum(counts, 1)
+    squares = np.square(values, out=values).sum(axis=2) - counts * more * more
+    return np.broadcast_to(counts, about.shape), about, more, np.maximum(squares, 0)
 
 
 def pooled(counts: NDArray[Any], about: NDArray[Any], more: NDArray[Any], squares: NDArray[Any]) -> Node:
@@ -139,52 +132,24 @@ class FewValues:
         self.counts: Counter[Any] | None = Counter()
         self._most = most
 
-    def add(self, value: Any, count: int = 1) -> None:
-        """Count a value that comes so many times."""
-        if self.counts is not None:
-            self.counts[value] += count
-            self._check()
-
-    def add_rows(self, rows: NDArray[Any], lows: Sequence[int], highs: Sequence[int]) -> None:
-        """Count integers or booleans of scenes, a row each, of which the smallest and the largest values are told."""
-        if self.counts is None:
-            return
-        if any(high - low >= _MOST_APART for low, high in zip(lows, highs, strict=True)):
-            self.counts = None
-        elif rows.shape[1] > _MOST_IN_ARRAY:
-            for row, low in zip(rows, lows, strict=True):
-                self._add_long(row, low)
-        else:
-            values, counts = np.unique(rows, return_counts=True)
-            self.counts.update(dict(zip(map(int, values.tolist()), counts.tolist(), strict=True)))
-        self._check()
-
-    def _add_long(self, row: NDArray[Any], low: int) -> None:
-        """Count those of one scene, of which `low` is the smallest; a tenth of the time that sorting takes."""
-        # int8 from -128 to 127, and uint64 beyond int64, wrap around to the difference.
-        apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}") if row.dtype.kind != "b" else row
-        counts = np.bincount(apart.astype(np.int64)).tolist()
-        by_value = {low + number: count for number, count in enumerate(counts) if count}
-        if len(by_value) > _MOST_IN_ARRAY:
-            self.counts = None
-        elif self.counts is not None:
-            self.counts.update(by_value)
-
-    def forget(self) -> None:
-        """Count no more: there are too many, or they are no classes."""
-        self.counts = None
-
-    def merge(self, other: "FewValues") -> None:
-        """Add the counts of `other`."""
-        if self.counts is None or other.counts is None:
+    def update(self, counts: Mapping[Any, int] | None) -> None:
+        """Add counts by value; None stands for too many values."""
+        if self.counts is None or counts is None:
             self.counts = None
             return
-        self.counts.update(other.counts)
-        self._check()
-
-    def _check(self) -> None:
-        if self.counts is not None and len(self.counts) > self._most:
+        self.counts.update(counts)
+        if len(self.counts) > self._most:
             self.counts = None
+
+
+def counts_of(row: NDArray[Any], low: int, high: int) -> dict[int, int] | None:
+    """How often each value comes in integers or booleans from `low` to `high`; None where many differ."""
+    if high - low >= _MOST_APART:
+        return None
+    # int8 from -128 to 127, and uint64 beyond int64, wrap around to the difference; a tenth of the time of sorting.
+    apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}") if row.dtype.kind != "b" else row - low
+    counts = {low + number: count for number, count in enumerate(np.bincount(apart.astype(np.int64)).tolist()) if count}
+    return counts if len(counts) <= _MOST_IN_ARRAY else None
 
 
 class Sample:
