@@ -18,7 +18,6 @@ from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, rec
 from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.loaders.auto_workers import Setup, processes_for, threads_for, waits
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.loader import Loader, make_loader
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.blocks import BlockShuffled
@@ -66,7 +65,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
     Raises:
         TypeError: `feed` is not a `kerasfeed.Feed`.
         ValueError: `seconds` is below 1, or the model is not compiled.
-        RuntimeError: A scene raised, so that nothing could be measured.
+        RuntimeError: A scene raised, and the feed has `on_error="raise"`, so that nothing could be measured.
         Exception: What the first scenes raised.
 
     Examples:
@@ -83,8 +82,9 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
         )
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 1 <= seconds < math.inf:
         raise ValueError(f"seconds must be a number of at least 1, received {seconds!r}")
-    # Failures are counted by the feed alone, and a profile of scenes that fail tells nothing.
-    job = dataclasses.replace(feed.job, policy=FailurePolicy(timeout=feed.job.policy.timeout), hosts=None)
+    # Scenes that fail are treated as the feed does, but counted and logged by nobody.
+    policy = dataclasses.replace(feed.job.policy, max_failures=1.0, error_log=None)
+    job = dataclasses.replace(feed.job, policy=policy, hosts=None)
     return _Measurement(job, feed.stats(), model, seconds).profile()
 
 
