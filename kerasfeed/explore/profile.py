@@ -1,7 +1,8 @@
 """`kf.profile`: where the time of a feed goes, and what would change it.
 
-Invariant: everything is measured with loaders of its own, made for it and closed: the feed stays where it is, its
-sequence is told of no epoch, and the model is put back.
+Invariant: everything is measured with loaders of its own, which make batches as the feed's workers would, and are
+closed: the feed stays where it is, its sequence is told of no epoch, and the model is put back. An error of a scene
+ends a measurement and reaches nobody.
 """
 
 import dataclasses
@@ -10,26 +11,29 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.profiling.measure import measured_cost, smaller_batches, trial
 from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.scene_cost import SceneCost
-from kerasfeed.loaders.auto_workers import Setup, processes_for, threads_for, waits
+from kerasfeed.loaders.auto_workers import Setup, Trial, processes_for, threads_for, waits
 from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.loader import Loader, make_loader
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
+from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.cached import Cached, gives_the_same_twice
 from kerasfeed.sequences.patches import is_of_boxes
-from kerasfeed.sequences.view_base import View
+from kerasfeed.sequences.view_base import HookForwarder, View, part_reader
 from kerasfeed.util.frames import is_in_memory
+from kerasfeed.util.optional_methods import ahead_reader, scene_writer
 from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.report import bytes_text
-from kerasfeed.util.resources import memory
+from kerasfeed.util.resources import cores, memory
+from kerasfeed.util.thread_times import ThreadWatch
 
 if TYPE_CHECKING:
     from kerasfeed.feeds.base import BaseFeed
@@ -39,6 +43,7 @@ _TRIED = 3  # setups that are measured, beside the feed's own
 _MEMORY_SHARE = 2  # half of the memory may hold scenes
 _SLOW = 5.0  # times slower to read than to write into the batch: then a cache pays
 _CACHED_SECONDS = 2e-6  # to get a scene from one
+_RUNS, _MOST_RUNS, _FASTER = 3, 9, 1.1  # of a trial
 _RAISED = "a scene raised while the feed was profiled: loop over the feed to see what and where"
 
 
@@ -208,10 +213,10 @@ class _Measurement:
     def _predictions(
         self, cost: SceneCost, read_costs: list[ReadCost], rate: float, training: float | None
     ) -> list[Prediction]:
-        cores, total, busy = cost.cores, cost.total_seconds, cost.busy_seconds
-        setups = [Setup(number, "thread") for number in (1, cores, 4 * cores, threads_for(total, busy, cores))]
+        count, total, busy = cost.cores, cost.total_seconds, cost.busy_seconds
+        setups = [Setup(number, "thread") for number in (1, count, 4 * count, threads_for(total, busy, count))]
         if processes_supported():
-            setups += [Setup(number, "process") for number in (1, cores, 2 * cores, processes_for(total, busy, cores))]
+            setups += [Setup(number, "process") for number in (1, count, 2 * count, processes_for(total, busy, count))]
         rates = {setup: self._expected(cost, setup) for setup in setups if setup != self.setup}
         # Of those that differ by less than a tenth, fewer workers first.
         ordered = sorted(rates, key=lambda setup: (-round(10 * math.log(rates[setup])), setup.workers))
@@ -261,6 +266,112 @@ def _copied(sequence: Any) -> Any:
 
 def _left(rate: float, training: float | None) -> float | None:
     return None if training is None else max(0.0, 1 - rate / training)
+
+
+# ---- measurements
+
+
+class _Timed(HookForwarder):
+    """A sequence of plain scenes, with the time that reading them took, s."""
+
+    def __init__(self, sequence: Any) -> None:
+        self.sequence = sequence
+        self._scene = scene_reader(sequence)
+        self.seconds = 0.0
+
+    def __getitem__(self, index: int) -> Any:
+        begun = time.perf_counter()
+        scene = self._scene(index)
+        self.seconds += time.perf_counter() - begun
+        return scene
+
+
+def measured_cost(
+    job: Job, layout: Layout, seconds: float, scene_seconds: float
+) -> tuple[SceneCost, list[ReadCost]] | None:
+    """What a scene costs, and what reading each dataset does, found by loading batches of epoch 0 in this thread.
+
+    Args:
+        job: What is loaded.
+        layout: Of a slot of it.
+        seconds: How long, s, and at least two batches; the first, which opens files, does not count.
+        scene_seconds: About how long a scene takes, s.
+
+    Returns:
+        The two; None where a scene raises.
+    """
+    job, layout = smaller_batches(job.with_workers(0), layout, seconds / max(scene_seconds, 1e-9))
+    sequence, plan = job.sequence, job.plan
+    methods = part_reader(sequence) or scene_writer(sequence) or ahead_reader(sequence)
+    timed = None if methods or job.maker else _Timed(sequence)
+    scenes, took, busy, collating = 0, 0.0, 0.0, 0.0
+    loader = Loader(dataclasses.replace(job, sequence=sequence if timed is None else timed), "inline", layout)
+    with closing(loader):
+        try:
+            loader.submit(0, 0).result()
+            watch, end = ThreadWatch(whole_process=True), time.perf_counter() + seconds  # libraries use threads, too
+            for step in range(1, plan.steps) if plan.steps > 1 else (0,):
+                reading = 0.0 if timed is None else timed.seconds
+                watch.restart()
+                loader.submit(0, step).result()
+                times = watch.look()
+                scenes += plan.indices(0, step).size
+                took, busy = took + times.own_seconds, busy + times.cpu_seconds
+                if timed is not None:  # delays are taken to hit both alike
+                    reading = timed.seconds - reading
+                    collating += max(0.0, 1 - reading / times.seconds) * times.own_seconds
+                if time.perf_counter() > end:
+                    break
+        except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
+            return None
+        read_costs = loader.read_costs()
+    collating = min(collating, busy)
+    cost = SceneCost(
+        seconds=(took - collating) / scenes, cpu_seconds=max(0.0, busy - collating) / scenes,
+        collate_seconds=collating / scenes, threads=1, apart_seconds=None,
+        nbytes=sum(layout.row_bytes) if all(field.is_fixed for field in layout.spec.fields) else 0,
+        scenes=scenes, cores=cores(),
+    )  # fmt: skip
+    return cost, read_costs
+
+
+def trial(
+    job: Job, setup: Setup, layout: Layout, *, seconds: float, scene_seconds: float = 0.0
+) -> tuple[float, float] | None:
+    """Scenes/s that workers reach once they are under way: of the slowest run and of the quickest.
+
+    None where a scene raises, or such workers cannot be had.
+
+    Args:
+        job: What is loaded.
+        setup: The workers.
+        layout: Of a slot of it.
+        seconds: How long, s; up to three times as long where they go on to get faster.
+        scene_seconds: How long a scene takes, s, so that they are given as many at a time as those of the feed.
+    """
+    loader = Loader(job.with_workers(setup.workers), setup.worker_type, layout, scene_seconds=scene_seconds)
+    with closing(loader), suppress(TypeError, OSError):  # the sequence does not pickle
+        found = Trial(loader.submit, job.plan, setup.workers, loader.look_ahead)
+        rates: list[float] = []
+        while len(rates) < _MOST_RUNS and (rate := found.run(seconds / _RUNS)) is not None:
+            rates.append(rate)
+            if len(rates) >= _RUNS and rate < _FASTER * max(rates[:-1]):
+                break
+        return (min(rates[1 - _RUNS :]), max(rates)) if rates else None  # in the first of them all is new
+    return None
+
+
+def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:
+    """A job for a trial of about so many scenes: in batches of a sixteenth of them, where those of the feed are larger.
+
+    What each batch costs does not show then: scenes so slow are what counts.
+    """
+    size = max(1, int(scenes / 16))
+    plan = job.plan
+    if plan.batch_size is None or size >= plan.batch_size or job.maker or not plan.cut.is_even:
+        return job, layout
+    plan = dataclasses.replace(plan, batch_size=size, drop_remainder=False, shard_index=0, shard_count=1)
+    return dataclasses.replace(job, plan=plan), dataclasses.replace(layout, rows=plan.rows)
 
 
 # ---- what helps beside other workers: it is told only where it applies, with what it is expected to bring

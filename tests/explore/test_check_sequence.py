@@ -299,7 +299,7 @@ def test_what_looking_at_memory_takes_is_no_growth_however_few_scenes_were_read(
     case = case_module.Case(bad.Sound(), scenes=12, seconds=60.0)
     growth = partial(growth_module.Growth, resident=0, descriptors=0, opened=0, line="")
     for reads, traced, status in ((32, 800, "passed"), (32, 6_400, "failed"), (500, 18_000, "failed")):
-        case._found[growth_module._growth] = growth(reads, traced)
+        case.known[growth_module._growth,] = growth(reads, traced)
         with contextlib.nullcontext() if status == "passed" else pytest.raises(Finding, match="memory grows by"):
             assert growth_module.memory(case) == f"none over {2 * reads:,} scenes"
 

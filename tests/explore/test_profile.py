@@ -13,8 +13,7 @@ from scenes_chunks import Clouds
 
 import kerasfeed as kf
 from kerasfeed.explore import profile
-from kerasfeed.explore.profile import remedies
-from kerasfeed.explore.profiling.measure import measured_cost
+from kerasfeed.explore.profile import measured_cost, remedies
 from kerasfeed.explore.profiling.profile import Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.feeds.base import BaseFeed

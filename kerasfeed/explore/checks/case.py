@@ -150,7 +150,7 @@ class Case:
         self.thread_trouble = ""  # what scene 0 raises in a worker thread, where it is read in the calling thread
         self.scene_seconds = min(_HANG_MOST, _HANG_SHARE * seconds)
         self._resident = resident()
-        self._found: dict[Any, Any] = {}
+        self.known: dict[Any, Any] = {}  # by what has found it; see `once`
         self.begin()
 
     def begin(self) -> None:
@@ -198,11 +198,11 @@ class Case:
         except Exception:  # noqa: BLE001 - the user's; another check tells of it
             return None
 
-    def once(self, find: Callable[["Case"], Found]) -> Found:
-        """What `find` finds of this case; it is called once."""
-        if find not in self._found:
-            self._found[find] = find(self)
-        return self._found[find]  # type: ignore[no-any-return]
+    def once(self, find: Callable[..., Found], *given: Any) -> Found:
+        """What `find` finds of this case and of what is given; it is called once."""
+        if (find, *given) not in self.known:
+            self.known[find, *given] = find(self, *given)
+        return self.known[find, *given]  # type: ignore[no-any-return]
 
     # ---- calls
 

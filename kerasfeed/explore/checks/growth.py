@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, resident
-from kerasfeed.explore.checks.repeats import Elsewhere
+from kerasfeed.explore.checks.repeats import loses_workers
 from kerasfeed.explore.checks.result import Finding, LostWorker, MemoryGrown, failed, skipped
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.util.counted import counted
@@ -116,7 +116,7 @@ def _growth(case: Case) -> Growth | Finding:
     """What grows: in a worker process, where nothing else goes on, if it can be had."""
     call = partial(case.call, _measured, plan=case.few, seconds=min(_MOST, _SHARE * case.seconds))
     try:
-        if processes_supported() and not case.once(Elsewhere).is_broken:  # other checks say why it is
+        if processes_supported() and not loses_workers(case):  # other checks say why it is
             with suppress(TypeError, OSError, LostWorker):
                 return call(case.unread(), worker_type="process")  # type: ignore[no-any-return]
         return call()  # type: ignore[no-any-return]

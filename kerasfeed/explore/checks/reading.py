@@ -6,6 +6,7 @@ and the same bits. Loads no framework, for workers load it.
 
 import mmap
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,19 +214,16 @@ class Survey:
 
     Attributes:
         count: How many were read.
-        failed, not_finite: How many of them raise, and hold NaN or infinity.
-        error, refusal, not_finite_in: The first that raises, that cannot be part of a batch, and that holds NaN.
+        faults: How many have each fault: `error`, `refusal`, `not_finite`, as `SceneReading` has them.
+        first: The first scene that has it.
         unlike: The first of each structure, dtypes and shapes, at most 8.
         slowest: The longest time that one took, s.
         stopped: Why not all of them were read; empty where they were.
     """
 
     count: int = 0
-    failed: int = 0
-    not_finite: int = 0
-    error: SceneReading | None = None
-    refusal: SceneReading | None = None
-    not_finite_in: SceneReading | None = None
+    faults: Counter[str] = field(default_factory=Counter)
+    first: dict[str, SceneReading] = field(default_factory=dict)
     unlike: list[SceneReading] = field(default_factory=list)
     slowest: float = 0.0
     stopped: str = ""
@@ -245,19 +243,14 @@ def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
         reading = reader.read(index)
         seen.count += 1
         seen.slowest = max(seen.slowest, reading.seconds)
-        if reading.error:
-            seen.failed += 1
-            seen.error = seen.error or reading
-        elif reading.refusal:
-            seen.refusal = seen.refusal or reading
-        else:
-            if reading.not_finite:
-                seen.not_finite += 1
-                seen.not_finite_in = seen.not_finite_in or reading
-            kind = reading.structure, *((field.path, field.spec) for field in reading.fields)
-            if kind not in kinds and len(kinds) < _MOST_UNLIKE:
-                kinds.add(kind)
-                seen.unlike.append(reading)
+        for fault in ("error", "refusal", "not_finite"):
+            if getattr(reading, fault):
+                seen.faults[fault] += 1
+                seen.first.setdefault(fault, reading)
+        kind = reading.structure, *((field.path, field.spec) for field in reading.fields)
+        if reading.fields and kind not in kinds and len(kinds) < _MOST_UNLIKE:
+            kinds.add(kind)
+            seen.unlike.append(reading)
     return seen
 
 

@@ -66,7 +66,7 @@ def threads(case: Case) -> str:
         raise failed(trouble, index=0)
     is_said = getattr(case.sequence, "thread_safe", False) is True
     copy = case.unread() if processes_supported() else None
-    if copy is not None and case.once(Elsewhere).is_broken:
+    if copy is not None and loses_workers(case):
         raise skipped("the sequence cannot be read in a worker process; see process")
     if copy is None and not is_said:
         raise skipped("it cannot be sent to another process, where that is tried, and the class has no thread_safe")
@@ -160,57 +160,34 @@ _LIKE_THIS = Setting()
 _ALL_CHANGED = Setting(2, elsewhere=True, backwards=True)
 
 
-class Elsewhere:
-    """What worker processes of several settings read, each when it is asked for first.
+def _read_elsewhere(case: Case, setting: Setting) -> list[SceneReading] | LostWorker:
+    """What such a process reads; why it was lost, if it was."""
+    now = Environment.now()
+    environment = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
+    plan = case.good[::-1] if setting.backwards else case.good
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="check-")) if setting.elsewhere else ""
+        try:
+            return case.call(  # type: ignore[no-any-return]
+                _read_from, case.unread(), worker_type="process", environment=replace(now, environment=environment),
+                folder=folder, plan=plan,
+            )  # fmt: skip
+        except LostWorker as lost:
+            return lost
 
-    Args:
-        case: The case.
-    """
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self._seen: dict[Setting, list[SceneReading] | LostWorker] = {}
+def _unlike(case: Case, one: Setting | None, other: Setting, before: str = "", now: str = "") -> Finding | None:
+    """What tells the scenes of two processes apart; None stands for this process."""
+    expected = case.readings if one is None else case.once(_read_elsewhere, one)
+    readings = case.once(_read_elsewhere, other)
+    if isinstance(expected, LostWorker):
+        return expected
+    return readings if isinstance(readings, LostWorker) else first_difference(expected, readings, before, now)
 
-    def _read(self, setting: Setting) -> list[SceneReading] | LostWorker:
-        """What such a process reads; why it was lost, if it was."""
-        if setting not in self._seen:
-            case, now = self.case, Environment.now()
-            environment = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
-            plan = case.good[::-1] if setting.backwards else case.good
-            with contextlib.ExitStack() as stack:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="check-")) if setting.elsewhere else ""
-                try:
-                    self._seen[setting] = case.call(
-                        _read_from, case.unread(), worker_type="process",
-                        environment=replace(now, environment=environment), folder=folder, plan=plan,
-                    )  # fmt: skip
-                except LostWorker as lost:
-                    self._seen[setting] = lost
-        return self._seen[setting]
 
-    def difference(self, one: Setting | None, other: Setting, before: str, now: str) -> Finding | None:
-        """What tells the scenes of two processes apart; None stands for this process."""
-        expected, readings = self.case.readings if one is None else self._read(one), self._read(other)
-        for found in (expected, readings):
-            if isinstance(found, LostWorker):
-                return found
-        assert isinstance(expected, list) and isinstance(readings, list)
-        return first_difference(expected, readings, before, now)
-
-    def fails_in(self, setting: Setting) -> bool:
-        """Whether a scene raises in such a process."""
-        readings = self._read(setting)
-        return isinstance(readings, list) and any(reading.error for reading in readings)
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether such a process ended, hung or did not start."""
-        return any(isinstance(readings, LostWorker) for readings in self._seen.values())
-
-    @property
-    def nothing_differs(self) -> bool:
-        """Whether a process with all changed reads what this one does."""
-        return self.difference(None, _ALL_CHANGED, "", "") is None
+def loses_workers(case: Case) -> bool:
+    """Whether a process that was to read the sequence ended, hung or did not start, so far."""
+    return any(isinstance(found, LostWorker) for found in case.known.values())
 
 
 def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[SceneReading]:
@@ -228,46 +205,43 @@ def process(case: Case) -> str:
     """A worker process reads the same bits."""
     if not processes_supported():
         raise skipped("there are no worker processes on this system")
-    seen = case.once(Elsewhere)
     text = f"{counted(len(case.good), 'scene')} read by a worker process"
-    finding = seen.difference(None, _ALL_CHANGED, "in this process", "in a worker process")
-    if finding is None:
+    if _unlike(case, None, _ALL_CHANGED) is None:
         return text
-    finding = seen.difference(None, _LIKE_THIS, "in this process", "in a worker process")
+    finding = _unlike(case, None, _LIKE_THIS, "in this process", "in a worker process")
     if finding is None:
         now = "in another one that reads the last scene first"
-        backwards = seen.difference(_LIKE_THIS, Setting(backwards=True), "in a worker process", now)
+        backwards = _unlike(case, _LIKE_THIS, Setting(backwards=True), "in a worker process", now)
         if backwards is not None:
             raise replace(backwards, remedy=_SHARED_REMEDY)
         return text
     if isinstance(finding, LostWorker):
         raise finding
     # Processes of one hash seed: the one of this process nobody knows.
-    unlike = seen.difference(_LIKE_THIS, Setting(number=1), "in one worker process", "in another one")
-    if unlike is None and seen.difference(_LIKE_THIS, Setting(2), "", "") is not None:
+    unlike = _unlike(case, _LIKE_THIS, Setting(number=1), "in one worker process", "in another one")
+    if unlike is None and _unlike(case, _LIKE_THIS, Setting(2)) is not None:
         raise skipped("scenes depend on the hash seed, in which every process differs; see hash_seed")
     raise unlike or finding
 
 
 def hash_seed(case: Case) -> str:
     """Scenes do not depend on the hash seed of the process."""
-    seen = case.once(Elsewhere)
-    before, now = "in a process with PYTHONHASHSEED=1", "in one with PYTHONHASHSEED=2"
-    finding = None if seen.nothing_differs else seen.difference(_LIKE_THIS, Setting(2), before, now)
-    if finding is not None:
-        raise finding
+    if _unlike(case, None, _ALL_CHANGED) is not None:
+        before, now = "in a process with PYTHONHASHSEED=1", "in one with PYTHONHASHSEED=2"
+        finding = _unlike(case, _LIKE_THIS, Setting(2), before, now)
+        if finding is not None:
+            raise finding
     return "the same with PYTHONHASHSEED=1 and 2"
 
 
 def directory(case: Case) -> str:
     """Scenes do not depend on the current directory."""
-    seen, elsewhere = case.once(Elsewhere), Setting(elsewhere=True)
-    finding = (
-        None if seen.nothing_differs
-        else seen.difference(_LIKE_THIS, elsewhere, "in this directory", "in another directory")
-    )  # fmt: skip
-    if finding is None:
-        return "the same from another directory"
-    if seen.fails_in(elsewhere):  # workers of a feed start in its directory: none reads wrong
-        raise replace(finding, status="warned")
-    raise finding
+    if _unlike(case, None, _ALL_CHANGED) is not None:
+        elsewhere = Setting(elsewhere=True)
+        finding = _unlike(case, _LIKE_THIS, elsewhere, "in this directory", "in another directory")
+        readings = case.once(_read_elsewhere, elsewhere)
+        if finding is not None and isinstance(readings, list) and any(reading.error for reading in readings):
+            raise replace(finding, status="warned")  # workers of a feed start in its directory: none reads wrong
+        if finding is not None:
+            raise finding
+    return "the same from another directory"

@@ -39,8 +39,8 @@ def scenes_load(case: Case) -> str:
     if errors:
         raise _unreadable(errors[0], len(errors), len(case.twice), case)
     seen = case.survey
-    if seen.error is not None:  # the compared ones can be read: other checks go on with these
-        raise replace(_unreadable(seen.error, seen.failed, seen.count, case), blocks=False)
+    if "error" in seen.first:  # the compared ones can be read: other checks go on with these
+        raise replace(_unreadable(seen.first["error"], seen.faults["error"], seen.count, case), blocks=False)
     slowest = max(seen.slowest, *(reading.seconds for pair in case.twice for reading in pair))
     stopped = f" ({seen.stopped} allowed no more)" if seen.stopped else ""
     return f"{_read_text(case)} read{stopped}, at most {1e3 * slowest:,.3g} ms each"
@@ -65,7 +65,7 @@ def fields(case: Case) -> str:
     """Every field of a scene can be part of a batch."""
     refused = next((one for one, _ in case.twice if one.refusal), None)
     blocks = refused is not None
-    refused = refused or case.survey.refusal
+    refused = refused or case.survey.first.get("refusal")
     if refused is not None:
         raise Finding("failed", f"scene {refused.index}: {refused.refusal}", refused.index, None, "", blocks)
     return ", ".join(f"{field.path}: {field.spec}" for field in case.readings[0].fields)
@@ -119,11 +119,12 @@ def _unequal(path: str, readings: list[SceneReading]) -> tuple[tuple[int, str], 
 def finite(case: Case) -> str:
     """No field holds NaN or infinity."""
     seen = case.survey
-    first = next((one for one in (*case.readings, seen.not_finite_in) if one is not None and one.not_finite), None)
+    first = next((one for one in (*case.readings, *seen.first.values()) if one.not_finite), None)
     if first is None:
         return f"none in {_read_text(case)}"
     field = next(field for field in first.fields if field.not_finite)
-    more = f" ({seen.not_finite} of the {seen.count} scenes that were read hold some)" if seen.not_finite > 1 else ""
+    count = seen.faults["not_finite"]
+    more = f" ({count} of the {seen.count} scenes that were read hold some)" if count > 1 else ""
     text = f"scene {first.index}, field {field.path!r}: {field.not_finite}{more}"
     raise failed(text, index=first.index, field=field.path)
 
