@@ -260,17 +260,12 @@ def _histogram(field: FieldDescription) -> Graphic:
 
 def _number_text(value: Any) -> str:
     """A number in few characters: four digits, thousands apart."""
-    if value is None:
+    if value is None or math.isnan(value):
         return "-"
-    if isinstance(value, bool | int):
+    if isinstance(value, int):
         return f"{int(value):,}"
-    if not math.isfinite(value):
-        return "-" if math.isnan(value) else str(float(value))
-    if value == round(value) and abs(value) < 1e6:
-        return f"{value:,.0f}"
-    if 1e-3 <= abs(value) < 1e6:
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return f"{value:.3g}"
+    whole = abs(value) < 1e6 and (abs(value) >= 1e4 or value == round(value))
+    return f"{value:,.0f}" if whole else f"{value:,.4g}"
 
 
 def _numbers_text(values: Any) -> str:

@@ -134,8 +134,8 @@ class _Measurement:
         predictions = self._predictions(cost, read_costs, rate, training)
         best = None if share is not None and share < LITTLE else recommended(predictions)
         while best is not None and best.setup is not None and not best.measured:  # there was no time
-            predictions = [self._tried(option, rate, training) if option is best else option for option in predictions]
-            predictions.sort(key=lambda option: -option.rate)
+            tried = [self._tried(option, rate) if option is best else option for option in predictions]
+            predictions = _ranked(tried, training)
             best = recommended(predictions)
         return Profile(
             type(self.job.sequence).__name__, self.setup.workers, self.setup.worker_type, self.rows, rate, cost,
@@ -231,26 +231,17 @@ class _Measurement:
                 setup=setup,
             )  # fmt: skip
             tries = setup in tried and (setup == tried[0] or self._has_time())  # one is, on a busy machine too
-            predictions.append(self._tried(predicted, rate, training) if tries else predicted)
-        predictions += remedies(self._here, self.setup, cost, read_costs, rate)
-        left = [dataclasses.replace(option, wait_share=_left(option.rate, training)) for option in predictions]
-        return sorted(left, key=lambda option: -option.rate)
+            predictions.append(self._tried(predicted, rate) if tries else predicted)
+        return _ranked([*predictions, *remedies(self._here, self.setup, cost, read_costs, rate)], training)
 
-    def _tried(self, predicted: Prediction, rate: float, training: float | None) -> Prediction:
+    def _tried(self, predicted: Prediction, rate: float) -> Prediction:
         """The same with what a trial has found."""
         assert predicted.setup is not None
         rates = self._rate(predicted.setup, 0.08, predicted.rate)
         if rates is None:  # a scene raised
             return dataclasses.replace(predicted, remedy=False)
-        least, measured_rate = rates
-        return dataclasses.replace(
-            predicted,
-            rate=measured_rate,
-            gain=measured_rate / rate,
-            measured=True,
-            least=least,
-            wait_share=_left(measured_rate, training),
-        )
+        least, most = rates
+        return dataclasses.replace(predicted, rate=most, gain=most / rate, measured=True, least=least)
 
     def _has_time(self) -> bool:
         return time.perf_counter() - self._began < 0.85 * self._seconds
@@ -264,8 +255,12 @@ def _copied(sequence: Any) -> Any:
         return sequence
 
 
-def _left(rate: float, training: float | None) -> float | None:
-    return None if training is None else max(0.0, 1 - rate / training)
+def _ranked(predictions: list[Prediction], training: float | None) -> list[Prediction]:
+    """The best first, with what each leaves of the waiting of a model that trains on so many scenes/s."""
+    ranked = sorted(predictions, key=lambda option: -option.rate)
+    if training is None:
+        return ranked
+    return [dataclasses.replace(option, wait_share=max(0.0, 1 - option.rate / training)) for option in ranked]
 
 
 # ---- measurements

@@ -122,7 +122,7 @@ class ReadCost:
 
 
 @dataclass(slots=True)
-class _Sums:
+class _DatasetSums:
     storage: Storage
     scenes_before: int
     files: dict[str, bytearray] = field(default_factory=dict)  # for each, which of its chunks were decoded: a byte each
@@ -143,7 +143,7 @@ class Meter:
         self._length = max(1, length)
         self._scenes = 0
         self._again = 0
-        self._sums: dict[tuple[str, int], _Sums] = {}
+        self._sums: dict[tuple[str, int], _DatasetSums] = {}
 
     def note(self, storage: Storage, chunk: int, *, nbytes: int, seconds: float) -> None:
         """One chunk was decoded.
@@ -158,7 +158,7 @@ class Meter:
         with self._lock:
             sums = self._sums.get(key)
             if sums is None:
-                sums = self._sums[key] = _Sums(storage, self._scenes)
+                sums = self._sums[key] = _DatasetSums(storage, self._scenes)
             seen = sums.files.get(storage.name)
             if seen is None:
                 seen = sums.files[storage.name] = bytearray()

@@ -19,9 +19,9 @@ from kerasfeed.explore.checks.result import Finding, MemoryGrown, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, Worker
-from kerasfeed.spec.field_values import as_array, describe_leaf
+from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import describe
-from kerasfeed.spec.nesting import field_paths, flatten, structure_text
+from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.array_bits import widened
 from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
@@ -166,20 +166,20 @@ def reading_of(index: int, scene: Any, seconds: float = 0.0) -> SceneReading:
     try:
         leaves, treespec = flatten(scene)
         spec = describe(scene)
-        fields = tuple(_field(leaf, path) for leaf, path in zip(leaves, field_paths(treespec), strict=True))
+        fields = tuple(map(_field, leaves, spec.paths, map(str, spec.fields)))
         return SceneReading(index, structure_text(treespec), fields, seconds=seconds, spec=spec)
     except SpecError as error:
         return SceneReading(index, refusal=message_of(error), seconds=seconds)
 
 
-def _field(leaf: Any, path: str) -> FieldReading:
+def _field(leaf: Any, path: str, spec: str) -> FieldReading:
     array = as_array(leaf, path)
     if not isinstance(array, np.ndarray):  # text
-        return FieldReading(path, str(describe_leaf(leaf, path)), digest(array), repr(array)[:60])
+        return FieldReading(path, spec, digest(array), repr(array)[:60])
     if array.dtype.kind in "UST":  # one text, whichever way NumPy holds it
         array = array.astype(object)
     native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    return FieldReading(path, str(describe_leaf(leaf, path)), digest(native), _head(native), _not_finite(native))
+    return FieldReading(path, spec, digest(native), _head(native), _not_finite(native))
 
 
 def _head(array: Any) -> str:

@@ -110,16 +110,11 @@ class SceneStatistics:
 
     def table(self) -> NDArray[Any]:
         """A row for each scene that did not fail: position, digest of its bits, bytes, seconds; by position."""
-        if self._rows:
-            self._tables.append(np.array(self._rows, SCENE))
-            self._rows = []
-        if len(self._tables) != 1:
-            self._tables = [np.concatenate(self._tables) if self._tables else np.empty(0, SCENE)]
-        return np.sort(self._tables[0], order="position")
+        tables = [np.array(self._rows, SCENE), *self._tables]
+        return np.sort(np.concatenate(tables), order="position")
 
     def __getstate__(self) -> dict[str, Any]:
-        self._tables = [self.table()]
-        return {**self.__dict__, "_known": (None, ())}
+        return {**self.__dict__, "_known": (None, ()), "_rows": [], "_tables": [self.table()]}
 
 
 def _nbytes(value: Any) -> int:
