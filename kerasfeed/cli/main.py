@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import operator
 import os
 import re
 import sys
@@ -254,12 +255,10 @@ def named_object(name: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
         raise NoObjectError(f"module {module_name!r} cannot be imported: {exception_text(error)}") from error
-    for part in path.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError as error:
-            raise NoObjectError(f"{name!r} is not there: {message_of(error)}") from error
-    return found
+    try:
+        return operator.attrgetter(path)(found)
+    except AttributeError as error:
+        raise NoObjectError(f"{name!r} is not there: {message_of(error)}") from error
 
 
 def _sequence_of(found: Any) -> Any:

@@ -5,7 +5,7 @@ Invariant: a check that needs another one is skipped where that has failed, so t
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -246,7 +246,7 @@ def _found(check: Check, case: Case) -> Finding:
     try:
         return Finding("passed", check.run(case))
     except Finding as finding:
-        return finding
+        return replace(finding)  # without the frames that raised it, which hold scenes
     except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it
         return failed(f"the check cannot be made, for the sequence raises {exception_text(error)}")
 

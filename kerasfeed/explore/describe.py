@@ -447,7 +447,7 @@ def _description(
         tuple((int(numbers[row]), float(seconds[row])) for row in slow),
     )
     given = np.asarray(indices)
-    paths = sorted(statistics.fields, key=statistics.first_seen.__getitem__)
+    paths = sorted(statistics.fields, key=lambda path: statistics.fields[path].first)
     return Description(
         name, length, len(indices), statistics.failed,
         tuple((int(indices[position]), text) for position, text in statistics.failures),

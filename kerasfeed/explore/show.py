@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.pictures.parts import ClassNames, check_kinds
+from kerasfeed.explore.pictures.parts import check_kinds, check_names
 from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence
@@ -109,7 +109,7 @@ def show(
         axes = new_picture(6.0, 3.2).add_subplot() if axes is None else axes
         _draw_order(plan, epoch, axes)
         return axes.get_figure()  # type: ignore[no-any-return]
-    said, class_names = check_kinds(kinds), ClassNames(names)
+    said, class_names = check_kinds(kinds), check_names(names)
     _refuse("scenes", batch_size=batch_size, length=length, axes=axes)
     if isinstance(data, AnyFeed):
         _refuse("a feed, which has its own,", seed=seed)

@@ -8,7 +8,7 @@ import gc
 import time
 import tracemalloc
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -120,8 +120,8 @@ def _growth(case: Case) -> Growth | Finding:
             with suppress(TypeError, OSError, LostWorker):
                 return call(case.unread(), worker_type="process")  # type: ignore[no-any-return]
         return call()  # type: ignore[no-any-return]
-    except Finding as finding:  # which is told by both checks
-        return finding
+    except Finding as finding:  # which both checks tell; without the frames that raised it
+        return replace(finding)
 
 
 def memory(case: Case) -> str:

@@ -173,7 +173,7 @@ def _read_elsewhere(case: Case, setting: Setting) -> list[SceneReading] | LostWo
                 folder=folder, plan=plan,
             )  # fmt: skip
         except LostWorker as lost:
-            return lost
+            return replace(lost)  # without its frames
 
 
 def _unlike(case: Case, one: Setting | None, other: Setting, before: str = "", now: str = "") -> Finding | None:

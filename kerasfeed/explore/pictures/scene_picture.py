@@ -25,6 +25,7 @@ from kerasfeed.explore.pictures.parts import (
     Panel,
     ScenePart,
     class_colours,
+    class_text,
     joined,
     parts_of,
 )
@@ -59,7 +60,7 @@ def draw_scenes(shown: Shown, kinds: Mapping[str, str], names: ClassNames) -> Pi
     Args:
         shown: The scenes.
         kinds: Kinds of fields that the user has given, by path.
-        names: Names of classes.
+        names: From a field to the names of its classes.
 
     Raises:
         ValueError: `kinds` names a field that there is not.
@@ -176,7 +177,7 @@ def _written(scene: ShownScene, parts: Sequence[ScenePart], names: ClassNames) -
         if part.is_drawn or part.path not in scene.fields:
             continue
         text = _written_value(scene.fields[part.path], part, names)
-        plain = part.kind == "word" or (part.kind == "label" and names.knows(part.path))
+        plain = part.kind == "word" or (part.kind == "label" and names(part.path) is not None)
         texts.append(text if plain else f"{_named(part)} {text}")
     return texts
 
@@ -189,7 +190,7 @@ def _written_value(value: Any, part: ScenePart, names: ClassNames) -> str:
     one = value.reshape(-1)[0]
     if part.kind == "number" or value.dtype.kind not in "biu":
         return f"{one:.4g}" if value.dtype.kind in "fc" else plain_text(str(one))
-    return names.name(part.path, one)
+    return class_text(one, names(part.path))
 
 
 def _named(part: ScenePart) -> str:
@@ -197,7 +198,7 @@ def _named(part: ScenePart) -> str:
 
 
 def _add_legend(picture: Picture, classes: list[tuple[str, int]], names: ClassNames) -> None:
-    labels = [names.name(path, value) for path, value in classes]
+    labels = [class_text(value, names(path)) for path, value in classes]
     handles = [
         Line2D([], [], linestyle="", marker="s", markersize=5, color=tuple(class_colours(np.array(value))))
         for _, value in classes

@@ -52,6 +52,7 @@ class FieldStatistics:
     """One field, of the scenes that were added. Of text, the numbers are lengths.
 
     Attributes:
+        first: Where the field comes first: the position of that scene, and the field's place in it.
         counts: Number of `scenes` that have the field, of `values`, and of those that are `nan`, `infinite`, `zeros`.
         dtypes: Number of scenes by name of the dtype; `str` and `bytes` for text.
         shapes: Number of scenes by shape, of up to 16 shapes.
@@ -66,7 +67,8 @@ class FieldStatistics:
         constant: Whether all scenes have the same bits here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: tuple[int, int]) -> None:
+        self.first = first
         self.counts: Counter[str] = Counter()
         self.dtypes: Counter[str] = Counter()
         self.shapes = FewValues(_MOST_SHAPES)
@@ -218,6 +220,7 @@ class FieldStatistics:
     @np.errstate(all="ignore")
     def merge(self, other: "FieldStatistics") -> None:
         """Add what `other` knows, of scenes behind these; both are closed."""
+        self.first = min(self.first, other.first)
         self.counts.update(other.counts)
         self.dtypes.update(other.dtypes)
         self.shapes.update(other.shapes.counts)

@@ -46,14 +46,12 @@ class SceneStatistics:
 
     Attributes:
         fields: By path.
-        first_seen: By path, where the field comes first: the position of that scene, and the field's place in it.
         failures: Position and error of scenes that failed, at most 1,000.
         failed: How many have.
     """
 
     def __init__(self) -> None:
         self.fields: dict[str, FieldStatistics] = {}
-        self.first_seen: dict[str, tuple[int, int]] = {}
         self.failures: list[tuple[int, str]] = []
         self.failed = 0
         self._known: tuple[Any, tuple[str, ...]] = None, ()
@@ -75,11 +73,9 @@ class SceneStatistics:
         values = [comparable(as_array(leaf, path)) for leaf, path in zip(leaves, paths, strict=True)]
         told, nbytes = [], 0
         for place, (path, value) in enumerate(zip(paths, values, strict=True)):
-            field = self.fields.get(path)
-            if field is None:
-                field = self.fields[path] = FieldStatistics()
-                self.first_seen[path] = position, place
-            told += [path.encode(), field.add(value, position)]
+            if path not in self.fields:
+                self.fields[path] = FieldStatistics((position, place))
+            told += [path.encode(), self.fields[path].add(value, position)]
             nbytes += _nbytes(value)
         digest = blake2b(b"".join(told), digest_size=8).digest()
         self._rows.append((position, int.from_bytes(digest, "little"), nbytes, seconds))
@@ -102,8 +98,6 @@ class SceneStatistics:
                 self.fields[path].merge(field)
             else:
                 self.fields[path] = field
-            place = other.first_seen[path]
-            self.first_seen[path] = min(place, self.first_seen.get(path, place))
         self.failures = sorted([*self.failures, *other.failures])[:MOST_FAILURES]
         self.failed += other.failed
         self._tables.append(other.table())
