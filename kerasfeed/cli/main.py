@@ -5,7 +5,6 @@ line on stderr and exit status 2. What a report says stands on stdout.
 """
 
 import argparse
-import dataclasses
 import importlib
 import inspect
 import operator
@@ -60,10 +59,9 @@ def _demo(arguments: argparse.Namespace) -> int:
         print("Training a small neural network to name the shapes of point clouds.", flush=True)
         print("Loading Keras: some seconds, up to half a minute the first time.", flush=True)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what TensorFlow says of the CPU and of missing GPUs
-        from kerasfeed.demo.run import Settings, run  # imports Keras: 3 to 14 s
+        from kerasfeed.demo.run import run  # imports Keras: 3 to 14 s
 
-        settings = Settings(**{each.name: getattr(arguments, each.name) for each in dataclasses.fields(Settings)})
-        run(arguments.data, arguments.validation, settings)
+        run(arguments)
     except DataError as error:
         print(f"kerasfeed demo: {message_of(error)}", file=sys.stderr)
         return 2

@@ -3,12 +3,12 @@
 Invariant: the figures that the demo is about, scenes a second and the share of waiting, are in the line of each epoch.
 """
 
+import argparse
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,27 +21,6 @@ from kerasfeed.demo.shapes import write_shapes
 
 _WIDTHS = (32, 64, 256)
 _PEAK_RATE = 2e-3  # of 5e-4 to 6e-3 tried on BIMNet10, 2e-3 to 3e-3 did best
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train.
-
-    Attributes:
-        epochs: Epochs, at least 1.
-        batch_size: Scenes in a batch, at least 1.
-        points: Points of a scene given to the model, at least 1 and at most what the file stores.
-        workers: Concurrent loads, or "auto"; see `kerasfeed.Feed`.
-        worker_type: "auto", "process" or "thread"; see `kerasfeed.Feed`. With threads the chunks decoded are counted.
-        seed: Integer >= 0 behind weights, order, augmentation and hold-out.
-    """
-
-    epochs: int = 30
-    batch_size: int = 16
-    points: int = 512
-    workers: int | Literal["auto"] = "auto"
-    worker_type: Literal["auto", "process", "thread"] = "thread"
-    seed: int = 0
 
 
 @contextlib.contextmanager
@@ -103,15 +82,18 @@ def _initial(seed: int, layer: int) -> Any:
     return keras.initializers.GlorotUniform(seed=100 * seed + layer)
 
 
-def run(data: Path | None, validation: Path | None, settings: Settings) -> None:
+def run(settings: argparse.Namespace) -> None:
     """The whole demo: find or write the data, train, and say what came of it.
 
     Without a file for validation, 20 % of the scenes are held out.
 
+    Args:
+        settings: The arguments of `kerasfeed demo`.
+
     Raises:
         DataError: A file is not what it should be.
     """
-    with data_files(data, validation, settings.seed) as (train_file, test_file):
+    with data_files(settings.data, settings.validation, settings.seed) as (train_file, test_file):
         trained = summarize(train_file, points=settings.points)
         tested = trained if test_file is None else summarize(test_file, points=settings.points)
         with (
@@ -135,7 +117,11 @@ def run(data: Path | None, validation: Path | None, settings: Settings) -> None:
 
 
 def _train(
-    training: kf.SceneSequence, testing: kf.SceneSequence, clouds: PointClouds, classes: int, settings: Settings
+    training: kf.SceneSequence,
+    testing: kf.SceneSequence,
+    clouds: PointClouds,
+    classes: int,
+    settings: argparse.Namespace,
 ) -> str:
     """Train a classifier on scenes, which come from the file of `clouds`; returns how it went, in words."""
     with (

@@ -334,11 +334,6 @@ def refuse(sequence: Any) -> None:
     try:
         check_arguments(as_sequence(sequence), _CALLER)
     except TypeError:
-        if hasattr(type(sequence), "__len__") and hasattr(type(sequence), "__getitem__"):
-            try:
-                len(sequence)
-            except Exception:  # noqa: BLE001 - the user's, which is checked
-                return
         raise
     except Exception:  # noqa: BLE001 - of __len__, which is checked
         return
