@@ -296,10 +296,11 @@ def _block_node(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | No
     values = by_column(rows, np.float64)
     counts: Any = float(values.shape[2])
     lacks = None if finite is None else ~by_column(finite, np.bool_)
+    about = values[..., 0].copy()  # a value among others: that far from the mean no digits are lost
     if lacks is not None:
         values[lacks] = 0
         counts = counts - lacks.sum(axis=2)
-    about = values.sum(axis=2) / np.maximum(counts, 1)
+        about = np.where(lacks[..., 0], values.sum(axis=2) / np.maximum(counts, 1), about)
     values -= about[..., None]
     if lacks is not None:
         values[lacks] = 0
