@@ -10,12 +10,11 @@ Examples:
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.explore.check import CHECKS, Checks, check_names, refuse
-from kerasfeed.explore.checks.result import CheckResult
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import class_name
 
@@ -34,7 +33,6 @@ class SequenceUnderTest:
         self._given = given
         self._make_checks = partial(Checks, scenes=scenes, seconds=seconds, seed=seed)
         self._is_made = not (isinstance(given, type) or (callable(given) and not hasattr(type(given), "__getitem__")))
-        self._checks: Checks | None = None
         if self._is_made:
             refuse(given)
 
@@ -43,20 +41,12 @@ class SequenceUnderTest:
         """As ids name it: its class, or the function."""
         return class_name(self._given) if self._is_made else str(getattr(self._given, "__name__", "sequence"))
 
-    @property
-    def sequence(self) -> Any:
-        """The sequence, made at the first use."""
-        if not self._is_made:
-            self._given, self._is_made = self._given(), True
-            refuse(self._given)
-        return self._given
-
-    def result(self, name: str) -> CheckResult:
-        """What the check `name` finds."""
-        if self._checks is None:
-            self._checks = self._make_checks(self.sequence)
-        self._checks.case.begin()
-        return self._checks.result(name)
+    @cached_property
+    def checks(self) -> Checks:
+        """The checks of the sequence, which is made at the first use."""
+        sequence = self._given if self._is_made else self._given()
+        refuse(sequence)
+        return self._make_checks(sequence)
 
     def assert_passes(self, name: str) -> None:
         """Run the check `name` as a test: it fails, is skipped, or warns, as the check says.
@@ -67,7 +57,8 @@ class SequenceUnderTest:
         __tracebackhide__ = True
         import pytest
 
-        result = self.result(name)
+        self.checks.case.begin()
+        result = self.checks.result(name)
         if result.status == "failed":
             raise AssertionError(f"{name}: {result.text}")
         if result.status == "skipped":

@@ -5,15 +5,13 @@ line on stderr and exit status 2. What a report says stands on stdout.
 """
 
 import argparse
-import contextlib
-import dataclasses
 import importlib
 import inspect
+import operator
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,13 +58,10 @@ def _demo(arguments: argparse.Namespace) -> int:
         # At once: the import below takes long, and a screen that stays empty looks like a program that hangs.
         print("Training a small neural network to name the shapes of point clouds.", flush=True)
         print("Loading Keras: some seconds, up to half a minute the first time.", flush=True)
-        from rich.console import Console
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what TensorFlow says of the CPU and of missing GPUs
+        from kerasfeed.demo.run import run  # imports Keras: 3 to 14 s
 
-        with _stderr_kept_unless_it_fails():
-            from kerasfeed.demo.run import Settings, run  # imports Keras: 3 to 14 s
-
-        settings = Settings(**{each.name: getattr(arguments, each.name) for each in dataclasses.fields(Settings)})
-        run(arguments.data, arguments.validation, settings, Console())
+        run(arguments)
     except DataError as error:
         print(f"kerasfeed demo: {message_of(error)}", file=sys.stderr)
         return 2
@@ -93,28 +88,6 @@ def _rechunk(arguments: argparse.Namespace) -> int:
         return 2
     print(report)
     return 0
-
-
-@contextlib.contextmanager
-def _stderr_kept_unless_it_fails() -> Iterator[None]:
-    """Hold back what native code writes to stderr; show it if the block raises.
-
-    Importing TensorFlow prints six lines about CPU features and missing GPUs, TF_CPP_MIN_LOG_LEVEL or not.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as kept:
-        os.dup2(kept.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            kept.seek(0)
-            os.write(stderr, kept.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -280,12 +253,10 @@ def named_object(name: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
         raise NoObjectError(f"module {module_name!r} cannot be imported: {exception_text(error)}") from error
-    for part in path.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError as error:
-            raise NoObjectError(f"{name!r} is not there: {message_of(error)}") from error
-    return found
+    try:
+        return operator.attrgetter(path)(found)
+    except AttributeError as error:
+        raise NoObjectError(f"{name!r} is not there: {message_of(error)}") from error
 
 
 def _sequence_of(found: Any) -> Any:

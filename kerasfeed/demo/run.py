@@ -1,19 +1,18 @@
 """The demo's classifier, its training, and how that goes.
 
-Invariant: a line for each epoch, with the two figures the demo is about, in place of Keras's bar.
+Invariant: the figures that the demo is about, scenes a second and the share of waiting, are in the line of each epoch.
 """
 
+import argparse
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
 from keras import layers
-from rich.console import Console
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.input_monitor import InputMonitor
@@ -22,27 +21,6 @@ from kerasfeed.demo.shapes import write_shapes
 
 _WIDTHS = (32, 64, 256)
 _PEAK_RATE = 2e-3  # of 5e-4 to 6e-3 tried on BIMNet10, 2e-3 to 3e-3 did best
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train.
-
-    Attributes:
-        epochs: Epochs, at least 1.
-        batch_size: Scenes in a batch, at least 1.
-        points: Points of a scene given to the model, at least 1 and at most what the file stores.
-        workers: Concurrent loads, or "auto"; see `kerasfeed.Feed`.
-        worker_type: "auto", "process" or "thread"; see `kerasfeed.Feed`. With threads the chunks decoded are counted.
-        seed: Integer >= 0 behind weights, order, augmentation and hold-out.
-    """
-
-    epochs: int = 30
-    batch_size: int = 16
-    points: int = 512
-    workers: int | Literal["auto"] = "auto"
-    worker_type: Literal["auto", "process", "thread"] = "thread"
-    seed: int = 0
 
 
 @contextlib.contextmanager
@@ -104,72 +82,47 @@ def _initial(seed: int, layer: int) -> Any:
     return keras.initializers.GlorotUniform(seed=100 * seed + layer)
 
 
-class _Table(keras.callbacks.Callback):  # type: ignore[misc]
-    """Prints a line of figures after each epoch."""
-
-    async_safe = True
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras."""
-        self._print("The first epoch takes longest: Keras compiles the model in it.")
-        self._print("epoch    loss  accuracy  validation  scenes/s  waiting for input")
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras, after `InputMonitor`."""
-        logs = logs or {}
-        validation = f"{logs['val_accuracy']:.3f}" if "val_accuracy" in logs else ""
-        self._print(
-            f"{epoch + 1:5}{logs['loss']:8.3f}{logs['accuracy']:10.3f}{validation:>12}"
-            f"{logs['scenes_per_second']:10,.0f}{logs['input_wait_share']:19.0%}"
-        )
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False)
-
-
-def run(data: Path | None, validation: Path | None, settings: Settings, console: Console) -> None:
+def run(settings: argparse.Namespace) -> None:
     """The whole demo: find or write the data, train, and say what came of it.
 
     Without a file for validation, 20 % of the scenes are held out.
 
+    Args:
+        settings: The arguments of `kerasfeed demo`.
+
     Raises:
         DataError: A file is not what it should be.
     """
-    with data_files(data, validation, settings.seed) as (train_file, test_file):
+    with data_files(settings.data, settings.validation, settings.seed) as (train_file, test_file):
         trained = summarize(train_file, points=settings.points)
         tested = trained if test_file is None else summarize(test_file, points=settings.points)
         with (
             contextlib.closing(PointClouds(train_file, points=settings.points, augment=True)) as clouds,
             contextlib.closing(PointClouds(tested.path, points=settings.points)) as others,
         ):
+            labels, answers = trained.labels, tested.labels
+            training: kf.SceneSequence = clouds
+            testing: kf.SceneSequence = others
             if test_file is None:
-                kept, held = hold_out(len(trained.labels), share=0.2, seed=settings.seed)
-                text = f"{trained}, {len(held):,} of them held out for validation"
+                kept, held = hold_out(len(labels), share=0.2, seed=settings.seed)
+                print(f"{trained}, {len(held):,} of them held out for validation")
+                labels, answers = labels[kept], answers[held]
+                training, testing = kf.Subset(clouds, kept), kf.Subset(others, held)
             else:
-                kept, held = [*range(len(trained.labels))], [*range(len(tested.labels))]
-                text = f"{trained}\n{tested}, for validation"
-            console.print(text, highlight=False, soft_wrap=True)
-            labels, answers = trained.labels[kept], tested.labels[held]
-            # Of the views, none where all scenes are taken: then chunks are read ahead.
-            training, testing = (clouds, others) if test_file else (kf.Subset(clouds, kept), kf.Subset(others, held))
+                print(f"{trained}\n{tested}, for validation")
             classes = int(max(labels.max(), answers.max())) + 1
-            told = _train(training, testing, clouds, classes, settings, console)
+            told = _train(training, testing, clouds, classes, settings)
             majority = np.mean(answers == np.bincount(labels).argmax())
-    console.print(
-        f"{told}; always giving the most frequent answer would be right for {majority:.1%}.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    print(f"{told}; always giving the most frequent answer would be right for {majority:.1%}.")
 
 
 def _train(
-    training: kf.SceneSequence, testing: kf.SceneSequence, clouds: PointClouds, classes: int, settings: Settings,
-    console: Console,
-) -> str:  # fmt: skip
+    training: kf.SceneSequence,
+    testing: kf.SceneSequence,
+    clouds: PointClouds,
+    classes: int,
+    settings: argparse.Namespace,
+) -> str:
     """Train a classifier on scenes, which come from the file of `clouds`; returns how it went, in words."""
     with (
         kf.Feed(
@@ -183,7 +136,8 @@ def _train(
         # A few scenes now and then: threads spare validation worker processes of its own.
         kf.Feed(testing, settings.batch_size, workers=2, worker_type="thread") as validation,
     ):
-        console.print(repr(feed), highlight=False, soft_wrap=True)
+        print(repr(feed))
+        print("The first epoch takes longest: Keras compiles the model in it.", flush=True)
         model = build_classifier(classes, steps=settings.epochs * len(feed), seed=settings.seed)
         monitor = InputMonitor(feed)
         model.fit(
@@ -191,9 +145,9 @@ def _train(
             epochs=settings.epochs,
             validation_data=validation,
             validation_freq=max(1, settings.epochs // 8),
-            callbacks=[monitor, _Table(console)],
+            callbacks=[monitor],
             shuffle=False,  # the feed shuffles scenes, which is more than Keras's shuffling of batches
-            verbose=0,
+            verbose=2,
         )
         reading = reading_text(clouds, settings.epochs, feed.stats().worker_type == "process")
         accuracy = model.evaluate(validation, return_dict=True, verbose=0)["accuracy"]

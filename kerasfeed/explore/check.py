@@ -5,17 +5,17 @@ Invariant: a check that needs another one is skipped where that has failed, so t
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kerasfeed.explore.checks import growth, methods, repeats, scenes
-from kerasfeed.explore.checks.case import Case, guarded
-from kerasfeed.explore.checks.result import CheckResult, Finding, SequenceReport, skipped
+from kerasfeed.explore.checks.case import Case
+from kerasfeed.explore.checks.result import CheckResult, Finding, SequenceReport, failed, skipped
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence as check_arguments
-from kerasfeed.util.error_text import class_name
+from kerasfeed.util.error_text import class_name, exception_text
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer
@@ -30,14 +30,14 @@ class Check:
 
     Attributes:
         name: Its name.
-        run: What finds out.
+        run: What finds out: it returns what it has looked at, and raises a `Finding` where that is not in order.
         reason: Why it matters.
         remedy: What to change where it fails.
         needs: The checks that must not have failed.
     """
 
     name: str
-    run: Callable[[Case], Finding]
+    run: Callable[[Case], str]
     reason: str
     remedy: str
     needs: tuple[str, ...] = ()
@@ -232,7 +232,7 @@ class Checks:
         elif check.name not in _MEMORY and self.case.has_grown:
             finding = skipped("reading scenes has taken much memory; see memory")
         else:
-            finding = guarded(check.run, self.case)
+            finding = _found(check, self.case)
         if culprit is not None or (finding.status == "failed" and finding.blocks):
             self._culprits[check.name] = culprit or check.name
         remedy = check.remedy if finding.remedy is None else finding.remedy
@@ -240,6 +240,15 @@ class Checks:
             check.name, finding.status, finding.message, check.reason, remedy, finding.index, finding.field,
             time.monotonic() - begun,
         )  # fmt: skip
+
+
+def _found(check: Check, case: Case) -> Finding:
+    try:
+        return Finding("passed", check.run(case))
+    except Finding as finding:
+        return replace(finding)  # without the frames that raised it, which hold scenes
+    except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it
+        return failed(f"the check cannot be made, for the sequence raises {exception_text(error)}")
 
 
 def check_sequence(
@@ -325,11 +334,6 @@ def refuse(sequence: Any) -> None:
     try:
         check_arguments(as_sequence(sequence), _CALLER)
     except TypeError:
-        if hasattr(type(sequence), "__len__") and hasattr(type(sequence), "__getitem__"):
-            try:
-                len(sequence)
-            except Exception:  # noqa: BLE001 - the user's, which is checked
-                return
         raise
     except Exception:  # noqa: BLE001 - of __len__, which is checked
         return

@@ -1,7 +1,8 @@
 """`kf.profile`: where the time of a feed goes, and what would change it.
 
-Invariant: everything is measured with loaders of its own, made for it and closed: the feed stays where it is, its
-sequence is told of no epoch, and the model is put back.
+Invariant: everything is measured with loaders of its own, which make batches as the feed's workers would, and are
+closed: the feed stays where it is, its sequence is told of no epoch, and the model is put back. An error of a scene
+ends a measurement and reaches nobody.
 """
 
 import dataclasses
@@ -10,15 +11,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.profiling.measure import measured_cost, smaller_batches, trial
 from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.scene_cost import SceneCost
-from kerasfeed.loaders.auto_workers import Setup, processes_for, threads_for, waits
+from kerasfeed.loaders.auto_workers import Setup, Trial, processes_for, threads_for, waits
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.loader import Loader, make_loader
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.blocks import BlockShuffled
@@ -26,11 +26,13 @@ from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
 from kerasfeed.sequences.cached import Cached, gives_the_same_twice
 from kerasfeed.sequences.patches import is_of_boxes
-from kerasfeed.sequences.view_base import View
+from kerasfeed.sequences.view_base import SceneByScene, View, part_reader
 from kerasfeed.util.frames import is_in_memory
+from kerasfeed.util.optional_methods import ahead_reader, scene_writer
 from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.report import bytes_text
-from kerasfeed.util.resources import memory
+from kerasfeed.util.resources import cores, memory
+from kerasfeed.util.thread_times import ThreadWatch
 
 if TYPE_CHECKING:
     from kerasfeed.feeds.base import BaseFeed
@@ -40,6 +42,7 @@ _TRIED = 3  # setups that are measured, beside the feed's own
 _MEMORY_SHARE = 2  # half of the memory may hold scenes
 _SLOW = 5.0  # times slower to read than to write into the batch: then a cache pays
 _CACHED_SECONDS = 2e-6  # to get a scene from one
+_RUNS, _MOST_RUNS, _FASTER = 3, 9, 1.1  # of a trial
 _RAISED = "a scene raised while the feed was profiled: loop over the feed to see what and where"
 
 
@@ -66,7 +69,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
     Raises:
         TypeError: `feed` is not a `kerasfeed.Feed`.
         ValueError: `seconds` is below 1, or the model is not compiled.
-        RuntimeError: A scene raised, so that nothing could be measured.
+        RuntimeError: A scene raised, and the feed has `on_error="raise"`, so that nothing could be measured.
         Exception: What the first scenes raised.
 
     Examples:
@@ -83,8 +86,9 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
         )
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 1 <= seconds < math.inf:
         raise ValueError(f"seconds must be a number of at least 1, received {seconds!r}")
-    # Failures are counted by the feed alone, and a profile of scenes that fail tells nothing.
-    job = dataclasses.replace(feed.job, policy=FailurePolicy(timeout=feed.job.policy.timeout), hosts=None)
+    # Scenes that fail are treated as the feed does, but counted and logged by nobody.
+    policy = dataclasses.replace(feed.job.policy, max_failures=1.0, error_log=None)
+    job = dataclasses.replace(feed.job, policy=policy, hosts=None)
     return _Measurement(job, feed.stats(), model, seconds).profile()
 
 
@@ -129,8 +133,8 @@ class _Measurement:
         predictions = self._predictions(cost, read_costs, rate, training)
         best = None if share is not None and share < LITTLE else recommended(predictions)
         while best is not None and best.setup is not None and not best.measured:  # there was no time
-            predictions = [self._tried(option, rate, training) if option is best else option for option in predictions]
-            predictions.sort(key=lambda option: -option.rate)
+            tried = [self._tried(option, rate) if option is best else option for option in predictions]
+            predictions = _ranked(tried, training)
             best = recommended(predictions)
         return Profile(
             type(self.job.sequence).__name__, self.setup.workers, self.setup.worker_type, self.rows, rate, cost,
@@ -208,10 +212,10 @@ class _Measurement:
     def _predictions(
         self, cost: SceneCost, read_costs: list[ReadCost], rate: float, training: float | None
     ) -> list[Prediction]:
-        cores, total, busy = cost.cores, cost.total_seconds, cost.busy_seconds
-        setups = [Setup(number, "thread") for number in (1, cores, 4 * cores, threads_for(total, busy, cores))]
+        count, total, busy = cost.cores, cost.total_seconds, cost.busy_seconds
+        setups = [Setup(number, "thread") for number in (1, count, 4 * count, threads_for(total, busy, count))]
         if processes_supported():
-            setups += [Setup(number, "process") for number in (1, cores, 2 * cores, processes_for(total, busy, cores))]
+            setups += [Setup(number, "process") for number in (1, count, 2 * count, processes_for(total, busy, count))]
         rates = {setup: self._expected(cost, setup) for setup in setups if setup != self.setup}
         # Of those that differ by less than a tenth, fewer workers first.
         ordered = sorted(rates, key=lambda setup: (-round(10 * math.log(rates[setup])), setup.workers))
@@ -226,26 +230,17 @@ class _Measurement:
                 setup=setup,
             )  # fmt: skip
             tries = setup in tried and (setup == tried[0] or self._has_time())  # one is, on a busy machine too
-            predictions.append(self._tried(predicted, rate, training) if tries else predicted)
-        predictions += remedies(self._here, self.setup, cost, read_costs, rate)
-        left = [dataclasses.replace(option, wait_share=_left(option.rate, training)) for option in predictions]
-        return sorted(left, key=lambda option: -option.rate)
+            predictions.append(self._tried(predicted, rate) if tries else predicted)
+        return _ranked([*predictions, *remedies(self._here, self.setup, cost, read_costs, rate)], training)
 
-    def _tried(self, predicted: Prediction, rate: float, training: float | None) -> Prediction:
+    def _tried(self, predicted: Prediction, rate: float) -> Prediction:
         """The same with what a trial has found."""
         assert predicted.setup is not None
         rates = self._rate(predicted.setup, 0.08, predicted.rate)
         if rates is None:  # a scene raised
             return dataclasses.replace(predicted, remedy=False)
-        least, measured_rate = rates
-        return dataclasses.replace(
-            predicted,
-            rate=measured_rate,
-            gain=measured_rate / rate,
-            measured=True,
-            least=least,
-            wait_share=_left(measured_rate, training),
-        )
+        least, most = rates
+        return dataclasses.replace(predicted, rate=most, gain=most / rate, measured=True, least=least)
 
     def _has_time(self) -> bool:
         return time.perf_counter() - self._began < 0.85 * self._seconds
@@ -259,8 +254,117 @@ def _copied(sequence: Any) -> Any:
         return sequence
 
 
-def _left(rate: float, training: float | None) -> float | None:
-    return None if training is None else max(0.0, 1 - rate / training)
+def _ranked(predictions: list[Prediction], training: float | None) -> list[Prediction]:
+    """The best first, with what each leaves of the waiting of a model that trains on so many scenes/s."""
+    ranked = sorted(predictions, key=lambda option: -option.rate)
+    if training is None:
+        return ranked
+    return [dataclasses.replace(option, wait_share=max(0.0, 1 - option.rate / training)) for option in ranked]
+
+
+# ---- measurements
+
+
+class _Timed(SceneByScene):
+    """A sequence of plain scenes, with the time that reading them took, s."""
+
+    def __init__(self, sequence: Any) -> None:
+        self._parts, self._lengths = (sequence,), (len(sequence),)
+        self.seconds = 0.0
+
+    def __getitem__(self, index: int) -> Any:
+        begun = time.perf_counter()
+        scene = self.sequence[index]
+        self.seconds += time.perf_counter() - begun
+        return scene
+
+
+def measured_cost(
+    job: Job, layout: Layout, seconds: float, scene_seconds: float
+) -> tuple[SceneCost, list[ReadCost]] | None:
+    """What a scene costs, and what reading each dataset does, found by loading batches of epoch 0 in this thread.
+
+    Args:
+        job: What is loaded.
+        layout: Of a slot of it.
+        seconds: How long, s, and at least two batches; the first, which opens files, does not count.
+        scene_seconds: About how long a scene takes, s.
+
+    Returns:
+        The two; None where a scene raises.
+    """
+    job, layout = smaller_batches(job.with_workers(0), layout, seconds / max(scene_seconds, 1e-9))
+    sequence, plan = job.sequence, job.plan
+    methods = part_reader(sequence) or scene_writer(sequence) or ahead_reader(sequence)
+    timed = None if methods or job.maker else _Timed(sequence)
+    scenes, took, busy, collating = 0, 0.0, 0.0, 0.0
+    loader = Loader(dataclasses.replace(job, sequence=sequence if timed is None else timed), "inline", layout)
+    with closing(loader):
+        try:
+            loader.submit(0, 0).result()
+            watch, end = ThreadWatch(whole_process=True), time.perf_counter() + seconds  # libraries use threads, too
+            for step in range(1, plan.steps) if plan.steps > 1 else (0,):
+                reading = 0.0 if timed is None else timed.seconds
+                watch.restart()
+                loader.submit(0, step).result()
+                times = watch.look()
+                scenes += plan.indices(0, step).size
+                took, busy = took + times.own_seconds, busy + times.cpu_seconds
+                if timed is not None:  # delays are taken to hit both alike
+                    reading = timed.seconds - reading
+                    collating += max(0.0, 1 - reading / times.seconds) * times.own_seconds
+                if time.perf_counter() > end:
+                    break
+        except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
+            return None
+        read_costs = loader.read_costs()
+    collating = min(collating, busy)
+    cost = SceneCost(
+        seconds=(took - collating) / scenes, cpu_seconds=max(0.0, busy - collating) / scenes,
+        collate_seconds=collating / scenes, threads=1, apart_seconds=None,
+        nbytes=sum(layout.row_bytes) if all(field.is_fixed for field in layout.spec.fields) else 0,
+        scenes=scenes, cores=cores(),
+    )  # fmt: skip
+    return cost, read_costs
+
+
+def trial(
+    job: Job, setup: Setup, layout: Layout, *, seconds: float, scene_seconds: float = 0.0
+) -> tuple[float, float] | None:
+    """Scenes/s that workers reach once they are under way: of the slowest run and of the quickest.
+
+    None where a scene raises, or such workers cannot be had.
+
+    Args:
+        job: What is loaded.
+        setup: The workers.
+        layout: Of a slot of it.
+        seconds: How long, s; up to three times as long where they go on to get faster.
+        scene_seconds: How long a scene takes, s, so that they are given as many at a time as those of the feed.
+    """
+    loader = Loader(job.with_workers(setup.workers), setup.worker_type, layout, scene_seconds=scene_seconds)
+    with closing(loader), suppress(TypeError, OSError):  # the sequence does not pickle
+        found = Trial(loader.submit, job.plan, setup.workers, loader.look_ahead)
+        rates: list[float] = []
+        while len(rates) < _MOST_RUNS and (rate := found.run(seconds / _RUNS)) is not None:
+            rates.append(rate)
+            if len(rates) >= _RUNS and rate < _FASTER * max(rates[:-1]):
+                break
+        return (min(rates[1 - _RUNS :]), max(rates)) if rates else None  # in the first of them all is new
+    return None
+
+
+def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:
+    """A job for a trial of about so many scenes: in batches of a sixteenth of them, where those of the feed are larger.
+
+    What each batch costs does not show then: scenes so slow are what counts.
+    """
+    size = max(1, int(scenes / 16))
+    plan = job.plan
+    if plan.batch_size is None or size >= plan.batch_size or job.maker or not plan.cut.is_even:
+        return job, layout
+    plan = dataclasses.replace(plan, batch_size=size, drop_remainder=False, shard_index=0, shard_count=1)
+    return dataclasses.replace(job, plan=plan), dataclasses.replace(layout, rows=plan.rows)
 
 
 # ---- what helps beside other workers: it is told only where it applies, with what it is expected to bring

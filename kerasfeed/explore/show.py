@@ -3,13 +3,12 @@
 Invariant: what a picture needs is read before anything is drawn; nothing of the user's is changed.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.pictures.parts import ClassNames, check_kinds
+from kerasfeed.explore.pictures.parts import check_kinds, check_names
 from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence
@@ -107,10 +106,10 @@ def show(
     if _is_order(data):
         _refuse("an order", scenes=scenes, kinds=kinds, names=names, step=step)
         plan = _plan_of(data, length if index is None else index, batch_size, seed)
-        axes = new_picture(6.0, 3.2, "constrained").add_subplot() if axes is None else axes
+        axes = new_picture(6.0, 3.2).add_subplot() if axes is None else axes
         _draw_order(plan, epoch, axes)
         return axes.get_figure()  # type: ignore[no-any-return]
-    said, class_names = check_kinds(kinds), ClassNames(names)
+    said, class_names = check_kinds(kinds), check_names(names)
     _refuse("scenes", batch_size=batch_size, length=length, axes=axes)
     if isinstance(data, AnyFeed):
         _refuse("a feed, which has its own,", seed=seed)
@@ -160,36 +159,25 @@ def _place(index: Any, length: int) -> int:
 # ---- orders
 
 
-@dataclass(frozen=True, eq=False)
-class PlotPoints:
-    """What is drawn.
-
-    Attributes:
-        positions: int64[points], scenes of the epoch before each.
-        indices: int64[points], the scene that stands there.
-        steps: int64[points], the batch that it is part of; 0 without batches.
-    """
-
-    positions: NDArray[np.int64]
-    indices: NDArray[np.int64]
-    steps: NDArray[np.int64]
-
-
 def _draw_order(plan: Plan, epoch: int, axes: Any) -> None:
     """Draw a plan into matplotlib axes."""
-    points = points_of(plan, epoch)
+    positions, indices, steps = points_of(plan, epoch)
     told_apart = plan.batch_size is not None and plan.steps <= _MOST_STEPS_TOLD_APART
-    colours = np.array(_COLOURS)[points.steps % 2] if told_apart else _COLOURS[0]
-    size = min(16.0, max(1.5, 8_000 / len(points.positions)))
-    axes.scatter(points.positions, points.indices, s=size, c=colours, linewidths=0, rasterized=True)
+    colours = np.array(_COLOURS)[steps % 2] if told_apart else _COLOURS[0]
+    size = min(16.0, max(1.5, 8_000 / len(positions)))
+    axes.scatter(positions, indices, s=size, c=colours, linewidths=0, rasterized=True)
     axes.set_title(_title(plan, epoch), fontsize="medium")
     axes.set_xlabel(f"position in epoch {epoch}")
     axes.set_ylabel("index")
     axes.set_ylim(-0.02 * plan.length, 1.02 * plan.length)
 
 
-def points_of(plan: Plan, epoch: int) -> PlotPoints:
-    """The scenes of every step of an epoch, or of steps spread over it; without batches a scene is a step."""
+def points_of(plan: Plan, epoch: int) -> NDArray[np.int64]:
+    """The scenes of every step of an epoch, or of steps spread over it; without batches a scene is a step.
+
+    Returns:
+        int64[3, points]: of each scene its position, its index, and the step that it is part of.
+    """
     if plan.steps * plan.rows <= _MOST_POINTS:
         steps = np.arange(plan.steps)
     else:
@@ -208,8 +196,8 @@ def points_of(plan: Plan, epoch: int) -> PlotPoints:
     else:
         begins = (steps * (plan.cut.kept / (plan.cut.steps * plan.shard_count))).astype(np.int64)
     positions = [begin + np.arange(count) for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
-    drawn = slice(None, None, -(-int(counts.sum()) // _MOST_POINTS))
-    return PlotPoints(np.concatenate(positions)[drawn], np.concatenate(batches)[drawn], np.repeat(steps, counts)[drawn])
+    points = np.stack([np.concatenate(positions), np.concatenate(batches), np.repeat(steps, counts)])
+    return points[:, :: -(-int(counts.sum()) // _MOST_POINTS)]
 
 
 def _plan_of(order: Any, length: int | None, batch_size: int | None, seed: int) -> Plan:

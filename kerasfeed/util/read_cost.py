@@ -124,7 +124,7 @@ class ReadCost:
 
 
 @dataclass(slots=True)
-class _Sums:
+class _DatasetSums:
     cost: ReadCost  # so far, but for what is known of all scenes and files
     scenes_before: int
     seen: dict[str, bytearray] = field(default_factory=dict)  # which chunks of each file were decoded: a byte each
@@ -140,7 +140,7 @@ class Meter:
         self._length = max(1, length)
         self._scenes = 0
         self._again = 0
-        self._sums: dict[tuple[str, int], _Sums] = {}
+        self._sums: dict[tuple[str, int], _DatasetSums] = {}
 
     def note(self, storage: Storage, chunk: int, *, nbytes: int, seconds: float) -> None:
         """One chunk was decoded.
@@ -155,7 +155,7 @@ class Meter:
         with self._lock:
             sums = self._sums.get(key)
             if sums is None:
-                sums = self._sums[key] = _Sums(ReadCost(storage), self._scenes)
+                sums = self._sums[key] = _DatasetSums(ReadCost(storage), self._scenes)
             seen = sums.seen.get(storage.name)
             if seen is None:
                 seen = sums.seen[storage.name] = bytearray()

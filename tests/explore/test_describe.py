@@ -16,8 +16,8 @@ from described_scenes import described, facts
 from waits import SECONDS
 
 import kerasfeed as kf
+from kerasfeed.explore.statistics.field_statistics import nodes_of, pooled
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
-from kerasfeed.explore.statistics.values import nodes_of, pooled
 
 
 class Wild(kf.SceneSequence):

@@ -13,8 +13,7 @@ from scenes_chunks import Clouds
 
 import kerasfeed as kf
 from kerasfeed.explore import profile
-from kerasfeed.explore.profile import remedies
-from kerasfeed.explore.profiling.measure import measured_cost
+from kerasfeed.explore.profile import measured_cost, remedies
 from kerasfeed.explore.profiling.profile import Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.feeds.base import BaseFeed
@@ -226,3 +225,20 @@ def test_the_sequence_of_the_user_is_left_as_it_is_and_can_be_pickled_afterwards
         found = kf.profile(feed, seconds=1)
     assert scenes.file is None
     assert found.worker_type == "process"
+
+
+class FailsNowAndThen(scenes_costs.Costly):
+    def scene(self, index):
+        if index % 8 == 3:
+            raise OSError(f"{index}.npy is cut off")
+        return super().scene(index)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace", "mask"])
+def test_scenes_that_the_feed_leaves_out_are_left_out_and_neither_counted_nor_logged(on_error, tmp_path):
+    log = tmp_path / "errors.jsonl"
+    options = {"workers": 1, "worker_type": "thread", "on_error": on_error, "max_failures": 3, "error_log": log}
+    with BaseFeed(FailsNowAndThen(), 8, shuffle=True, seed=0, **options) as feed:
+        assert kf.profile(feed, seconds=1).rate > 0
+        assert len(feed.failures) == 0
+    assert not log.exists()

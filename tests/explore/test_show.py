@@ -90,10 +90,11 @@ def test_labels_and_masks_are_drawn_over_what_they_belong_to(scene, part):
 
 def words(figure):
     figure.canvas.draw()
-    inside = [text for axes in figure.axes for text in axes.texts]
-    tables = [table for axes in figure.axes for table in axes.tables]
-    inside += [cell.get_text() for table in tables for cell in table.get_celld().values()]
-    return [text.get_text() for text in [*figure.texts, *inside] if text.get_text()]
+    texts = [text for part in (figure, *figure.subfigs) for text in part.texts]
+    texts += [text for axes in figure.axes for text in axes.texts]
+    texts += [cell.get_text() for axes in figure.axes for table in axes.tables for cell in table.get_celld().values()]
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    return [text for text in [*(text.get_text() for text in texts), *titles] if text]
 
 
 class Clouds(kf.SceneSequence):

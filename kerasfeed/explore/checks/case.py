@@ -7,9 +7,9 @@ there alone. Checks do not change the sequence beyond what reading it does. Load
 import functools
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ import numpy as np
 
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, SceneReading, Survey, read_all, resident, survey
-from kerasfeed.explore.checks.result import Finding, LostWorkerError, MemoryGrownError, OutOfTimeError, failed
+from kerasfeed.explore.checks.result import LostWorker, skipped
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.environment import Environment
@@ -27,7 +27,7 @@ from kerasfeed.pool.processes.shared_objects import pickled
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Note, Place, Record, Task
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import class_name, exception_text, message_of
+from kerasfeed.util.error_text import class_name, message_of
 
 Call = Callable[[Reader], Any]
 Found = TypeVar("Found")
@@ -81,22 +81,22 @@ class _CallTask(FutureTask):
         """See `Task.stuck`."""
         self.set_exception(self._lost(note, crash, "a worker thread"))
 
-    def _lost(self, note: int, crash: Crash, where: str) -> LostWorkerError:
+    def _lost(self, note: int, crash: Crash, where: str) -> LostWorker:
         hung = f"{self.text(note) or 'a call'} takes more than {crash.timeout:g} s in {where}" if crash.hung else ""
-        return LostWorkerError(hung or str(crash), None if note == NOWHERE else note)
+        return LostWorker("failed", hung or str(crash), None if note == NOWHERE else note)
 
 
-@contextmanager
-def calling(
-    sequence: Any, seed: int, function: Call, *, timeout: float, worker_type: str = "thread", workers: int = 1,
-    environment: Environment | None = None, hooks: bool = True,
-) -> Iterator[list[_CallTask]]:  # fmt: skip
-    """Workers that call a function, ended with the block; what it returns is for `results`.
+def called(
+    sequence: Any, seed: int, function: Call, *, deadline: float, timeout: float, worker_type: str = "thread",
+    workers: int = 1, environment: Environment | None = None, hooks: bool = True,
+) -> list[Any]:  # fmt: skip
+    """What workers get from a function, one after the other.
 
     Args:
         sequence: The sequence.
         seed: Seed of the feed that would read it.
         function: What each worker calls, with a reader of the sequence.
+        deadline: When it must be there, by `time.monotonic`.
         timeout: What outlasts this between two scenes has hung, s.
         worker_type: "inline", "thread" or "process".
         workers: How many there are.
@@ -104,7 +104,9 @@ def calling(
         hooks: Whether the sequence's hooks are called.
 
     Raises:
+        Finding: A worker hung, ended or could not start, or the time is over.
         TypeError, OSError: The sequence cannot be sent to processes.
+        Exception: What the function raised.
     """
     options = PoolOptions(
         workers, f"the check of {class_name(sequence)}", timeout=timeout, tries=1, addressed=True,
@@ -114,23 +116,14 @@ def calling(
         tasks = [_CallTask(0, number, number) for number in range(workers)]
         pool.post(function)
         pool.submit(tasks)
-        yield tasks
-
-
-def results(tasks: Sequence[_CallTask], deadline: float) -> list[Any]:
-    """What the function returned, by worker.
-
-    Raises:
-        OutOfTimeError: It was not there at `deadline`, by `time.monotonic`.
-        LostWorkerError, WorkerStartError: A worker hung, ended, or could not start.
-        Exception: What the function raised.
-    """
-    try:
-        return [task.future.result(max(0.05, deadline - time.monotonic())) for task in tasks]
-    except FutureTimeoutError as error:
-        if all(task.future.done() for task in tasks):  # the user's
-            raise
-        raise OutOfTimeError from error
+        try:
+            return [task.future.result(max(0.05, deadline - time.monotonic())) for task in tasks]
+        except KerasfeedError as error:
+            raise LostWorker("failed", message_of(error).strip()) from error
+        except FutureTimeoutError as error:
+            if all(task.future.done() for task in tasks):  # the user's
+                raise
+            raise skipped("it did not end in the time that was left: give more seconds=") from error
 
 
 def length_of(sequence: Any) -> int:
@@ -154,10 +147,10 @@ class Case:
         self.seed = seed
         self._most = scenes
         self._worker_type = "thread"
-        self.thread_trouble: Finding | None = None  # why they are read in the calling thread
+        self.thread_trouble = ""  # what scene 0 raises in a worker thread, where it is read in the calling thread
         self.scene_seconds = min(_HANG_MOST, _HANG_SHARE * seconds)
         self._resident = resident()
-        self._found: dict[Any, Any] = {}
+        self.known: dict[Any, Any] = {}  # by what has found it; see `once`
         self.begin()
 
     def begin(self) -> None:
@@ -205,11 +198,11 @@ class Case:
         except Exception:  # noqa: BLE001 - the user's; another check tells of it
             return None
 
-    def once(self, find: Callable[["Case"], Found]) -> Found:
-        """What `find` finds of this case; it is called once."""
-        if find not in self._found:
-            self._found[find] = find(self)
-        return self._found[find]  # type: ignore[no-any-return]
+    def once(self, find: Callable[..., Found], *given: Any) -> Found:
+        """What `find` finds of this case and of what is given; it is called once."""
+        if (find, *given) not in self.known:
+            self.known[find, *given] = find(self, *given)
+        return self.known[find, *given]  # type: ignore[no-any-return]
 
     # ---- calls
 
@@ -222,11 +215,11 @@ class Case:
         It is a worker of this process, unless `worker_type` says another.
         """
         target = self.sequence if sequence is None else sequence
-        with calling(
-            target, self.seed, partial(function, **arguments), timeout=timeout or self.scene_seconds,
-            worker_type=worker_type or self._worker_type, environment=environment, hooks=hooks,
-        ) as tasks:  # fmt: skip
-            return results(tasks, self.deadline)[0]
+        return called(
+            target, self.seed, partial(function, **arguments), deadline=self.deadline,
+            timeout=timeout or self.scene_seconds, worker_type=worker_type or self._worker_type,
+            environment=environment, hooks=hooks,
+        )[0]  # fmt: skip
 
     def read(self, plan: Sequence[int], sequence: Any = None) -> list[SceneReading]:
         """Readings of these scenes, in this order."""
@@ -243,9 +236,7 @@ class Case:
             self._worker_type = "inline"
             here = self.read([0, 0])
             if not here[0].error:
-                self.thread_trouble = failed(
-                    f"scene 0 in a worker thread raises {one.error}; in the calling thread it does not", index=0
-                )
+                self.thread_trouble = one.error
                 return here[0], here[1]
             self._worker_type = "thread"
         return one, two
@@ -298,22 +289,3 @@ class Case:
     def spec(self) -> SceneSpec:
         """Their spec; raises SpecError where they have none in common."""
         return merge([(reading.index, reading.spec) for reading in self.readings if reading.spec is not None])
-
-
-def lost(error: KerasfeedError) -> Finding:
-    """A worker hung, ended or could not start."""
-    return failed(message_of(error).strip(), index=getattr(error, "index", None))
-
-
-def guarded(run: Callable[[Case], Finding], case: Case) -> Finding:
-    """What a check finds; where it could not run to its end, why."""
-    try:
-        return run(case)
-    except OutOfTimeError:
-        return Finding("skipped", "it did not end in the time that was left: give more seconds=")
-    except MemoryGrownError as error:
-        return Finding("skipped", f"{error.text}; see memory")
-    except KerasfeedError as error:
-        return lost(error)
-    except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it
-        return failed(f"the check cannot be made, for the sequence raises {exception_text(error)}")

@@ -8,16 +8,16 @@ import gc
 import time
 import tracemalloc
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, resident
-from kerasfeed.explore.checks.repeats import Elsewhere
-from kerasfeed.explore.checks.result import Finding, MemoryGrownError, failed, passed, skipped
+from kerasfeed.explore.checks.repeats import loses_workers
+from kerasfeed.explore.checks.result import Finding, LostWorker, MemoryGrown, failed, skipped
 from kerasfeed.pool.processes.pool import processes_supported
+from kerasfeed.util.counted import counted
 
 _READS, _FEWEST = 1000, 64
 _SHARE, _MOST = 1 / 6, 10.0  # of the time; s
@@ -64,8 +64,8 @@ def _sample() -> tuple[int, int, int]:
     return tracemalloc.get_traced_memory()[0], resident(), descriptors_open()
 
 
-def _measured(reader: Reader, *, plan: list[int], seconds: float) -> Growth | None:
-    """Read the scenes of `plan` again and again, for so long at most; None where these were too few."""
+def _measured(reader: Reader, *, plan: list[int], seconds: float) -> Growth:
+    """Read the scenes of `plan` again and again, for so long at most."""
     begun = time.monotonic()
     for _ in range(_WARM_ROUNDS):
         before_round = resident()
@@ -77,7 +77,7 @@ def _measured(reader: Reader, *, plan: list[int], seconds: float) -> Growth | No
         count = min(count, max(_FEWEST, int(MOST_GROWTH / 2 / grown * len(plan))))
     half = count // (2 * len(plan)) * len(plan)
     if half < _FEWEST / 2:
-        return None
+        raise skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
     ours = not tracemalloc.is_tracing()
     if ours:
         tracemalloc.start()
@@ -112,48 +112,48 @@ def _most(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> str:
     return ""
 
 
-def _growth(case: Case) -> Growth | MemoryGrownError | None:
+def _growth(case: Case) -> Growth | Finding:
     """What grows: in a worker process, where nothing else goes on, if it can be had."""
     call = partial(case.call, _measured, plan=case.few, seconds=min(_MOST, _SHARE * case.seconds))
     try:
-        if processes_supported() and not case.once(Elsewhere).is_broken:  # other checks say why it is
-            with suppress(TypeError, OSError, KerasfeedError):
+        if processes_supported() and not loses_workers(case):  # other checks say why it is
+            with suppress(TypeError, OSError, LostWorker):
                 return call(case.unread(), worker_type="process")  # type: ignore[no-any-return]
         return call()  # type: ignore[no-any-return]
-    except MemoryGrownError as error:
-        return error
+    except Finding as finding:  # which both checks tell; without the frames that raised it
+        return replace(finding)
 
 
-def memory(case: Case) -> Finding:
+def memory(case: Case) -> str:
     """Memory does not grow."""
     growth = case.once(_growth)
-    if growth is None:
-        return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
-    if isinstance(growth, MemoryGrownError):
-        return failed(
-            f"{growth.text}, {growth.nbytes / growth.reads:,.0f} bytes each; these were {len(case.few)} scenes"
+    if isinstance(growth, MemoryGrown):
+        each, compared = growth.nbytes / growth.reads, counted(len(case.few), "scene")
+        raise failed(
+            f"memory has grown by {growth.nbytes / 1e6:,.0f} MB over {growth.reads:,} readings of {compared}, "
+            f"{each:,.0f} bytes each"
         )
+    if isinstance(growth, Finding):
+        raise growth
     traced = growth.traced if growth.traced > max(_TRACED_LEAST, _LEAST_A_SCENE * growth.reads) else 0
     whole = growth.resident if growth.resident > _RSS_LEAST else 0
     if traced or whole:
         grown = max(growth.traced, whole) / growth.reads
         where = f", most of it at {growth.line}" if growth.line and traced else ""
-        return failed(
+        raise failed(
             f"memory grows by {grown:,.0f} bytes a scene, over {2 * growth.reads:,} readings of {len(case.few)} scenes"
             f"{where}"
         )
-    return passed(f"none over {2 * growth.reads:,} scenes")
+    return f"none over {2 * growth.reads:,} scenes"
 
 
-def descriptors(case: Case) -> Finding:
+def descriptors(case: Case) -> str:
     """No descriptors are left open."""
     growth = case.once(_growth)
-    if growth is None:
-        return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
-    if isinstance(growth, MemoryGrownError):
-        return skipped(f"{growth.text}; see memory")
+    if isinstance(growth, Finding):
+        raise growth
     if growth.opened is None:
-        return skipped("this system does not tell how many descriptors are open")
+        raise skipped("this system does not tell how many descriptors are open")
     if growth.descriptors >= max(2, growth.reads // 100):
-        return failed(f"{growth.opened:,} more descriptors are open after {2 * growth.reads:,} scenes")
-    return passed(f"none left open by {2 * growth.reads:,} scenes")
+        raise failed(f"{growth.opened:,} more descriptors are open after {2 * growth.reads:,} scenes")
+    return f"none left open by {2 * growth.reads:,} scenes"

@@ -6,6 +6,7 @@ and the same bits. Loads no framework, for workers load it.
 
 import mmap
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.explore.checks.result import Finding, MemoryGrownError, failed
+from kerasfeed.explore.checks.result import Finding, MemoryGrown, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.context import SceneContext, Worker
-from kerasfeed.spec.field_values import as_array, describe_leaf
+from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import describe
-from kerasfeed.spec.nesting import field_paths, flatten, structure_text
+from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.array_bits import widened
 from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
@@ -82,6 +83,11 @@ class SceneReading:
     seconds: float = field(default=0.0, compare=False)
     spec: SceneSpec | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def not_finite(self) -> bool:
+        """Whether a field holds NaN or infinity."""
+        return any(field.not_finite for field in self.fields)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "spec": None}
 
@@ -117,11 +123,12 @@ class Reader:
         """Scene `index`, with the random numbers of scene `place` of a feed, by default its own.
 
         Raises:
-            MemoryGrownError: Memory has grown too much to read on.
+            MemoryGrown: Memory has grown too much to read on.
         """
         self._reads += 1
         if self._reads % _LOOK_READS == 0 and (grown := self.grown()) > MOST_GROWTH:
-            raise MemoryGrownError(grown, self._reads)
+            text = f"memory has grown by {grown / 1e6:,.0f} MB over {self._reads:,} readings of scenes"
+            raise MemoryGrown("skipped", f"{text}; see memory", nbytes=grown, reads=self._reads)
         return self.within(index if place is None else place, lambda: self.sequence[index], index)
 
     def within(self, place: int | None, call: Any, noted: int) -> Any:
@@ -140,7 +147,7 @@ class Reader:
         begun = time.perf_counter()
         try:
             value = scene()
-        except MemoryGrownError:
+        except Finding:
             raise
         except BaseException as error:
             if is_the_programs(error):
@@ -157,20 +164,20 @@ def reading_of(index: int, scene: Any, seconds: float = 0.0) -> SceneReading:
     try:
         leaves, treespec = flatten(scene)
         spec = describe(scene)
-        fields = tuple(_field(leaf, path) for leaf, path in zip(leaves, field_paths(treespec), strict=True))
+        fields = tuple(map(_field, leaves, spec.paths, map(str, spec.fields)))
         return SceneReading(index, structure_text(treespec), fields, seconds=seconds, spec=spec)
     except SpecError as error:
         return SceneReading(index, refusal=message_of(error), seconds=seconds)
 
 
-def _field(leaf: Any, path: str) -> FieldReading:
+def _field(leaf: Any, path: str, spec: str) -> FieldReading:
     array = as_array(leaf, path)
     if not isinstance(array, np.ndarray):  # text
-        return FieldReading(path, str(describe_leaf(leaf, path)), digest(array), repr(array)[:60])
+        return FieldReading(path, spec, digest(array), repr(array)[:60])
     if array.dtype.kind in "UST":  # one text, whichever way NumPy holds it
         array = array.astype(object)
     native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    return FieldReading(path, str(describe_leaf(leaf, path)), digest(native), _head(native), _not_finite(native))
+    return FieldReading(path, spec, digest(native), _head(native), _not_finite(native))
 
 
 def _head(array: Any) -> str:
@@ -205,19 +212,16 @@ class Survey:
 
     Attributes:
         count: How many were read.
-        failed, not_finite: How many of them raise, and hold NaN or infinity.
-        error, refusal, not_finite_in: The first that raises, that cannot be part of a batch, and that holds NaN.
+        faults: How many have each fault: `error`, `refusal`, `not_finite`, as `SceneReading` has them.
+        first: The first scene that has it.
         unlike: The first of each structure, dtypes and shapes, at most 8.
         slowest: The longest time that one took, s.
         stopped: Why not all of them were read; empty where they were.
     """
 
     count: int = 0
-    failed: int = 0
-    not_finite: int = 0
-    error: SceneReading | None = None
-    refusal: SceneReading | None = None
-    not_finite_in: SceneReading | None = None
+    faults: Counter[str] = field(default_factory=Counter)
+    first: dict[str, SceneReading] = field(default_factory=dict)
     unlike: list[SceneReading] = field(default_factory=list)
     slowest: float = 0.0
     stopped: str = ""
@@ -237,19 +241,14 @@ def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
         reading = reader.read(index)
         seen.count += 1
         seen.slowest = max(seen.slowest, reading.seconds)
-        if reading.error:
-            seen.failed += 1
-            seen.error = seen.error or reading
-        elif reading.refusal:
-            seen.refusal = seen.refusal or reading
-        else:
-            if any(field.not_finite for field in reading.fields):
-                seen.not_finite += 1
-                seen.not_finite_in = seen.not_finite_in or reading
-            kind = reading.structure, *((field.path, field.spec) for field in reading.fields)
-            if kind not in kinds and len(kinds) < _MOST_UNLIKE:
-                kinds.add(kind)
-                seen.unlike.append(reading)
+        for fault in ("error", "refusal", "not_finite"):
+            if getattr(reading, fault):
+                seen.faults[fault] += 1
+                seen.first.setdefault(fault, reading)
+        kind = reading.structure, *((field.path, field.spec) for field in reading.fields)
+        if reading.fields and kind not in kinds and len(kinds) < _MOST_UNLIKE:
+            kinds.add(kind)
+            seen.unlike.append(reading)
     return seen
 
 
@@ -288,9 +287,12 @@ def first_difference(
 ) -> Finding | None:
     """The first difference of readings of the same scenes; the second ones may be in any order."""
     by_index = {reading.index: reading for reading in expected}
-    return first(difference(by_index[reading.index], reading, before, now) for reading in readings)
+    found = (difference(by_index[reading.index], reading, before, now) for reading in readings)
+    return next(filter(None, found), None)
 
 
-def first(findings: Iterable[Finding | None]) -> Finding | None:
-    """The first finding that is there."""
-    return next(filter(None, findings), None)
+def compare(expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str) -> None:
+    """Raise the first difference, if there is one."""
+    found = first_difference(expected, readings, before, now)
+    if found is not None:
+        raise found

@@ -13,10 +13,9 @@ from functools import partial
 
 import numpy as np
 
-from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.case import Case, calling, length_of, lost, results
-from kerasfeed.explore.checks.reading import Reader, SceneReading, difference, first, first_difference, read_all
-from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
+from kerasfeed.explore.checks.case import Case, called, length_of
+from kerasfeed.explore.checks.reading import Reader, SceneReading, compare, first_difference, read_all
+from kerasfeed.explore.checks.result import Finding, LostWorker, failed, skipped, warned
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent, pickled
@@ -36,111 +35,105 @@ _SHARED_REMEDY = "Number, or work out, in __init__ what all scenes share, and ke
 _LARGE_NBYTES, _LONG_SECONDS = 100e6, 1.0  # of a pickle
 
 
-def same_twice(case: Case) -> Finding:
+def same_twice(case: Case) -> str:
     """The same scene, read twice in a row, has the same bits."""
-    finding = first(difference(one, two, "when it is read first", "when it is read again") for one, two in case.twice)
-    return finding or passed(f"{counted(len(case.twice), 'scene')}, each read twice in a row")
+    ones, twos = zip(*case.twice, strict=True)
+    compare(ones, twos, "when it is read first", "when it is read again")
+    return f"{counted(len(case.twice), 'scene')}, each read twice in a row"
 
 
-def any_order(case: Case) -> Finding:
+def any_order(case: Case) -> str:
     """Scenes do not depend on those that were read before."""
     plan = [*case.good[::-1], *np.random.default_rng(case.seed).permutation(case.good).tolist()]
-    now = "after others"
-    finding = first_difference(case.readings, case.read(plan), "when they are read in ascending order", now)
-    if finding is not None:
-        return finding
+    compare(case.readings, case.read(plan), "when they are read in ascending order", "after others")
     text = f"{counted(len(case.good), 'scene')}, read backwards and shuffled"
     one, other = case.unread(), case.unread()
     if one is None or other is None:
-        return passed(f"{text}; not by new copies, for it cannot be pickled")
+        return f"{text}; not by new copies, for it cannot be pickled"
     # What the first scene leaves behind shows where that is another one: in copies of which nothing was read.
     ascending, backwards = case.read(case.good, one), case.read(case.good[::-1], other)
     before, now = "in a new copy that reads the first scene first", "in one that reads the last scene first"
     finding = first_difference(ascending, backwards, before, now)
     if finding is not None:
-        return replace(finding, remedy=_SHARED_REMEDY)
-    return passed(f"{text}, also by new copies")
+        raise replace(finding, remedy=_SHARED_REMEDY)
+    return f"{text}, also by new copies"
 
 
-def threads(case: Case) -> Finding:
+def threads(case: Case) -> str:
     """Several threads that share the sequence read the same bits: tried in a worker process, on a copy."""
-    if case.thread_trouble is not None:
-        return case.thread_trouble
+    if case.thread_trouble:
+        trouble = f"scene 0 in a worker thread raises {case.thread_trouble}; in the calling thread it does not"
+        raise failed(trouble, index=0)
     is_said = getattr(case.sequence, "thread_safe", False) is True
     copy = case.unread() if processes_supported() else None
-    if copy is not None and case.once(Elsewhere).is_broken:
-        return skipped("the sequence cannot be read in a worker process; see process")
+    if copy is not None and loses_workers(case):
+        raise skipped("the sequence cannot be read in a worker process; see process")
     if copy is None and not is_said:
-        return skipped("it cannot be sent to another process, where that is tried, and the class has no thread_safe")
+        raise skipped("it cannot be sent to another process, where that is tried, and the class has no thread_safe")
     seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
-    # The threads are watched from where they are: the worker that waits for them notes no scene meanwhile.
-    finding = case.call(
-        _read_by_threads, copy, worker_type="" if copy is None else "process", hooks=False, timeout=case.seconds,
-        plan=case.few, seconds=seconds, scene_seconds=case.scene_seconds / 2,
-    )  # fmt: skip
-    if isinstance(finding, Finding):
-        return finding if is_said else replace(finding, status="warned", remedy=_NOT_SAFE)
-    text = f"{counted(finding, 'scene')} read by {_THREADS} threads at once"
+    try:
+        # The threads are watched from where they are: the worker that waits for them notes no scene meanwhile.
+        count = case.call(
+            _read_by_threads, copy, worker_type="" if copy is None else "process", hooks=False, timeout=case.seconds,
+            plan=case.few, seconds=seconds, scene_seconds=case.scene_seconds / 2,
+        )  # fmt: skip
+    except Finding as found:
+        if is_said or found.status != "failed":
+            raise
+        raise replace(found, status="warned", remedy=_NOT_SAFE) from None
+    text = f"{counted(count, 'scene')} read by {_THREADS} threads at once"
     may = "" if is_said or is_in_memory(case.sequence) else ", all the same: the class may set thread_safe = True"
-    return passed(text + may)
+    return text + may
 
 
-def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_seconds: float) -> Finding | int:
-    """How many scenes several threads of this process have read; or the first that differs."""
+def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_seconds: float) -> int:
+    """How many scenes several threads of this process have read."""
     end = time.monotonic() + seconds + 2 * scene_seconds
-    start = partial(calling, reader.sequence, reader.seed, timeout=scene_seconds)
-    with start(partial(read_all, plan=plan)) as tasks:
-        expected = results(tasks, end)[0]
-    with start(partial(_read_at_random, expected=expected, seconds=seconds), workers=_THREADS) as tasks:
-        counts = results(tasks, end)
-    return next((count for count in counts if isinstance(count, Finding)), None) or sum(counts)
+    start = partial(called, reader.sequence, reader.seed, deadline=end, timeout=scene_seconds)
+    (expected,) = start(partial(read_all, plan=plan))
+    return sum(start(partial(_read_at_random, expected=expected, seconds=seconds), workers=_THREADS))
 
 
-def _read_at_random(reader: Reader, *, expected: list[SceneReading], seconds: float) -> Finding | int:
-    """How many scenes were read in this time, in a random order; or the first that differs."""
+def _read_at_random(reader: Reader, *, expected: list[SceneReading], seconds: float) -> int:
+    """How many scenes were read in this time, in a random order."""
     rng = np.random.default_rng(reader.worker.index)
     end, count = time.monotonic() + seconds, 0
     for _ in range(_ROUNDS):
         for number in rng.permutation(len(expected)).tolist():
             one = expected[number]
+            compare([one], [reader.read(one.index)], "in one thread", "while other threads read, too,")
             count += 1
-            other = reader.read(one.index)
-            finding = difference(one, other, "in one thread", "while other threads read, too,")
-            if finding is not None:
-                return finding
         if time.monotonic() > end:
             break
     return count
 
 
-def copied(case: Case) -> Finding:
+def copied(case: Case) -> str:
     """A copy made by pickling has the same scenes."""
     try:
         copy = copy_as_sent(case.sequence, shares=False)
-    except Exception as error:  # noqa: BLE001 - the user's
-        return failed(f"the sequence cannot be pickled: {exception_text(error)}")
+    except Exception as error:
+        raise failed(f"the sequence cannot be pickled: {exception_text(error)}") from error
     if length_of(copy) != case.length:
-        return failed(f"len of a copy made by pickling is {length_of(copy):,}, and of the sequence {case.length:,}")
+        raise failed(f"len of a copy made by pickling is {length_of(copy):,}, and of the sequence {case.length:,}")
     if case.read(case.good) != case.readings:
-        return passed(
-            "a copy has as many scenes; they were not compared, for they are not the same when they are read again"
-        )
-    finding = first_difference(case.readings, case.read(case.good, copy), "in the sequence", "in a copy")
-    return finding or passed(f"a copy has the same {counted(len(case.good), 'scene')}")
+        return "a copy has as many scenes; they were not compared, for they are not the same when they are read again"
+    compare(case.readings, case.read(case.good, copy), "in the sequence", "in a copy")
+    return f"a copy has the same {counted(len(case.good), 'scene')}"
 
 
-def pickle_cost(case: Case) -> Finding:
+def pickle_cost(case: Case) -> str:
     """The sequence is sent to a worker in little time."""
     begun = time.perf_counter()
     try:
         parts = pickled(case.sequence)
-    except Exception as error:  # noqa: BLE001 - the user's
-        return skipped(f"the sequence cannot be pickled ({type(error).__name__}); see pickle")
+    except Exception as error:
+        raise skipped(f"the sequence cannot be pickled ({type(error).__name__}); see pickle") from error
     seconds, nbytes = time.perf_counter() - begun, sum(part.nbytes for part in parts)
     text = f"{bytes_text(nbytes)} in {1e3 * seconds:,.3g} ms"
     if seconds > _LONG_SECONDS or nbytes > _LARGE_NBYTES:
-        return warned(f"pickling takes {text}; every start of worker processes pays that")
-    return passed(text)
+        raise warned(f"pickling takes {text}; every start of worker processes pays that")
+    return text
 
 
 # ---- other processes
@@ -167,57 +160,34 @@ _LIKE_THIS = Setting()
 _ALL_CHANGED = Setting(2, elsewhere=True, backwards=True)
 
 
-class Elsewhere:
-    """What worker processes of several settings read, each when it is asked for first.
+def _read_elsewhere(case: Case, setting: Setting) -> list[SceneReading] | LostWorker:
+    """What such a process reads; why it was lost, if it was."""
+    now = Environment.now()
+    environment = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
+    plan = case.good[::-1] if setting.backwards else case.good
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="check-")) if setting.elsewhere else ""
+        try:
+            return case.call(  # type: ignore[no-any-return]
+                _read_from, case.unread(), worker_type="process", environment=replace(now, environment=environment),
+                folder=folder, plan=plan,
+            )  # fmt: skip
+        except LostWorker as lost:
+            return replace(lost)  # without its frames
 
-    Args:
-        case: The case.
-    """
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self._seen: dict[Setting, list[SceneReading] | KerasfeedError] = {}
+def _unlike(case: Case, one: Setting | None, other: Setting, before: str = "", now: str = "") -> Finding | None:
+    """What tells the scenes of two processes apart; None stands for this process."""
+    expected = case.readings if one is None else case.once(_read_elsewhere, one)
+    readings = case.once(_read_elsewhere, other)
+    if isinstance(expected, LostWorker):
+        return expected
+    return readings if isinstance(readings, LostWorker) else first_difference(expected, readings, before, now)
 
-    def _read(self, setting: Setting) -> list[SceneReading] | KerasfeedError:
-        """What such a process reads; why it was lost, if it was."""
-        if setting not in self._seen:
-            case, now = self.case, Environment.now()
-            environment = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
-            plan = case.good[::-1] if setting.backwards else case.good
-            with contextlib.ExitStack() as stack:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="check-")) if setting.elsewhere else ""
-                try:
-                    self._seen[setting] = case.call(
-                        _read_from, case.unread(), worker_type="process",
-                        environment=replace(now, environment=environment), folder=folder, plan=plan,
-                    )  # fmt: skip
-                except KerasfeedError as error:
-                    self._seen[setting] = error
-        return self._seen[setting]
 
-    def difference(self, one: Setting | None, other: Setting, before: str, now: str) -> Finding | None:
-        """What tells the scenes of two processes apart; None stands for this process."""
-        expected, readings = self.case.readings if one is None else self._read(one), self._read(other)
-        for found in (expected, readings):
-            if isinstance(found, KerasfeedError):
-                return lost(found)
-        assert isinstance(expected, list) and isinstance(readings, list)
-        return first_difference(expected, readings, before, now)
-
-    def fails_in(self, setting: Setting) -> bool:
-        """Whether a scene raises in such a process."""
-        readings = self._read(setting)
-        return isinstance(readings, list) and any(reading.error for reading in readings)
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether such a process ended, hung or did not start."""
-        return any(isinstance(readings, KerasfeedError) for readings in self._seen.values())
-
-    @property
-    def nothing_differs(self) -> bool:
-        """Whether a process with all changed reads what this one does."""
-        return self.difference(None, _ALL_CHANGED, "", "") is None
+def loses_workers(case: Case) -> bool:
+    """Whether a process that was to read the sequence ended, hung or did not start, so far."""
+    return any(isinstance(found, LostWorker) for found in case.known.values())
 
 
 def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[SceneReading]:
@@ -231,43 +201,47 @@ def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[SceneRea
         os.chdir("/")
 
 
-def process(case: Case) -> Finding:
+def process(case: Case) -> str:
     """A worker process reads the same bits."""
     if not processes_supported():
-        return skipped("there are no worker processes on this system")
-    seen = case.once(Elsewhere)
-    finding = seen.difference(None, _ALL_CHANGED, "in this process", "in a worker process")
-    if finding is None:
-        return passed(f"{counted(len(case.good), 'scene')} read by a worker process")
-    finding = seen.difference(None, _LIKE_THIS, "in this process", "in a worker process")
+        raise skipped("there are no worker processes on this system")
+    text = f"{counted(len(case.good), 'scene')} read by a worker process"
+    if _unlike(case, None, _ALL_CHANGED) is None:
+        return text
+    finding = _unlike(case, None, _LIKE_THIS, "in this process", "in a worker process")
     if finding is None:
         now = "in another one that reads the last scene first"
-        backwards = seen.difference(_LIKE_THIS, Setting(backwards=True), "in a worker process", now)
+        backwards = _unlike(case, _LIKE_THIS, Setting(backwards=True), "in a worker process", now)
         if backwards is not None:
-            return replace(backwards, remedy=_SHARED_REMEDY)
-    if finding is None or seen.is_broken:
-        return finding or passed("a worker process reads the same bits")
+            raise replace(backwards, remedy=_SHARED_REMEDY)
+        return text
+    if isinstance(finding, LostWorker):
+        raise finding
     # Processes of one hash seed: the one of this process nobody knows.
-    unlike = seen.difference(_LIKE_THIS, Setting(number=1), "in one worker process", "in another one")
-    if unlike is None and hash_seed(case).status == "failed":
-        return skipped("scenes depend on the hash seed, in which every process differs; see hash_seed")
-    return unlike or finding
+    unlike = _unlike(case, _LIKE_THIS, Setting(number=1), "in one worker process", "in another one")
+    if unlike is None and _unlike(case, _LIKE_THIS, Setting(2)) is not None:
+        raise skipped("scenes depend on the hash seed, in which every process differs; see hash_seed")
+    raise unlike or finding
 
 
-def hash_seed(case: Case) -> Finding:
+def hash_seed(case: Case) -> str:
     """Scenes do not depend on the hash seed of the process."""
-    seen = case.once(Elsewhere)
-    before, now = "in a process with PYTHONHASHSEED=1", "in one with PYTHONHASHSEED=2"
-    finding = None if seen.nothing_differs else seen.difference(_LIKE_THIS, Setting(2), before, now)
-    return finding or passed("the same with PYTHONHASHSEED=1 and 2")
+    if _unlike(case, None, _ALL_CHANGED) is not None:
+        before, now = "in a process with PYTHONHASHSEED=1", "in one with PYTHONHASHSEED=2"
+        finding = _unlike(case, _LIKE_THIS, Setting(2), before, now)
+        if finding is not None:
+            raise finding
+    return "the same with PYTHONHASHSEED=1 and 2"
 
 
-def directory(case: Case) -> Finding:
+def directory(case: Case) -> str:
     """Scenes do not depend on the current directory."""
-    seen, elsewhere = case.once(Elsewhere), Setting(elsewhere=True)
-    if seen.nothing_differs:
-        return passed("the same from another directory")
-    finding = seen.difference(_LIKE_THIS, elsewhere, "in this directory", "in another directory")
-    if finding is not None and seen.fails_in(elsewhere):  # workers of a feed start in its directory: none reads wrong
-        return replace(finding, status="warned")
-    return finding or passed("the same from another directory")
+    if _unlike(case, None, _ALL_CHANGED) is not None:
+        elsewhere = Setting(elsewhere=True)
+        finding = _unlike(case, _LIKE_THIS, elsewhere, "in this directory", "in another directory")
+        readings = case.once(_read_elsewhere, elsewhere)
+        if finding is not None and isinstance(readings, list) and any(reading.error for reading in readings):
+            raise replace(finding, status="warned")  # workers of a feed start in its directory: none reads wrong
+        if finding is not None:
+            raise finding
+    return "the same from another directory"

@@ -1,13 +1,12 @@
-"""What checks say: a finding each, its result with reason and remedy, and the report of all.
+"""What checks say: what each has found, its result with reason and remedy, and the report of all.
 
-Invariant: values that are only read; who makes a finding says index and field where they are known.
+Invariant: results are values that are only read; who makes a finding says index and field where they are known.
 """
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kerasfeed.errors import KerasfeedError
 from kerasfeed.util.counted import counted
 from kerasfeed.util.report import Report, Table, code, coloured
 
@@ -16,9 +15,9 @@ _COLOURS: dict[Status, str] = {"failed": "#d9534a", "warned": "#c98a1b", "skippe
 _TOLD = ("failed", "warned")  # with reason and remedy
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a check has found.
+@dataclass(eq=False)
+class Finding(Exception):
+    """What a check has found; where a check returns text, all is as it should be, and else this is raised.
 
     Attributes:
         status: Whether the sequence is as it should be.
@@ -36,49 +35,29 @@ class Finding:
     remedy: str | None = None
     blocks: bool = True
 
-
-class LostWorkerError(KerasfeedError):
-    """Internal: a worker ended, or hung.
-
-    Attributes:
-        index: The scene that it was at; None for none.
-    """
-
-    def __init__(self, message: str, index: int | None) -> None:
-        super().__init__(message)
-        self.index = index
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), dataclasses.astuple(self)
 
 
-class MemoryGrownError(Exception):
-    """Internal: memory has grown by more than reading scenes may take.
+class LostWorker(Finding):
+    """A worker ended, hung or did not start."""
+
+
+@dataclass(eq=False)
+class MemoryGrown(Finding):
+    """Memory has grown by more than reading scenes may take.
 
     Attributes:
         nbytes: By how much, bytes.
         reads: Over how many readings of scenes.
     """
 
-    def __init__(self, nbytes: int, reads: int) -> None:
-        super().__init__(nbytes, reads)
-        self.nbytes = nbytes
-        self.reads = reads
-
-    @property
-    def text(self) -> str:
-        """By how much, in words."""
-        return f"memory has grown by {self.nbytes / 1e6:,.0f} MB over {self.reads:,} readings of scenes"
-
-
-class OutOfTimeError(Exception):
-    """Internal: the time that the checks may take is spent."""
-
-
-def passed(message: str) -> Finding:
-    """All is well."""
-    return Finding("passed", message)
+    nbytes: int = 0
+    reads: int = 0
 
 
 def failed(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
-    """Batches would be wrong, or could not be made."""
+    """A batch would be wrong, or could not be made."""
     return Finding("failed", message, index, field, remedy)
 
 

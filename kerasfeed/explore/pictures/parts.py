@@ -4,7 +4,7 @@ Invariant: nothing here draws. What the user has said comes before what is guess
 pictures, whatever other classes are in them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ _RGB = np.array([[int(text[place : place + 2], 16) / 255 for place in (0, 2, 4)]
 _MOST_LOOKED_AT = 1_200  # pixels along a side, for the classes of the legend
 _LINKED = {"image": "mask", "volume": "mask", "points": "label", "signal": "label"}
 Fields = dict[str, Any]
+ClassNames = Callable[[str], Any]
 
 
 @dataclass(frozen=True)
@@ -210,8 +211,8 @@ def class_colours(classes: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(_RGB[np.asarray(classes).astype(np.int64) % len(_RGB)])
 
 
-class ClassNames:
-    """Names of classes, as a user gives them.
+def check_names(given: Any) -> ClassNames:
+    """From a field to the names of its classes, as a user gives them: a list or a dict from class to name, or None.
 
     Args:
         given: A list of names, a dict from class to name, or a dict from field to one of these; None for none.
@@ -219,32 +220,22 @@ class ClassNames:
     Raises:
         TypeError: It is none of that.
     """
+    if isinstance(given, Mapping) and given and all(map(_is_names, given.values())):
+        return {str(path): names for path, names in given.items()}.get
+    if given is None or _is_names(given):
+        return lambda path: given
+    raise TypeError(
+        "names must be a list of the classes' names, a dict from class to name, or a dict from field to one of these, "
+        f"received {given!r:.80}"
+    )
 
-    def __init__(self, given: Any) -> None:
-        self._all: Any = None
-        self._of: dict[str, Any] = {}
-        if isinstance(given, Mapping) and given and all(_is_names(names) for names in given.values()):
-            self._of = {str(path): names for path, names in given.items()}
-        elif given is None or _is_names(given):
-            self._all = given
-        else:
-            raise TypeError(
-                "names must be a list of the classes' names, a dict from class to name, or a dict from field to one of "
-                f"these, received {given!r:.80}"
-            )
 
-    def name(self, path: str, value: Any) -> str:
-        """The name of class `value` of field `path`; its number where it has none."""
-        names, number = self._of.get(path, self._all), int(value)
-        if isinstance(names, Mapping):
-            return str(names.get(number, number))
-        if names is not None and 0 <= number < len(names):
-            return str(names[number])
-        return str(number)
-
-    def knows(self, path: str) -> bool:
-        """Whether classes of the field have names."""
-        return self._of.get(path, self._all) is not None
+def class_text(value: Any, names: Any) -> str:
+    """The name of a class; its number where it has none."""
+    number = int(value)
+    if isinstance(names, Mapping):
+        return str(names.get(number, number))
+    return str(names[number]) if names is not None and 0 <= number < len(names) else str(number)
 
 
 def _is_names(given: Any) -> bool:

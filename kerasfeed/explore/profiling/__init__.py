@@ -1,1 +1,1 @@
-"""What a profile of a feed measures and holds, and how it is shown as text and as HTML."""
+"""What a profile of a feed holds, and how it is shown as text and as HTML."""

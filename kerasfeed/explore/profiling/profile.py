@@ -10,7 +10,7 @@ from typing import Any
 
 from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.loaders.auto_workers import Setup, duration
-from kerasfeed.util.report import ACCENT, PALE, Graphic, Report, Table, bar
+from kerasfeed.util.report import ACCENT, PALE, Report, Table, bar
 
 _NOTABLE = 1.1  # times as fast
 _STEADY = 0.75  # of the quickest run: the others reach that on a machine that does nothing else
@@ -46,9 +46,11 @@ class Prediction:
     @property
     def how(self) -> str:
         """Whether it was measured or predicted, and between which rates runs scatter."""
-        if not self.measured:
-            return "predicted"
-        return "measured" + (f", {self.least:,.0f} to {self.rate:,.0f}" if scatters(self.least, self.rate) else "")
+        return _how(self.least, self.rate) if self.measured else "predicted"
+
+
+def _how(least: float | None, most: float) -> str:
+    return "measured" + (f", {least:,.0f} to {most:,.0f}" if scatters(least, most) else "")
 
 
 def scatters(least: float | None, most: float) -> bool:
@@ -182,33 +184,20 @@ class Profile:
         longest = max([total, *(seconds for _, seconds in self.parts)]) or 1.0
         parts = [(name, duration(seconds), bar(seconds / longest)) for name, seconds in self.parts]
         scene = Table(["a scene in one worker", duration(total), ""], parts, right=[duration(total)])
-        present = Prediction(
-            f"as it is, {Setup(self.workers, self.worker_type)}", self.rate, 1.0, True, least=self.least
-        )
-        rows = [self._row(present.change, self.rate, how=present.how)]
-        rows += [
-            self._row(
-                option.change,
-                option.rate,
-                f"x {option.gain:.2g}",
-                option.how,
-                option.note,
-                best=option == self.recommended,
-            )
-            for option in self.predictions
-        ]
+        shown = [(f"as it is, {Setup(self.workers, self.worker_type)}", self.rate, "", _how(self.least, self.rate), "")]
+        shown += [(each.change, each.rate, f"x {each.gain:.2g}", each.how, each.note) for each in self.predictions]
         if self.training_rate is not None:
-            rows.append(self._row("the model, batches being there", self.training_rate))
-        busy = scatters(self.least, self.rate)
-        note = [("", "runs of one set-up scatter: the machine does other things; measure again when it is quiet")]
+            shown.append(("the model, batches being there", self.training_rate, "", "", ""))
+        most = max(rate for _, rate, *_ in shown) or 1.0
+        best = None if self.recommended is None else self.recommended.change
+        rows = [
+            (what, f"{rate:,.0f}", gain, bar(rate / most, ACCENT if what == best else PALE), how, note)
+            for what, rate, gain, how, note in shown
+        ]
+        note = "runs of one set-up scatter: the machine does other things; measure again when it is quiet"
+        facts = [("", self.verdict), *([("", note)] if scatters(self.least, self.rate) else [])]
         changes = Table(["with", "scenes/s", "gain", "", "", ""], rows, right=["scenes/s", "gain"])
-        return Report(self.name, [("", self.verdict), *(note if busy else [])], [scene, changes])
-
-    def _row(
-        self, what: str, rate: float, gain: str = "", how: str = "", note: str = "", *, best: bool = False
-    ) -> tuple[str | Graphic, ...]:
-        most = max([self.rate, self.training_rate or 0.0, *(option.rate for option in self.predictions)]) or 1.0
-        return what, f"{rate:,.0f}", gain, bar(rate / most, ACCENT if best else PALE), how, note
+        return Report(self.name, facts, [scene, changes])
 
     def __repr__(self) -> str:
         return self._report().text

@@ -1,6 +1,6 @@
 """What a scene costs, and how many scenes a second workers would load for that.
 
-Invariant: a value, and arithmetic on it; it is measured in `kerasfeed.explore.profiling.measure`.
+Invariant: a value, and arithmetic on it; it is measured in `kerasfeed.explore.profile`.
 """
 
 from dataclasses import dataclass

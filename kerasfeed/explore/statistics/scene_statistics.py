@@ -5,6 +5,7 @@ kept for each scene is a few numbers. How scenes are divided among workers chang
 scene that ends its worker is found by reading the scenes around it one by one, and counts as one that failed.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -36,8 +37,7 @@ MOST_FAILURES = 1_000  # that are kept with their text
 _TASK_SECONDS = 0.05
 _MOST_ITEMS = 512
 _LOST = (WorkerDiedError, SceneTimeoutError)
-_HERE_SECONDS = 1.0  # for all scenes: what takes longer is worth starting workers, which takes 0.3 s and more
-_FEW = 2  # scenes, of which that is told, behind the first
+_HERE_SECONDS = 0.4  # about what starting workers takes
 SCENE = np.dtype([("position", np.int64), ("bits", np.uint64), ("nbytes", np.int64), ("seconds", np.float64)])
 
 
@@ -46,14 +46,12 @@ class SceneStatistics:
 
     Attributes:
         fields: By path.
-        first_seen: By path, where the field comes first: the position of that scene, and the field's place in it.
         failures: Position and error of scenes that failed, at most 1,000.
         failed: How many have.
     """
 
     def __init__(self) -> None:
         self.fields: dict[str, FieldStatistics] = {}
-        self.first_seen: dict[str, tuple[int, int]] = {}
         self.failures: list[tuple[int, str]] = []
         self.failed = 0
         self._known: tuple[Any, tuple[str, ...]] = None, ()
@@ -75,11 +73,9 @@ class SceneStatistics:
         values = [comparable(as_array(leaf, path)) for leaf, path in zip(leaves, paths, strict=True)]
         told, nbytes = [], 0
         for place, (path, value) in enumerate(zip(paths, values, strict=True)):
-            field = self.fields.get(path)
-            if field is None:
-                field = self.fields[path] = FieldStatistics()
-                self.first_seen[path] = position, place
-            told += [path.encode(), field.add(value, position)]
+            if path not in self.fields:
+                self.fields[path] = FieldStatistics((position, place))
+            told += [path.encode(), self.fields[path].add(value, position)]
             nbytes += _nbytes(value)
         digest = blake2b(b"".join(told), digest_size=8).digest()
         self._rows.append((position, int.from_bytes(digest, "little"), nbytes, seconds))
@@ -102,24 +98,17 @@ class SceneStatistics:
                 self.fields[path].merge(field)
             else:
                 self.fields[path] = field
-            place = other.first_seen[path]
-            self.first_seen[path] = min(place, self.first_seen.get(path, place))
         self.failures = sorted([*self.failures, *other.failures])[:MOST_FAILURES]
         self.failed += other.failed
         self._tables.append(other.table())
 
     def table(self) -> NDArray[Any]:
         """A row for each scene that did not fail: position, digest of its bits, bytes, seconds; by position."""
-        if self._rows:
-            self._tables.append(np.array(self._rows, SCENE))
-            self._rows = []
-        if len(self._tables) != 1:
-            self._tables = [np.concatenate(self._tables) if self._tables else np.empty(0, SCENE)]
-        return np.sort(self._tables[0], order="position")
+        tables = [np.array(self._rows, SCENE), *self._tables]
+        return np.sort(np.concatenate(tables), order="position")
 
     def __getstate__(self) -> dict[str, Any]:
-        self._tables = [self.table()]
-        return {**self.__dict__, "_known": (None, ())}
+        return {**self.__dict__, "_known": (None, ()), "_rows": [], "_tables": [self.table()]}
 
 
 def _nbytes(value: Any) -> int:
@@ -206,10 +195,10 @@ def collect(
         reading = _Pass(len(indices), advance)
         if here_first or not workers:
             with closing(make_pool(runner, options, "inline")) as pool:
-                reading.run(pool, _HERE_SECONDS if workers else None)
+                reading.run(pool, _HERE_SECONDS if workers else math.inf)
         if not reading.is_done:
             with closing(make_pool(runner, options, worker_type_for(sequence, worker_type))) as pool:
-                reading.run(pool, None)
+                reading.run(pool)
     quiet.issue_last()  # of an on_worker_end that has failed
     return reading.statistics
 
@@ -230,29 +219,18 @@ class _Pass:
         """Whether all scenes were read."""
         return self._position == self._length
 
-    def run(self, pool: Pool, most: float | None) -> None:
-        """Read what was not read yet; where `most` is given, only as long as all of it takes no more than that, s."""
+    def run(self, pool: Pool, seconds: float = math.inf) -> None:
+        """Read what was not read yet, and begin no more after so many seconds."""
         self._pool = pool
-        begun = warm = time.perf_counter()
-        first = 0
+        end = time.perf_counter() + seconds
         ahead = 1 if pool.worker_type == "inline" else 2 * pool.options.workers
-        while not self.is_done or self._running:
-            if not first:
-                warm, first = time.perf_counter(), self._position  # the first one may open files, and import
-            if most is not None and self._takes_longer(most, begun, warm, self._position - first):
-                return
+        while self._running or not (self.is_done or time.perf_counter() > end):
             while not self.is_done and len(self._running) < ahead:
                 left = -(-(self._length - self._position) // ahead)  # so that workers end together
                 items = min(self._items, max(1, left))
                 self._submit(self._position, items)
                 self._position += items
             self._take()
-
-    def _takes_longer(self, most: float, begun: float, warm: float, count: int) -> bool:
-        """Whether all scenes take more than `most` s, as `count` of them say that were read since `warm`."""
-        now = time.perf_counter()
-        left = self._length - self._position
-        return now - begun > most or (count >= _FEW and left * (now - warm) > most * count)
 
     def _submit(self, position: int, items: int) -> None:
         task = StatisticsTask(0, position, items=items)
