@@ -327,9 +327,7 @@ def refuse(sequence: Any) -> None:
     Raises:
         TypeError: `sequence` cannot be indexed by integers, or is a feed.
     """
-    if isinstance(sequence, AnyFeed):
-        if hasattr(sequence, "sequence"):
-            raise TypeError(f"{_CALLER} checks a sequence of scenes, received a Feed: pass feed.sequence")
+    if isinstance(sequence, AnyFeed) and not hasattr(sequence, "sequence"):
         raise TypeError(f"{_CALLER} reads scenes by their index, and a {class_name(sequence)} has none")
     try:
         check_arguments(as_sequence(sequence), _CALLER)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics, collect
-from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_workers
 from kerasfeed.loaders.auto_workers import duration
 from kerasfeed.loaders.sequence_argument import check_sequence
@@ -422,8 +421,6 @@ def describe(
         >>> statistics.duplicates
         ((0, 3, 5), (1, 4))
     """
-    if isinstance(sequence, AnyFeed) and hasattr(sequence, "sequence"):  # else `check_sequence` says why
-        raise TypeError("kf.describe reads scenes, and a feed gives batches: pass feed.sequence")
     sequence = as_sequence(sequence)
     length = check_sequence(sequence, "kf.describe()")
     indices = range(length) if scenes is None else chosen_indices(scenes, length, class_name(sequence))

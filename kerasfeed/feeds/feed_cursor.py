@@ -207,7 +207,6 @@ class FeedCursor:
         feed: Callable[[], Any],
         numbers: range,
         *,
-        shuffled: bool | None = False,
         in_order: bool = True,
         log: RequestLog | None = None,
         counted: bool = False,
@@ -217,7 +216,6 @@ class FeedCursor:
         Args:
             feed: A weak reference to it.
             numbers: Numbers of the batches.
-            shuffled: See `window_of`.
             in_order: See `window_of`.
             log: Where the moments are noted at which batches are asked for, and come.
             counted: Whether the feed stands where the consumer of these batches does.
@@ -226,7 +224,7 @@ class FeedCursor:
         self._feed = feed
         self._numbers = numbers
         self._counted = counted
-        self._window = window_of(weakref.proxy(known), numbers, shuffled, in_order=in_order)
+        self._window = window_of(weakref.proxy(known), numbers, in_order=in_order)
         self._log = log
 
     def take(self, timeout: float | None) -> tuple[int, Any]:

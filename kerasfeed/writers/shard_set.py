@@ -72,8 +72,6 @@ class WorkerOptions:
 
     def __init__(self, sequence: Any, workers: Any, worker_type: str, seed: Any) -> None:
         self.sequence = as_sequence(sequence)
-        if hasattr(sequence, "plan") and hasattr(sequence, "sequence"):
-            raise TypeError("the sequence is a Feed, whose items are batches: pass its `sequence`")
         self.length = check_sequence(self.sequence, "writing")
         self.seed = check_integer("seed", seed, 0)
         self.count = check_workers(workers, worker_type)

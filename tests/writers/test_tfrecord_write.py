@@ -372,7 +372,7 @@ def test_what_is_no_sequence_is_refused(tmp_path, sequence, message):
 
 
 def test_a_feed_and_an_empty_sequence_are_refused(tmp_path):
-    with kf.Feed(Small(4), 2, workers=0) as feed, pytest.raises(TypeError, match="a Feed, whose items are batches"):
+    with kf.Feed(Small(4), 2, workers=0) as feed, pytest.raises(TypeError, match="a Feed already, which gives batches"):
         write(feed, tmp_path)
     with pytest.raises(ValueError, match="the sequence is empty"):
         write([], tmp_path)

@@ -82,10 +82,6 @@ def from_indexable(
     """
     from kerasfeed.adapters.tensorflow.dataset import scenes_dataset
 
-    if hasattr(sequence, "plan") and hasattr(sequence, "sequence"):
-        raise TypeError(
-            "from_indexable() takes the sequence of scenes, received a feed, of batches: pass feed.sequence"
-        )
     sequence = as_sequence(sequence)
     length = check_sequence(sequence, "from_indexable()")
     seed = check_seed(seed, Sequential(), 1)
