@@ -34,11 +34,14 @@ def is_nested(leaf: Any, treespec: optree.PyTreeSpec) -> bool:
 
 def lists_as_tuples(structure: Any) -> Any:
     """The same nesting with tuples for lists: tf.data, and so Keras on TensorFlow, takes a list for one tensor."""
-
-    def as_tuple(node: Any) -> Any:
-        return tuple(lists_as_tuples(item) for item in node) if isinstance(node, list) else node
-
-    return optree.tree_map(as_tuple, structure, is_leaf=lambda node: isinstance(node, list))
+    if isinstance(structure, list):
+        return tuple(lists_as_tuples(item) for item in structure)
+    if isinstance(structure, tuple):
+        items = [lists_as_tuples(item) for item in structure]
+        return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
+    if isinstance(structure, dict):
+        return {key: lists_as_tuples(item) for key, item in structure.items()}
+    return structure
 
 
 def structure_text(treespec: optree.PyTreeSpec) -> str:
