@@ -9,6 +9,7 @@ from scenes_sized import padded
 import kerasfeed as kf
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.arguments import check_collate
+from kerasfeed.loaders.batches.scene_writer import expand
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Custom, Stack
 from kerasfeed.spec.field_forms import Padded, PaddedAxis, RaggedRows, batch_structure
@@ -165,6 +166,27 @@ def test_weights_of_the_scenes_own_that_could_not_be_0_are_refused(collation):
     feed.close()
     with kf.Feed(scenes, 2, collate=kf.Pad({"0": 1}, mask="0"), on_error="mask", workers=0) as feed:
         assert [weight.shape for _, _, weight in feed] == [(2, 4), (1, 5)]
+
+
+@given(
+    lengths=st.lists(st.integers(0, 700), min_size=1, max_size=9),
+    dtype=st.sampled_from(["u1", "f4", "c16", "V12"]),
+    multiple=st.integers(1, 5),
+)
+def test_rows_are_padded_in_place_as_numpy_would_pad_them(lengths, dtype, multiple):
+    rng = np.random.default_rng(0)
+    itemsize = np.dtype(dtype).itemsize
+    rows = [np.frombuffer(rng.bytes(size * itemsize), dtype) for size in lengths]
+    form = Padded((PaddedAxis(0, multiple),), np.zeros((), dtype)[()])
+    shapes = np.array([[size] for size in lengths])
+    (target,) = form.target(shapes)
+    items = np.zeros(max(1, target * len(rows)), dtype)
+    items[: sum(lengths)] = np.concatenate(rows)
+    expand(items, np.cumsum([0, *lengths[:-1]]), shapes, (target,), form)
+    expected = np.zeros((len(rows), target), dtype)
+    for row, array in zip(expected, rows, strict=True):
+        row[: len(array)] = array
+    assert items[: expected.size].tobytes() == expected.tobytes()
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=5))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
+from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter, runs_of
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
@@ -82,7 +82,7 @@ class Filler:
         """Load scenes of `sequence`, whose cost goes to `meter`; `collate` makes batches of them, where it is given."""
         self._meter = meter
         self._sequence = sequence
-        self._spec = layout.spec
+        self._layout, self._spec = layout, layout.spec
         self._collate = collate
         # What get_batch returns is stacked, and so of one shape; batches that are made whole are not `batched`.
         self._get_batch = part_reader(sequence) if layout.batched and not layout.forms else None
@@ -134,6 +134,7 @@ class Filler:
                     return beside
                 control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
                 write, places, collate = self._writer.write, self._writer.places(view), self._collate
+                runs = runs_of(self._layout, view, start, stop)
                 scenes = []
                 for row, index in enumerate(view.indices[start:stop].tolist(), start):
                     if control[0] == serial:
@@ -146,13 +147,16 @@ class Filler:
                         scenes.append(sequence[index])
                         continue
                     if read_into is None:
-                        write(view, row, sequence[index], places, beside)
+                        write(view, row, sequence[index], places, beside, runs)
                         continue
                     if not self._checked:
                         mark_unwritten(view, row, row + 1)
                     read_into(index, rows_of(self._spec, view, row))
                     if not self._checked:
                         self._check(view, row, context, "read_into")
+                for run in runs:
+                    if run is not None:
+                        run.finish()
                 if collate is not None:
                     self._collate_all(collate, scenes, view, context, note, beside)
         except (CancelledTaskError, FailedTaskError):
@@ -167,7 +171,7 @@ class Filler:
     def put(self, view: SlotView, scene: Any) -> Beside:
         """Write a scene that is a batch, and was read before, into the one row of a slot; what stands beside it."""
         beside: Beside = {}
-        self._writer.write(view, 0, scene, self._writer.places(view), beside)
+        self._writer.write(view, 0, scene, self._writer.places(view), beside, [])
         return beside
 
     @property
@@ -231,7 +235,7 @@ class Filler:
         context.begin_collate(view.control[2])
         note[1] = MANY
         try:
-            self._writer.write(view, 0, collate.function(scenes), self._writer.places(view), beside)
+            self._writer.write(view, 0, collate.function(scenes), self._writer.places(view), beside, [])
         except BaseException as error:
             raise failed(None, None, "collate") from error
 

@@ -22,6 +22,8 @@ _HEADER = 64
 # A field whose shape differs from scene to scene gets this multiple of the largest row seen while inferring the spec.
 # Pages never written cost nothing; a row that is larger still travels beside the slot.
 _HEADROOM = 2
+# Of padded and ragged fields: lengths often have long tails, and one row that is too large costs its batch a copy.
+_FORM_HEADROOM = 4
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,19 @@ class FieldLocation:
 
     Attributes:
         offset: Of the first row.
+        row_bytes: Bytes reserved for one row; 0 for text.
         shapes: Of int64[rows, axes], the shape of every row; only for fields whose shape is not fixed.
-        room: Of as many bytes as all rows take, where these are put together, or, where they stand where the consumer
-            finds them, of the mask; only where there is either.
+        starts: Of int64[rows], where rows begin; only for rows that stand one behind the other.
+        mask: Of the mask of the whole batch; only where there is one.
+        mask_bytes: Bytes reserved for it.
     """
 
     offset: int
+    row_bytes: int
     shapes: int
-    room: int
+    starts: int
+    mask: int
+    mask_bytes: int
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,10 @@ class Layout:
             return prod(shape) * field.dtype.itemsize
         if field.is_text:
             return 0
-        return align(max(1, _HEADROOM * self.largest[number]))
+        if self.form(number) is None:
+            return max(ALIGNMENT, _HEADROOM * self.largest[number])
+        itemsize = max(1, field.dtype.itemsize)
+        return align(max(ALIGNMENT, _FORM_HEADROOM * self.largest[number]), itemsize)
 
     @cached_property
     def places(self) -> tuple[FieldLocation, ...]:
@@ -101,19 +111,29 @@ class Layout:
     def _map(self) -> tuple[tuple[FieldLocation, ...], int]:
         rows = self.places_per_field
         cursor = align(_HEADER + 8 * self.rows)
-        places = []
+        tables = []
         for number, field in enumerate(self.spec.fields):
-            nbytes = rows * self.row_bytes[number]
-            shapes = cursor
+            shapes, starts = cursor, cursor
             if not field.is_fixed and not field.is_text:
                 cursor = align(cursor + 8 * rows * len(field.shape))
-            offset = cursor
-            room = cursor = align(cursor + nbytes)
-            form = self.form(number)
-            if self.batched and (self.fixed_shape(number) is None or (isinstance(form, Padded) and form.masked)):
-                cursor = align(cursor + nbytes)
-            places.append(FieldLocation(offset, shapes, room))
+                if self.form(number) is not None and self.fixed_shape(number) is None:
+                    starts, cursor = cursor, align(cursor + 8 * rows)
+            tables.append((shapes, starts))
+        places = []
+        for number, row_bytes in enumerate(self.row_bytes):
+            offset, cursor = cursor, align(cursor + row_bytes * rows)
+            mask_bytes = self._mask_bytes(number, row_bytes)
+            places.append(FieldLocation(offset, row_bytes, *tables[number], cursor, mask_bytes))
+            cursor = align(cursor + mask_bytes)
         return tuple(places), cursor
+
+    def _mask_bytes(self, number: int, row_bytes: int) -> int:
+        form, field = self.form(number), self.spec.fields[number]
+        if not isinstance(form, Padded) or not form.masked:
+            return 0
+        padded = {axis.axis for axis in form.axes}
+        rest = prod(size or 1 for axis, size in enumerate(field.shape) if axis not in padded)
+        return self.rows * (row_bytes // (max(1, field.dtype.itemsize) * rest))
 
     @property
     def nbytes(self) -> int:
@@ -133,10 +153,12 @@ class SlotView:
             the epoch among those of all shards.
         indices: int64[rows]; -1 for a scene that is left out of a batch made whole.
         shapes: int64[rows, axes] of every field without a fixed shape, else None.
-        fields: dtype[rows, ...] of a field whose rows have one shape in the slot; else uint8[rows, row_bytes].
+        starts: int64[rows] of every field whose rows stand one behind the other, in elements, else None.
+        fields: dtype[rows, ...] of a field whose rows have a fixed place; dtype[rows * capacity] of one whose rows
+            stand one behind the other; else uint8[rows * row_bytes].
     """
 
-    __slots__ = ("control", "fields", "indices", "shapes")
+    __slots__ = ("control", "fields", "indices", "shapes", "starts")
 
     def __init__(self, layout: Layout, memory: Any, base: int) -> None:
         self.control = memoryview(memory)[base : base + _HEADER].cast("q")
@@ -146,20 +168,26 @@ class SlotView:
 
         self.indices = table(_HEADER, layout.rows)
         self.shapes: list[NDArray[np.int64] | None] = []
+        self.starts: list[NDArray[np.int64] | None] = []
         self.fields: list[NDArray[Any]] = []
         rows = layout.places_per_field
         for number, (field, place) in enumerate(zip(layout.spec.fields, layout.places, strict=True)):
-            shape, dtype = layout.fixed_shape(number), field.dtype
-            if shape is None:
-                shape, dtype = (layout.row_bytes[number],), np.dtype(np.uint8)
-            self.fields.append(np.ndarray((rows, *shape), dtype, buffer=memory, offset=base + place.offset))
+            self.fields.append(field_array(layout, number, rows, memory, base))
             has_shapes = not field.is_fixed and not field.is_text
             self.shapes.append(table(place.shapes, rows, len(field.shape)) if has_shapes else None)
+            self.starts.append(table(place.starts, rows) if place.starts != place.shapes else None)
 
-    def sized_row(self, number: int, row: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """One row, of this shape, of a field whose rows have none in common; it must have room in its place."""
-        place = self.fields[number][row]
-        return np.ndarray(shape, dtype, buffer=place.data)
+
+def field_array(layout: Layout, number: int, rows: int, memory: Any, base: int) -> NDArray[Any]:
+    """One field of the first `rows` rows of a slot at `base`, as `SlotView.fields` has it."""
+    field, place = layout.spec.fields[number], layout.places[number]
+    offset, shape = base + place.offset, layout.fixed_shape(number)
+    if shape is not None:
+        return np.ndarray((rows, *shape), field.dtype, buffer=memory, offset=offset)
+    if layout.form(number) is not None:
+        count = rows * (place.row_bytes // max(1, field.dtype.itemsize))
+        return np.ndarray(count, field.dtype, buffer=memory, offset=offset)
+    return np.ndarray(rows * place.row_bytes, np.uint8, buffer=memory, offset=offset)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """Rows of a batch that hold no scene, or one that only fills it up: masked, or left out.
 
 Invariant: a masked batch has the shape and structure of every other batch, and weight 0 in its empty rows and in its
-filler.
+filler. Everything here happens in memory that the batch owns.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,7 +11,8 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import SpecError
-from kerasfeed.loaders.batches.layout import aligned_empty
+from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_empty
+from kerasfeed.loaders.batches.scene_writer import Beside
 from kerasfeed.spec.field_forms import Form, Padded
 from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
@@ -82,3 +83,40 @@ def with_weights(batch: Any, rows: int, empty_rows: Collection[int], filler: int
     weights[:] = 1
     weights[zeroed] = 0
     return (*batch, weights)
+
+
+def fill_empty_rows(view: SlotView, layout: Layout, beside: Beside, rows: int, empty_rows: Collection[int]) -> None:
+    """Fill the empty rows of a slot with zeros and empty text, in the shape of the other rows."""
+    whole = next((row for row in range(rows) if row not in empty_rows), None)
+    for number, field in enumerate(layout.spec.fields):
+        if layout.form(number) is not None:
+            continue  # `_assemble` knows what such a row is
+        if field.is_text:
+            values = beside.setdefault(number, {})
+            like = _empty_text(field, None if whole is None else values[whole])
+            values.update(dict.fromkeys(empty_rows, like))
+        elif field.is_fixed:
+            view.fields[number][list(empty_rows)] = np.zeros((), field.dtype)
+        else:
+            _fill_sized(view, number, field, beside, whole, empty_rows)
+
+
+def _empty_text(field: ArraySpec, like: Any) -> Any:
+    empty: Any = b"" if field.dtype.kind == "S" else ""
+    shape = tuple(size or 0 for size in field.shape) if like is None else np.shape(like)
+    return np.full(shape, empty, object) if field.shape else empty
+
+
+def _fill_sized(
+    view: SlotView, number: int, field: ArraySpec, beside: Beside, whole: int | None, empty_rows: Collection[int]
+) -> None:
+    shapes = view.shapes[number]
+    assert shapes is not None
+    shape = tuple(size or 0 for size in field.shape) if whole is None else tuple(shapes[whole].tolist())
+    zeros = np.zeros(shape, field.dtype)
+    for row in empty_rows:
+        shapes[row] = shape
+        if beside.get(number):  # the other rows are too large for their places, and stand beside too
+            beside[number][row] = zeros
+            continue
+        np.ndarray(shape, field.dtype, buffer=view.fields[number].data, offset=row * zeros.nbytes)[...] = 0

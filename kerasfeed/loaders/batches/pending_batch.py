@@ -7,6 +7,7 @@ lowest row is reported, whatever order the workers met them in.
 
 import itertools
 import math
+from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from math import prod
 from typing import Any
@@ -16,129 +17,146 @@ from numpy.typing import NDArray
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
-from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty
-from kerasfeed.loaders.batches.masking import with_weights
-from kerasfeed.loaders.batches.scene_writer import Beside, pad_into
+from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty, field_array
+from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
+from kerasfeed.loaders.batches.scene_writer import Beside, expand, pad_into
 from kerasfeed.loaders.batches.slots import Held, SlotFuture, SlotPool
-from kerasfeed.spec.field_forms import MASK, SPLITS, Masked, Padded, RaggedArray, common_shape, nest, stack_text
+from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
+from kerasfeed.spec.scene_spec import ArraySpec
 
 
-class _FieldOfBatch:
-    """One field of a batch whose rows are all there."""
+class FormedField:
+    """One field of one batch, being assembled."""
 
     def __init__(
-        self, batch: "BatchInProgress", layout: Layout, number: int, memory: Any, base: int, *, copy: bool
+        self, batch: "BatchInProgress", layout: Layout, number: int, form: Form, memory: Any, base: int
     ) -> None:
-        """Field `number`, in the slot, which stands at `base` of `memory`, or, with `copy`, in memory of its own."""
-        self._batch, self._layout, self._number = batch, layout, number
-        self._field, self._form, self._place = layout.spec.fields[number], layout.form(number), layout.places[number]
-        self._memory, self._base, self._copy = memory, base, copy
-        self._path, self._beside = layout.spec.paths[number], batch.beside.get(number, {})
-        self._kept, self._empty_rows = list(range(batch.rows)), sorted(batch.empty_rows)
-        if not layout.batched:  # it was made without them
-            self._empty_rows = []
-        elif batch.on_error == "skip":
-            self._kept, self._empty_rows = [row for row in self._kept if row not in batch.empty_rows], []
-        self._indices = batch.slot.view.indices[self._kept]
-        table: Any = batch.slot.view.shapes[number]
-        self._shapes = self._shapes_of_rows(table) if layout.batched and table is not None else table
+        """Assemble field `number` of a batch from its slot, which stands at `base` of `memory`.
 
-    def _shapes_of_rows(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
-        shapes = table[self._kept]
+        Its rows without a scene count as empty. Rows that it has beside the slot were too large for the room of their
+        run.
+        """
+        view, self._rows = batch.slot.view, batch.rows
+        starts, shapes = view.starts[number], view.shapes[number]
+        assert shapes is not None
+        self._layout, self._number, self._form = layout, number, form
+        self._dtype = layout.spec.fields[number].dtype
+        self._beside, self._empty_rows = batch.beside.get(number, {}), batch.empty_rows
+        self._memory, self._base = memory, base
+        self._shapes = shapes[: self._rows]
+        self._starts = None if starts is None else starts[: self._rows]
         if self._empty_rows:
-            full = next((row for row in self._kept if row not in self._batch.empty_rows), None)
-            stacks = self._form is None and full is not None
-            shapes[self._empty_rows] = shapes[full] if stacks else [size or 0 for size in self._field.shape]
-        return shapes
+            self._shape_empty_rows()
 
-    def leaf(self) -> Any:
-        """What stands in the batch."""
-        is_text, batched, form = self._field.is_text, self._layout.batched, self._form
-        if not batched and self._beside:
-            return self._beside[0] if is_text else aligned_copy(self._beside[0])
-        if is_text:
-            return self._text()
-        shape = self._layout.fixed_shape(self._number)
-        if not batched and shape is None:
-            shape = tuple(self._shapes[0].tolist())
-        array = self._joined() if shape is None else self._in_place(shape)
-        if isinstance(form, Padded):
-            return Masked(array, self._mask(form, array, joined=shape is None)) if form.masked else array
-        if form is None:
-            return array
-        splits = aligned_empty((len(self._kept) + 1,), SPLITS)
-        splits[0] = 0
-        np.cumsum(self._shapes[:, 0], out=splits[1:])
-        return RaggedArray(array, splits)
+    def _shape_empty_rows(self) -> None:
+        field = self._layout.spec.fields[self._number]
+        self._shapes[list(self._empty_rows)] = [size or 0 for size in field.shape]
+        if isinstance(self._form, Padded):
+            for axis in self._form.axes:
+                self._shapes[list(self._empty_rows), axis.axis] = 0
+        else:
+            self._shapes[list(self._empty_rows), 0] = 0
+        if self._starts is not None:
+            self._starts[list(self._empty_rows)] = 0
 
-    def _text(self) -> Any:
-        rows = self._beside
-        if self._empty_rows:
-            empty: Any = b"" if self._field.dtype.kind == "S" else ""
-            shape = next(map(np.shape, rows.values()), tuple(size or 0 for size in self._field.shape))
-            rows = rows | dict.fromkeys(self._empty_rows, np.full(shape, empty, object) if shape else empty)
-        return stack_text(self._path, [rows[row] for row in self._kept], self._indices)
+    def leaf(self, kept: list[int] | None, *, copy: bool) -> Any:
+        """What stands in the batch for the field.
 
-    def _in_place(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Rows that stand where the consumer finds them, or a field of a batch that was made whole."""
-        rows = (self._batch.rows,) if self._layout.batched else ()
-        array = self._array((*rows, *shape), self._field.dtype, self._place.offset)
-        if self._empty_rows:
-            value = self._form.value if isinstance(self._form, Padded) else np.zeros((), self._field.dtype)
-            array[self._empty_rows] = value
-        if len(self._kept) < self._batch.rows:
-            return aligned_copy(array, self._kept)
-        return aligned_copy(array) if self._copy else array
+        Args:
+            kept: The rows that the batch keeps; None for all.
+            copy: Whether it must not refer to the slot.
+        """
+        form = self._form
+        if not isinstance(form, Padded):
+            values = self._joined()
+            lengths = self._shapes[:, 0] if kept is None else self._shapes[kept, 0]
+            splits = aligned_empty((len(lengths) + 1,), SPLITS)
+            splits[0] = 0
+            np.cumsum(lengths, out=splits[1:])
+            return RaggedArray(aligned_copy(values) if copy or kept is not None else values, splits)
+        array, shapes = self._padded(form), self._shapes
+        if copy or kept is not None:
+            array, shapes, copy = aligned_copy(array, kept), shapes if kept is None else shapes[kept], True
+        return Masked(array, self._mask(form, array, shapes, copy)) if form.masked else array
 
-    def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> NDArray[Any]:
-        return np.ndarray(shape, dtype, buffer=self._memory, offset=self._base + offset)
+    # ---- padded
 
-    # ---- what is made anew
+    def _padded(self, form: Padded) -> NDArray[Any]:
+        items = field_array(self._layout, self._number, self._rows, self._memory, self._base)
+        if self._starts is None:
+            if self._empty_rows:
+                items[list(self._empty_rows)] = form.value
+            return items
+        shape = form.target(self._shapes)
+        if len(self._empty_rows) == self._rows:
+            shape = form.smallest(self._layout.spec.fields[self._number].shape)
+        count = self._rows * prod(shape)
+        if self._beside or count > items.size:
+            padded = aligned_empty((self._rows, *shape), self._dtype)
+            for row in range(self._rows):
+                pad_into(padded[row], self._row(items, row), form)
+            return padded
+        self._join(items)
+        expand(items, self._starts, self._shapes, shape, form)
+        return items[:count].reshape(self._rows, *shape)
 
-    def _new(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> NDArray[Any]:
-        """An array to be filled: in the slot, or, where it has no room there or is to be copied, in its own memory."""
-        if self._copy or prod(shape) * dtype.itemsize > self._layout.rows * self._layout.row_bytes[self._number]:
-            return aligned_empty(shape, dtype)
-        return self._array(shape, dtype, offset)
-
-    def _mask(self, form: Padded, array: NDArray[Any], *, joined: bool) -> NDArray[np.bool_]:
-        shape = len(array), *(array.shape[1 + axis.axis] for axis in form.axes)
-        # Rows that were put together have left their own places.
-        mask = self._new(shape, MASK, self._place.offset if joined else self._place.room)
-        form.fill_mask(mask, self._shapes)
+    def _mask(self, form: Padded, array: NDArray[Any], shapes: NDArray[np.int64], copy: bool) -> NDArray[np.bool_]:
+        shape = tuple(size or 0 for size in form.mask_shape(array.shape[1:]))
+        place = self._layout.places[self._number]
+        if copy or len(array) * prod(shape) > place.mask_bytes:
+            mask = aligned_empty((len(array), *shape), MASK)
+        else:
+            mask = np.ndarray((len(array), *shape), MASK, buffer=self._memory, offset=self._base + place.mask)
+        form.fill_mask(mask, shapes)
         return mask
 
-    def _joined(self) -> NDArray[Any]:
-        """Rows without a fixed shape, put together, each from its own place."""
-        shapes, form, inner = self._shapes, self._form, [size or 0 for size in self._field.shape[1:]]
-        shape: tuple[int, ...]
-        if form is None:
-            shape = (len(shapes), *common_shape(self._path, shapes, self._indices))
-        elif not isinstance(form, Padded):
-            shape = (int(shapes[:, 0].sum()), *inner)
-        elif len(self._empty_rows) == len(shapes):
-            shape = (len(shapes), *form.smallest(self._field.shape))
-        else:
-            shape = (len(shapes), *form.target(shapes))
-        array = self._new(shape, self._field.dtype, self._place.room)
-        stop = 0
-        for place, (row, size) in enumerate(zip(self._kept, map(tuple, shapes.tolist()), strict=True)):
-            values = self._row(row, size)
-            if form is None:
-                array[place] = values
-            elif isinstance(form, Padded):
-                pad_into(array[place], values, form)
-            else:
-                array[stop : stop + len(values)] = values
-                stop += len(values)
-        return array
+    # ---- ragged
 
-    def _row(self, row: int, shape: tuple[int, ...]) -> NDArray[Any]:
-        if row in self._batch.empty_rows:
-            return np.zeros(shape, self._field.dtype)
-        beside: NDArray[Any] | None = self._beside.get(row)
-        place = self._batch.slot.view.sized_row
-        return place(self._number, row, shape, self._field.dtype) if beside is None else beside
+    def _joined(self) -> NDArray[Any]:
+        items = field_array(self._layout, self._number, self._rows, self._memory, self._base)
+        inner = tuple(size or 0 for size in self._layout.spec.fields[self._number].shape[1:])
+        total = int(self._shapes[:, 0].sum())
+        if not self._beside:
+            self._join(items)
+            return items[: total * prod(inner)].reshape(total, *inner)
+        joined = aligned_empty((total, *inner), self._dtype)
+        stop = 0
+        for row, length in enumerate(self._shapes[:, 0].tolist()):
+            joined[stop : stop + length] = self._row(items, row)
+            stop += length
+        return joined
+
+    # ---- rows
+
+    def _row(self, items: NDArray[Any], row: int) -> NDArray[Any]:
+        if row in self._beside and row not in self._empty_rows:
+            beside: NDArray[Any] = self._beside[row]
+            return beside
+        assert self._starts is not None
+        start, shape = int(self._starts[row]), tuple(self._shapes[row].tolist())
+        return items[start : start + prod(shape)].reshape(shape)
+
+    def _join(self, items: NDArray[Any]) -> None:
+        """Move runs of rows towards the first, until all rows stand one behind the other.
+
+        From the first run to the last: none is moved over one that is still to be moved, for no run is larger than
+        the room that its rows have.
+        """
+        assert self._starts is not None
+        sizes = np.prod(self._shapes, axis=1)
+        wanted = np.cumsum(sizes) - sizes
+        shifts = self._starts - wanted
+        if not shifts[sizes > 0].any():
+            self._starts[:] = wanted
+            return
+        moved = np.flatnonzero(sizes)  # where an empty row stands is of no matter
+        firsts = moved[np.flatnonzero(np.diff(shifts[moved], prepend=-1))]
+        for first, after in zip(firsts.tolist(), [*firsts[1:].tolist(), self._rows], strict=True):
+            start, place = int(self._starts[first]), int(wanted[first])
+            if start != place:
+                size = int(sizes[first:after].sum())
+                items[place : place + size] = items[start : start + size]
+        self._starts[:] = wanted
 
 
 _TASK_SECONDS = 0.002
@@ -267,11 +285,48 @@ class BatchInProgress:
         return copied
 
     def _assemble(self, layout: Layout, memory: Any, base: int, *, copy: bool) -> Any:
-        if self.on_error == "skip" and len(self.empty_rows) == self.rows:
-            return None
-        numbers = range(len(layout.spec.fields))
-        leaves = [_FieldOfBatch(self, layout, number, memory, base, copy=copy).leaf() for number in numbers]
-        batch = nest(layout.spec, layout.forms, leaves)
+        kept: list[int] | None = None  # all
+        if self.empty_rows:
+            if self.on_error == "skip" and len(self.empty_rows) == self.rows:
+                return None
+            if layout.batched:  # else the batch was made without them
+                fill_empty_rows(self.slot.view, layout, self.beside, self.rows, self.empty_rows)
+                if self.on_error == "skip":
+                    kept = [row for row in range(self.rows) if row not in self.empty_rows]
+        leaves: list[Any] = []
+        for number, field in enumerate(layout.spec.fields):
+            form, beside = layout.form(number), self.beside.get(number, {})
+            if form is not None:
+                leaves.append(FormedField(self, layout, number, form, memory, base).leaf(kept, copy=copy))
+                continue
+            leaf = self._field(number, field, beside, layout, memory, base)
+            if field.is_text:
+                leaf = leaf if kept is None else leaf[kept]
+            elif copy or kept is not None:
+                leaf = aligned_copy(leaf, kept)
+            leaves.append(leaf)
+        batch = nest(layout.spec, layout.forms, leaves) if layout.forms else layout.spec.unflatten(leaves)
         if self.filler is None and self.on_error != "mask":
             return batch
         return with_weights(batch, self.rows, self.empty_rows, self.filler or 0)
+
+    def _field(
+        self, number: int, field: ArraySpec, beside: Mapping[int, Any], layout: Layout, memory: Any, base: int
+    ) -> Any:
+        path, view = layout.spec.paths[number], self.slot.view
+        if field.is_text:
+            if not layout.batched:
+                return beside[0]
+            return stack_text(path, [beside[row] for row in range(self.rows)], view.indices)
+        shapes = view.shapes[number]
+        if shapes is None:
+            shape = tuple(size or 0 for size in field.shape)
+        else:
+            shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
+        if beside:
+            stacked = aligned_empty((self.rows if layout.batched else 1, *shape), field.dtype)
+            for row, value in beside.items():
+                stacked[row] = value
+            return stacked if layout.batched else stacked[0]
+        whole = (self.rows, *shape) if layout.batched else shape
+        return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.places[number].offset)

@@ -3,11 +3,15 @@
 Invariant: a row is written once, straight from the arrays of the scene. Values without a place (text, rows too large
 for theirs) are returned beside.
 
-Rows of a field without a fixed shape stand each at its own place, and are put together when all are there
-(`kerasfeed.loaders.batches.pending_batch`). Rows of a fixed padded shape stand, padded, where the consumer finds them.
+Rows of a padded or ragged field come in runs: those that one task loads stand one behind the other from where the run's
+first row has its place, and never beyond the place of its last. So rows of a run need no room of their own, what is
+short lends room to what is long, and ragged rows of a batch loaded by one task stand as the consumer wants them. Rows
+of a fixed padded shape stand, padded, where the consumer finds them.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,12 +19,73 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.spec.field_forms import Padded, unequal_text
+from kerasfeed.spec.field_forms import Form, Padded, unequal_text
 from kerasfeed.spec.field_values import as_array, coerce, remedy_of
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import flatten, is_nested, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.error_text import message_of
+
+
+class RowRun:
+    """Rows [start, stop) of one field of one slot, written in rising order."""
+
+    def __init__(self, layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> None:
+        field, shapes = layout.spec.fields[number], view.shapes[number]
+        assert shapes is not None
+        self._path, self._dtype, self._shape = layout.spec.paths[number], field.dtype, field.shape
+        self._form, self._start, self._stop = form, start, stop
+        self._target, self._shapes, self._starts = view.fields[number], shapes, view.starts[number]
+        self._indices = view.indices
+        capacity = layout.row_bytes[number] // max(1, field.dtype.itemsize)
+        self._cursor, self._end = start * capacity, stop * capacity
+        self._written: list[tuple[int, ...]] = []  # shapes
+        self._begun: list[int] = []  # where rows begin
+
+    def takes(self, value: Any) -> bool:
+        """Whether `value` is an array as the field needs it."""
+        if type(value) is not np.ndarray or value.dtype != self._dtype or value.ndim != len(self._shape):
+            return False
+        return all(want is None or want == size for want, size in zip(self._shape, value.shape, strict=True))
+
+    def write(self, row: int, array: NDArray[Any]) -> bool:
+        """Write one row; False where there is no room for it.
+
+        Raises:
+            SpecError: It is longer than the length to which rows are padded.
+        """
+        form, start, stop = self._form, self._cursor, self._cursor + array.size
+        axis = form.too_long(array.shape) if isinstance(form, Padded) else None
+        if axis is not None:
+            raise SpecError(
+                f"scene {self._indices[row]}: field {self._path!r} has shape {array.shape}, longer on axis {axis.axis} "
+                f"than the length {axis.length} to which kf.Pad pads it. Crop it in __getitem__, or use a larger "
+                "length (or none)"
+            )
+        self._written.append(array.shape)
+        self._begun.append(start)
+        if isinstance(form, Padded) and form.is_static:
+            pad_into(self._target[row], array, form)
+            return True
+        if stop > self._end:
+            return False
+        self._target[start:stop].reshape(array.shape)[...] = array
+        self._cursor = stop
+        return True
+
+    def finish(self) -> None:
+        """Note what was written."""
+        self._shapes[self._start : self._stop] = self._written
+        if self._starts is not None:
+            self._starts[self._start : self._stop] = self._begun
+
+
+def runs_of(layout: Layout, view: SlotView, start: int, stop: int) -> list[RowRun | None]:
+    """The runs of one task: one for each field that is padded or ragged, and none for others."""
+    return [
+        None if form is None else RowRun(layout, view, number, form, start, stop)
+        for number, form in enumerate(layout.forms)
+    ]
 
 
 def pad_into(target: NDArray[Any], array: NDArray[Any], form: Padded) -> None:
@@ -33,6 +98,35 @@ def pad_into(target: NDArray[Any], array: NDArray[Any], form: Padded) -> None:
     target[tuple(map(slice, array.shape))] = array
 
 
+def expand(
+    items: NDArray[Any], starts: NDArray[np.int64], shapes: NDArray[np.int64], shape: tuple[int, ...], form: Padded
+) -> None:
+    """Pad rows that stand one behind the other, from the first element on, in the memory in which they stand.
+
+    They go from the last to the first: where a row goes there is none before it, for no row is larger than when
+    padded. (NumPy copies one-dimensional arrays that overlap as memmove does.)
+
+    Args:
+        items: dtype[at least B * size of a padded row].
+        starts: int64[B], the first element of every row.
+        shapes: int64[B, axes], the shape of every row.
+        shape: The shape of a padded row.
+        form: How it is padded.
+    """
+    stride, value, prefix = prod(shape), form.value, form.is_prefix
+    sizes = np.prod(shapes, axis=1)
+    for row, start, size in zip(reversed(range(len(shapes))), starts[::-1].tolist(), sizes[::-1].tolist(), strict=True):
+        place = row * stride
+        if prefix:
+            if start != place:
+                items[place : place + size] = items[start : start + size]
+            if size < stride:
+                items[place + size : place + stride] = value
+            continue
+        array = items[start : start + size].reshape(shapes[row])
+        pad_into(items[place : place + stride].reshape(shape), array.copy(), form)
+
+
 # Values that stand beside the slot: field number -> row -> value.
 Beside = dict[int, dict[int, Any]]
 _PYTHON_TYPE = {"b": bool, "i": int, "f": float, "c": complex}
@@ -43,8 +137,8 @@ class SceneWriter:
 
     def __init__(self, layout: Layout, *, whole: bool = False) -> None:
         """Write scenes, or, with `whole`, batches that the user's function made, as if each were one scene."""
-        self._layout = layout
-        self._spec = layout.spec
+        self._layout, self._spec = layout, layout.spec
+        self._row_bytes = layout.row_bytes
         self._whole = whole
         self._any_size = layout.first is not None  # batches as they are, of which perhaps one was read so far
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
@@ -64,7 +158,9 @@ class SceneWriter:
         """What `write` needs to know of the fields of one slot."""
         return [(target, *check) for target, check in zip(view.fields, self._checks, strict=True)]
 
-    def write(self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside) -> None:
+    def write(
+        self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside, runs: Sequence[RowRun | None]
+    ) -> None:
         """Write one scene.
 
         Args:
@@ -73,6 +169,7 @@ class SceneWriter:
             scene: What the sequence returned.
             places: What `places(view)` gave.
             beside: Where values go that have no place.
+            runs: What `runs_of` gave; empty for a batch that the user's function made.
 
         Raises:
             SpecError: The scene is not as the layout's spec says.
@@ -93,7 +190,11 @@ class SceneWriter:
                 if not exact and is_nested(leaf, self._spec.treespec):
                     raise self._wrong_structure(view, row, scene)
             if not exact:
-                self._write_other(view, row, number, field, leaf, beside)
+                run = runs[number] if runs else None
+                if run is not None:
+                    self._write_run(view, row, number, field, leaf, beside, run)
+                else:
+                    self._write_other(view, row, number, field, leaf, beside)
                 continue
             try:
                 target[row] = leaf
@@ -111,6 +212,13 @@ class SceneWriter:
             view.fields[number][row] = array
         else:
             self._write_sized(view, row, number, array, beside)
+
+    def _write_run(
+        self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside, run: RowRun
+    ) -> None:
+        array = leaf if run.takes(leaf) else self._coerced(view, row, number, field, leaf)
+        if not run.write(row, array):
+            beside.setdefault(number, {})[row] = array.copy()
 
     def _coerced(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> Any:
         def remedy(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
@@ -135,21 +243,15 @@ class SceneWriter:
         return f"scene {view.indices[row]}" if not self._whole else "the batch that collate returned"
 
     def _write_sized(self, view: SlotView, row: int, number: int, array: NDArray[Any], beside: Beside) -> None:
-        shapes, form = view.shapes[number], self._layout.form(number)
+        shapes = view.shapes[number]
         assert shapes is not None
         shapes[row] = array.shape
-        if isinstance(form, Padded) and (axis := form.too_long(array.shape)) is not None:
-            raise SpecError(
-                f"{self._who(view, row)}: field {self._spec.paths[number]!r} has shape {array.shape}, longer on axis "
-                f"{axis.axis} than the length {axis.length} to which kf.Pad pads it. Crop it in __getitem__, or use a "
-                "larger length (or none)"
-            )
-        if isinstance(form, Padded) and form.is_static:
-            pad_into(view.fields[number][row], array, form)
-        elif array.nbytes > self._layout.row_bytes[number]:
+        if array.nbytes > self._row_bytes[number]:
             beside.setdefault(number, {})[row] = array.copy()  # the sequence may reuse its array for the next scene
-        else:
-            view.sized_row(number, row, array.shape, array.dtype)[...] = array
+            return
+        # Rows of one batch must agree in shape, so each stands at its number times its own size, with no gaps.
+        target = np.ndarray(array.shape, array.dtype, buffer=view.fields[number].data, offset=row * array.nbytes)
+        target[...] = array
 
     def write_batch(
         self, view: SlotView, start: int, stop: int, batch: Any, written: list[Any] | None, beside: Beside
