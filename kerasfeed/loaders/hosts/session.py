@@ -402,12 +402,12 @@ class HostsSession:
         host.calls.remove(call)
         if not is_first:
             return
-        error = self._failed(answer)
-        if error is not None:
+        try:
+            value = self._value(answer)
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+            BaseException.with_traceback(error, None)  # it ends in this frame: only the collector would free it
             self._settle(call, error=error)
             return
-        packed = answer.value
-        value = unpack([packed[0], *map(aligned_copy, packed[1:])])  # what has arrived may be read-only
         self.batches += call.method == "batch"
         self._settle(call, value)
 
@@ -418,15 +418,24 @@ class HostsSession:
         self._waste = answer.waste or self._waste
         self._used_random |= answer.used_random
 
-    def _failed(self, answer: HostAnswer) -> BaseException | None:
-        """What the host says, or that too many scenes have failed; None where all is well."""
+    def _value(self, answer: HostAnswer) -> Any:
+        """What a host was asked for.
+
+        Raises:
+            Exception: What the host says, that too many scenes have failed, or that the answer cannot be unpacked.
+        """
         log, refusal = self.failure_log, None
         for index, epoch, step, sent in answer.failures:
             error = sent.arrived()
             log.note(index, epoch, step, error)
             if index is not None and log.policy.on_error != "raise":
                 refusal = log.refusal(index, epoch or 0, error) or refusal
-        return refusal if answer.error is None else answer.error.arrived()
+        if answer.error is not None:
+            raise answer.error.arrived()
+        if refusal is not None:
+            raise refusal
+        packed = answer.value
+        return unpack([packed[0], *map(aligned_copy, packed[1:])])  # what has arrived may be read-only
 
     def _settle(self, call: _HostCall, value: Any = None, error: BaseException | None = None) -> None:
         """A call is over: tell whoever waits, unless that is nobody any more."""

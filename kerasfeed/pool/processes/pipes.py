@@ -6,12 +6,15 @@ is enough to flush whenever results have come.
 """
 
 import os
+import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from kerasfeed.pool.processes.protocol import PIPE_BUF, RESULT_BYTES, TASK_BYTES, Result, decode_results
 
 _GROUP = PIPE_BUF // TASK_BYTES
+_PIPE_BYTES = 1 << 20
 
 
 class Pipes:
@@ -44,6 +47,11 @@ class Pipes:
         self._waiting: list[deque[bytes]] = [deque() for _ in range(tasks)]
         for fd in (*self.tasks_in, self._wake_in, self.wake_out):
             os.set_blocking(fd, False)
+        if sys.platform == "linux":  # of 64 KiB, results would fill it while the pool ends and nobody reads them
+            import fcntl
+
+            with suppress(OSError):  # over the user's quota of pipe memory
+                fcntl.fcntl(self.result_in, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def write(self, pipe: int = 0, tasks: Sequence[bytes] = ()) -> None:
         """Write `tasks` behind those that wait; some may have to wait for `flush`."""

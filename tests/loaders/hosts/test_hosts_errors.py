@@ -168,6 +168,22 @@ def test_an_answer_tells_of_the_failures_of_its_own_batch_alone():
     assert [[index for index, *_ in answer.failures] for answer in answers] == [[1], [0], []]
 
 
+def test_an_answer_that_this_process_has_no_memory_for_fails_its_batch_alone(monkeypatch):
+    feed, _ = feed_of(Noisy(0, 32), count=1)
+    with feed:
+        expected = feed[0]
+
+        def refusing(array):
+            monkeypatch.undo()
+            raise MemoryError
+
+        monkeypatch.setattr(session, "aligned_copy", refusing)
+        with pytest.raises(MemoryError):
+            feed[0]
+        same([feed[0]], [expected])
+        assert feed.stats().hosts.lost == 0
+
+
 def test_hosts_that_cannot_be_had_leave_their_cluster(monkeypatch):
     def refused(self, parcel):
         raise kf.HostLostError("the cluster has gone")
