@@ -125,6 +125,7 @@ def test_indices_may_be_integers_a_slice_a_range_or_a_mask():
         assert "".join(kf.Subset(letters, indices)) == expected
     assert isinstance(kf.Subset(letters, slice(1, 3)).indices, range)
     assert kf.Subset(range(10**15), slice(7, None, 3))[-1] == 999_999_999_999_997  # nothing of that length is made
+    assert kf.Subset(range(10**15), range(-1, -(10**15), -2)).indices == range(10**15 - 1, 0, -2)
     given = np.array([1, 2])
     subset = kf.Subset(letters, given)
     given[0] = 5
