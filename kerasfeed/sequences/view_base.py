@@ -219,12 +219,15 @@ class View(ABC):
         try:
             yield
         except Exception as error:
-            name, source = class_name(self), self._parts[part]
-            verb = "is" if len(outer) == 1 else "are"
-            which = f" (part {part})" if len(self._parts) > 1 else ""
-            note_once(error, f"{listed(outer)} of {name} {verb} {listed(inner)} of {class_name(source)}{which}")
-            note_length(error, name, source, self._lengths[part])
+            self._note(error, part, inner, outer)
             raise
+
+    def _note(self, error: Exception, part: int, inner: Any, outer: Any) -> None:
+        name, source = class_name(self), self._parts[part]
+        verb = "is" if len(outer) == 1 else "are"
+        which = f" (part {part})" if len(self._parts) > 1 else ""
+        note_once(error, f"{listed(outer)} of {name} {verb} {listed(inner)} of {class_name(source)}{which}")
+        note_length(error, name, source, self._lengths[part])
 
     @property
     def block_size(self) -> int:

@@ -482,3 +482,23 @@ def test_a_scene_that_comes_several_times_in_a_batch_is_read_in_one_call():
     assert sorted(calls) == [2, 4]
     assert numbers.tolist() == [3, 3, 3, 5, 3, 3]
     assert points[0].tolist() == both[3][0].tolist()
+
+
+def test_neighbouring_rows_are_read_into_the_batch_itself():
+    given = []
+
+    class Into(kf.SceneSequence):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            return np.float32(index)
+
+        def get_batch(self, indices, out=None):
+            given.append(out)
+            out[...] = indices
+
+    out = np.empty(4, np.float32)
+    kf.Concat(Into(), Into()).get_batch(np.array([3, 1, 5, 9]), out=out)
+    assert out.tolist() == [3, 1, 0, 4]
+    assert all(part.base is out for part in given)
