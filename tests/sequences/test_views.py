@@ -360,6 +360,23 @@ def test_blocks_are_told_where_they_stay_whole():
         assert not hasattr(view, "block_size")
 
 
+@pytest.mark.parametrize("of", [lambda view: kf.Map(view, tripled), lambda view: view[1:], kf.Zip, kf.Concat])
+def test_a_nest_of_views_asks_once_for_the_blocks_inside(of):
+    asked = []
+
+    class Blocks(scenes.Clouds):
+        @property
+        def block_size(self):
+            asked.append("block_size")
+            return 4
+
+    view = Blocks(16)
+    for _ in range(4):
+        view = of(view)
+    assert hasattr(view, "block_size") != hasattr(view, "block_of")
+    assert asked == ["block_size"] * 2
+
+
 # ---- pickling, programs, other people's sequences
 
 
