@@ -19,11 +19,11 @@ from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.context import scene_rng as scene_rng
 from kerasfeed.sequences.indexing import means_many, picked, picks_of
 from kerasfeed.sequences.routed import Routed
-from kerasfeed.sequences.view_base import OfOne, kept_copier
+from kerasfeed.sequences.view_base import OfOne, blocks_in, kept_copier
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.fingerprint import digest
-from kerasfeed.util.optional_methods import ahead_reader, blocks_in
+from kerasfeed.util.optional_methods import ahead_reader
 from kerasfeed.util.optional_methods import optional_method as optional_method
 from kerasfeed.util.user_modules import note_import
 

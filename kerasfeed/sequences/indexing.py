@@ -40,8 +40,10 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
     indices = as_sequence(indices)
     if isinstance(indices, slice):
         return range(*indices.indices(length))
-    if isinstance(indices, range) and all(0 <= end < length for end in (*indices[:1], *indices[-1:])):
-        return indices
+    if isinstance(indices, range):
+        chosen = _range_in(indices, length)
+        if chosen is not None:
+            return chosen
     if not hasattr(type(indices), "__len__") or isinstance(indices, str | bytes | dict | set | frozenset):
         raise TypeError(
             f"indices must be integers in a list or array, a slice, a range or a mask of bools, received "
@@ -96,6 +98,18 @@ def chosen_indices(scenes: Any, length: int, name: str) -> Picks:
     if not len(picks):
         raise ValueError("scenes names no scene: give at least one index")
     return picks
+
+
+def _range_in(indices: range, length: int) -> range | None:
+    """The range with its ends in [0, length); None where only some of it is negative, or it is out of range."""
+    if not indices:
+        return range(0)
+    least, most = sorted((indices[0], indices[-1]))
+    if least >= 0 and most < length:
+        return indices
+    if most < 0 and least >= -length:
+        return range(indices.start + length, indices.stop + length, indices.step)
+    return None
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[np.int64]:

@@ -5,7 +5,6 @@ batch is copied bit for bit or refused: nothing is rounded and no shape is broad
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -50,8 +49,11 @@ class Routed(View):
         """
         place = place_in(index, len(self), self)
         part, inner = self._route(place)
-        with self._reading(part, [inner], [place]):
+        try:
             return self._parts[part][inner]
+        except Exception as error:
+            self._note(error, part, [inner], [place])
+            raise
 
     @views_own
     def read_into(self, index: int, out: Any) -> None:
@@ -69,11 +71,13 @@ class Routed(View):
         pieces = _pieces_of(which, inner, places)
         if len(pieces) == 1:  # then its rows are all rows
             return self._read_piece(pieces[0][0], inner, places, out)
-        read = (
-            (rows, self._read_piece(part, inner[rows], places[rows], None), class_name(self._parts[part]))
-            for part, rows in pieces
-        )
-        return _gathered(read, len(places), out)
+        gatherer = _Gatherer(len(places), out)
+        for part, rows in pieces:
+            target = gatherer.target(rows)
+            batch = self._read_piece(part, inner[rows], places[rows], target)
+            if batch is not None:
+                gatherer.put(rows, batch, class_name(self._parts[part]))
+        return gatherer.result() if out is None else None
 
     def _read_piece(self, part: int, inner: NDArray[np.int64], places: NDArray[np.int64], out: Any) -> Any:
         context = current_context()
@@ -108,55 +112,78 @@ def read_many(part: Any, indices: NDArray[np.int64], out: Any) -> Any:
     return reader(indices, out=out) if out is not None and takes_out(reader) else reader(indices)
 
 
-def _gathered(pieces: Iterable[tuple[NDArray[np.int64], Any, str]], count: int, out: Any) -> Any:
-    """One batch of batches of some of its rows.
+class _Gatherer:
+    """Puts the rows of one batch together.
 
     Args:
-        pieces: The rows of each, int64[K], the batch of K scenes, and the name of what returned it.
         count: Rows of the batch, at least 1.
         out: Where they go, nested as a scene, each field with a leading axis of `count`; None makes new arrays.
-
-    Raises:
-        SpecError: One is nested otherwise, has another number of rows, or a shape or dtype that differs from that of
-            the rows before.
     """
-    given = out is not None
-    made: list[Any] = []
-    treespec: Any = None
-    if given:
-        made, treespec = flatten(out)
-    for rows, batch, source in pieces:
-        leaves, nesting = flatten(batch)
-        if treespec is None:
-            made, treespec = [None] * len(leaves), nesting
-        if nesting != treespec:
+
+    def __init__(self, count: int, out: Any = None) -> None:
+        self._count = count
+        self._given = out is not None
+        self._leaves: list[Any] = []
+        self._treespec: Any = None
+        if out is not None:
+            self._leaves, self._treespec = flatten(out)
+
+    def target(self, rows: NDArray[np.int64]) -> Any:
+        """Views of rows of `out`, nested; None where there is no `out`, or the rows are not neighbours in order."""
+        if not self._given or not bool((np.diff(rows) == 1).all()):
+            return None
+        start, stop = int(rows[0]), int(rows[-1]) + 1
+        return self._treespec.unflatten([leaf[start:stop] for leaf in self._leaves])
+
+    def put(self, rows: NDArray[np.int64], batch: Any, source: str) -> None:
+        """Copy a batch of `len(rows)` scenes that `source` returned to these rows.
+
+        Raises:
+            SpecError: It is nested otherwise, has another number of rows, or a shape or dtype that differs from that
+                of the rows before.
+        """
+        leaves, treespec = flatten(batch)
+        if self._treespec is None:
+            self._leaves, self._treespec = [None] * len(leaves), treespec
+        if treespec != self._treespec:
             raise SpecError(
-                f"get_batch of {source} returned the structure {structure_text(nesting)}, the other parts have "
-                f"{structure_text(treespec)}. All parts must return the same nesting"
+                f"get_batch of {source} returned the structure {structure_text(treespec)}, the other parts have "
+                f"{structure_text(self._treespec)}. All parts must return the same nesting"
             )
         for number, (path, leaf) in enumerate(zip(field_paths(treespec), leaves, strict=True)):
-            array, held = as_array(leaf, path), made[number]
+            array = as_array(leaf, path)
             if isinstance(array, str | bytes) or not array.ndim or len(array) != len(rows):
                 raise SpecError(
                     f"get_batch of {source}, field {path!r}: expected a leading axis of {len(rows)}, one row an index, "
                     f"received shape {getattr(array, 'shape', ())}"
                 )
-            dtype = array.dtype.newbyteorder("=")
-            if held is None:
-                held = np.empty((count, *array.shape[1:]), dtype)
-            if held.shape[1:] != array.shape[1:]:
-                raise SpecError(
-                    f"field {path!r}: the scenes of {source} have the shape {array.shape[1:]}, the others "
-                    f"{held.shape[1:]}. Scenes that are read together must have one shape"
-                )
-            if held.dtype != dtype and not _fits(dtype, held.dtype) and (given or not _fits(held.dtype, dtype)):
-                raise SpecError(
-                    f"field {path!r}: the scenes of {source} have dtype {dtype}, the others {held.dtype}. Return one "
-                    "dtype for every scene"
-                )
-            made[number] = held if given else held.astype(np.result_type(held.dtype, dtype), copy=False)
-            made[number][rows] = array
-    return None if given else treespec.unflatten(made)
+            self._leaves[number] = self._room(self._leaves[number], array, path, source)
+            self._leaves[number][rows] = array
+
+    def _room(self, held: Any, array: NDArray[Any], path: str, source: str) -> Any:
+        if held is None:
+            return np.empty((self._count, *array.shape[1:]), array.dtype.newbyteorder("="))
+        if held.shape[1:] != array.shape[1:]:
+            raise SpecError(
+                f"field {path!r}: the scenes of {source} have the shape {array.shape[1:]}, the others "
+                f"{held.shape[1:]}. Scenes that are read together must have one shape"
+            )
+        dtype = array.dtype.newbyteorder("=")
+        if held.dtype == dtype:
+            return held
+        return held if self._given and _fits(dtype, held.dtype) else self._promoted(held, dtype, path, source)
+
+    def _promoted(self, held: Any, dtype: np.dtype[Any], path: str, source: str) -> Any:
+        if self._given or not (_fits(dtype, held.dtype) or _fits(held.dtype, dtype)):
+            raise SpecError(
+                f"field {path!r}: the scenes of {source} have dtype {dtype}, the others {held.dtype}. Return one dtype "
+                "for every scene"
+            )
+        return held.astype(np.result_type(held.dtype, dtype))
+
+    def result(self) -> Any:
+        """The batch."""
+        return self._treespec.unflatten(self._leaves)
 
 
 def _fits(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
@@ -200,10 +227,18 @@ def _pieces_of(
     pieces = []
     for part in np.unique(which).tolist():
         rows = np.flatnonzero(which == part)
-        while len(rows):
-            scenes, places = inner[rows].tolist(), outer[rows].tolist()
-            first = dict(zip(reversed(scenes), reversed(places), strict=True))  # of the places of each scene
-            taken = np.array([first[scene] == place for scene, place in zip(scenes, places, strict=True)])
-            pieces.append((part, rows[taken]))
-            rows = rows[~taken]
+        turn = _turns(inner[rows], outer[rows])
+        pieces += [(part, rows[turn == number]) for number in range(int(turn.max()) + 1)]
     return pieces
+
+
+def _turns(inner: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each row in which call it is read: how many other places of its scene come before its own."""
+    turns = np.zeros(len(inner), np.int64)
+    if len(np.unique(inner)) == len(inner):
+        return turns
+    places: dict[int, dict[int, int]] = {}
+    for row, (scene, place) in enumerate(zip(inner.tolist(), outer.tolist(), strict=True)):
+        seen = places.setdefault(scene, {})
+        turns[row] = seen.setdefault(place, len(seen))
+    return turns

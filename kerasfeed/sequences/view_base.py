@@ -22,7 +22,6 @@ from kerasfeed.util.frames import as_sequence, is_in_memory
 from kerasfeed.util.optional_methods import (
     ahead_reader,
     batch_reader,
-    blocks_in,
     check_part,
     listed,
     note_length,
@@ -219,12 +218,15 @@ class View(ABC):
         try:
             yield
         except Exception as error:
-            name, source = class_name(self), self._parts[part]
-            verb = "is" if len(outer) == 1 else "are"
-            which = f" (part {part})" if len(self._parts) > 1 else ""
-            note_once(error, f"{listed(outer)} of {name} {verb} {listed(inner)} of {class_name(source)}{which}")
-            note_length(error, name, source, self._lengths[part])
+            self._note(error, part, inner, outer)
             raise
+
+    def _note(self, error: Exception, part: int, inner: Any, outer: Any) -> None:
+        name, source = class_name(self), self._parts[part]
+        verb = "is" if len(outer) == 1 else "are"
+        which = f" (part {part})" if len(self._parts) > 1 else ""
+        note_once(error, f"{listed(outer)} of {name} {verb} {listed(inner)} of {class_name(source)}{which}")
+        note_length(error, name, source, self._lengths[part])
 
     @property
     def block_size(self) -> int:
@@ -250,6 +252,28 @@ class View(ABC):
     def _blocks(self) -> int | NDArray[Any] | None:
         """See `blocks_in`."""
         return None
+
+
+def blocks_in(sequence: Any) -> int | NDArray[Any] | None:
+    """The blocks of a sequence: its `block_size`, or by its `block_of` that of every scene, int or str[len(sequence)].
+
+    None where it has neither. As `BlockShuffled` takes them: `block_of` may be an array, or a function from an index.
+    """
+    if isinstance(sequence, View) and all(
+        getattr(type(sequence), name) is getattr(View, name) for name in ("block_of", "block_size")
+    ):
+        return sequence._blocks()  # once, for each of the two asks what is inside
+    blocks = getattr(sequence, "block_of", None)
+    if blocks is None:
+        size = getattr(sequence, "block_size", None)
+        return None if size is None else int(size)
+    return np.array([blocks(index) for index in range(len(sequence))]) if callable(blocks) else np.asarray(blocks)
+
+
+def block_numbers(sequence: Any) -> NDArray[Any] | None:
+    """The block of every scene, int or str[len(sequence)]; None where the sequence has none."""
+    blocks = blocks_in(sequence)
+    return np.arange(len(sequence)) // blocks if isinstance(blocks, int) else blocks
 
 
 class OfOne(View):

@@ -16,17 +16,17 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
-from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, is_safe_function, is_thread_safe
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
-from kerasfeed.util.optional_methods import (
-    ahead_reader,
+from kerasfeed.sequences.view_base import (
+    OfSeveral,
+    SceneByScene,
     block_numbers,
     blocks_in,
-    has_parameter,
-    note_once,
-    views_own,
+    is_safe_function,
+    is_thread_safe,
 )
+from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import class_name
+from kerasfeed.util.optional_methods import ahead_reader, has_parameter, note_once, views_own
 
 
 class Concat(Routed, OfSeveral, SceneSequence):

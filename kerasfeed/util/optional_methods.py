@@ -89,24 +89,6 @@ def ahead_reader(sequence: Any) -> ReadAhead | None:
     return optional_method(sequence, "read_ahead")  # type: ignore[no-any-return]
 
 
-def blocks_in(sequence: Any) -> int | NDArray[Any] | None:
-    """The blocks of a sequence: its `block_size`, or by its `block_of` that of every scene, int or str[len(sequence)].
-
-    None where it has neither. As `BlockShuffled` takes them: `block_of` may be an array, or a function from an index.
-    """
-    blocks = getattr(sequence, "block_of", None)
-    if blocks is None:
-        size = getattr(sequence, "block_size", None)
-        return None if size is None else int(size)
-    return np.array([blocks(index) for index in range(len(sequence))]) if callable(blocks) else np.asarray(blocks)
-
-
-def block_numbers(sequence: Any) -> NDArray[Any] | None:
-    """The block of every scene, int or str[len(sequence)]; None where the sequence has none."""
-    blocks = blocks_in(sequence)
-    return np.arange(len(sequence)) // blocks if isinstance(blocks, int) else blocks
-
-
 def views_own(method: Any) -> Any:
     """Mark a method of a view class as there only where the view's `_offers` says so."""
     method._views_own = True

@@ -125,6 +125,7 @@ def test_indices_may_be_integers_a_slice_a_range_or_a_mask():
         assert "".join(kf.Subset(letters, indices)) == expected
     assert isinstance(kf.Subset(letters, slice(1, 3)).indices, range)
     assert kf.Subset(range(10**15), slice(7, None, 3))[-1] == 999_999_999_999_997  # nothing of that length is made
+    assert kf.Subset(range(10**15), range(-1, -(10**15), -2)).indices == range(10**15 - 1, 0, -2)
     given = np.array([1, 2])
     subset = kf.Subset(letters, given)
     given[0] = 5
@@ -359,6 +360,23 @@ def test_blocks_are_told_where_they_stay_whole():
         assert not hasattr(view, "block_size")
 
 
+@pytest.mark.parametrize("of", [lambda view: kf.Map(view, tripled), lambda view: view[1:], kf.Zip, kf.Concat])
+def test_a_nest_of_views_asks_once_for_the_blocks_inside(of):
+    asked = []
+
+    class Blocks(scenes.Clouds):
+        @property
+        def block_size(self):
+            asked.append("block_size")
+            return 4
+
+    view = Blocks(16)
+    for _ in range(4):
+        view = of(view)
+    assert hasattr(view, "block_size") != hasattr(view, "block_of")
+    assert asked == ["block_size"] * 2
+
+
 # ---- pickling, programs, other people's sequences
 
 
@@ -481,3 +499,23 @@ def test_a_scene_that_comes_several_times_in_a_batch_is_read_in_one_call():
     assert sorted(calls) == [2, 4]
     assert numbers.tolist() == [3, 3, 3, 5, 3, 3]
     assert points[0].tolist() == both[3][0].tolist()
+
+
+def test_neighbouring_rows_are_read_into_the_batch_itself():
+    given = []
+
+    class Into(kf.SceneSequence):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            return np.float32(index)
+
+        def get_batch(self, indices, out=None):
+            given.append(out)
+            out[...] = indices
+
+    out = np.empty(4, np.float32)
+    kf.Concat(Into(), Into()).get_batch(np.array([3, 1, 5, 9]), out=out)
+    assert out.tolist() == [3, 1, 0, 4]
+    assert all(part.base is out for part in given)
