@@ -245,7 +245,7 @@ class ChunkedReader:
         self.counters.add(nbytes=place.size)
         for each in (self.counters.meter, meter):
             if each is not None:
-                each.note(self._storage, place.number, nbytes=self._nbytes, seconds=seconds)
+                each.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)
         return np.frombuffer(found, self._dtype).reshape(self._grid.chunks)
 
 
