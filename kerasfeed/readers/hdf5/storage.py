@@ -98,7 +98,10 @@ class Grid:
 
     def is_edge(self, number: int) -> bool:
         """Whether a chunk reaches beyond the dataset."""
-        return any(part.stop - part.start < size for part, size in zip(self.region(number), self.chunks, strict=True))
+        return any(
+            (number // stride % count + 1) * chunk > size
+            for stride, count, chunk, size in zip(self.strides, self.counts, self.chunks, self.shape, strict=True)
+        )
 
     def region(self, number: int) -> tuple[slice, ...]:
         """The part of the dataset that a chunk holds."""
