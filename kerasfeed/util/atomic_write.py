@@ -24,16 +24,15 @@ def check_place(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def appearing(out: Path, *, overwrite: bool, durable: bool = True) -> Iterator[tuple[Path, int]]:
+def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
     """A temporary file beside `out` (path and descriptor) that takes its name when the block ends without an error.
 
-    After an error, Ctrl-C included, nothing of it is left and `out` is what it was.
+    It is written through to the disk before it is renamed. After an error, Ctrl-C included, nothing of it is left and
+    `out` is what it was.
 
     Args:
         out: The path; a symbolic link stays one.
         overwrite: Whether what is there may be replaced.
-        durable: Whether it is written through to the disk before it takes the name, so that a power cut leaves one or
-            the other.
 
     Raises:
         FileExistsError: `out` exists, now or at the end, and `overwrite` is False.
@@ -48,21 +47,19 @@ def appearing(out: Path, *, overwrite: bool, durable: bool = True) -> Iterator[t
     try:
         try:
             yield part, fd
-            if durable:
-                os.fsync(fd)
+            os.fsync(fd)
         finally:
             os.close(fd)
         _rename(part, out, overwrite=overwrite)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    if durable:
-        with contextlib.suppress(OSError):  # some network file systems cannot; the file itself is safe
-            folder = os.open(out.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # else the new name may be lost with the power
-            finally:
-                os.close(folder)
+    with contextlib.suppress(OSError):  # some network file systems cannot; the file itself is safe
+        folder = os.open(out.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # else the new name may be lost with the power
+        finally:
+            os.close(folder)
 
 
 def _rename(part: Path, out: Path, *, overwrite: bool) -> None:
@@ -80,15 +77,24 @@ def _rename(part: Path, out: Path, *, overwrite: bool) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Write a file, in place of what is there; its folder must exist.
+    """Write a file, in place of what is there, also of a symbolic link; its folder must exist.
 
     Args:
         path: The file.
         content: All of it.
-        durable: As in `appearing`.
+        durable: Whether it is on the disk before it takes the name, so that a power cut leaves one or the other.
 
     Raises:
         OSError: The disk is full, or the folder is missing or cannot be written; the file is what it was.
     """
-    with appearing(path, overwrite=True, durable=durable) as (_, fd), open(fd, "wb", closefd=False) as file:
-        file.write(content)
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    try:
+        draft.write_bytes(content)
+        if durable:
+            with draft.open("rb+") as file:
+                os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise

@@ -71,7 +71,7 @@ def test_feeds_over_a_cache_are_the_same_on_every_kind_of_worker(tmp_path):
             expected = expected or batches
             assert batches == expected
     assert len(list((tmp_path / "kept").rglob("*.scene"))) == 20
-    assert not list((tmp_path / "kept").rglob("*.part"))
+    assert not list((tmp_path / "kept").rglob("*.tmp"))
 
 
 def test_memory_is_bounded():
@@ -134,16 +134,16 @@ def test_many_writers_at_once_leave_whole_files(tmp_path):
 def test_a_disk_that_is_full_costs_the_cache_and_not_the_scenes(tmp_path, monkeypatch, log, read_once):
     cached = kf.Cached(Squares(4, log=log), tmp_path / "kept")
 
-    def full(*_, **__):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kerasfeed.util.atomic_write.open", full, raising=False)
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
     with pytest.warns(kf.FeedWarning, match=r"cannot write to .*kept.*No space left.*Make room, or give another path"):
         _assert_scene(cached[1], Squares(4)[1])
     for _ in range(2):
         _assert_scene(cached[1], Squares(4)[1])  # told once
     assert len(log.lines()) == 3
-    assert not list((tmp_path / "kept").rglob("*.part"))
+    assert not list((tmp_path / "kept").rglob("*.tmp"))
 
 
 def test_a_folder_that_is_deleted_meanwhile_is_made_again(tmp_path, log, read_once):

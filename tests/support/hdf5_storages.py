@@ -150,7 +150,7 @@ def _odd_filters() -> Iterator[Case]:
         (("shuffle", "fletcher32", "gzip"), "direct with imagecodecs"), (("shuffle", "shuffle"), "h5py"),
     ):  # fmt: skip
         yield Case("-then-".join(names), lambda path, names=names: _filters(path, *names), reader)
-    for pipeline in ("gzip4", "shuffle-gzip4", "lzf", "blosc-lz4-shuffle", "zstd", "fletcher32"):
+    for pipeline in ("gzip4", "shuffle-gzip4", "lzf", "blosc-lz4-shuffle", "zstd", "bitshuffle-lz4", "fletcher32"):
         filters = PIPELINES[pipeline]
         yield Case(f"noise-{pipeline}", partial(_noise, pipeline=pipeline), filters.reader, needs=filters.needs)
 

@@ -112,7 +112,7 @@ class ChunkedReader:
         self.keys = cache.reserve(grid.count)
         self._first_key = self.keys.start
         self._nbytes = layout.pipeline.nbytes
-        # A chunk that is read whole is done with. Where all of them fit they are kept all the same: for the next epoch.
+        # A row that is a chunk is done with. Where all of them fit they are kept all the same: for the next epoch.
         self._keeps_whole = grid.count * self._nbytes <= cache.limit
         self._ahead: dict[int, float] = {}  # chunks to be decoded ahead and not yet asked for: since when, s
         self._ahead_lock = threading.Lock()
@@ -231,7 +231,9 @@ class ChunkedReader:
     def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
         self._asked(part.number)
-        chunk = self.load(part.number, meter, keep=self._keeps_whole or not part.whole)
+        # What goes to one stretch of the result, as a row, is done with; boxes that overlap read other chunks again.
+        done = part.whole and not self._keeps_whole and out[part.target].flags.c_contiguous
+        chunk = self.load(part.number, meter, keep=not done)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
 
     def _decoded(self, place: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:
@@ -243,7 +245,7 @@ class ChunkedReader:
         self.counters.add(nbytes=place.size)
         for each in (self.counters.meter, meter):
             if each is not None:
-                each.note(self._storage, place.number, nbytes=self._nbytes, seconds=seconds)
+                each.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)
         return np.frombuffer(found, self._dtype).reshape(self._grid.chunks)
 
 

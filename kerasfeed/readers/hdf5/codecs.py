@@ -7,8 +7,7 @@ here and nowhere else, and a filter without a decoder is a reason to read throug
 Measured on 147 KB chunks of float32 (shuffle + gzip), one thread: isal 281 us (zlib 573), libdeflate (`deflate`)
 243 us; unshuffling 43 us with NumPy, 3 us with `zlib_into`. libdeflate is not always the faster: of 48 combinations of
 data, level and shuffle it took 0.58 to 1.08 of isal's time, and less than isal in 45. `imagecodecs` has all other
-codecs; a scene takes 7 % longer with its libdeflate, and its unshuffling is slower than NumPy's. Bitshuffle is left to
-h5py and `hdf5plugin`, which take half of its time (75 us against 150 to 350).
+codecs; a scene takes 7 % longer with its libdeflate, and its unshuffling is slower than NumPy's.
 """
 
 import struct
@@ -23,11 +22,11 @@ from isal import isal_zlib
 
 from kerasfeed.util.error_text import summary
 
-DEFLATE, SHUFFLE, FLETCHER32, LZF, BLOSC, ZSTD = 1, 2, 3, 32000, 32001, 32015
+DEFLATE, SHUFFLE, FLETCHER32, LZF, BLOSC, BITSHUFFLE, ZSTD = 1, 2, 3, 32000, 32001, 32008, 32015
 
 NAMES = {
     DEFLATE: "gzip", SHUFFLE: "shuffle", FLETCHER32: "fletcher32", 4: "szip", 5: "n-bit", 6: "scale-offset",
-    307: "bzip2", LZF: "lzf", BLOSC: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", ZSTD: "zstd",
+    307: "bzip2", LZF: "lzf", BLOSC: "blosc", 32004: "lz4", BITSHUFFLE: "bitshuffle", 32013: "zfp", ZSTD: "zstd",
     32017: "sz", 32024: "sz3", 32026: "blosc2", 32028: "sperr",
 }  # fmt: skip
 
@@ -128,10 +127,10 @@ def decoder_of(each: Filter) -> Decoder | None:
     return None if make is None else make(each.values)
 
 
-def _imagecodecs(name: str) -> ModuleType | None:
-    """The package, where it is there and has this codec."""
+def _imagecodecs(*names: str) -> ModuleType | None:
+    """The package, where it is there and has these codecs."""
     module = optional("imagecodecs")
-    return module if getattr(getattr(module, name, None), "available", False) else None
+    return module if all(getattr(getattr(module, name, None), "available", False) for name in names) else None
 
 
 def _deflate(_: tuple[int, ...]) -> Decoder:
@@ -216,6 +215,46 @@ def _blosc(_: tuple[int, ...]) -> Decoder | None:
     return decode
 
 
+def _bitshuffle(values: tuple[int, ...]) -> Decoder | None:
+    # Parameters: two of the version, item size, items in a block (0: chosen from the item size), compression.
+    module = _imagecodecs("BITSHUFFLE", "LZ4")
+    if module is None or len(values) < 3 or (len(values) > 4 and values[4] not in (0, 2)):
+        return None
+    width = values[2]
+    compressed = len(values) > 4 and values[4] == 2
+    items = values[3] if len(values) > 3 and values[3] else max(8192 // width // 8 * 8, 128)
+
+    def decode(data: Bytes, size: int | None) -> Bytes:
+        block = items
+        if compressed:
+            data, block = _lz4_blocks(module, bytes(data), width, size)
+        # As bytes: of an array it would take the items for the array's.
+        return module.bitshuffle_decode(bytes(data), itemsize=width, blocksize=block)
+
+    return decode
+
+
+def _lz4_blocks(module: ModuleType, data: bytes, width: int, size: int | None) -> tuple[Bytes, int]:
+    """Undo the LZ4 half of bitshuffle: the bytes, still bit-shuffled, and the items in a block.
+
+    Layout: total bytes (64 bits) and bytes of a block (32 bits), big-endian; then each block of whole groups of eight
+    items, as its stored size (32 bits) and LZ4 data; then the odd items, as they are.
+    """
+    total, block = struct.unpack(">QI", data[:12])
+    if (size is not None and total != size) or not block or block % (8 * width):
+        raise DecodeError(f"a bitshuffle header of {total:,} bytes in blocks of {block:,}")
+    pieces: list[Bytes] = []
+    place, grouped = 12, total // (8 * width) * 8 * width
+    for done in range(0, grouped, block):
+        (stored,) = struct.unpack(">I", data[place : place + 4])
+        place += 4
+        if stored > len(data) - place:
+            raise DecodeError("a bitshuffle block reaches beyond the chunk")
+        pieces.append(module.lz4_decode(data[place : place + stored], out=min(block, grouped - done)))
+        place += stored
+    return b"".join((*pieces, data[place:])), block // width
+
+
 _SLACK = 64
 
 _DECODERS: dict[int, Callable[[tuple[int, ...]], Decoder | None]] = {
@@ -224,5 +263,6 @@ _DECODERS: dict[int, Callable[[tuple[int, ...]], Decoder | None]] = {
     FLETCHER32: _fletcher32,
     LZF: _sized("LZF"),
     BLOSC: _blosc,
+    BITSHUFFLE: _bitshuffle,
     ZSTD: _sized("ZSTD"),
 }

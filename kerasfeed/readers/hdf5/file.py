@@ -183,8 +183,8 @@ class HDF5File(Members):
     It may be kept in a sequence: it is pickled as its path, and each worker process opens the file for itself. It may
     be read from several threads, which then decode several chunks at the same time. Virtual and external datasets,
     text, rare filters and files that are being written are read by h5py: `file[name].reader` tells what reads a
-    dataset, and why. `pip install ".[hdf5]"` adds faster decompressors, those for lzf, blosc, zstd and
-    fletcher32, and `hdf5plugin`, by which h5py reads bitshuffle and others.
+    dataset, and why. `pip install ".[hdf5]"` adds faster decompressors, and those for lzf, blosc, zstd,
+    bitshuffle and fletcher32.
 
     A file that changes while it is used is an error. That is checked at most five times a second. A URL is looked at
     when a process opens it, and not again.

@@ -34,7 +34,6 @@ from kerasfeed.util.file_bytes import ByteSource
 
 URL_DRIVER = "fileobj"  # h5py's name of the driver that reads a file at a URL, from a stream
 _BLOCK_NUMBER = re.compile(r"%\d*b")  # in the names of sources that are numbered
-_MOST_CHUNKS = 1 << 24  # of which only a few are stored: the index has a place for each
 _UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses leave out the user block
 
 
@@ -85,9 +84,9 @@ def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> tuple
 def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
     """Compare the first and the last chunk's bytes, and one full and one edge chunk's values, with h5py's."""
     index, grid = layout.index, layout.grid
-    stored = np.flatnonzero(index.addresses)
-    numbers = [*stored[:1].tolist(), *stored[-1:].tolist(), *stored[1:1000].tolist()]
-    for number in set(numbers[:2]):
+    if not len(index):
+        return
+    for number in {index.stored(0), index.stored(len(index) - 1)}:
         place = index.find(number)
         assert place is not None
         corner = tuple(part.start for part in grid.region(number))
@@ -96,7 +95,8 @@ def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
         if (mask, data) != (place.mask, _bytes(source, place.address, place.size)):
             raise Declined("self-check: HDF5 finds other bytes")
     checked: set[bool] = set()
-    for number in numbers:
+    for position in (0, len(index) - 1, *range(1, min(len(index) - 1, 1000))):
+        number = index.stored(position)
         edge = grid.is_edge(number)
         if edge not in checked:
             checked.add(edge)
@@ -211,7 +211,7 @@ def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int)
     shift = file.userblock_size if h5py.version.hdf5_version_tuple < _UNSHIFTED else 0
     index = _index(dataset, grid, shift)
     undefined = properties.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
-    if not index.addresses.all() and (undefined or properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
+    if len(index) < grid.count and (undefined or properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
         raise Declined("missing chunks without a fill value")
     _check_index(index, grid, pipeline, size)
     fill = np.empty((), dtype)
@@ -236,24 +236,23 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
         add_address(address)
         add_size(stored)
 
+    if grid.count >= 1 << 62:
+        raise Declined("too many chunks to number")
     if grid.count:
         dataset.id.chunk_iter(note)
-    if grid.count > _MOST_CHUNKS + 16 * len(addresses):
-        raise Declined("few of very many chunks are stored")
-    table = np.array(corners, np.int64).reshape(-1, len(grid.shape))
+    rank = len(grid.shape)
+    numbers = np.zeros(len(addresses), np.int64)
+    inside = np.ones(len(addresses), bool)
+    table = np.frombuffer(corners, np.int64).reshape(-1, rank) if len(addresses) else np.empty((0, rank), np.int64)
+    for axis, (size, chunk, stride) in enumerate(zip(grid.shape, grid.chunks, grid.strides, strict=True)):
+        numbers += table[:, axis] // chunk * stride
+        inside &= table[:, axis] < size
     _check_order(table, grid, dataset.maxshape)
-    inside = (table < np.array(grid.shape)).all(axis=1)
-    numbers = (table[inside] // np.array(grid.chunks)) @ np.array(grid.strides)
-
-    def by_number(values: Any, dtype: Any) -> NDArray[Any]:
-        found = np.zeros(grid.count, dtype)
-        found[numbers] = np.array(values, dtype)[inside]
-        return found
-
     where = np.array(addresses, np.uint64) + np.uint64(shift)
-    return ChunkIndex(
-        by_number(where, np.uint64), by_number(sizes, np.uint32), by_number(masks, np.uint32) if any(masks) else None
-    )
+    kept = (numbers, where, np.array(sizes, np.uint32), np.array(masks, np.uint32))
+    if not inside.all():
+        kept = tuple(part[inside] for part in kept)  # type: ignore[assignment]
+    return ChunkIndex(*kept, grid.count)
 
 
 def _check_order(corners: NDArray[np.int64], grid: Grid, maxshape: tuple[int | None, ...]) -> None:
@@ -277,17 +276,21 @@ def _check_order(corners: NDArray[np.int64], grid: Grid, maxshape: tuple[int | N
 
 
 def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -> None:
-    if int((index.addresses + index.sizes).max(initial=0)) > size:
+    if not len(index):
+        return
+    if int((index.addresses + index.sizes).max()) > size:
         raise Declined("chunks beyond the end of the file")
-    full = index.sizes == pipeline.nbytes
     if not pipeline.filters:
-        if not full[index.addresses != 0].all():
+        if (index.sizes != pipeline.nbytes).any():
             raise Declined("chunks of another size than their shape has")
         return
     # HDF5 may store chunks at the edge unfiltered (H5Pset_chunk_opts) and marks them by nothing but their size.
+    if not grid.has_edges:
+        return
+    full = index.sizes == pipeline.nbytes
     if index.masks is not None:
         full &= index.masks == 0
-    if grid.has_edges and any(grid.is_edge(number) for number in np.flatnonzero(full).tolist()):
+    if any(grid.is_edge(index.stored(position)) for position in np.flatnonzero(full).tolist()):
         raise Declined("chunks at the edge that may be stored unfiltered")
 
 

@@ -6,6 +6,7 @@ HDF5 nor a lock is needed to use them. Chunks are numbered row-major over the gr
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,13 +56,13 @@ class ChunkLocation(NamedTuple):
     """Where a chunk is stored.
 
     Attributes:
-        number: The chunk.
+        position: Its position among the stored chunks.
         address: Byte offset in the file.
         size: Bytes stored.
         mask: Bit i is set where filter i was skipped.
     """
 
-    number: int
+    position: int
     address: int
     size: int
     mask: int
@@ -97,7 +98,10 @@ class Grid:
 
     def is_edge(self, number: int) -> bool:
         """Whether a chunk reaches beyond the dataset."""
-        return any(part.stop - part.start < size for part, size in zip(self.region(number), self.chunks, strict=True))
+        return any(
+            (number // stride % count + 1) * chunk > size
+            for stride, count, chunk, size in zip(self.strides, self.counts, self.chunks, self.shape, strict=True)
+        )
 
     def region(self, number: int) -> tuple[slice, ...]:
         """The part of the dataset that a chunk holds."""
@@ -174,28 +178,45 @@ def _run(places: NDArray[np.int64]) -> Any:
     return places
 
 
-@dataclass(frozen=True, eq=False)
 class ChunkIndex:
-    """Where every chunk of a dataset is stored: 12 bytes a chunk, and 4 more, the mask, where a filter was skipped.
+    """Where every chunk of a dataset is stored.
 
-    Attributes:
-        addresses: uint64[count] by number: byte offset in the file; 0, which is the file's own, where it is missing.
-        sizes: uint32[count]: bytes stored.
-        masks: uint32[count]: bit i is set where filter i was skipped; None where none was.
+    12 bytes a chunk: address and stored size; 8 more, its number, where chunks are missing, and 4 more, the mask, where
+    a filter was skipped.
     """
 
-    addresses: NDArray[np.uint64]
-    sizes: NDArray[np.uint32]
-    masks: NDArray[np.uint32] | None
+    def __init__(
+        self,
+        numbers: NDArray[np.int64],
+        addresses: NDArray[np.uint64],
+        sizes: NDArray[np.uint32],
+        masks: NDArray[np.uint32],
+        count: int,
+    ) -> None:
+        """Sort what HDF5 lists in any order; arguments are arrays of one entry a stored chunk, `count` the grid's."""
+        if not (np.diff(numbers) > 0).all():
+            order = np.argsort(numbers, kind="stable")
+            numbers, addresses, sizes, masks = numbers[order], addresses[order], sizes[order], masks[order]
+        self.addresses, self.sizes = addresses, sizes
+        self.numbers = None if len(numbers) == count else numbers
+        self.masks = masks if masks.any() else None
+
+    def __len__(self) -> int:
+        return len(self.addresses)
 
     def find(self, number: int) -> ChunkLocation | None:
         """Where chunk `number` is stored; None when it is missing."""
-        address = self.addresses.item(number)
-        if not address:
-            return None
-        return ChunkLocation(
-            number, address, self.sizes.item(number), 0 if self.masks is None else self.masks.item(number)
-        )
+        place = number
+        if self.numbers is not None:
+            place = bisect_left(self.numbers, number)
+            if place == len(self.numbers) or self.numbers[place] != number:
+                return None
+        mask = 0 if self.masks is None else self.masks.item(place)
+        return ChunkLocation(place, self.addresses.item(place), self.sizes.item(place), mask)
+
+    def stored(self, position: int) -> int:
+        """The number of the stored chunk at `position` of the index."""
+        return position if self.numbers is None else self.numbers.item(position)
 
 
 @dataclass(frozen=True)

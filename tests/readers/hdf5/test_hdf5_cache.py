@@ -340,6 +340,17 @@ def test_chunks_that_left_the_cache_are_counted_when_they_are_decoded_again(path
     assert stats.again >= least
 
 
+def test_boxes_that_overlap_decode_chunks_once_though_the_cache_holds_only_some(tmp_path):
+    volume = np.random.default_rng(0).integers(0, 9, (16, 16, 16), np.uint8)
+    with h5py.File(tmp_path / "volume.h5", "w") as file:
+        file.create_dataset("volume", data=volume, chunks=(4, 4, 4), compression=1)
+    with kf.HDF5File(tmp_path / "volume.h5", chunk_cache=volume.nbytes // 2) as file:
+        for begin in (0, 4, 8):
+            assert np.array_equal(file["volume"][0:8, 0:8, begin : begin + 8], volume[0:8, 0:8, begin : begin + 8])
+        stats = file["volume"].stats()
+    assert (stats.decoded, stats.again, stats.hits) == (16, 0, 8)
+
+
 def test_take_reads_each_chunk_once_even_without_a_cache(path):
     rows = np.random.default_rng(0).permutation(np.arange(-40, 40))
     with kf.HDF5File(path, chunk_cache=0) as file:

@@ -92,6 +92,16 @@ def test_a_blosc_header_that_lies_about_sizes_is_refused():
         pipeline.decode(bytes(4) + struct.pack("<III", 2**32 - 1, 64, 20) + bytes(4), 0)
 
 
+def test_a_bitshuffle_header_that_lies_about_sizes_is_refused():
+    pytest.importorskip("imagecodecs")
+    pipeline = Pipeline((Filter(codecs.BITSHUFFLE, (0, 4, 4, 0, 2)),), 64)
+    for header in (struct.pack(">QI", 2**60, 32), struct.pack(">QI", 64, 0), struct.pack(">QI", 64, 33), b"ab"):
+        with pytest.raises(DecodeError):
+            pipeline.decode(header + bytes(30), 0)
+    with pytest.raises(DecodeError, match="reaches beyond the chunk"):
+        pipeline.decode(struct.pack(">QII", 64, 64, 999) + bytes(30), 0)
+
+
 @pytest.mark.parametrize("each", [Filter(4, (1, 2)), Filter(6, ()), Filter(12345, ())])
 def test_a_filter_without_a_decoder_is_named(each):
     with pytest.raises(DecodeError, match=f"no decoder for {each.name}$"):

@@ -35,6 +35,7 @@ FILES = {
     "scaleoffset": ("scaleoffset", (8, 5), "earliest"),
     "blosc-lz4-shuffle": ("blosc-lz4-shuffle", (8, 5), "earliest"),
     "zstd": ("zstd", (8, 5), "earliest"),
+    "bitshuffle-lz4": ("bitshuffle-lz4", (8, 5), "earliest"),
 }
 
 
