@@ -43,7 +43,11 @@ _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
 _MAIN = ("__main__", "__mp_main__")  # their file may be that of whatever runs the user's code: a kernel, a worker
 _STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
-_INSTALLED = "-packages" + os.sep  # of site-packages, and of Debian's dist-packages
+_INSTALLED = {
+    "site-packages",
+    "dist-packages",
+    *(Path(sysconfig.get_path(name)).name for name in ("purelib", "platlib")),
+}
 _FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property)
 
 _texts: dict[str, tuple[ModuleSpec, str, tuple[str, ...]]] = {}  # of modules that are loaded
@@ -314,11 +318,13 @@ def _is_installed(spec: ModuleSpec) -> bool:
         return True
     if not spec.has_location or spec.origin is None:  # built in or frozen; a package without a file of its own
         return spec.submodule_search_locations is None
-    return _is_standard(spec.origin) or (_INSTALLED in spec.origin and _version_of(top) is not None)
+    if _INSTALLED.intersection(Path(spec.origin).parts):
+        return _version_of(top) is not None
+    return _is_standard(spec.origin)
 
 
 def _is_standard(origin: str) -> bool:
-    return origin.startswith(_STANDARD) and _INSTALLED not in origin
+    return origin.startswith(_STANDARD) and not _INSTALLED.intersection(Path(origin).parts)
 
 
 @functools.lru_cache(maxsize=1024)

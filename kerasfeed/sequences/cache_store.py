@@ -5,22 +5,23 @@ and what is read of it is checked (CRC-32 of its bytes and its index), so that w
 scene's is never returned. In memory a scene is there once its record in the table is, which is written last: what a
 killed process leaves half written is never read. One process writes at a time, under a lock that the system frees with
 the process. Readers wait for it only to see what a row is, once after each beginning: they copy, and look afterwards
-whether the memory was begun anew meanwhile. Nothing is unpickled: the bytes of a scene are a literal and the fields'
+whether the memory was begun anew meanwhile. Nothing of a file is unpickled: its bytes are a literal and the fields'
 own, and cannot run code.
 
 The memory is one anonymous file (memfd): nothing appears in /dev/shm, and nothing is left behind by a killed process.
 Whoever unpickles it opens that file through /proc of the process that pickled it. Where there is no such file, as in a
 pickle that came from another machine, or on macOS, each process has memory of its own. It holds, one after the other:
 counters, the key, what a row is, the table (a record a scene), a column for each field of the scenes that are shaped
-like the first one, and other scenes as they come, in the bytes that files hold. What nothing was written to takes no
-memory.
+like the first one, and other scenes as they come, pickled. What nothing was written to takes no memory.
 """
 
 import ast
 import json
 import mmap
 import os
+import pickle
 import shutil
+import sys
 import threading
 import weakref
 import zlib
@@ -40,6 +41,7 @@ from kerasfeed.spec.lists import own
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.lru import PerProcess
+from kerasfeed.util.picklers import cloud_pickled
 
 try:
     import fcntl
@@ -266,8 +268,7 @@ class SceneMemory:
         else:
             private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
             self._memory = mmap.mmap(-1, nbytes, **private)  # not shared with forks, which the lock would not keep off
-        self._view = memoryview(self._memory)
-        self._words = self._view[: 8 * (_HEAD_BYTES + 1)].cast("q")
+        self._words = memoryview(self._memory)[: 8 * (_HEAD_BYTES + 1)].cast("q")
         self._table: NDArray[np.int64] = np.ndarray(length, np.int64, self._memory, _TABLE_AT)
         self._threads = PerProcess(threading.Lock)
         self._held = _Holding(0, "")
@@ -356,13 +357,22 @@ class SceneMemory:
         if record > 0:
             leaves = [_value(kind, column, record - 1) for kind, column in held.columns]
             return (leaves, held.structure) if self._words[_GENERATION] == held.generation else None
-        start = self._others_at - record
-        try:
-            size = int.from_bytes(self._view[start - 8 : start], "little")
-            found = decoded(self._view[start : start + size])
-        except Exception:  # noqa: BLE001 - begun anew meanwhile, or a dtype that this process does not know
+        start = self._others_at - record - 1
+        size = int(np.ndarray((), np.int64, self._memory, start))
+        data = self._memory[start + 8 : start + 8 + size]
+        if self._words[_GENERATION] != held.generation:
             return None
-        return found if self._words[_GENERATION] == held.generation else None
+        try:
+            structure, parts = pickle.loads(data)
+        except Exception:  # noqa: BLE001 - whatever unpickling raises: of a class, perhaps, that is not here
+            return None
+        start += _aligned(8 + size)
+        leaves = [
+            _value(part[0], np.ndarray((1, *part[2]), part[1], self._memory, start + part[3]), 0)
+            if type(part) is tuple else part
+            for part in parts
+        ]  # fmt: skip
+        return (leaves, structure) if self._words[_GENERATION] == held.generation else None
 
     def copy_rows(self, indices: NDArray[np.int64], key: str, structure: str, out: Sequence[NDArray[Any]]) -> bool:
         """Copy scenes of `key` to rows of a batch; False where that cannot be, and `out` may hold anything.
@@ -415,15 +425,33 @@ class SceneMemory:
         return row + 1
 
     def _put_other(self, leaves: list[Any], structure: str) -> int:
-        data, record = encoded(leaves, structure), self._words[_OTHERS] + 8
-        if self._words[_NBYTES] + 8 + len(data) > self._limit:
+        """Size of a pickle, the pickle, and the arrays that it names by their places."""
+        parts, arrays, end = [], [], 0
+        for leaf in leaves:
+            form = _form_of(leaf)
+            if form is None or form[0] == "number":
+                parts.append(leaf)
+                continue
+            parts.append((*form, end))
+            arrays.append((end, leaf))
+            end = _aligned(end + leaf.nbytes)
+        if self._words[_NBYTES] + end > self._limit:
             return 0
-        start = self._others_at + record
-        self._memory[start - 8 : start] = len(data).to_bytes(8, "little")
-        self._memory[start : start + len(data)] = data
-        self._words[_OTHERS] = record + len(data)
-        self._words[_NBYTES] += 8 + len(data)
-        return -record
+        try:
+            data = cloud_pickled((structure, parts))
+        except Exception:  # noqa: BLE001 - whatever pickling raises: it is read again
+            return 0
+        at = self._words[_OTHERS]
+        head = _aligned(8 + len(data))
+        if self._words[_NBYTES] + head + end > self._limit:
+            return 0
+        start = self._others_at + at
+        self._memory[start : start + 8 + len(data)] = len(data).to_bytes(8, sys.byteorder) + data
+        for place, leaf in arrays:
+            np.ndarray(leaf.shape, leaf.dtype, self._memory, start + head + place)[...] = leaf
+        self._words[_OTHERS] += head + end
+        self._words[_NBYTES] += head + end
+        return -(at + 1)
 
 
 _opened: weakref.WeakValueDictionary[bytes, SceneMemory] = weakref.WeakValueDictionary()

@@ -260,19 +260,20 @@ def _grouped(
     pairs = pairs if labels is None else np.concatenate([pairs, pairs + 1 + labels])
     pairs, scenes = np.unique(pairs, return_counts=True)
     owners, classes = np.divmod(pairs, width)
-    starts = np.searchsorted(owners, np.arange(count + 1))
-    totals = np.bincount(classes, scenes)
+    starts = np.searchsorted(owners, np.arange(count + 1)).tolist()
+    taken = scenes / np.bincount(classes, scenes)[classes]
     lacking = np.tile(shares, (width, 1))
     part_of = np.full(count, -1)
     empty = np.ones(len(shares), bool)
     mixed = rng.permutation(count)
-    for done, group in enumerate(mixed[np.argsort(-scenes[starts[mixed]], kind="stable")]):
-        own = slice(*starts[group : group + 2])
-        gain = (scenes[own, None] * lacking[classes[own]]).sum(0)
-        if count - done == empty.sum():
+    for done, group in enumerate(mixed[np.argsort(-scenes[classes == 0][mixed], kind="stable")].tolist()):
+        own = slice(starts[group], starts[group + 1])
+        held = classes[own]
+        gain = np.add.reduce(scenes[own, None] * lacking.take(held, 0))
+        if count - done == np.count_nonzero(empty):
             gain[~empty] = -np.inf
         part = part_of[group] = gain.argmax()
-        lacking[classes[own], part] -= scenes[own] / totals[classes[own]]
+        lacking[:, part][held] -= taken[own]
         empty[part] = False
     return _members(part_of[groups], len(shares))
 

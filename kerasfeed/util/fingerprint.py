@@ -37,7 +37,10 @@ _PARTS_OF: dict[type, tuple[str, ...]] = {
     functools.cached_property: ("func",),
     np.vectorize: ("pyfunc", "otypes", "signature", "excluded"),  # it keeps what it has made of them
 }
-_OF_NUMPYS = {*vars(np.ma.masked_array(0)), "_mmap", "filename", "offset", "mode"}  # attributes of masked arrays, files
+_OF_MEMMAP = {"_mmap", "filename", "offset", "mode"}
+_OF_MASKED = {
+    "_mask", "_fill_value", "_hardmask", "_sharedmask", "_isfield", "_baseclass", "_optinfo", "_basedict",
+}  # fmt: skip
 
 
 def digest(*values: Any) -> str:
@@ -129,9 +132,12 @@ class Hasher:
             return joined(type(value).__name__, self._atom(exact_text(value)))
         array = np.asarray(value)
         label = f"{type(value).__qualname__} {array.dtype.str} {array.dtype} {array.shape}"
-        more = {name: part for name, part in getattr(value, "__dict__", {}).items() if name not in _OF_NUMPYS}
+        more = {name: part for name, part in getattr(value, "__dict__", {}).items() if name not in _OF_MEMMAP}
         if isinstance(value, np.ma.MaskedArray):
-            more |= {"mask": np.ma.getmaskarray(value), "fill_value": np.asarray(value.fill_value)}
+            more = {name: part for name, part in more.items() if name not in _OF_MASKED}
+            fill = vars(value).get("_fill_value")  # made when it is first used
+            is_own = fill is not None and not np.array_equal(fill, np.ma.default_fill_value(array.dtype))
+            more |= {"mask": np.ma.getmaskarray(value), "fill_value": fill if is_own else None}
         if isinstance(value, np.memmap) and value.filename is not None and value.mode != "c":
             whole = value
             while isinstance(whole.base, np.memmap):

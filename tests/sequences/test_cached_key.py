@@ -102,6 +102,19 @@ def test_other_modules_and_new_files_are_no_part_of_the_key(project):
     assert project.key() == before
 
 
+def test_a_folder_whose_name_ends_like_that_of_installed_packages_holds_modules_of_yours(tmp_path, monkeypatch):
+    folder = tmp_path / "my-packages"
+    (folder / "kf_own-1.dist-info").mkdir(parents=True)
+    (folder / "kf_own-1.dist-info" / "METADATA").write_text("Name: kf_own\nVersion: 1")
+    monkeypatch.syspath_prepend(folder)
+    keys = []
+    for text in ("# one", "# other"):
+        monkeypatch.delitem(sys.modules, "kf_own", raising=False)
+        (folder / "kf_own.py").write_text(f"def f(x): return x  {text}")
+        keys.append(key_of(kf.Map([1], importlib.import_module("kf_own").f)).digest)
+    assert keys[0] != keys[1]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -190,8 +203,8 @@ class Options:
     more: dict = dataclasses.field(default_factory=dict)
 
 
-def _tagged(value, tag):
-    value.tag = tag
+def _tagged(value, tag, name="tag"):
+    setattr(value, name, tag)
     return value
 
 
@@ -214,6 +227,7 @@ PAIRS = {
     "a masked array's fill value": [lambda n=n: _masked([0, 1], fill_value=n) for n in (1.0, 2.0)],
     "a masked array's attribute": [lambda n=n: _tagged(_masked([0, 1]), n) for n in (1, 2)],
     "an attribute of an array": [lambda n=n: _tagged(np.zeros(2).view(Tagged), n) for n in (1, 2)],
+    "an array's own mask": [lambda n=n: _tagged(np.zeros(2).view(Tagged), n, "_mask") for n in (1, 2)],
     "an attribute of a list": [lambda n=n: _tagged(Listed([1]), n) for n in (1, 2)],
     "an attribute of a dict": [lambda n=n: _tagged(Mapped(a=1), n) for n in (1, 2)],
     "an attribute of a text": [lambda n=n: _tagged(Named("a"), n) for n in (1, 2)],
