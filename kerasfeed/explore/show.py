@@ -106,7 +106,7 @@ def show(
     if _is_order(data):
         _refuse("an order", scenes=scenes, kinds=kinds, names=names, step=step)
         plan = _plan_of(data, length if index is None else index, batch_size, seed)
-        axes = new_picture(6.0, 3.2).add_subplot() if axes is None else axes
+        axes = new_picture(6.0, 3.2, "constrained").add_subplot() if axes is None else axes
         _draw_order(plan, epoch, axes)
         return axes.get_figure()  # type: ignore[no-any-return]
     said, class_names = check_kinds(kinds), check_names(names)

@@ -90,11 +90,10 @@ def test_labels_and_masks_are_drawn_over_what_they_belong_to(scene, part):
 
 def words(figure):
     figure.canvas.draw()
-    texts = [text for part in (figure, *figure.subfigs) for text in part.texts]
-    texts += [text for axes in figure.axes for text in axes.texts]
-    texts += [cell.get_text() for axes in figure.axes for table in axes.tables for cell in table.get_celld().values()]
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    return [text for text in [*(text.get_text() for text in texts), *titles] if text]
+    inside = [text for axes in figure.axes for text in axes.texts]
+    tables = [table for axes in figure.axes for table in axes.tables]
+    inside += [cell.get_text() for table in tables for cell in table.get_celld().values()]
+    return [text.get_text() for text in [*figure.texts, *inside] if text.get_text()]
 
 
 class Clouds(kf.SceneSequence):
@@ -123,6 +122,14 @@ def test_one_scene_is_drawn_large_with_more_of_it_and_raises_what_it_raises():
     assert figure.get_figwidth() > 5
     with pytest.raises(OSError, match="cloud 99 is truncated"):
         kf.show(Clouds(), 99)
+
+
+def test_no_axes_of_many_scenes_are_measured_for_their_places(monkeypatch):
+    figure, measured = kf.show([(IMAGE, SMOOTH)] * 6), []
+    monkeypatch.setattr(type(figure.axes[0]), "get_tightbbox", lambda axes, *_, **__: measured.append(axes))
+    figure._repr_png_()
+    assert len(figure.axes) == 12
+    assert measured == []
 
 
 def test_the_same_seed_and_epoch_draw_the_same_random_numbers_as_a_feed():

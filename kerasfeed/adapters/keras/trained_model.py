@@ -51,23 +51,22 @@ def begin_with(model: Any, epoch: int) -> None:
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """The optimizers of a model: that which it was compiled with, and those among its attributes, or in lists there.
+    """The optimizers of a model: that which it was compiled with, and those among its attributes, or in lists there."""
+    candidates = [getattr(model, "optimizer", None), *vars(model).values()]
+    for each in candidates.copy():
+        candidates += each.values() if isinstance(each, dict) else each if isinstance(each, list | tuple) else ()
+    return list({id(each): each for each in candidates if isinstance(each, keras.optimizers.Optimizer)}.values())
+
+
+def iterations_of(model: Any) -> int:
+    """What all optimizers of a model have counted together.
 
     Raises:
         ValueError: It has none.
     """
-    candidates = [getattr(model, "optimizer", None), *vars(model).values()]
-    for each in candidates.copy():
-        candidates += each.values() if isinstance(each, dict) else each if isinstance(each, list | tuple) else ()
-    found = {id(each): each for each in candidates if isinstance(each, keras.optimizers.Optimizer)}
-    if not found:
-        raise ValueError("resuming needs a model with an optimizer, which counts the batches it was trained on")
-    return list(found.values())
-
-
-def iterations_of(model: Any) -> int:
-    """What all optimizers of a model have counted together."""
     counters = {id(each): each for each in (getattr(each, "inner_optimizer", each) for each in optimizers_of(model))}
+    if not counters:
+        raise ValueError("resuming needs a model with an optimizer, which counts the batches it was trained on")
     return sum(int(each._iterations.numpy()) for each in counters.values())
 
 

@@ -93,17 +93,19 @@ def draw_volume(axes: Any, panel: Panel) -> str:
     flat = np.concatenate([piece.reshape(-1)[:: max(1, piece.size // 50_000)] for piece in slices])
     flat = flat[np.isfinite(flat)]
     low, high = (float(flat.min()), float(flat.max())) if flat.size else (0.0, 1.0)
-    widths = np.cumsum([0.0, *(piece.shape[1] for piece in slices)])
+    begin, height = 0.0, max(piece.shape[0] for piece in slices)
     for number, piece in enumerate(slices):
-        left, right = widths[number : number + 2] / widths[-1]
-        place = axes.inset_axes((left, 0, 0.97 * (right - left), 0.9))
+        rows, columns = piece.shape[:2]
+        extent = (begin, begin + columns, (height + rows) / 2, (height - rows) / 2)
         thin, step = _thinned(piece, _MOST_PIXELS[panel.large])
         pixels = in_unit_range(thin)[0] if piece.ndim == 3 else np.clip((thin - low) / max(high - low, 1e-30), 0, 1)
-        place.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="nearest")
         if over is not None:
-            place.imshow(_overlay(over[number][::step, ::step]), interpolation="nearest")
-        place.set_title(titles[number], loc="left", fontsize=8 if panel.large else 6, color=MUTED, pad=1)
-        place.set_axis_off()
+            axes.imshow(_overlay(over[number][::step, ::step]), extent=extent, interpolation="nearest")
+        axes.text(begin, height * 1.02, titles[number], va="top", fontsize=8 if panel.large else 6, color=MUTED)
+        begin += columns + 0.06 * height
+    axes.set_xlim(0, begin - 0.06 * height)
+    axes.set_ylim(height * 1.1, 0)
     axes.set_axis_off()
     return said
 

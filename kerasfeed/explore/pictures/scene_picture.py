@@ -9,12 +9,11 @@ import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.lines import Line2D
 
 from kerasfeed.explore.pictures.panels import draw_panel, panel_size, plain_text, write_table
 from kerasfeed.explore.pictures.parts import (
@@ -33,9 +32,11 @@ from kerasfeed.explore.pictures.shown_scenes import Shown, ShownScene
 from kerasfeed.util.error_text import exception_text
 
 _WIDTH = 10.0  # of a grid, inches, as are all sizes here
-_GAP = 0.16
+_GAP, _MARGIN = 0.16, 0.14
 _TITLE, _HEAD, _LEGEND = 0.42, 0.4, 0.34  # over all, over each scene, below all
-_POINTS = ((8, 6.5), (10, 8.5))  # of what is written over scenes and over their parts, in a grid and alone
+_TICKS = (0.36, 0.2)  # left of and below curves
+_CHARACTERS = (17.0, 13.0)  # that fit into an inch of a head, in a grid and alone
+_SMALL_CHARACTERS = (18.5, 16.0)
 _MOST_NAMED = 12
 _LINE = 0.21
 
@@ -49,9 +50,9 @@ class Picture(Figure):  # type: ignore[misc, unused-ignore]
         return drawn.getvalue()
 
 
-def new_picture(width: float, height: float) -> Picture:
-    """An empty picture; width and height in inches."""
-    return Picture(figsize=(width, height), dpi=100, layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=_GAP / 2))
+def new_picture(width: float, height: float, layout: Literal["constrained"] | None = None) -> Picture:
+    """An empty picture; width and height in inches. `layout`: how matplotlib finds places for axes, None for not."""
+    return Picture(figsize=(width, height), dpi=100, layout=layout)
 
 
 def draw_scenes(shown: Shown, kinds: Mapping[str, str], names: ClassNames) -> Picture:
@@ -78,60 +79,119 @@ def draw_scenes(shown: Shown, kinds: Mapping[str, str], names: ClassNames) -> Pi
     if first and not drawn:
         return _draw_numbers(scenes, parts, title, names)
     large = len(scenes) == 1
-    sizes = [panel_size(first[part.path], part.kind, large) for part in drawn] or [(2.4, 0.6)]
-    widths, heights = zip(*((width + _GAP, height + _HEAD) for width, height in sizes), strict=True)
-    width, height, shape = sum(widths), max(heights), {"ncols": len(drawn), "width_ratios": widths}
-    if width > _WIDTH:  # one over the other
-        width, height, shape = max(widths), sum(heights), {"nrows": len(drawn), "height_ratios": heights}
-    rows = math.ceil(len(scenes) / max(1, int((_WIDTH + _GAP) // width)))
-    columns = math.ceil(len(scenes) / rows)
+    grid = _Grid.of(len(scenes), [panel_size(first[part.path], part.kind, large) for part in drawn], large)
     classes = _classes([Panel(scene.fields, part, large) for scene in scenes if scene.fields for part in drawn])
-    picture = new_picture(columns * width, rows * height + _TITLE + (_LEGEND if classes else 0.0))
-    _write_over(picture, title, 10, columns * width, weight="bold")
-    for frame, scene in zip(picture.subfigures(rows, columns, squeeze=False).flat, scenes, strict=False):
+    height = _TITLE + grid.rows * (grid.height + _GAP) + (_LEGEND if classes else 0.0) + _MARGIN
+    picture = new_picture(grid.columns * (grid.width + _GAP) + 2 * _MARGIN, height)
+    _write(picture, _MARGIN, 0.12, _cut(title, int(9.5 * picture.get_figwidth())), 10, INK, below=True, bold=True)
+    below = [_draw_scene(picture, grid, number, scene, drawn) for number, scene in enumerate(scenes)]
+    up = (0.24 if large else 0.2) if any(below) else 0.06
+    for number, scene in enumerate(scenes):
+        left, top = grid.corner(number, 0)
         text = joined(scene.title, *_written(scene, parts, names), by=" · ")
-        _write_over(frame, text, _POINTS[large][0], width)
-        if scene.error or not drawn:
-            _write_error(frame.add_subplot(), scene.error)
-        else:
-            axes = frame.subplots(squeeze=False, **shape)
-            _draw_scene(axes, scene, drawn, widths, large)
+        _write(picture, left, top - up, _cut(text, int(grid.width * _CHARACTERS[large])), 10 if large else 8, INK)
     if classes:
         _add_legend(picture, classes, names)
     return picture
 
 
-def _draw_scene(axes: Any, scene: ShownScene, drawn: Sequence[ScenePart], widths: Sequence[float], large: bool) -> None:
-    """Draw the parts of a scene, each into axes of its own, under its name and what was left out of it."""
-    for place, part, width in zip(axes.flat, drawn, widths, strict=True):
+@dataclass(frozen=True)
+class _Grid:
+    """Where scenes stand.
+
+    Attributes:
+        rows, columns: Of scenes.
+        sizes: Width and height of the panels of a scene.
+        stacked: Whether these stand one over the other.
+        large: Whether there is one scene alone.
+    """
+
+    rows: int
+    columns: int
+    sizes: tuple[tuple[float, float], ...]
+    stacked: bool
+    large: bool
+
+    @classmethod
+    def of(cls, count: int, sizes: Sequence[tuple[float, float]], large: bool) -> "_Grid":
+        """For so many scenes whose panels have these sizes."""
+        sizes = tuple(sizes) or ((2.4, 0.6),)
+        one_row = cls(1, count, sizes, sum(width for width, _ in sizes) > _WIDTH, large)
+        fitting = max(1, min(count, int((_WIDTH + _GAP) // (one_row.width + _GAP))))
+        rows = math.ceil(count / fitting)
+        return replace(one_row, rows=rows, columns=math.ceil(count / rows))
+
+    @property
+    def width(self) -> float:
+        """Width of a scene."""
+        widths = [width for width, _ in self.sizes]
+        return max(widths) if self.stacked else sum(widths) + _GAP * (len(widths) - 1)
+
+    @property
+    def height(self) -> float:
+        """Height of a scene, with what is written over it."""
+        heights = [height for _, height in self.sizes]
+        return sum(heights) + _HEAD * len(heights) if self.stacked else max(heights) + _HEAD
+
+    def corner(self, scene: int, panel: int) -> tuple[float, float]:
+        """Left edge and upper edge of a panel, from the left and from the top of the picture."""
+        left = _MARGIN + (scene % self.columns) * (self.width + _GAP)
+        top = _TITLE + (scene // self.columns) * (self.height + _GAP) + _HEAD
+        before = self.sizes[:panel]
+        if self.stacked:
+            return left, top + sum(height + _HEAD for _, height in before)
+        return left + sum(width + _GAP for width, _ in before), top
+
+
+def _draw_scene(picture: Picture, grid: _Grid, number: int, scene: ShownScene, drawn: Sequence[ScenePart]) -> bool:
+    """Draw the parts of a scene; returns whether something is written over them."""
+    if scene.error:
+        left, top = grid.corner(number, 0)
+        lines = textwrap.wrap(scene.error, max(16, int(grid.width * 14)))[:8]
+        _write(picture, left, top, "\n".join(lines), 7, WRONG, below=True)
+        return False
+    texts = []
+    for panel, part in enumerate(drawn):
+        left, top = grid.corner(number, panel)
+        wide, high = grid.sizes[panel]
+        inset = _TICKS if part.kind in ("signal", "spectrum") else (0.0, 0.0)
         if part.path not in scene.fields:
-            _write_error(place, f"no field {part.path!r}")
+            _write(picture, left, top, f"no field {part.path!r}", 7, WRONG, below=True)
             continue
-        try:
-            said = draw_panel(place, Panel(scene.fields, part, large))
-        except Exception as error:  # noqa: BLE001 - scenes may differ from the first in any way; the others are drawn
-            _write_error(place, exception_text(error))
-            continue
-        text, size = joined(_named(part) if len(drawn) > 1 else "", said, by=" · "), _POINTS[large][1]
-        place.set_title(_fitting(text, size, width), loc="left", color=MUTED, pad=2, fontsize=size)
-        place.set_anchor("NW")
+        axes = _axes_at(picture, left + inset[0], top, wide - inset[0], high - inset[1])
+        said = _draw_part(axes, Panel(scene.fields, part, grid.large))
+        text = joined(_named(part) if len(drawn) > 1 else "", said, by=" · ")
+        fits = int(wide * _SMALL_CHARACTERS[grid.large])
+        _write(picture, left, top - 0.05, _cut(text, fits), 8.5 if grid.large else 6.5, MUTED)
+        texts.append(text)
+    return any(texts)
 
 
-def _write_over(figure: Any, text: str, size: float, width: float, **style: Any) -> None:
-    text = _fitting(text, size, width)
-    figure.suptitle(text, x=_GAP / 2 / width, ha="left", fontsize=size, color=INK, **style)
+def _axes_at(picture: Picture, left: float, top: float, wide: float, high: float) -> Any:
+    width, height = picture.get_size_inches()
+    return picture.add_axes((left / width, 1 - (top + high) / height, wide / width, high / height))
 
 
-def _fitting(text: str, size: float, width: float) -> str:
-    """Text of a size in points that fits into a width in inches; a dollar sign begins no mathematics."""
-    most = int(width * 120 / size)
-    return (text if len(text) <= most else text[: max(1, most - 1)] + "…").replace("$", r"\$")
+def _write(
+    picture: Picture, left: float, top: float, text: str, size: float, colour: str,
+    *, below: bool = False, right: bool = False, bold: bool = False,
+) -> None:  # fmt: skip
+    width, height = picture.get_size_inches()
+    picture.text(
+        left / width, 1 - top / height, text.replace("$", r"\$"), fontsize=size, color=colour,
+        va="top" if below else "bottom", ha="right" if right else "left", linespacing=1.4,
+        fontweight="bold" if bold else "normal",
+    )  # fmt: skip
 
 
-def _write_error(axes: Any, text: str) -> None:
-    axes.set_axis_off()
-    lines = "\n".join(textwrap.wrap(text, 26)[:8])
-    axes.text(0, 1, lines, va="top", fontsize=7, color=WRONG, transform=axes.transAxes, parse_math=False)
+def _draw_part(axes: Any, panel: Panel) -> str:
+    try:
+        return draw_panel(axes, panel)
+    except Exception as error:  # noqa: BLE001 - scenes may differ from the first in any way; the others are drawn
+        axes.set_axis_off()
+        text = "\n".join(textwrap.wrap(exception_text(error), 26)[:6])
+        axes.text(0, 0.97, text, va="top", fontsize=7, color=WRONG, transform=axes.transAxes)
+        return ""
 
 
 def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
@@ -150,10 +210,10 @@ def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[ScenePart], titl
     rows = [["", *(_named(part) for part in parts)]]
     rows += [[scene.title, *(_value_text(scene, part, names) for part in parts)] for scene in scenes]
     widths = [max(map(len, column)) * 0.075 + 0.3 for column in zip(*rows, strict=True)]
-    width = max(sum(widths), 0.1 * len(title) + 0.5)
-    picture = new_picture(width, _TITLE + len(rows) * _LINE)
-    _write_over(picture, title, 10, width, weight="bold")
-    table = write_table(picture.add_subplot(), rows, 8, widths)
+    width, height = sum(widths) + 2 * _MARGIN, len(rows) * _LINE
+    picture = new_picture(max(width, 0.1 * len(title) + 0.5), _TITLE + height + 2 * _MARGIN)
+    _write(picture, _MARGIN, 0.12, title, 10, INK, below=True, bold=True)
+    table = write_table(_axes_at(picture, _MARGIN, _TITLE, sum(widths), height), rows, 8, widths)
     for (row, column), cell in table.get_celld().items():
         if row == 0 or column == 0:
             cell.get_text().set(color=MUTED)
@@ -198,12 +258,18 @@ def _named(part: ScenePart) -> str:
 
 
 def _add_legend(picture: Picture, classes: list[tuple[str, int]], names: ClassNames) -> None:
-    labels = [class_text(value, names(path)) for path, value in classes]
+    axes = picture.add_axes((0, 0, 0.01, 0.01))
+    axes.set_axis_off()
     handles = [
-        Line2D([], [], linestyle="", marker="s", markersize=5, color=tuple(class_colours(np.array(value))))
-        for _, value in classes
+        axes.scatter([], [], s=26, marker="s", color=[class_colours(np.array(v))], label=class_text(v, names(path)))
+        for path, v in classes
     ]
+    width, height = picture.get_size_inches()
     picture.legend(
-        handles, labels, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=8, handletextpad=0.1,
-        columnspacing=1.0, borderaxespad=0.2,
+        handles=handles, loc="lower left", bbox_to_anchor=(0.03 / width, 0.02 / height), ncols=len(handles),
+        frameon=False, fontsize=8, handletextpad=0.1, columnspacing=1.0, borderaxespad=0.2,
     )  # fmt: skip
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: max(1, most - 1)] + "…"

@@ -93,8 +93,8 @@ class FieldStatistics:
         """Add what the scene at `position` has here, as `as_array` gives it; returns what tells its bits apart."""
         self.counts["scenes"] += 1
         if isinstance(value, str | bytes):
-            value = np.array(value, object)
-        if value.dtype.kind in "OUST":
+            bits = self._add_text([value], "str" if isinstance(value, str) else "bytes", (), position)
+        elif value.dtype.kind in "OUST":
             texts = value.reshape(-1).tolist()
             is_bytes = value.dtype.kind == "S" or bool(texts and isinstance(texts[0], bytes))
             bits = self._add_text(texts, "bytes" if is_bytes else "str", value.shape, position)
@@ -108,10 +108,13 @@ class FieldStatistics:
         return bits
 
     def _add_text(self, texts: list[Any], kind: str, shape: tuple[int, ...], position: int) -> bytes:
+        parts = [kind.encode(), str(shape).encode()]
         for text in texts:
+            data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
+            parts += [struct.pack("<q", len(data)), data]
             self.few.update({text: 1} if len(text) <= _LONGEST_CLASS else None)
         self._add_array(np.array(list(map(len, texts)), np.int64).reshape(shape), kind, position)
-        return _identity(repr((kind, shape, texts)).encode())
+        return _identity(b"".join(parts))
 
     def _add_array(self, array: NDArray[Any], text: str, position: int) -> bytes:
         """Add an array, or the lengths of `text`, "str" or "bytes"; returns what tells its values apart."""
@@ -179,14 +182,17 @@ class FieldStatistics:
             return
         if rows.shape[1] > 1:
             self._note("uniform", positions, (lows == highs) & (True if finite is None else finite.all(axis=1)))
-        if rows.dtype.kind not in "biu":
+        if self.few.counts is None:
+            return
+        if rows.dtype.kind not in "biu" or any(
+            int(high) - int(low) >= _MOST_APART for low, high in zip(lows, highs, strict=True)
+        ):
             self.few.update(None)
-        elif rows.shape[1] == 1:
-            self.few.update(Counter(map(int, lows)))
+        elif rows.shape[1] <= _MOST_IN_ARRAY:
+            self.few.update(Counter(map(int, rows.reshape(-1).tolist())))
         else:
-            for row, low, high in zip(rows, map(int, lows), map(int, highs), strict=True):
-                if self.few.counts is not None:
-                    self.few.update(counts_of(row, low, high))
+            for row, low in zip(rows, lows, strict=True):
+                self.few.update(counts_of(row, int(low)))
 
     def _add_moments(self, nodes: Node, columns: int | None, positions: NDArray[np.int64]) -> None:
         self._add_widths({columns})
@@ -384,15 +390,14 @@ class FewValues:
         if self.counts is None or counts is None:
             self.counts = None
             return
-        self.counts.update(counts)
+        for value, count in counts.items():
+            self.counts[value] += count
         if len(self.counts) > self._most:
             self.counts = None
 
 
-def counts_of(row: NDArray[Any], low: int, high: int) -> dict[int, int] | None:
-    """How often each value comes in integers or booleans from `low` to `high`; None where many differ."""
-    if high - low >= _MOST_APART:
-        return None
+def counts_of(row: NDArray[Any], low: int) -> dict[int, int] | None:
+    """How often each value comes in integers or booleans, of which `low` is the smallest; None where many differ."""
     # int8 from -128 to 127, and uint64 beyond int64, wrap around to the difference; a tenth of the time of sorting.
     apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}") if row.dtype.kind != "b" else row - low
     counts = {low + number: count for number, count in enumerate(np.bincount(apart.astype(np.int64)).tolist()) if count}

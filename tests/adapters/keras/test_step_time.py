@@ -55,6 +55,25 @@ def test_a_model_that_has_not_trained_is_as_it_would_be_before_its_first_step():
     assert all(not np.any(value) for path, value in _state(model).items() if "momentum" in path)
 
 
+def test_a_model_without_an_optimizer_is_measured_and_put_back():
+    class Counts(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            return x
+
+        def train_step(self, batch):
+            self.count.assign_add(1)
+            return {"count": self.count}
+
+    model = Counts()
+    model.compile(optimizer=None)
+    assert step_time.step_seconds(model, BATCH, 0.02) > 0
+    assert float(model.count.numpy()) == 0
+
+
 @pytest.mark.heavy
 @pytest.mark.versions
 def test_a_step_that_raises_leaves_the_model_as_it_was():
