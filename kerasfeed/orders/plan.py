@@ -83,18 +83,28 @@ class Plan:
             IndexError: `step` is not in [0, steps).
         """
         bounds = self._bounds(epoch, step)
-        first, last = self._own(bounds)
-        if first == last and self.pad_remainder:
-            # Filler is the batch's own scenes again: of the right shape, and cheap to read once more. A shard that has
-            # none takes the first of the global batch.
-            first, last = bounds.start, bounds.start + 1
-        found = self.order.indices(first, last, length=self.length, seed=self.seed, epoch=epoch)
-        rows = bounds.full // self.shard_count
-        return np.resize(found, rows) if self.pad_remainder and len(found) < rows else found
+        start, stop = self._read(bounds)
+        found = self.order.indices(start, stop, length=self.length, seed=self.seed, epoch=epoch)
+        return self._filled(found, bounds)
 
     def epoch_indices(self, epoch: int) -> NDArray[np.int64]:
         """Indices of the scenes of all steps of this shard, one step after the other; see `indices`."""
-        return np.concatenate([self.indices(epoch, step) for step in range(self.steps)])
+        order = self.order.indices(0, self.scenes, length=self.length, seed=self.seed, epoch=epoch)
+        if self.cut.is_even and self.shard_count == 1 and not self.pad_remainder:
+            return order[: self.cut.kept]
+        cuts = [self._bounds(epoch, step) for step in range(self.steps)]
+        return np.concatenate([self._filled(order[slice(*self._read(bounds))], bounds) for bounds in cuts])
+
+    def _read(self, bounds: Bounds) -> tuple[int, int]:
+        """First position that this shard reads for a global batch, and the one after the last."""
+        first, last = self._own(bounds)
+        # Filler is the batch's own scenes again: of the right shape, and cheap to read once more. A shard that has
+        # none takes the first of the global batch.
+        return (first, last) if first < last or not self.pad_remainder else (bounds.start, bounds.start + 1)
+
+    def _filled(self, found: NDArray[np.int64], bounds: Bounds) -> NDArray[np.int64]:
+        rows = bounds.full // self.shard_count
+        return np.resize(found, rows) if self.pad_remainder and len(found) < rows else found
 
     def sizes(self) -> tuple[int, ...]:
         """Numbers of rows that batches of this shard have, as far as they may be told apart, rising."""

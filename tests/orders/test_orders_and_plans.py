@@ -93,6 +93,21 @@ def test_the_scenes_of_a_step_do_not_depend_on_the_number_of_shards():
         assert np.array_equal(joined, whole.indices(2, step))
 
 
+@pytest.mark.parametrize("shard_count", [1, 2])
+def test_the_order_of_an_epoch_is_asked_once_for_the_indices_of_all_its_steps(monkeypatch, shard_count):
+    asked, indices = [], Shuffled.indices
+    plan = Plan(1000, 3, Shuffled(), 9, shard_count=shard_count, pad_remainder=True)
+    expected = np.concatenate([plan.indices(2, step) for step in range(plan.steps)])
+
+    def counting(order, start, stop, **rest):
+        asked.append((start, stop))
+        return indices(order, start, stop, **rest)
+
+    monkeypatch.setattr(Shuffled, "indices", counting)
+    assert np.array_equal(plan.epoch_indices(2), expected)
+    assert asked == [(0, 1000)]
+
+
 def test_a_step_out_of_range_is_an_index_error_that_says_the_range():
     with pytest.raises(IndexError, match="step 4 is out of range: an epoch has 4 steps, 0 to 3"):
         Plan(100, 25).indices(0, 4)

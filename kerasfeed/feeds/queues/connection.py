@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pickle import PickleBuffer
 from typing import Any
 
@@ -24,7 +24,6 @@ from kerasfeed.util.picklers import TextPickler
 _CREDENTIALS = struct.Struct("iII")  # process, user, group, as Linux tells them
 _TIME = struct.Struct("ll")  # seconds, microseconds
 _AUTH_SECONDS = 10
-_BACKLOG = 128  # producers that connect at once
 _BESIDE = 1 << 14  # bytes from which an array travels beside the pickle, and is copied less
 _PIECE = 1 << 18  # bytes sent at once; whoever receives 1 MB at once takes three times as long
 
@@ -86,11 +85,17 @@ def unpacked(parts: list[bytearray]) -> Any:
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def listen() -> Listener:
-    """What other processes of this host can reach at its `address`. It leaves no file behind."""
+def listen() -> socket.socket:
+    """A socket that other processes of this host can reach at `getsockname()`. It leaves no file behind."""
     is_linux = sys.platform == "linux"
-    address: Any = f"\0kerasfeed-{os.urandom(16).hex()}" if is_linux else ("127.0.0.1", 0)
-    return Listener(address, "AF_UNIX" if is_linux else "AF_INET", _BACKLOG)
+    sock = socket.socket(socket.AF_UNIX if is_linux else socket.AF_INET)
+    try:
+        sock.bind(f"\0kerasfeed-{os.urandom(16).hex()}" if is_linux else ("127.0.0.1", 0))
+        sock.listen(128)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def user_of(connection: "Connection[Any, Any]") -> int | None:

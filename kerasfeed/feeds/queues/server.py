@@ -23,6 +23,7 @@ from kerasfeed.util.error_notes import TRACEBACK_HEAD
 from kerasfeed.util.error_text import add_note
 
 _JOIN_SECONDS = 5.0
+_LOOK_SECONDS = 1.0  # should the wake-up fail
 
 
 class ProducerServer:
@@ -37,25 +38,25 @@ class ProducerServer:
         self._connections: dict[Connection[Any, Any], threading.Thread] = {}
         self._closed = threading.Event()
         with naming_descriptors("a queue feed with producers in other processes", 2):
-            self._listener = listen()
-        self._address = self._listener.address
+            self._socket = listen()
+        self._socket.settimeout(_LOOK_SECONDS)
         self._thread = threading.Thread(target=self._accept, name="kerasfeed-producers", daemon=True)
         try:
             start_thread(self._thread, "a queue feed with producers in other processes")
         except BaseException:
-            self._listener.close()
+            self._socket.close()
             raise
         _SERVERS.add(self)
 
     def handle(self, on_death: str) -> Producer:
         """A handle for producers."""
-        return Producer(self._address, self._key, os.getpid(), on_death)
+        return Producer(self._socket.getsockname(), self._key, os.getpid(), on_death)
 
     def close(self) -> None:
         """Hang up on all producers; idempotent."""
         self._closed.set()
         with contextlib.suppress(OSError):
-            Client(self._address).close()  # wakes who accepts
+            Client(self._socket.getsockname()).close()  # wakes who accepts
         self._join(self._thread)
         with self._lock:
             threads = list(self._connections.values())
@@ -63,7 +64,7 @@ class ProducerServer:
                 hang_up(connection)
         for thread in threads:
             self._join(thread)
-        self._listener.close()
+        self._socket.close()
 
     @staticmethod
     def _join(thread: threading.Thread) -> None:
@@ -72,17 +73,21 @@ class ProducerServer:
 
     def abandon(self) -> None:
         """Close the copies of the sockets that a forked process has."""
-        self._listener.close()
+        self._socket.close()
         for connection in list(self._connections):
             connection.close()
 
     def _accept(self) -> None:
         while not self._closed.is_set():
             try:
-                connection: Connection[Any, Any] = self._listener.accept()
+                sock, _ = self._socket.accept()
+            except TimeoutError:
+                continue
             except OSError:  # closed, or no descriptors are left
                 self._closed.wait(0.1)
                 continue
+            sock.settimeout(None)
+            connection: Connection[Any, Any] = Connection(sock.detach())
             if self._closed.is_set() or user_of(connection) not in (None, 0, os.geteuid()):
                 connection.close()  # nothing is begun for it
                 continue

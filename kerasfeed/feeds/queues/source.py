@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
@@ -53,7 +54,7 @@ class QueueSource(Source):
         self._pid = os.getpid()
         self.deferred_warnings = DeferredWarnings()
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
-        self._room, self._news = _Flag(), _Flag()  # for producers, and for the consumer
+        self._producers, self._consumers = _Sleepers(), _Sleepers()
         self._queue = _EpochQueue()
         self._at_end = self._has_left = self._is_finished = self._is_closed = False
         self._failure: BaseException | None = None
@@ -188,6 +189,7 @@ class QueueSource(Source):
         """Begin the next epoch, or go on with the one that was left."""
         with self._lock:
             self._at_end = self._has_left = False
+            self._queue.begin()
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`. After the end of a repetition, none until `begin`."""
@@ -204,9 +206,10 @@ class QueueSource(Source):
                         raise self._failure.with_traceback(self._traceback)
                     if taken is not None or self._is_finished:
                         self._at_end = not taken
-                        self._room.raise_()
+                        self._producers.wake(len(taken or ()) or 1)
                         return taken or []
-                self._news.wait()
+                    self._consumers.enlist()
+                self._consumers.sleep()
         except BaseException:
             if taken is not None:  # Ctrl-C, between the removal and the return
                 with self._lock:
@@ -218,7 +221,7 @@ class QueueSource(Source):
         """Have a `take` that waits return none; what was not taken stays."""
         with self._lock:
             self._has_left = True
-            self._news.raise_()
+            self._consumers.wake()
 
     def close(self) -> None:
         """Have every `put` that waits, and every call after, raise FeedClosedError; drop what was not taken."""
@@ -239,8 +242,8 @@ class QueueSource(Source):
     # ---- within
 
     def _wake_everyone(self) -> None:
-        self._room.raise_()
-        self._news.raise_()
+        self._producers.wake()
+        self._consumers.wake()
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -271,14 +274,10 @@ class QueueSource(Source):
         deadline = _deadline(timeout)
         while True:
             with self._lock:
-                if self.is_over:
-                    self._room.raise_()  # for others that wait
-                    self._refuse_if_closed()
+                self._refuse_if_closed()
                 if count() < self.maxsize:
                     add()
-                    self._news.raise_()
-                    if count() < self.maxsize:
-                        self._room.raise_()  # for the next one that waits
+                    self._consumers.wake()
                     return
                 if deadline is not None and time.monotonic() >= deadline:
                     raise QueueFullError(
@@ -286,9 +285,10 @@ class QueueSource(Source):
                         f"(maxsize={self.maxsize}). The consumer is slower than the producers: wait longer "
                         "(timeout=None waits for ever), or raise maxsize"
                     )
+                self._producers.enlist()
             _WAITING.add(threading.get_ident())
             try:
-                self._room.wait(deadline)
+                self._producers.sleep(deadline)
                 has_ended = _program_has_ended()
             finally:
                 _WAITING.discard(threading.get_ident())
@@ -312,34 +312,42 @@ def _program_has_ended() -> bool:
     )
 
 
-class _Flag:
-    """What one thread waits for and another raises; it is down again when a thread was woken, which wakes the next.
+class _Sleepers:
+    """Threads that wait for a change.
 
-    No thread relies on it: an interrupt between any two instructions costs `_SLICE` seconds at worst.
+    None relies on being woken: an interrupt between any two instructions costs `_SLICE` seconds at worst.
     `threading.Condition` loses its lock to some.
     """
 
     def __init__(self) -> None:
-        self._down = threading.Lock()
-        self._down.acquire()
+        self._threads: set[int] = set()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
 
-    def raise_(self) -> None:
-        """Wake a thread, or the next one that waits."""
-        if self._down.locked():
-            with contextlib.suppress(RuntimeError):  # another thread was quicker
-                self._down.release()
+    def enlist(self) -> None:
+        """Have the calling thread be woken by what happens from now on; called with the lock held."""
+        self._threads.add(threading.get_ident())
 
-    def wait(self, deadline: float | None = None) -> None:
-        """Wait until it is raised, at most `_SLICE` seconds, and not beyond `deadline`, of `time.monotonic`."""
-        left = _SLICE if deadline is None else deadline - time.monotonic()
-        self._down.acquire(timeout=max(0.0, min(_SLICE, left)))
+    def sleep(self, deadline: float | None = None) -> None:
+        """Wait until woken, at most `_SLICE` seconds, and not beyond `deadline`, of `time.monotonic`."""
+        try:
+            with contextlib.suppress(Empty):
+                left = _SLICE if deadline is None else deadline - time.monotonic()
+                self._wakes.get(timeout=max(0.0, min(_SLICE, left)))
+        finally:
+            self._threads.discard(threading.get_ident())
+
+    def wake(self, count: int | None = None) -> None:
+        """Let `count` threads look again, all by default; called with the lock held."""
+        sleeping = len(self._threads) - self._wakes.qsize()
+        for _ in range(sleeping if count is None else min(count, sleeping)):
+            self._wakes.put(None)
 
 
 class _EpochQueue:
     """Items in line, cut into epochs: what is next, and what ends where. Not thread-safe.
 
     An item is in line once, from `add` to the `next` that returns it. The end of an epoch is reported once, after its
-    last item.
+    last item, except where an earlier repetition had all of its items.
 
     Attributes:
         added: Items added so far, those given back counted once.
@@ -350,6 +358,8 @@ class _EpochQueue:
         self._items: list[Any] = []
         self._ends: deque[int] = deque()  # how many items had been added when each epoch ended
         self._taken = 0
+        self._is_begun = False  # items of the epoch were taken, by any repetition
+        self._is_fresh = True  # none was, by the present one
 
     def __len__(self) -> int:
         """Items in line."""
@@ -369,25 +379,35 @@ class _EpochQueue:
         """End the epoch after what was added so far."""
         self._ends.append(self.added)
 
+    def begin(self) -> None:
+        """Begin a repetition: an epoch, or what is left of one."""
+        self._is_fresh = True
+
     def next(self, limit: int) -> list[Any] | None:
         """The next items of the epoch, at most `limit`; none at its end; None where neither is in line."""
-        waiting = self._ends[0] - self._taken if self._ends else len(self._items)
-        count = min(limit, waiting)
-        if count:
-            # No call from here to the return: Ctrl-C strikes after calls, and would lose the items.
-            taken = self._items[:count]
-            del self._items[:count]
-            self._taken += count
-            return taken
-        if not self._ends:
-            return None
-        del self._ends[0]
-        return []
+        while True:
+            waiting = self._ends[0] - self._taken if self._ends else len(self._items)
+            count = min(limit, waiting)
+            if count:
+                # No call from here to the return: Ctrl-C strikes after calls, and would lose the items.
+                taken = self._items[:count]
+                del self._items[:count]
+                self._taken += count
+                self._is_begun, self._is_fresh = True, False
+                return taken
+            if not self._ends:
+                return None
+            del self._ends[0]
+            was_left = self._is_begun and self._is_fresh
+            self._is_begun = False
+            if not was_left:
+                return []
 
     def give_back(self, items: list[Any], *, ended: bool) -> None:
         """Put items, and the end of their epoch, back to the front of the line."""
         if ended:
             self._ends.appendleft(self._taken)
+            self._is_begun = not self._is_fresh  # else its end would not have been reported
         self._items[:0] = items
         self._taken -= len(items)
 

@@ -82,6 +82,20 @@ def test_a_loop_that_takes_all_but_the_end_leaves_no_epoch_behind():
         assert [_labels(itertools.islice(feed, 3)) for _ in range(2)] == EPOCHS
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_that_ends_after_its_last_batch_was_taken_is_over_for_the_next_loop(workers):
+    with kf.QueueFeed(batch_size=1, workers=workers, worker_type="thread") as feed:
+        for each in (1, 2):
+            feed.put(each)
+        left = iter(feed)
+        assert [next(left).item(), next(left).item()] == [1, 2]  # and it is still referenced
+        loop = iter(feed)
+        late = threading.Timer(0.1, lambda: [feed.end_epoch(), feed.put(3), feed.end_epoch()])
+        late.start()
+        assert [each.item() for each in loop] == [3]
+        late.join()
+
+
 def test_fit_takes_an_epoch_of_the_producer_for_each_of_its_own():
     import keras
 

@@ -1,6 +1,7 @@
 """Producers in other processes: what they put, what they are told, and how they end."""
 
 import contextlib
+import errno
 import gc
 import os
 import pickle
@@ -317,6 +318,19 @@ def test_a_handle_of_a_feed_that_has_gone_says_so(source):
             producer.put(2)
     with pytest.raises(kf.FeedClosedError):
         filled.producer()
+
+
+def test_a_queue_closes_where_no_descriptor_is_left_to_wake_who_accepts(source, monkeypatch):
+    def refuse(address):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(server, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(server, "Client", refuse)
+    filled = source()
+    filled.producer()
+    accepting = filled._server._thread
+    filled.close()
+    assert not accepting.is_alive()
 
 
 def struck_in_a_put(source):

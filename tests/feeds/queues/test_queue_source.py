@@ -169,6 +169,11 @@ def test_a_repetition_that_is_left_goes_on_in_the_next_one(source):
     assert _epoch(filled) == [2, 3, 4]
     filled.begin(2)
     assert filled.take(5) == [5, 6]
+    filled.leave()
+    filled.end_epoch()  # nothing but the end is left of that epoch: it is no repetition of its own
+    filled.put(7)
+    filled.end_epoch()
+    assert _epoch(filled) == [7]
 
 
 def test_leave_wakes_a_take_that_waits(source):
