@@ -66,7 +66,7 @@ def of_keras(way):
             def _get_iterator(self):
                 return getattr(self.data_adapter, way)() if self.dataset is None else self.dataset
 
-        for _, _, execution in Iterator().enumerate_epoch():
+        for *_, execution in Iterator().enumerate_epoch():  # Keras 3.10 gives one step, later ones two
             yield as_numpy(execution[0])
 
     return batches
