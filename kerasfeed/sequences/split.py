@@ -111,7 +111,7 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, gro
 
 
 class Folds(Sequence[tuple[Subset, Subset]]):
-    """Pairs of training and validation scenes, each made when it is asked for, for all of them take n x n indices.
+    """Pairs of training and validation scenes, each made when it is asked for: all of them may hold n**2 indices.
 
     Args:
         sequence: What is divided.

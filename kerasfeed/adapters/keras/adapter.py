@@ -164,10 +164,10 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         return None if call is None else self._runs.get(call.iterator)
 
     def _asked_run(self, call: KerasCall | None) -> KerasRun:
-        """What one of Keras's iterators takes, which calls.
+        """The run of the Keras iterator that calls.
 
         Raises:
-            RuntimeError: Something else does.
+            RuntimeError: The caller is none of Keras's iterators.
         """
         run = self._run_of(call)
         if run is None:

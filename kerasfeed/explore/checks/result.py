@@ -17,7 +17,7 @@ _TOLD = ("failed", "warned")  # with reason and remedy
 
 @dataclass(eq=False)
 class Finding(Exception):
-    """What a check has found; where a check returns text, all is as it should be, and else this is raised.
+    """What a check has found. A check returns text where all is well, and raises this otherwise.
 
     Attributes:
         status: Whether the sequence is as it should be.
