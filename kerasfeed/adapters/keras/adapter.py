@@ -34,7 +34,7 @@ from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.polling import NotYet
+from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 try:
     import keras
@@ -48,6 +48,7 @@ except ImportError as missing:
 
 _PyDataset: Any = object if NO_KERAS else keras.utils.PyDataset
 _DataAdapter: Any = data_adapter_class()
+_OVER = "the fit, or other run, that this iterator was for is over, or its feed is gone"
 
 
 class TrainerData(_DataAdapter):  # type: ignore[misc]
@@ -144,8 +145,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         run = self._asked_run(keras_call(self))
         self._check_scenes(run)
         run.in_other_threads = True
-        weak_run = weakref.ref(run)
-        return self._keras_dataset(lambda context: _RunCursor(weak_run), run.request.class_weight)
+        return self._keras_dataset(partial(_begun_cursor, weakref.ref(run)), run.request.class_weight)
 
     # ---- how it is done
 
@@ -253,41 +253,31 @@ def _converted(data: Any, class_weight: Any, batch: Any) -> Any:
     return batch if known is None else standardized(known._keras_feed.without_lists(batch), class_weight)
 
 
-class _RunCursor:
-    """The batches of a run from the epoch on in which the first is asked for; the run closes what it takes from."""
+def _begun_cursor(run: Callable[[], KerasRun | None], _: Any) -> Handover:
+    """What an iterator of TensorFlow takes from: the cursor of the epoch in which it asks for its first batch.
 
-    def __init__(self, run: Callable[[], KerasRun | None]) -> None:
-        """Take what `run`, a weak reference, takes."""
-        check_alive(run(), "the fit, or other run, that this iterator was for is over, or its feed is gone")
-        self._run = run
-        self._cursor: Handover | None = None
+    Args:
+        run: A weak reference to the run, which closes the cursor.
 
-    def take(self, timeout: float | None) -> tuple[Any, Any]:
-        """See `Cursor.take`."""
-        run = self._run()
-        if self._cursor is None and run is not None:
-            if not run.is_running and timeout is not None:
-                time.sleep(timeout)  # TensorFlow prefetches from an iterator that is for the epoch to come
-                raise NotYet
-            self._cursor = run.cursor
-        if self._cursor is None:
-            raise EndOfData
-        return self._cursor.take(timeout)
-
-    def received(self, place: Any) -> None:
-        """See `Cursor.received`; Keras tells the run."""
-
-    def end(self) -> None:
-        """See `Cursor.end`; Keras tells the run."""
-
-    def close(self, returned: list[Any]) -> None:
-        """See `Cursor.close`; Keras tells the run."""
+    Raises:
+        NotYet: Keras has not begun the epoch; TensorFlow prefetches from an iterator that is for the one to come.
+        EndOfData: Nothing is to be taken.
+        FeedClosedError: The run is over.
+    """
+    known = check_alive(run(), _OVER)
+    if not known.is_running:
+        del known
+        time.sleep(POLL_SECONDS)
+        raise NotYet
+    if known.cursor is None:
+        raise EndOfData
+    return known.cursor
 
 
 def _batches_of(run: Callable[[], KerasRun | None]) -> Iterator[Any]:
-    cursor = _RunCursor(run)
+    cursor = check_alive(run(), _OVER).cursor
     try:
-        while taken := next_of(cursor):
+        while cursor is not None and (taken := next_of(cursor)):
             yield taken.pop()
     except Exception as error:
         note_causes(error)
