@@ -27,7 +27,7 @@ import optree
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
 from kerasfeed.adapters.tensorflow.framework import tf
-from kerasfeed.adapters.tensorflow.iteration import BatchSource, ErrorRelay
+from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import Begin, run_in_background
 from kerasfeed.feeds.feed_cursor import FeedLoop
 from kerasfeed.spec.field_forms import RaggedArray
@@ -103,7 +103,7 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
         try:
             batch = next(self._held[0])
         except tf.errors.OpError as error:
-            original = self._dataset._source.raised.original(error)
+            original = self._dataset._source.original(error)
             if original is None:
                 raise
         else:
@@ -155,7 +155,7 @@ def batches_dataset(
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    source = BatchSource(begin, ErrorRelay())
+    source = BatchSource(begin)
     dataset = _batches(source, structure, count, ragged_tensors)
     prefetched = _prefetched(_untuned(dataset, undivided=True), device, structure)
     return _known(make(prefetched, source, count, begin_loop), source)
@@ -172,7 +172,7 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    source = BatchSource(begin, ErrorRelay())
+    source = BatchSource(begin)
     scenes = _without_end(_taken_apart(_batches(source, structure, None), structure))
     # Zip asks once more than the range, and drops what comes of it.
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes))

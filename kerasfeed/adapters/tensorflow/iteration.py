@@ -36,12 +36,28 @@ _ERROR_NUMBER = re.compile(r"\[kerasfeed error (\d+)\]")
 _ERRORS_KEPT = 5  # one batch is asked for at a time; an iterator that was abandoned may leave some behind
 
 
-class ErrorRelay:
-    """The exceptions that one dataset has given to TensorFlow. Thread-safe."""
+class BatchSource:
+    """Where the batches of one dataset come from; the dataset holds it, and TensorFlow's functions its number.
 
-    def __init__(self) -> None:
+    It keeps the last exceptions that TensorFlow was given, and is thread-safe.
+
+    Args:
+        begin: Makes the cursor of an iteration, called where its first batch is asked for, with the context variables
+            that what users wrote is to run with. May be called by TensorFlow, so it must not wait long; it may raise
+            `NotYet`, and is called again.
+
+    Attributes:
+        number: Its number.
+        context: Context variables of whoever has begun the last loop.
+    """
+
+    def __init__(self, begin: Begin) -> None:
+        self.begin = begin
+        self.number = next(_numbers)
+        self.context = contextvars.copy_context()
         self._errors: dict[int, BaseException] = {}
         self._lock = threading.Lock()
+        _sources[self.number] = self
 
     def carrier(self, error: BaseException) -> SceneError:
         """What to raise inside TensorFlow in place of `error`: all that is known of it, as text, and its number."""
@@ -60,27 +76,6 @@ class ErrorRelay:
         with self._lock:
             found = [self._errors.pop(number, None) for number in dict.fromkeys(numbers)]
         return next((original for original in found if original is not None), None)
-
-
-class BatchSource:
-    """Where the batches of one dataset come from; the dataset holds it, and TensorFlow's functions its number.
-
-    Args:
-        begin: Makes the cursor of an iteration, called where its first batch is asked for, with the context variables
-            that what users wrote is to run with. May be called by TensorFlow, so it must not wait.
-        raised: The exceptions that TensorFlow was given.
-
-    Attributes:
-        number: Its number.
-        context: Context variables of whoever has begun the last loop.
-    """
-
-    def __init__(self, begin: Begin, raised: ErrorRelay) -> None:
-        self.begin = begin
-        self.raised = raised
-        self.number = next(_numbers)
-        self.context = contextvars.copy_context()
-        _sources[self.number] = self
 
 
 class _DatasetIteration:
@@ -123,7 +118,7 @@ class _DatasetIteration:
             return arrays
         self._count()
         note_causes(error)  # Keras raises it `from None`
-        raise self._source().raised.carrier(error) from None
+        raise self._source().carrier(error) from None
 
     def _count(self) -> None:
         if self._left is not None:

@@ -161,7 +161,7 @@ def test_an_error_of_a_later_step_of_the_graph_is_left_as_it_is(feed):
 def test_no_exception_outlives_its_dataset(feed):
     dataset = feed.to_tf_dataset()
     assert isinstance(_raised_in_a_loop(dataset.map(lambda x, y: x)), tf.errors.UnknownError)
-    raised = weakref.ref(dataset._source.raised)
+    raised = weakref.ref(dataset._source)
     assert len(raised()._errors) == 1
     assert isinstance(_raised_in_a_loop(dataset), ValueError)
     assert len(raised()._errors) == 1
@@ -174,7 +174,7 @@ def test_of_many_exceptions_that_nobody_asks_for_few_are_kept():
     with kf.Feed(_AllBad(), 1, workers=2, worker_type="thread") as feed:
         dataset = feed.to_tf_dataset()
         assert len(list(dataset.ignore_errors())) == 5  # those that the spec is inferred from
-        assert len(dataset._source.raised._errors) <= 5
+        assert len(dataset._source._errors) <= 5
 
 
 class _AllBad(kf.SceneSequence):

@@ -45,7 +45,7 @@ def test_the_elements_are_the_scenes_with_their_nesting_text_and_varying_shapes(
         assert scene["names"][0].numpy().decode() == name
         assert [word.decode() for word in scene["names"][1].numpy()] == words.tolist()
         assert label.numpy() == number
-    assert not dataset._source.raised._errors, "TensorFlow was given an error that nobody saw"
+    assert not dataset._source._errors, "TensorFlow was given an error that nobody saw"
 
 
 def test_tf_data_shuffles_pads_and_prefetches_them():

@@ -410,9 +410,9 @@ ENDING = """
     import numpy as np, tensorflow as tf
     import kerasfeed as kf
     from kerasfeed.adapters.tensorflow import iteration
-    from kerasfeed.adapters.tensorflow.iteration import ErrorRelay
+    from kerasfeed.adapters.tensorflow.iteration import BatchSource
 
-    carrier, arrays_of, batches = ErrorRelay.carrier, iteration.arrays_of, []
+    carrier, arrays_of, batches = BatchSource.carrier, iteration.arrays_of, []
 
     def slow_carrier(self, error):
         time.sleep(0.3)  # so TensorFlow is in a call as the program ends
@@ -422,7 +422,7 @@ ENDING = """
         batches.append(batch)
         return [np.full((4, 3), object())] if len(batches) == 2 else arrays_of(batch, paths)
 
-    ErrorRelay.carrier = slow_carrier
+    BatchSource.carrier = slow_carrier
 
     def loop():
         with kf.Feed(np.zeros((400, 3), np.float32), 4, workers=1, worker_type="thread") as feed:
