@@ -71,8 +71,8 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """The `tf.data.Dataset` for Keras, whose batches the cursors give that `begin` makes."""
 
     @abstractmethod
-    def _keras_run(self, call: KerasCall, request: TrainerRequest) -> KerasRun:
-        """What Keras's new iterator takes."""
+    def _keras_run(self, iterator: Any, request: TrainerRequest) -> KerasRun:
+        """What `iterator`, a new one of Keras's, takes."""
 
     def _keras_hook(self, *, begins: bool) -> None:
         """Somebody calls `on_epoch_begin` or `on_epoch_end` who is not one of Keras's iterators: a feed alone minds."""
@@ -88,8 +88,8 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         if call.method == "__init__":
             request = request_of_caller()
             refuse_division(getattr(getattr(self._keras_feed, "shard", None), "count", 1))
-            made = self._runs[call.iterator] = self._keras_run(call, request)
-            made.convert = partial(_converted, weakref.ref(self), request.class_weight)
+            made = self._runs[call.iterator] = self._keras_run(call.iterator, request)
+            made.convert = partial(_converted, made.feed, request.class_weight)
         run = self._runs[call.iterator]
         if call.method == "reset":
             run.reset()
@@ -248,9 +248,9 @@ class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
         return batches_dataset(begin, structure, count=None, device="/cpu:0", ragged_tensors=False)
 
 
-def _converted(data: Any, class_weight: Any, batch: Any) -> Any:
-    known = data()
-    return batch if known is None else standardized(known._keras_feed.without_lists(batch), class_weight)
+def _converted(feed: Any, class_weight: Any, batch: Any) -> Any:
+    """A batch of `feed`, a weak proxy, as Keras's trainers take it."""
+    return standardized(feed.without_lists(batch), class_weight)
 
 
 def _begun_cursor(run: Callable[[], KerasRun | None], _: Any) -> Handover:
@@ -325,9 +325,7 @@ def class_weights_of(targets: Any, class_weight: Any) -> Any:
     if isinstance(targets, dict | tuple | list):
         raise ValueError("`class_weight` is only supported for Models with a single output.")
     labels = np.asarray(targets)
-    weights = np.ones(labels.shape[0], keras.config.floatx())
     if labels.ndim > 1:
         labels = np.squeeze(labels, axis=-1) if labels.shape[-1] == 1 else np.argmax(labels, axis=-1)
-    for row, label in enumerate(np.round(labels).astype(np.int32)):
-        weights[row] = class_weight.get(int(label), 1.0)
-    return weights
+    classes = np.round(labels).astype(np.int32).tolist()
+    return np.array([class_weight.get(label, 1.0) for label in classes], keras.config.floatx())

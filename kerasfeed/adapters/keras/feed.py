@@ -4,16 +4,17 @@ Invariant: to Keras it looks ahead by itself, so Keras's own threads and process
 of `fit` takes is decided as it begins, so whatever is loaded ahead changes nothing.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
+from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.feed_cursor import Prefetcher, only_submits, window_of
+from kerasfeed.feeds.feed_cursor import FeedLoop, Prefetcher, begin_cursor, only_submits, window_of
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
 from kerasfeed.loaders.arguments import refuse_skip
@@ -340,14 +341,19 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             ...     print(dataset.element_spec, int(dataset.cardinality()))
             TensorSpec(shape=(None, 3), dtype=tf.float32, name=None) 3
         """
-        from kerasfeed.adapters.keras.dataset import dataset_of  # imports TensorFlow
+        from kerasfeed.adapters.keras.dataset import keras_dataset  # imports TensorFlow
 
         refuse_skip(self.job.policy, "to_tf_dataset()")
         refuse_second_sharding(self.shard.count)
         self.follow_sequence()
-        return dataset_of(self, check_integer("epochs", epochs, 1) * len(self), device, in_order=deterministic)
+        count = check_integer("epochs", epochs, 1) * len(self)
+        given = count, deterministic, self.refreshes.planned
+        return keras_dataset(
+            partial(begin_cursor, self, *given), self, partial(self._dataset_run, *given), device=device, count=count,
+            begin_loop=partial(FeedLoop, self.clock, count, counted=deterministic),
+        )  # fmt: skip
 
-    def _keras_run(self, call: KerasCall, request: TrainerRequest) -> FeedRun:
+    def _keras_run(self, iterator: Any, request: TrainerRequest) -> FeedRun:
         if request.method:
             refuse_skip(self.job.policy, f"{request.method}()")
         self.follow_sequence()
@@ -355,15 +361,15 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         self._warn_of_order(request)
         # Keras's shuffling of batches would add nothing to an order, and put the shards of a step out of step.
         shuffled = request.shuffle and not has_order and self.plan.shard_count == 1
-        return FeedRun(self, call.iterator, request, shuffled=shuffled)
+        return FeedRun(self, iterator, request, shuffled=shuffled)
 
-    def dataset_run(
-        self, batches: int, in_order: bool, generations: tuple[int, ...], call: KerasCall, request: TrainerRequest
+    def _dataset_run(
+        self, batches: int, in_order: bool, generations: tuple[int, ...], iterator: Any, request: TrainerRequest
     ) -> FeedRun:
         """What one of Keras's iterators takes of a dataset of the feed, of so many batches; see `begin_cursor`."""
         self.refreshes.refuse_others(generations)
         self._warn_of_order(request)
-        return FeedRun(self, call.iterator, request, shuffled=False, batches=batches, in_order=in_order)
+        return FeedRun(self, iterator, request, shuffled=False, batches=batches, in_order=in_order)
 
     def _warn_of_order(self, request: TrainerRequest) -> None:
         if request.method == "predict" and not isinstance(self.plan.order, Sequential):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
+from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
@@ -181,17 +181,16 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
             [0. 1. 2.]
             [3. 4. 5.]
         """
-        from kerasfeed.adapters.keras.dataset import dataset_for_keras  # imports TensorFlow
+        from kerasfeed.adapters.keras.dataset import keras_dataset  # imports TensorFlow
 
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
         refuse_second_sharding(self.plan.shard_count)
-        begin = partial(_begin_cursor, self)
-        return dataset_for_keras(begin, self, count=None, device=device, begin_loop=None, run_of=self._keras_run)
+        return keras_dataset(partial(_begin_cursor, self), self, self._keras_run, device=device)
 
-    def _keras_run(self, call: KerasCall, request: TrainerRequest) -> StreamRun:
+    def _keras_run(self, iterator: Any, request: TrainerRequest) -> StreamRun:
         if request.method:
             refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
-        run = StreamRun(self, call.iterator, request)
+        run = StreamRun(self, iterator, request)
         if request.trains:
             self.begin_fit(run)
         return run
