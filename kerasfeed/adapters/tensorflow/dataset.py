@@ -217,9 +217,9 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
     numbers = _numbers(begin, tf_iteration.end)
     answers = _mapped(numbers, asked)
     # Functions that only pass on what they are given are not run by tf.data; one with an operation costs 25 us a batch.
-    come = _filtered(answers, lambda come, *others: come)
+    come = _selected(tf.raw_ops.FilterDataset, answers, lambda come, *others: come)
     if count is None:
-        batches = _taken_while(come, lambda come, more, *tensors: more)
+        batches = _selected(tf.raw_ops.TakeWhileDataset, come, lambda come, more, *tensors: more)
         return _mapped(batches, lambda come, more, *tensors: batch_of(*tensors))
     # Behind `count` places it answers for ever that it is at the end, which zip asks for once, and drops. A range knows
     # its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
@@ -319,14 +319,9 @@ def _mapped(dataset: Any, function: Callable[..., Any]) -> Any:
     )
 
 
-def _filtered(dataset: Any, predicate: Callable[..., Any]) -> Any:
-    """`dataset.filter(predicate)` of a dataset of tuples of tensors."""
-    return _step(tf.raw_ops.FilterDataset, dataset, dataset.element_spec, predicate=_ready(predicate, dataset))
-
-
-def _taken_while(dataset: Any, predicate: Callable[..., Any]) -> Any:
-    """`dataset.take_while(predicate)` of a dataset of tuples of tensors."""
-    return _step(tf.raw_ops.TakeWhileDataset, dataset, dataset.element_spec, predicate=_ready(predicate, dataset))
+def _selected(operation: Callable[..., Any], dataset: Any, predicate: Callable[..., Any]) -> Any:
+    """`dataset.filter(predicate)` or `take_while`, as `operation` is, of a dataset of tuples of tensors."""
+    return _step(operation, dataset, dataset.element_spec, predicate=_ready(predicate, dataset))
 
 
 def _numbers(begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> Any:
