@@ -92,7 +92,7 @@ class CallbackStates:
     def warn_of_others(self) -> None:
         """Tell, once, of callbacks of users in which something has changed since this was made."""
         for each, before in zip(self._others, self._marks, strict=True):
-            changed = sorted(name for name, mark in _marks(each).items() if before.get(name, _NONE) != mark)
+            changed = sorted(name for name, mark in _marks(each).items() if name not in before or before[name] != mark)
             if changed:
                 warnings.warn(
                     f"the callback {type(each).__name__} changes its {' and '.join(changed)} in training, and "
@@ -102,9 +102,6 @@ class CallbackStates:
                     stacklevel=2,
                 )
         self._others, self._marks = [], []
-
-
-_NONE = object()
 
 
 def _attributes(callback: Any) -> tuple[str, ...]:

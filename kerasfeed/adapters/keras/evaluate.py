@@ -284,9 +284,10 @@ def evaluate(
     counted_rows: list[tuple[int, int]] = []  # of a batch, and the repeat that it is of
     with _metrics_left_alone(model):
         for repeat in range(repeats):
-            for batch in itertools.islice(_epoch(feed, first_epoch + repeat), steps):
-                x, y, weight = _unpacked(batch)
-                x, y, weight, count = _counting(x, y, weight)
+            batches = feed.epoch(first_epoch + repeat) if isinstance(feed, Feed) else feed
+            for batch in itertools.islice(batches, steps):
+                parts = keras.utils.unpack_x_y_sample_weight(lists_as_arrays(batch))
+                x, y, weight, count = _counting(*map(lists_as_tuples, parts))
                 if not count:
                     continue
                 model.reset_metrics()
@@ -327,10 +328,6 @@ def _check(model: Any, feed: Any) -> None:
         raise TypeError(f"kf.evaluate needs a kerasfeed.Feed, received a {type(feed).__name__}")
 
 
-def _epoch(feed: Any, number: int) -> Iterator[Any]:
-    return feed.epoch(number) if isinstance(feed, Feed) else iter(feed)
-
-
 @contextmanager
 def _metrics_left_alone(model: Any) -> Iterator[None]:
     """The state of the model's metrics is put back, so that a callback may evaluate while an epoch is trained."""
@@ -349,11 +346,6 @@ def _metrics_left_alone(model: Any) -> Iterator[None]:
         model.reset_metrics()  # those made meanwhile
         for variable, value in before:
             variable.assign(value)
-
-
-def _unpacked(batch: Any) -> tuple[Any, Any, Any]:
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(lists_as_arrays(batch))
-    return lists_as_tuples(x), lists_as_tuples(y), lists_as_tuples(weight)
 
 
 def _counting(x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:

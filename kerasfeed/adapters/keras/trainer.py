@@ -85,7 +85,11 @@ def trainer_position(method: str | None = None) -> TrainerPosition | None:
         name, module = frame.f_code.co_name, str(frame.f_globals.get("__name__", ""))
         if name in _METHODS and module.startswith("keras."):
             if _is_trainer(frame) and method in (None, name):
-                return _position(frame, hook, callbacks)
+                found = _variables(frame, _FIT_VARIABLES)
+                return TrainerPosition(
+                    name, self_of(frame), found.get("epoch"), found.get("initial_epoch") or 0, found.get("epochs") or 0,
+                    found.get("epoch_iterator"), hook, callbacks,
+                )  # fmt: skip
             hook = hook or f"on_{name}"
         elif name.lstrip("_").startswith("on_") and module.endswith(".callback_list"):
             hook, callbacks = name.lstrip("_"), getattr(self_of(frame), "callbacks", None)
@@ -110,14 +114,6 @@ def _is_trainer(frame: FrameType) -> bool:
         f"fit has no variable {', '.join(sorted(missing))}. Use Keras 3.10 to 3.16, or train_on_batch in a loop over "
         "the feed"
     )
-
-
-def _position(frame: FrameType, hook: str | None, callbacks: Sequence[Any] | None) -> TrainerPosition:
-    found = _variables(frame, _FIT_VARIABLES)
-    return TrainerPosition(
-        frame.f_code.co_name, self_of(frame), found.get("epoch"), found.get("initial_epoch") or 0,
-        found.get("epochs") or 0, found.get("epoch_iterator"), hook, callbacks,
-    )  # fmt: skip
 
 
 def restored_epoch(model: Any) -> int:
