@@ -22,7 +22,9 @@ from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 
 class Handover:
-    """A cursor whose batches Keras's loop has waited for.
+    """Batches between Keras's loop, which waits until they are there, and whoever takes them for the training step.
+
+    On JAX and PyTorch both are the trainer's thread; on TensorFlow its threads take. It is a `Cursor`.
 
     Args:
         take: Gives the next batch with its place, as `Cursor.take` does.
@@ -134,7 +136,11 @@ class Handover:
 
 
 class EpochSteps(int):
-    """Batches of an epoch, at most; plain integer arithmetic but for the question of Keras's loop."""
+    """The number of batches in an epoch: an int, but where Keras's loop compares it with the steps it has seen.
+
+    The loop does so before each execution. The answer is the run's, which first waits for the batches of that execution
+    (`KerasRun.is_over`).
+    """
 
     _run: "KerasRun"
 
@@ -155,10 +161,10 @@ class EpochSteps(int):
 
 
 class UnknownSteps(list):  # type: ignore[type-arg]
-    """Batches of an epoch that ends where its data do.
+    """The number of batches in an epoch that ends where its data do: 0 until one has ended; for Keras's loop, no end.
 
-    To JSON it is a list, [] or [known]: Keras puts it into `history.params`, which people write as JSON, and of what
-    JSON takes a list alone leaves all questions of numbers (`__bool__`, `__index__`, `__float__`) to its class.
+    Keras puts it into `history.params`, which people write as JSON, where it is the list [] or [known]: of the types
+    that JSON takes, only a list lets its class answer as a number (`__bool__`, `__index__`, `__float__`).
     """
 
     def __init__(self, run: "KerasRun") -> None:
@@ -218,7 +224,7 @@ class UnknownSteps(list):  # type: ignore[type-arg]
 
 
 class KerasRun(ABC):
-    """What one of Keras's iterators takes of a feed, to which this refers weakly.
+    """One of Keras's iterators over a feed: what it takes, and where it stands. It keeps neither of them alive.
 
     Args:
         feed: The feed.
