@@ -18,13 +18,11 @@ import optree
 from kerasfeed.adapters.keras.run import Handover, KerasRun
 from kerasfeed.adapters.keras.trainer import (
     BUILDER,
-    KerasCall,
     TrainerRequest,
     data_adapter_class,
     keras_call,
     keras_version,
     refuse_division,
-    request_of_caller,
     super_batches,
 )
 from kerasfeed.errors import FeedWarning
@@ -85,11 +83,10 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         call = keras_call(self)
         if call is None:
             return len(self._keras_feed) if self._keras_feed.plan.length else None
-        if call.method == "__init__":
-            request = request_of_caller()
+        if call.request is not None:
             refuse_division(getattr(getattr(self._keras_feed, "shard", None), "count", 1))
-            made = self._runs[call.iterator] = self._keras_run(call.iterator, request)
-            made.convert = partial(_converted, made.feed, request.class_weight)
+            made = self._runs[call.iterator] = self._keras_run(call.iterator, call.request)
+            made.convert = partial(_converted, made.feed, call.request.class_weight)
         run = self._runs[call.iterator]
         if call.method == "reset":
             run.reset()
@@ -105,7 +102,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def on_epoch_begin(self) -> None:
         """Called by Keras."""
-        run = self._run_of(keras_call(self))
+        run = self._run_of_caller()
         if run is None:
             self._warn_of_unsupported_keras()
             self._keras_hook(begins=True)
@@ -114,7 +111,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def on_epoch_end(self) -> None:
         """Called by Keras."""
-        run = self._run_of(keras_call(self))
+        run = self._run_of_caller()
         if run is None:
             self._keras_hook(begins=False)
         else:
@@ -122,12 +119,11 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """The batches as NumPy arrays. Called by Keras."""
-        return _batches_of(weakref.ref(self._asked_run(keras_call(self))))
+        return _batches_of(weakref.ref(self._asked_run()))
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
         """The batches as NumPy arrays, which JAX accepts; those of an execution stacked. Called by Keras."""
-        call = keras_call(self)
-        run = self._asked_run(call)
+        call, run = keras_call(self), self._asked_run()
         if call is not None and call.method == BUILDER:
             run.on_epoch_begin()  # the trainer resets its iterator then
         self._check_scenes(run, "JAX")
@@ -136,13 +132,13 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def get_torch_dataloader(self) -> Iterator[Any]:
         """The batches as tensors. Called by Keras, which iterates over them."""
-        run = self._asked_run(keras_call(self))
+        run = self._asked_run()
         self._check_scenes(run, "PyTorch")
         return (optree.tree_map(keras.ops.convert_to_tensor, batch) for batch in _batches_of(weakref.ref(run)))
 
     def get_tf_dataset(self) -> Any:
         """The batches as a `tf.data.Dataset`. Called by Keras; your code calls `to_tf_dataset`."""
-        run = self._asked_run(keras_call(self))
+        run = self._asked_run()
         self._check_scenes(run)
         run.in_other_threads = True
         return self._keras_dataset(partial(_begun_cursor, weakref.ref(run)), run.request.class_weight)
@@ -160,16 +156,17 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
                 FeedWarning,
             )
 
-    def _run_of(self, call: KerasCall | None) -> KerasRun | None:
+    def _run_of_caller(self) -> KerasRun | None:
+        call = keras_call(self)
         return None if call is None else self._runs.get(call.iterator)
 
-    def _asked_run(self, call: KerasCall | None) -> KerasRun:
+    def _asked_run(self) -> KerasRun:
         """The run of the Keras iterator that calls.
 
         Raises:
             RuntimeError: The caller is none of Keras's iterators.
         """
-        run = self._run_of(call)
+        run = self._run_of_caller()
         if run is None:
             raise RuntimeError(
                 "this is for the iterators of Keras's trainers alone: loop over the feed, or over its to_tf_dataset(), "

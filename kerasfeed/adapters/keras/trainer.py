@@ -162,60 +162,6 @@ def super_batches(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class KerasCall:
-    """A call of a feed by one of Keras's iterators, or for it.
-
-    Attributes:
-        iterator: It, an `EpochIterator`.
-        method: The method that calls.
-    """
-
-    iterator: Any
-    method: str
-
-
-def keras_call(data: Any) -> KerasCall | None:
-    """The call of the method of `data` that calls this; None where no iterator of Keras's of it calls, nor its trainer.
-
-    Args:
-        data: A feed, or a dataset of one.
-    """
-    caller = _outer_caller()
-    iterator = self_of(caller)
-    if _is_keras(caller) and caller.f_code.co_name == BUILDER:
-        iterator = _variables(caller, ("iterator",)).get("iterator")
-    is_of_keras = any(each.__name__ == "EpochIterator" for each in type(iterator).__mro__)
-    if not is_of_keras or adapter_of(iterator) is not data:
-        return None
-    return KerasCall(iterator, caller.f_code.co_name)
-
-
-def asked_by_the_loop() -> bool:
-    """Whether Keras's loop over the batches of an epoch calls the method that calls this."""
-    return _outer_caller().f_code.co_name == LOOP
-
-
-def _outer_caller() -> FrameType:
-    """The frame that has called the method which has called the function of this module that calls this."""
-    frame = inspect.currentframe()
-    for _ in range(3):
-        assert frame is not None
-        frame = frame.f_back
-    assert frame is not None
-    return frame
-
-
-def adapter_of(iterator: Any) -> Any:
-    """The data of one of Keras's iterators."""
-    return getattr(iterator, "data_adapter", None)
-
-
-def asked_steps(iterator: Any) -> int | None:
-    """Batches of an epoch that a user, or Keras's debugging switch, has asked one of its iterators for."""
-    return iterator.steps_per_epoch  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
 class TrainerRequest:
     """What a user has asked a trainer for, beside the data.
 
@@ -236,13 +182,53 @@ class TrainerRequest:
     needs_targets: bool
 
 
-def request_of_caller() -> TrainerRequest:
-    """The request that Keras's iterator is made for, whose `__init__` calls the method that calls this.
+@dataclass(frozen=True)
+class KerasCall:
+    """A call of a feed by one of Keras's iterators, or for it.
+
+    Attributes:
+        iterator: It, an `EpochIterator`.
+        method: The method that calls.
+        request: What it is made for, where that method is its `__init__`.
+    """
+
+    iterator: Any
+    method: str
+    request: TrainerRequest | None
+
+
+def keras_call(data: Any) -> KerasCall | None:
+    """The call of `data` that this runs in; None where no iterator of Keras's of it calls, nor its trainer.
+
+    Args:
+        data: A feed, or a dataset of one, a method of which calls this; also through one of a subclass.
 
     Raises:
         ValueError: Targets or weights were given beside the feed.
     """
-    found = _variables(_outer_caller(), ("y", "sample_weight", "class_weight", "shuffle"))
+    caller = inspect.currentframe()
+    assert caller is not None
+    caller = caller.f_back
+    while caller is not None and self_of(caller) is data:
+        caller = caller.f_back
+    if caller is None:
+        return None
+    iterator, method = self_of(caller), caller.f_code.co_name
+    if _is_keras(caller) and method == BUILDER:
+        iterator = _variables(caller, ("iterator",)).get("iterator")
+    is_of_keras = any(each.__name__ == "EpochIterator" for each in type(iterator).__mro__)
+    if not is_of_keras or adapter_of(iterator) is not data:
+        return None
+    return KerasCall(iterator, method, _request(caller) if method == "__init__" else None)
+
+
+def _request(frame: FrameType) -> TrainerRequest:
+    """What Keras's iterator is made for, whose `__init__` runs in `frame`.
+
+    Raises:
+        ValueError: Targets or weights were given beside the feed.
+    """
+    found = _variables(frame, ("y", "sample_weight", "class_weight", "shuffle"))
     for name, what in (("y", "the targets"), ("sample_weight", "the sample weights")):
         if found.get(name) is not None:
             raise ValueError(
@@ -255,6 +241,21 @@ def request_of_caller() -> TrainerRequest:
         position.method, trains, position.initial_epoch, found.get("class_weight"), bool(found.get("shuffle")),
         trains and _needs_targets(position.model),
     )  # fmt: skip
+
+
+def asked_by_the_loop() -> bool:
+    """Whether Keras's loop over the batches of an epoch calls the method that calls this."""
+    return sys._getframe(2).f_code.co_name == LOOP
+
+
+def adapter_of(iterator: Any) -> Any:
+    """The data of one of Keras's iterators."""
+    return getattr(iterator, "data_adapter", None)
+
+
+def asked_steps(iterator: Any) -> int | None:
+    """Batches of an epoch that a user, or Keras's debugging switch, has asked one of its iterators for."""
+    return iterator.steps_per_epoch  # type: ignore[no-any-return]
 
 
 def _needs_targets(model: Any) -> bool:
