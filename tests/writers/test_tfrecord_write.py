@@ -42,6 +42,15 @@ def shown(folder):
     return [name for name in listing(folder) if not name.startswith(".")]
 
 
+def test_a_pipe_that_stands_where_a_shard_is_to_be_is_left_there(tmp_path):
+    pipe = tmp_path / PATTERN.format(shard=1, count=3)
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="is a device, a pipe or a socket, which is not replaced"):
+        write(Small(6), tmp_path, overwrite=True, workers=0)
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert pipe.is_fifo()
+
+
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 @pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (2, "thread"), (2, "process")])
 def test_every_scene_is_there_once_whoever_writes(tmp_path, workers, worker_type, compression):

@@ -15,7 +15,7 @@ import h5py
 
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
-from kerasfeed.util.atomic_write import appearing, check_place
+from kerasfeed.util.atomic_write import appearing
 from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
 from kerasfeed.writers.hdf5.sink import Sink, interruptible
@@ -84,7 +84,6 @@ def write_hdf5(
     if scenes_per_chunk is not None:
         scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
     out = Path(os.path.realpath(local_path("path", path)))
-    check_place(out)
     folder = out.with_name(f".{out.name}.segments")
 
     def cut(spec: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
