@@ -9,7 +9,6 @@ import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -163,14 +162,10 @@ class Columns:
     columns: tuple[Column, ...]
     compression: Any
 
-    @cached_property
-    def unit(self) -> int:
-        """Scenes that every segment but the last holds a multiple of."""
-        return max(column.chunk or 1 for column in self.columns)
-
     def segments(self, length: int) -> list[range]:
         """The scenes of each segment: whole chunks of every field, 64 MiB or a 16th of all, if that is less."""
-        step = -(-_most_scenes(self.spec, length) // self.unit) * self.unit
+        unit = max(column.chunk or 1 for column in self.columns)
+        step = -(-_most_scenes(self.spec, length) // unit) * unit
         return [range(start, min(start + step, length)) for start in range(0, length, step)]
 
     def create(self, file: h5py.File, scenes: int) -> list[h5py.Dataset]:
