@@ -1,6 +1,6 @@
 """How a dataset lies in its file, and whether it can be read past HDF5.
 
-Invariant: `examine` answers "direct" only for what has been understood in full and then checked against h5py, bytes and
+Invariant: `examine` gives a layout only of what has been understood in full and then checked against h5py, bytes and
 values; everything else has a reason to be read by h5py. It calls HDF5, whose lock it holds while it does; what it
 returns needs neither HDF5 nor a lock.
 """
@@ -19,15 +19,7 @@ from h5py._objects import phil
 from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5.codecs import Declined, DecodeError, Filter, Pipeline, optional
-from kerasfeed.readers.hdf5.storage import (
-    Chunked,
-    ChunkIndex,
-    Contiguous,
-    Grid,
-    Layout,
-    ReaderChoice,
-    plain_of,
-)
+from kerasfeed.readers.hdf5.storage import Chunked, ChunkIndex, Contiguous, Grid, plain_of
 from kerasfeed.util.array_bits import is_padded
 from kerasfeed.util.error_text import message_of, summary
 from kerasfeed.util.file_bytes import ByteSource
@@ -56,16 +48,16 @@ def refusal(file: h5py.File, driver: str) -> str:
     return ""
 
 
-def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> tuple[Layout | None, ReaderChoice]:
-    """Decide who reads `dataset`.
+def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> Chunked | Contiguous:
+    """How `dataset` lies in its file, if it can be read past HDF5.
 
     Args:
         file: The open file, of which there is no `refusal`.
         dataset: One of its datasets.
         source: The bytes of the file.
 
-    Returns:
-        The layout and "direct", or None and the reason.
+    Raises:
+        Declined: h5py has to read it, and why.
     """
     try:
         with phil:
@@ -74,11 +66,11 @@ def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> tuple
             _check_chunks(source, dataset, layout)
         else:
             _check_items(source, dataset, layout)
-    except Declined as reason:
-        return None, ReaderChoice("h5py", message_of(reason))
-    except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
-        return None, ReaderChoice("h5py", summary(error).splitlines()[0])
-    return layout, ReaderChoice("direct")
+    except Declined:
+        raise
+    except Exception as error:  # whatever goes wrong here, h5py may still read it
+        raise Declined(summary(error).splitlines()[0]) from error
+    return layout
 
 
 def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
@@ -161,7 +153,7 @@ def missing_filters(dataset: h5py.Dataset) -> list[str] | None:
     return [each.name for each in filters if not h5py.h5z.filter_avail(each.code)]
 
 
-def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
+def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Chunked | Contiguous:
     if h5py.h5o.get_info(dataset.id).fileno != h5py.h5o.get_info(file.id).fileno:
         raise Declined("in another file, by an external link")
     if dataset.shape is None:

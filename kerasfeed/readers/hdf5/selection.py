@@ -103,13 +103,13 @@ class Selection:
             yield Block(slice(begin, end), (rows[begin:end], *boxes), None if self.is_box else (slice(None), *picks))
 
 
-def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None:
+def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
     """What `selection` means for a dataset of `shape`.
 
     Args:
         selection: What stands between the brackets.
         shape: Sizes of the dataset's axes.
-        where: The dataset for messages, such as "dataset 'points' of 'rooms.h5'".
+        name: The dataset's, for messages.
 
     Returns:
         The plan; None for what is left to h5py (names of fields, two lists at once, bad masks, ...).
@@ -127,7 +127,7 @@ def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None
     found: list[int] = []
     place, plain, lists = 0, True, 0
     for part in parts:
-        axis, as_h5py = _axis(part, shape, place, where)
+        axis, as_h5py = _axis(part, shape, place, name)
         if axis is None:
             return None
         if isinstance(axis, int):
@@ -159,7 +159,7 @@ def around(axis: Axis) -> list[tuple[Any, Any]]:
     return [(range(low, int(axis.max()) + 1), axis - low)]
 
 
-def checked_places(indices: Any, size: int, axis: int, where: str) -> NDArray[np.int64]:
+def checked_places(indices: Any, size: int, axis: int, name: str) -> NDArray[np.int64]:
     """Places int64[n] of integers that may be negative.
 
     Raises:
@@ -174,33 +174,33 @@ def checked_places(indices: Any, size: int, axis: int, where: str) -> NDArray[np
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise TypeError(
             f"indices must be integers in one axis, received {array.dtype}{list(array.shape)} "
-            f"for axis {axis} of {where}"
+            f"for axis {axis} of dataset {name!r}"
         )
     if array.dtype.kind == "u" and int(array.max()) >= size:
-        raise _out_of_range(int(array.max()), size, axis, where)
+        raise _out_of_range(int(array.max()), size, axis, name)
     places = array.astype(np.int64)
     low, high = int(places.min()), int(places.max())
     if high >= size or low < -size:
-        raise _out_of_range(high if high >= size else low, size, axis, where)
+        raise _out_of_range(high if high >= size else low, size, axis, name)
     if low < 0:
         places[places < 0] += size
     return places
 
 
-def checked_place(index: int, size: int, axis: int, where: str) -> int:
+def checked_place(index: int, size: int, axis: int, name: str) -> int:
     """The place that an integer means, negative ones counted from the end.
 
     Raises:
         IndexError: It is out of range.
     """
     if not -size <= index < size:
-        raise _out_of_range(index, size, axis, where)
+        raise _out_of_range(index, size, axis, name)
     return index + size if index < 0 else index
 
 
-def _out_of_range(index: int, size: int, axis: int, where: str) -> IndexError:
+def _out_of_range(index: int, size: int, axis: int, name: str) -> IndexError:
     allowed = f"choose {-size} to {size - 1}" if size else "the axis is empty"
-    return IndexError(f"index {index} is out of range for axis {axis} of {where}, of size {size}: {allowed}")
+    return IndexError(f"index {index} is out of range for axis {axis} of dataset {name!r}, of size {size}: {allowed}")
 
 
 def _expanded(parts: tuple[Any, ...], rank: int) -> list[Any] | None:
@@ -225,7 +225,7 @@ def _width(part: Any) -> int:
     return part.ndim if isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.ndim > 1 else 1
 
 
-def _axis(part: Any, shape: tuple[int, ...], place: int, where: str) -> tuple[Axis | int | None, bool]:
+def _axis(part: Any, shape: tuple[int, ...], place: int, name: str) -> tuple[Axis | int | None, bool]:
     """The meaning of `part`, an integer where it is one, and whether h5py takes it as it is."""
     size = shape[place]
     if isinstance(part, slice):
@@ -237,15 +237,15 @@ def _axis(part: Any, shape: tuple[int, ...], place: int, where: str) -> tuple[Ax
     if isinstance(part, bool | np.bool_ | str | bytes) or part is None:
         return None, True
     if isinstance(part, np.ndarray) and part.ndim:
-        return _listed(part, shape, place, where)
+        return _listed(part, shape, place, name)
     try:
         index = operator.index(part)
     except TypeError:
         return None, True
-    return checked_place(index, size, place, where), True
+    return checked_place(index, size, place, name), True
 
 
-def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, where: str) -> tuple[Axis | None, bool]:
+def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, name: str) -> tuple[Axis | None, bool]:
     if array.dtype == np.bool_:
         if array.shape != shape[place : place + array.ndim]:
             return None, True
@@ -255,6 +255,6 @@ def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, where: str)
         return coordinates, False
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         return None, True
-    places = checked_places(array, shape[place], place, where)
+    places = checked_places(array, shape[place], place, name)
     increasing = bool((np.diff(places) > 0).all())
     return places, increasing and not (array.size and int(array.min()) < 0)
