@@ -27,7 +27,6 @@ from kerasfeed.util.error_text import message_of
 
 _PIECE_NBYTES = 1 << 24  # of what is read at once around a selection that is no box
 _ROW_NBYTES = 1 << 26  # the most of a row that is read for a part of it
-_LISTED_RUNS = 16  # above, h5py's own lists (quadratic) are slower than one read each run of neighbours
 
 
 class HDF5Dataset:
@@ -355,15 +354,11 @@ def _read_through_h5py(dataset: Any, selection: Any, planned: Selection | None) 
     Returns:
         What h5py returns, or would for such a selection.
     """
-    if planned is None or (planned.plain and not _long(planned)):
+    if planned is None or planned.suits_h5py:
         return dataset[selection]
     out = np.empty(planned.shape, dataset.dtype)
     _gather(partial(_read_box, dataset), planned, out)
     return out
-
-
-def _long(planned: Selection) -> bool:
-    return any(isinstance(axis, np.ndarray) and len(axis) > _LISTED_RUNS for axis in planned.axes)
 
 
 def _read_box(dataset: Any, box: Box, out: NDArray[Any]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+_LISTED_RUNS = 16  # above, h5py's lists take longer than one read for each run of neighbours
 Places = NDArray[np.int64]
 Axis = range | Places | tuple[Places, ...]
 """What is selected of one axis: a range, or int64[n] in any order. Of k neighbouring axes, points: k of int64[n]."""
@@ -45,12 +46,20 @@ class Selection:
     Attributes:
         axes: One entry an axis of the dataset, in order; points stand for several. All places are within their axes.
         shape: Shape of the result.
-        plain: Whether h5py takes the selection as the user wrote it.
     """
 
     axes: tuple[Axis, ...]
     shape: tuple[int, ...]
-    plain: bool
+
+    @property
+    def suits_h5py(self) -> bool:
+        """Whether h5py takes it as the user wrote it, and soon: the time for its lists is quadratic."""
+        return all(
+            axis.step > 0
+            if isinstance(axis, range)
+            else isinstance(axis, np.ndarray) and len(axis) <= _LISTED_RUNS and bool((np.diff(axis) > 0).all())
+            for axis in self.axes
+        )
 
     @property
     def size(self) -> int:
@@ -92,7 +101,7 @@ class Selection:
             while begin < len(lead[0]):  # whose places are in order, as a mask gives them
                 end = int(np.searchsorted(lead[0], lead[0][begin] + step))
                 points = tuple(places[begin:end] for places in lead)
-                inner = Selection((points, *self.axes[1:]), (), plain=False).inner
+                inner = Selection((points, *self.axes[1:]), ()).inner
                 yield Block(slice(begin, end), *zip(*around(points[0]), *inner, strict=True))
                 begin = end
             return
@@ -125,9 +134,9 @@ def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
         return None
     axes: list[Axis] = []
     found: list[int] = []
-    place, plain, lists = 0, True, 0
+    place = lists = 0
     for part in parts:
-        axis, as_h5py = _axis(part, shape, place, name)
+        axis = _axis(part, shape, place, name)
         if axis is None:
             return None
         if isinstance(axis, int):
@@ -136,9 +145,8 @@ def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
             lists += not isinstance(axis, range)
             axes.append(axis)
             found.append(len(axis[0]) if isinstance(axis, tuple) else len(axis))
-        plain = plain and as_h5py
         place += _width(part)
-    return None if lists > 1 or place != len(shape) else Selection(tuple(axes), tuple(found), plain)
+    return None if lists > 1 or place != len(shape) else Selection(tuple(axes), tuple(found))
 
 
 def runs(places: range | Places) -> list[tuple[int, int]]:
@@ -225,36 +233,31 @@ def _width(part: Any) -> int:
     return part.ndim if isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.ndim > 1 else 1
 
 
-def _axis(part: Any, shape: tuple[int, ...], place: int, name: str) -> tuple[Axis | int | None, bool]:
-    """The meaning of `part`, an integer where it is one, and whether h5py takes it as it is."""
+def _axis(part: Any, shape: tuple[int, ...], place: int, name: str) -> Axis | int | None:
+    """The meaning of `part`, an integer where it is one; None where h5py is to say."""
     size = shape[place]
     if isinstance(part, slice):
         try:
-            places = range(size)[part]
+            return range(size)[part]
         except (TypeError, ValueError):
-            return None, True
-        return places, places.step > 0
+            return None
     if isinstance(part, bool | np.bool_ | str | bytes) or part is None:
-        return None, True
+        return None
     if isinstance(part, np.ndarray) and part.ndim:
         return _listed(part, shape, place, name)
     try:
         index = operator.index(part)
     except TypeError:
-        return None, True
-    return checked_place(index, size, place, name), True
+        return None
+    return checked_place(index, size, place, name)
 
 
-def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, name: str) -> tuple[Axis | None, bool]:
+def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, name: str) -> Axis | None:
     if array.dtype == np.bool_:
         if array.shape != shape[place : place + array.ndim]:
-            return None, True
+            return None
         coordinates = np.nonzero(array)
-        if array.ndim == 1:
-            return coordinates[0], True
-        return coordinates, False
+        return coordinates[0] if array.ndim == 1 else coordinates
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        return None, True
-    places = checked_places(array, shape[place], place, name)
-    increasing = bool((np.diff(places) > 0).all())
-    return places, increasing and not (array.size and int(array.min()) < 0)
+        return None
+    return checked_places(array, shape[place], place, name)
