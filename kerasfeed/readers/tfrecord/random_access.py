@@ -21,7 +21,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from kerasfeed.errors import RecordError
-from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, read_header
+from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, data_length
 from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.file_bytes import ByteSource, OpenFile
@@ -78,7 +78,7 @@ def _opened(path: Path) -> OpenFile:
 
 def _compression(head: bytes) -> int | None:
     """The header of compressed data, in zlib's words; None where `head` begins a record."""
-    if len(head) < 2 or (len(head) == HEADER_BYTES and read_header(head).is_right):
+    if len(head) < 2 or (len(head) == HEADER_BYTES and data_length(head) is not None):
         return None
     if head[:2] == b"\x1f\x8b":
         return _GZIP_HEADER

@@ -15,7 +15,7 @@ import numpy as np
 from kerasfeed.errors import FeedWarning, RecordError, SpecError
 from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
-from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, is_whole, read_header
+from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length, is_whole
 from kerasfeed.readers.tfrecord.index import FileIndex, index_files
 from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream
@@ -263,9 +263,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
                 stream.read(start + len(data), 1)  # which says why
         except RecordError as error:
             raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
-        if len(data) != size or read_header(data).length != size - FRAME_BYTES:
+        if len(data) != size or data_length(data) != size - FRAME_BYTES:
             raise RecordError(f"{self._place(index)} is not where the index has it: the file was changed or is damaged")
-        if self.verify and not (read_header(data).is_right and is_whole(data)):
+        if self.verify and not is_whole(data):
             raise RecordError(f"{self._place(index)} is damaged: its checksum does not hold")
         return data[HEADER_BYTES:-4]
 
