@@ -73,14 +73,14 @@ class Selection:
 
     @cached_property
     def inner(self) -> list[tuple[Any, Any]]:
-        """For each axis of the dataset but the first, as `around`; of a selection of at least one element."""
+        """What `around` gives for each axis of the dataset but the first; the selection has at least one element."""
         lead = self.axes[0]
         points = lead[1:] if isinstance(lead, tuple) else ()
         return [pair for axis in (*points, *self.axes[1:]) for pair in around(axis)]
 
     @cached_property
     def is_box(self) -> bool:
-        """Whether nothing but rows has to be picked from what is around the selection."""
+        """Whether the selection is a box: what is read around it is what is wanted."""
         if isinstance(self.axes[0], tuple):
             return False
         return all(isinstance(pick, slice) and pick.step in (None, 1) for _, pick in self.inner)
@@ -91,9 +91,10 @@ class Selection:
         return math.prod(len(places) for places, _ in self.inner)
 
     def blocks(self, most: int) -> Iterator[Block]:
-        """The same piece by piece: around each are at most `most` elements, or one row; a box is one piece.
+        """Pieces that make up the selection, which has at least one element. A box is one piece.
 
-        Of a selection of at least one element.
+        Args:
+            most: Elements of the box to be read for one piece; more only where one row has more.
         """
         lead, step = self.axes[0], max(1, most // self.row_size)
         if isinstance(lead, tuple):
@@ -177,22 +178,16 @@ def checked_places(indices: Any, size: int, axis: int, name: str) -> NDArray[np.
     array = np.asarray(indices)
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int64)
-    if array.dtype == np.int64 and array.ndim == 1 and int(array.view(np.uint64).max()) < size:
-        return array  # one pass: as unsigned numbers, negative ones are large
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise TypeError(
             f"indices must be integers in one axis, received {array.dtype}{list(array.shape)} "
             f"for axis {axis} of dataset {name!r}"
         )
-    if array.dtype.kind == "u" and int(array.max()) >= size:
-        raise _out_of_range(int(array.max()), size, axis, name)
-    places = array.astype(np.int64)
-    low, high = int(places.min()), int(places.max())
+    low, high = int(array.min()), int(array.max())
     if high >= size or low < -size:
         raise _out_of_range(high if high >= size else low, size, axis, name)
-    if low < 0:
-        places[places < 0] += size
-    return places
+    places = array.astype(np.int64, copy=False)
+    return places if low >= 0 else np.where(places < 0, places + size, places)
 
 
 def checked_place(index: int, size: int, axis: int, name: str) -> int:
