@@ -204,7 +204,7 @@ def _write(pool: Pool, shards: tuple[PlannedShard, ...], shard_format: ShardForm
     Raises:
         Exception: What has failed.
     """
-    for folder in {Path(shard.path).parent for shard in shards}:
+    for folder in {shard.path.parent for shard in shards}:
         folder.mkdir(exist_ok=True)
     pool.post(WritePlan(shards, shard_format))
     remaining = (ShardTask(WRITE, shard.number, shard=shard) for shard in shards)
@@ -224,7 +224,7 @@ def _write(pool: Pool, shards: tuple[PlannedShard, ...], shard_format: ShardForm
 
 def _remove_parts_of(shards: Sequence[PlannedShard]) -> None:
     for shard in shards:
-        remove_parts(Path(shard.path))
+        remove_parts(shard.path)
 
 
 def remove_parts(path: Path) -> None:

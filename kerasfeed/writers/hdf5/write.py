@@ -89,7 +89,7 @@ def write_hdf5(
     def cut(spec: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
         columns = columns_for(spec, scenes_per_chunk, compression, length)
         parts = enumerate(columns.segments(length))
-        segments = (PlannedShard(number, str(folder / f"{number:06d}.h5"), part) for number, part in parts)
+        segments = (PlannedShard(number, folder / f"{number:06d}.h5", part) for number, part in parts)
         return tuple(segments), SegmentFormat(columns)
 
     def discard(_: list[str]) -> None:
@@ -176,7 +176,7 @@ def _join(segments: Sequence[PlannedShard], columns: Columns, out: Path, length:
         try:
             interruptible(job)
         except OSError as error:
-            raise failed_write(error, str(out)) from error
+            raise failed_write(error, out) from error
 
 
 def _copy(source: h5py.Dataset, target: h5py.Dataset, start: int, check: Callable[[], None]) -> None:

@@ -117,7 +117,7 @@ def write_tfrecords(
     def cut(found: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
         parts = [assigned(length, count, number, assignment) for number in range(count)]
         shards = (
-            PlannedShard(number, str(path), part) for number, (path, part) in enumerate(zip(paths, parts, strict=True))
+            PlannedShard(number, path, part) for number, (path, part) in enumerate(zip(paths, parts, strict=True))
         )
         return tuple(shards), TFRecordFormat(found, compression)
 
