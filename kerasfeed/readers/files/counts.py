@@ -62,9 +62,9 @@ def check_count(value: Any, name: str) -> int:
 
 
 class KnownCounts:
-    """Counts by file, in memory and, where there is a path, in a small JSON file. What that holds of others stays.
+    """Counts by file, in memory and, where there is a path, in a small JSON file, which other sequences may share.
 
-    A copy that was pickled knows none: they are for `refresh` alone, and as many as the files.
+    Only `refresh` needs them later, which workers do not call, so they are not pickled.
     """
 
     def __init__(self, path: Any = None) -> None:
