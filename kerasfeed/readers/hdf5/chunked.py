@@ -67,11 +67,8 @@ class ChunkCache(Lru[int, NDArray[Any]]):
         with self._lock:
             return [key for key in keys if key not in self._kept and key not in self._loading]
 
-    def _on_loaded(self, value: NDArray[Any]) -> NDArray[Any]:
-        value.flags.writeable = False
-        return value
-
     def _keep(self, key: int, value: NDArray[Any]) -> list[NDArray[Any]]:
+        value.flags.writeable = False
         self._sweep()
         return super()._keep(key, value)
 

@@ -311,10 +311,7 @@ class HDF5Dataset:
         return np.asarray(self[...], dtype=dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"file": self.file, "name": self.name}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.file, self.name, self._cached = state["file"], state["name"], None
+        return {**self.__dict__, "_cached": None}
 
     def __repr__(self) -> str:
         return f"HDF5Dataset({self.name!r}, shape={self.shape}, dtype={self.dtype}, file={self.file.path!r})"

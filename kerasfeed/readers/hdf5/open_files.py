@@ -18,7 +18,7 @@ import numpy as np
 from kerasfeed.readers.hdf5.chunked import ChunkCache, ChunkedReader
 from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
-from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name, unfollowed
+from kerasfeed.readers.hdf5.error_messages import HDF5_ERRORS, shown_name, stored_name, unfollowed
 from kerasfeed.readers.hdf5.inspection import examine, refusal
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous, ReaderChoice
@@ -156,7 +156,7 @@ class SharedFile:
         """
         try:
             return self.handle[stored_name(name)]
-        except (KeyError, RuntimeError, ValueError, OSError):
+        except HDF5_ERRORS:
             error = unfollowed(self.handle.id, name, self.path, self.links)
             if error is None:
                 return None
