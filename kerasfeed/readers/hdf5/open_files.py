@@ -80,8 +80,8 @@ class OpenDataset:
         """Sizes of the axes now, without HDF5's lock where the direct reader reads; None for a null dataset."""
         return self.handle.shape if self._shape is None else self._shape
 
-    def is_read_by(self, reader: Reader) -> None:
-        """Have it read past HDF5."""
+    def set_reader(self, reader: Reader) -> None:
+        """Have `reader` read it, past HDF5."""
         self._shape, self.reader, self.choice = tuple(self.handle.shape), reader, ReaderChoice("direct")
 
 
@@ -173,7 +173,7 @@ class SharedFile:
             opened.choice = ReaderChoice("h5py", message_of(reason))
             return
         if isinstance(layout, Contiguous):
-            opened.is_read_by(ContiguousReader(layout, self.source, opened.counters))
+            opened.set_reader(ContiguousReader(layout, self.source, opened.counters))
             return
         cache = self._caches.setdefault(opened.cache_limit, ChunkCache(opened.cache_limit or 0))
         name = shown_name(opened.handle.name).lstrip("/")
@@ -188,7 +188,7 @@ class SharedFile:
         )
         reader = ChunkedReader(layout, self.source, cache, storage, opened.counters)
         self._kept.append((cache, reader.keys))
-        opened.is_read_by(reader)
+        opened.set_reader(reader)
 
 
 def _link_access() -> Any:
