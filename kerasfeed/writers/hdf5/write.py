@@ -17,7 +17,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
 from kerasfeed.util.atomic_write import appearing
 from kerasfeed.util.validate import check_integer, local_path
-from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
+from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, copied_rows
 from kerasfeed.writers.hdf5.sink import Sink, interruptible
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat, failed_write
@@ -184,10 +184,7 @@ def _copy(source: h5py.Dataset, target: h5py.Dataset, start: int, check: Callabl
     rows = len(source)
     if source.chunks is None or source.dtype.hasobject:
         row = max(1, source.nbytes // max(1, rows))
-        step = max(1, _COPIED_BYTES // row)
-        for first in range(0, rows, step):
-            last = min(first + step, rows)
-            write_rows(target, start + first, source[first:last])
+        for _ in copied_rows(source, target, start, max(1, _COPIED_BYTES // row)):
             check()
         return
     rest = (0,) * (source.ndim - 1)
