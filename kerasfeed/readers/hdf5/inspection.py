@@ -227,16 +227,12 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
         raise Declined("too many chunks to number")
     if grid.count:
         dataset.id.chunk_iter(note)
-    rank = len(grid.shape)
-    numbers = np.zeros(len(addresses), np.int64)
-    inside = np.ones(len(addresses), bool)
-    table = np.frombuffer(corners, np.int64).reshape(-1, rank) if len(addresses) else np.empty((0, rank), np.int64)
-    for axis, (size, chunk, stride) in enumerate(zip(grid.shape, grid.chunks, grid.strides, strict=True)):
-        numbers += table[:, axis] // chunk * stride
-        inside &= table[:, axis] < size
+    table = np.asarray(corners).reshape(-1, len(grid.shape))
     _check_order(table, grid, dataset.maxshape)
+    numbers: NDArray[np.int64] = table // grid.chunks @ np.array(grid.strides)
     where = np.array(addresses, np.uint64) + np.uint64(shift)
     kept = (numbers, where, np.array(sizes, np.uint32), np.array(masks, np.uint32))
+    inside = (table < grid.shape).all(axis=1)
     if not inside.all():
         kept = tuple(part[inside] for part in kept)  # type: ignore[assignment]
     return ChunkIndex(*kept, grid.count)
