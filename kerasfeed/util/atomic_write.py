@@ -15,10 +15,12 @@ def check_place(out: Path) -> None:
     """Refuse a path at which no file can be made.
 
     Raises:
-        OSError: It is a folder, or in none.
+        OSError: It is a folder, a device or a pipe, or in no folder.
     """
     if out.is_dir():
         raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
+    if out.exists() and not out.is_file():
+        raise OSError(f"{str(out)!r} is a device, a pipe or a socket, which is not replaced; name a file")
     if not out.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
 
@@ -36,7 +38,7 @@ def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
 
     Raises:
         FileExistsError: `out` exists, now or at the end, and `overwrite` is False.
-        OSError: The folder does not exist or cannot be written to.
+        OSError: The folder does not exist or cannot be written to, or `out` is no regular file.
     """
     out = Path(os.path.realpath(out))
     if not overwrite and out.exists():

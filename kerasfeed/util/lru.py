@@ -77,8 +77,7 @@ class Lru(Generic[Key, Value]):
                     pass
                 if loading.value is not None:
                     return loading.value, True
-            value = self._on_loaded(load())
-            own.value = value
+            own.value = value = load()
         finally:
             self._publish(key, own)
         return value, False
@@ -121,10 +120,6 @@ class Lru(Generic[Key, Value]):
             self._loading.clear()
             self.weight = 0
         self._let_go(leaving)
-
-    def _on_loaded(self, value: Value) -> Value:
-        """What becomes of a value that was made, before anybody has it."""
-        return value
 
     def _let_go(self, leaving: list[Value]) -> None:
         """What becomes of values that are not kept any more; called without the lock."""

@@ -29,6 +29,7 @@ from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
+from kerasfeed.util.atomic_write import check_place
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
@@ -112,6 +113,8 @@ def write_set(
         Exception: What the sequence raised, with scene and shard as a note; FileExistsError; SpecError; OSError;
             WorkerDiedError.
     """
+    for name in files.names:
+        check_place(name)
     unfinished = files.beside.with_name(f".{files.beside.name}.unfinished")
     with _held(unfinished) as descriptor:
         begun = read_json(unfinished)
@@ -201,7 +204,7 @@ def _write(pool: Pool, shards: tuple[PlannedShard, ...], shard_format: ShardForm
     Raises:
         Exception: What has failed.
     """
-    for folder in {Path(shard.path).parent for shard in shards}:
+    for folder in {shard.path.parent for shard in shards}:
         folder.mkdir(exist_ok=True)
     pool.post(WritePlan(shards, shard_format))
     remaining = (ShardTask(WRITE, shard.number, shard=shard) for shard in shards)
@@ -221,7 +224,7 @@ def _write(pool: Pool, shards: tuple[PlannedShard, ...], shard_format: ShardForm
 
 def _remove_parts_of(shards: Sequence[PlannedShard]) -> None:
     for shard in shards:
-        remove_parts(Path(shard.path))
+        remove_parts(shard.path)
 
 
 def remove_parts(path: Path) -> None:

@@ -46,11 +46,11 @@ class PlannedShard:
     """
 
     number: int
-    path: str
+    path: Path
     indices: range
 
     def __str__(self) -> str:
-        return f"shard {self.number} ({Path(self.path).name!r})"
+        return f"shard {self.number} ({self.path.name!r})"
 
 
 class ShardFormat(ABC):
@@ -132,7 +132,7 @@ class ShardRunner(Runner):
 
     def _complete(self, shard: PlannedShard, shard_format: ShardFormat, note: Note, context: WorkerContext) -> None:
         """Write a shard, unless it is there."""
-        path = Path(shard.path)
+        path = shard.path
         note[1] = shard.indices[0]
         if path.exists() and shard_format.count(path) == len(shard.indices):
             return
@@ -147,7 +147,7 @@ class ShardRunner(Runner):
             try:
                 written = self._seeded(write, context)
             except OSError as error:
-                raise failed_write(error, shard.path) from error
+                raise failed_write(error, path) from error
         shard_format.finish(path, written)
 
     def _encoded(
@@ -180,9 +180,9 @@ def _checked(shard_format: ShardFormat, scene: Any, index: int) -> Any:
         raise SpecError(f"scene {index}: {message_of(error)}") from None
 
 
-def failed_write(error: OSError, path: str) -> OSError:
+def failed_write(error: OSError, path: Path) -> OSError:
     """The same error, of a file that was to be written whole."""
-    return reworded(error, f"writing {path!r} failed and left nothing of it: {message_of(error)}")
+    return reworded(error, f"writing {str(path)!r} failed and left nothing of it: {message_of(error)}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from kerasfeed.util.atomic_write import write_whole
+from kerasfeed.util.atomic_write import appearing, write_whole
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -25,3 +25,25 @@ def test_a_folder_at_which_a_file_is_to_be_written_is_left_as_it_is(tmp_path):
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "folder", b"new")
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+@pytest.mark.parametrize("through_link", [False, True])
+def test_what_is_no_regular_file_is_never_replaced(tmp_path, through_link):
+    fifo, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    what = "is a device, a pipe or a socket, which is not replaced; name a file"
+    with pytest.raises(OSError, match=what), appearing(link if through_link else fifo, overwrite=True):
+        raise AssertionError("nothing is to be written")
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    assert set(tmp_path.iterdir()) == {fifo, link}
+
+
+def test_a_regular_file_is_replaced_where_a_link_leads_to_it(tmp_path):
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_bytes(b"old")
+    link.symlink_to(file)
+    with appearing(link, overwrite=True) as (part, _):
+        part.write_bytes(b"new")
+    assert link.is_symlink()
+    assert file.read_bytes() == b"new"

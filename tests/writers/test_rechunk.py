@@ -39,6 +39,30 @@ def test_a_scene_is_a_chunk_afterwards_and_everything_else_is_what_it_was(points
     assert listing(tmp_path) == ["in.h5", "out.h5"]
 
 
+@pytest.mark.parametrize("shape", [(7,), (1,), (4, 2), (4, 1)])
+@pytest.mark.parametrize(("item", "length"), [(np.int32, 0), (np.int32, 1), (np.int32, 3), ("S3", 3)])
+def test_rows_of_variable_length_that_are_all_equally_long_are_kept(tmp_path, shape, length, item):
+    dtype = h5py.vlen_dtype(np.dtype(item))
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        ragged = file.create_dataset("ragged", shape, dtype)
+        for number, place in enumerate(np.ndindex(shape)):
+            ragged[place] = np.arange(number, number + length).astype(item)
+    rechunk(tmp_path / "in.h5", tmp_path / "out.h5", "ragged", 2)
+    with h5py.File(tmp_path / "in.h5") as old, h5py.File(tmp_path / "out.h5") as new:
+        assert new["ragged"].dtype == dtype
+        for place in np.ndindex(shape):
+            assert np.array_equal(new["ragged"][place], old["ragged"][place])
+
+
+def test_items_that_are_arrays_of_text_are_kept(tmp_path):
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file.create_dataset("names", (5,), np.dtype((h5py.string_dtype(), (3,))))
+        file["names"][...] = np.array([["a", "bb", f"{row}"] for row in range(5)], object)
+    rechunk(tmp_path / "in.h5", tmp_path / "out.h5", "names", 2)
+    with h5py.File(tmp_path / "out.h5") as new:
+        assert new["names"][4].tolist() == [b"a", b"bb", b"4"]
+
+
 def _fill_with_everything(file):
     """Datasets of every dtype h5py writes, in groups, with links, references, scales and attributes of many kinds."""
     rng = np.random.default_rng(1)

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import io
+import json
 import os
 import resource
 import signal
@@ -40,6 +41,15 @@ def indices_in(paths):
 
 def shown(folder):
     return [name for name in listing(folder) if not name.startswith(".")]
+
+
+def test_a_pipe_that_stands_where_a_shard_is_to_be_is_left_there(tmp_path):
+    pipe = tmp_path / PATTERN.format(shard=1, count=3)
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="is a device, a pipe or a socket, which is not replaced"):
+        write(Small(6), tmp_path, overwrite=True, workers=0)
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("compression", [None, "GZIP"])
@@ -84,10 +94,12 @@ def test_contiguous_shards_are_read_back_in_order(tmp_path):
 
 def test_the_sidecar_tells_how_the_set_was_written(tmp_path):
     paths = write(Small(10), tmp_path, assignment="contiguous", compression="GZIP", seed=5)
+    told = json.loads((tmp_path / SIDECAR).read_text())
+    assert [file["scenes"] for file in told["files"]] == [3, 3, 4]
+    assert [file["bytes"] for file in told["files"]] == [Path(path).stat().st_size for path in paths]
+    assert (told["assignment"], told["compression"], told["seed"]) == ("contiguous", "GZIP", 5)
     sidecar = read_sidecar(tmp_path / SIDECAR)
-    assert [file.scenes for file in sidecar.files] == [3, 3, 4]
-    assert [file.bytes for file in sidecar.files] == [Path(path).stat().st_size for path in paths]
-    assert (sidecar.assignment, sidecar.compression, sidecar.seed) == ("contiguous", "GZIP", 5)
+    assert sidecar.scenes == {Path(path).name: count for path, count in zip(paths, [3, 3, 4], strict=True)}
     assert str(sidecar.spec.fields[0]) == "float32[8, 3]"
 
 

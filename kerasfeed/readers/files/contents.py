@@ -78,7 +78,7 @@ class Scenes(Contents):
         self._scenes = scenes
         self.count: int = len(scenes)
         kept = scenes if isinstance(scenes, list) else []
-        self.nbytes = sum(_bytes_of(leaf) for scene in kept for leaf in optree.tree_leaves(scene))
+        self.nbytes = sum(map(_size, kept))
 
     def row(self, row: int) -> Any:
         """The scene."""

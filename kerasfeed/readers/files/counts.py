@@ -62,9 +62,9 @@ def check_count(value: Any, name: str) -> int:
 
 
 class KnownCounts:
-    """Counts by file, in memory and, where there is a path, in a small JSON file. What that holds of others stays.
+    """Counts by file, in memory and, where there is a path, in a small JSON file, which other sequences may share.
 
-    A copy that was pickled knows none: they are for `refresh` alone, and as many as the files.
+    Only `refresh` needs them later, which workers do not call, so they are not pickled.
     """
 
     def __init__(self, path: Any = None) -> None:
@@ -75,8 +75,8 @@ class KnownCounts:
             ValueError: It is a URL.
         """
         self._path = None if path is None else local_path("counts_cache", path)
-        self._counts: dict[str, list[int]] = {}  # identity, as far as it is known, and count
-        self._identities: dict[str, list[int] | None] = {}  # as they were before anybody counted
+        self._counts: dict[str, list[int]] = {}  # size, time of change (ns) and count
+        self._states: dict[str, list[int] | None] = {}  # size and time of change, before anybody counted
 
     def __reduce__(self) -> Any:
         return KnownCounts, (self._path,)
@@ -107,36 +107,36 @@ class KnownCounts:
         found = {}
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:  # each at a URL takes as long as a small read
             are_urls = any(isinstance(file_of(path), str) for path in paths)
-            identities = list((pool.map if are_urls else map)(self._identity, paths))
-        for number, (path, identity) in enumerate(zip(paths, identities, strict=True)):
+            states = list((pool.map if are_urls else map)(self._state, paths))
+        for number, (path, state) in enumerate(zip(paths, states, strict=True)):
             name = _name(path)
-            self._identities[name] = identity
+            self._states[name] = state
             *before, count = self._counts.get(name, [0])
-            if identity is not None and before and identity[-len(before) :] == before:
+            if before == state:
                 found[number] = count
         return found
 
-    def _identity(self, path: Any) -> list[int] | None:
-        """What a file is now; None where there is none to look at."""
+    def _state(self, path: Any) -> list[int] | None:
+        """Size and time of change of a file now; None where there is none to look at."""
         file = file_of(path)
         if file is None or (self._path is None and not (isinstance(file, Path) and file.is_file())):
             return None
         with contextlib.suppress(OSError, ImportError, ValueError):  # also a URL of which only `read_file` knows
-            return list(identity_at(file))
+            identity = identity_at(file)
+            return [identity.size, identity.mtime_ns]
         return None
 
     def add(self, paths: Sequence[Any], counts: Mapping[int, int]) -> None:
         """Note counts, by number, of files that `known` was asked for; warns where they cannot be written."""
         for number, count in counts.items():
             name = _name(paths[number])
-            identity = self._identities[name]
-            if identity is not None:
-                self._counts[name] = [*identity, count]
+            state = self._states[name]
+            if state is not None:
+                self._counts[name] = [*state, count]
         if self._path is None:
             return
-        entries = {name: entry[-3:] for name, entry in self._counts.items()}  # size, time of change (ns) and count
         try:
-            write_whole(self._path, json.dumps({"format": _FORMAT, "counts": entries}, indent=0).encode())
+            write_whole(self._path, json.dumps({"format": _FORMAT, "counts": self._counts}, indent=0).encode())
         except OSError as error:
             warn_caller(f"counts_cache={str(self._path)!r} cannot be written: {exception_text(error)}", FeedWarning)
 
@@ -181,10 +181,31 @@ def count_files(
     """
     known = before.known(paths)
     wanted = [number for number in range(len(paths)) if number not in known]
+    threads = min(len(wanted), _MOST_THREADS, max(2, cores())) if several else 1
+    step = _AHEAD * max(1, threads)
     failures: dict[int, BaseException] = {}
+    futures: dict[int, Future[int]] = {}
+    pool = ThreadPoolExecutor(max(1, threads), "kerasfeed-count")
     try:
-        _count(paths, wanted, count_one, known, failures if skip else None, several=several)
+        with progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS) as advance:
+            for first in range(0, len(wanted), step):
+                futures = {number: pool.submit(count_one, paths[number]) for number in wanted[first : first + step]}
+                for number, future in futures.items():
+                    error = future.exception()
+                    if error is None:
+                        known[number] = future.result()
+                    elif skip and isinstance(error, Exception):
+                        failures[number] = error
+                    else:
+                        what = f"while the scenes of {paths[number]!r} were counted"
+                        note = f"kerasfeed: {what}; on_error='skip' leaves files out that cannot be read"
+                        raise noted(error, note, what="reading a file raised ")
+                    advance(1)
     finally:  # hours of counting are not lost by a Ctrl-C, nor by one bad file
+        pool.shutdown(wait=False, cancel_futures=True)
+        for number, future in futures.items():
+            if future.done() and not future.cancelled() and future.exception() is None:
+                known[number] = future.result()
         if wanted:
             before.add(paths, {number: known[number] for number in wanted if number in known})
     kept = sorted(known)
@@ -204,39 +225,3 @@ def _warn_of_skipped(skipped: Sequence[tuple[Any, str]], files: int) -> None:
     warn_caller(
         f"{len(skipped):,} of {counted(files, 'file')} cannot be read and are left out: {shown}{more}", FeedWarning
     )
-
-
-def _count(
-    paths: Sequence[Any],
-    wanted: list[int],
-    count_one: Callable[[Any], int],
-    found: dict[int, int],
-    failures: dict[int, BaseException] | None,
-    *,
-    several: bool,
-) -> None:
-    """Put counts into `found`, and exceptions into `failures` if there is such a thing."""
-    threads = min(len(wanted), _MOST_THREADS, max(2, cores())) if several else 1
-    futures: dict[int, Future[int]] = {}
-    pool = ThreadPoolExecutor(max(1, threads), "kerasfeed-count")
-    try:
-        with progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS) as advance:
-            step = _AHEAD * max(1, threads)
-            for first in range(0, len(wanted), step):
-                futures = {number: pool.submit(count_one, paths[number]) for number in wanted[first : first + step]}
-                for number, future in futures.items():
-                    error = future.exception()
-                    if error is None:
-                        found[number] = future.result()
-                    elif failures is not None and issubclass(type(error), Exception):
-                        failures[number] = error
-                    else:
-                        what = f"while the scenes of {paths[number]!r} were counted"
-                        note = f"kerasfeed: {what}; on_error='skip' leaves files out that cannot be read"
-                        raise noted(error, note, what="reading a file raised ")
-                    advance(1)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for number, future in futures.items():
-            if future.done() and not future.cancelled() and future.exception() is None:
-                found[number] = future.result()

@@ -67,11 +67,8 @@ class ChunkCache(Lru[int, NDArray[Any]]):
         with self._lock:
             return [key for key in keys if key not in self._kept and key not in self._loading]
 
-    def _on_loaded(self, value: NDArray[Any]) -> NDArray[Any]:
-        value.flags.writeable = False
-        return value
-
     def _keep(self, key: int, value: NDArray[Any]) -> list[NDArray[Any]]:
+        value.flags.writeable = False
         self._sweep()
         return super()._keep(key, value)
 
@@ -112,7 +109,7 @@ class ChunkedReader:
         self.keys = cache.reserve(grid.count)
         self._first_key = self.keys.start
         self._nbytes = layout.pipeline.nbytes
-        # A row that is a chunk is done with. Where all of them fit they are kept all the same: for the next epoch.
+        # Chunks that a read takes whole are kept only where the cache holds all of the dataset: for the next epoch.
         self._keeps_whole = grid.count * self._nbytes <= cache.limit
         self._ahead: dict[int, float] = {}  # chunks to be decoded ahead and not yet asked for: since when, s
         self._ahead_lock = threading.Lock()
@@ -179,9 +176,12 @@ class ChunkedReader:
                 _threads.here().submit(self._decode_ahead, owner, number, meter)
 
     def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
-        """Note that chunk `number` is decoded ahead, unless `most` are that nobody has read yet."""
+        """Note that chunk `number` is decoded ahead; False where `most` others are, which nobody has read yet.
+
+        Those of an epoch that ended early are never read: after some seconds they do not count any more.
+        """
         with self._ahead_lock:
-            if len(self._ahead) >= most:  # given up on, as when an epoch ends early: else there would be no more ever
+            if len(self._ahead) >= most:
                 self._ahead = {each: at for each, at in self._ahead.items() if now - at < _AHEAD_SECONDS}
             if len(self._ahead) >= most:
                 return False
@@ -201,9 +201,12 @@ class ChunkedReader:
                 self._ahead.pop(number, None)
 
     def load(self, number: int, meter: read_cost.Meter | None, *, keep: bool = True) -> NDArray[Any] | None:
-        """Chunk `number` in its full shape, from the cache or the file; None when it is missing.
+        """Chunk `number` in its full shape, from the cache or the file; None where the file has none.
 
-        `keep`: whether it is wanted again, so that it is kept, and whoever else wants it now waits for it.
+        Args:
+            number: The chunk.
+            meter: Counts what is decoded for whoever asks; None where nobody does.
+            keep: Whether a decoded chunk goes into the cache. Threads that want the same chunk then wait for the first.
         """
         place, key = self._index.find(number), self._first_key + number
         if place is None:
@@ -231,9 +234,10 @@ class ChunkedReader:
     def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
         self._asked(part.number)
-        # What goes to one stretch of the result, as a row, is done with; boxes that overlap read other chunks again.
-        done = part.whole and not self._keeps_whole and out[part.target].flags.c_contiguous
-        chunk = self.load(part.number, meter, keep=not done)
+        # A whole chunk that fills one stretch of the result, as a row does, is not wanted again soon. Chunks of boxes
+        # that overlap (patches) are, and they fill no stretch.
+        is_done = part.whole and not self._keeps_whole and out[part.target].flags.c_contiguous
+        chunk = self.load(part.number, meter, keep=not is_done)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
 
     def _decoded(self, place: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:

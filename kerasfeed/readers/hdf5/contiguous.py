@@ -33,7 +33,11 @@ class ContiguousReader:
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        self._rows(range(place, place + 1), out[np.newaxis])
+        if not out.flags.c_contiguous:
+            self._rows(range(place, place + 1), out[np.newaxis])
+            return
+        self._source.read_into(self._address + place * self._row_nbytes, out)
+        self.counters.add(nbytes=self._row_nbytes)
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
         """Fill `out`, of the box's shape, of plain items.

@@ -18,17 +18,15 @@ from numpy.typing import NDArray
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.error_messages import named, note_source
-from kerasfeed.readers.hdf5.inspection import missing_filters
+from kerasfeed.readers.hdf5.inspection import check_sources, missing_filters
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
 from kerasfeed.readers.hdf5.selection import Box, Selection, checked_place, checked_places, plan, runs
 from kerasfeed.readers.hdf5.stats import ReadStats
 from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
 
-Read = Callable[[NDArray[Any]], None]
 _PIECE_NBYTES = 1 << 24  # of what is read at once around a selection that is no box
 _ROW_NBYTES = 1 << 26  # the most of a row that is read for a part of it
-_LISTED_RUNS = 16  # above, h5py's own lists (quadratic) are slower than one read each run of neighbours
 
 
 class HDF5Dataset:
@@ -59,24 +57,27 @@ class HDF5Dataset:
         self.name = name
         self._cached: tuple[Any, OpenDataset] | None = None
 
-    def _open(self, *, examined: bool = False) -> tuple[SharedFile, OpenDataset]:
+    def _open(self) -> tuple[SharedFile, OpenDataset]:
         try:
-            return self._opened(examined)
+            shared: SharedFile = self.file._open()
+            cached = self._cached
+            if cached is None or cached[0] is not shared.handle:
+                opened = shared.dataset(self.name, self.file._cache_limit)
+                if opened is None:
+                    raise self.file._unknown(self.name)
+                cached = self._cached = (shared.handle, opened)
+            if shared.how.swmr:
+                cached[1].handle.refresh()  # rows that the writer added since
         except Exception as error:
             note_source(error, self.name, self.file.path)
             raise
-
-    def _opened(self, examined: bool) -> tuple[SharedFile, OpenDataset]:
-        shared = self.file._open()
-        cached = self._cached
-        if cached is None or cached[0] is not shared.handle or (examined and cached[1].choice is None):
-            opened = shared.dataset(self.name, self.file._cache_limit, examined=examined)
-            if opened is None:
-                raise self.file._unknown(self.name)
-            cached = self._cached = (shared.handle, opened)
-        if shared.how.swmr:
-            cached[1].handle.refresh()  # rows that the writer added since
         return shared, cached[1]
+
+    def _examined(self) -> OpenDataset:
+        """The open dataset, of which is known who reads it."""
+        shared, opened = self._open()
+        shared.examine(opened)
+        return opened
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -124,7 +125,7 @@ class HDF5Dataset:
     @property
     def reader(self) -> ReaderChoice:
         """What reads this dataset: `kind` is "direct" or "h5py", and `reason` tells why h5py does; `str` gives both."""
-        choice = self._open(examined=True)[1].choice
+        choice = self._examined().choice
         assert choice is not None
         return choice
 
@@ -142,7 +143,7 @@ class HDF5Dataset:
     def __len__(self) -> int:
         shape = self._open()[1].shape
         if not shape:
-            raise TypeError(f"{_where(self.name)} has no axes, and so no length")
+            raise TypeError(f"dataset {self.name!r} has no axes, and so no length")
         return shape[0]
 
     def __iter__(self) -> Iterator[Any]:
@@ -227,8 +228,8 @@ class HDF5Dataset:
         try:
             shape = opened.shape
             if not shape:
-                raise TypeError(f"{_where(self.name)} has no axis to take rows of")
-            places = checked_places(indices, shape[0], 0, _where(self.name))
+                raise TypeError(f"dataset {self.name!r} has no axis to take rows of")
+            places = checked_places(indices, shape[0], 0, self.name)
             if out is not None:
                 _check_out(out, opened.dtype, self.name)
             return self._read(shared, opened, places, out)  # type: ignore[no-any-return]
@@ -238,28 +239,26 @@ class HDF5Dataset:
     def _read(self, shared: SharedFile, opened: OpenDataset, selection: Any, out: NDArray[Any] | None = None) -> Any:
         """What is selected, in `out` where there is one: read directly where that can be done, else by h5py."""
         if opened.choice is None:
-            opened = shared.for_reading(opened, self.name, self.file._cache_limit)
-            self._cached = (shared.handle, opened)
+            shared.examine(opened, to_read=True)
         reader, shape, dtype = opened.reader, opened.shape, opened.dtype
         wanted: tuple[int, ...] | None = None
+        row: int | None = None
         planned: Selection | None = None
-        read: Read | None = None
         if reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
-            wanted = shape[1:]
-            read = partial(reader.row_into, checked_place(int(selection), shape[0], 0, _where(self.name)))
+            row, wanted = checked_place(int(selection), shape[0], 0, self.name), shape[1:]
         elif shape is not None:
-            planned = plan(selection, shape, _where(self.name))
+            planned = plan(selection, shape, self.name)
             if planned is not None:
                 wanted = planned.shape + dtype.shape  # items that are arrays are axes of the result
-                if reader is not None and _is_bounded(planned, dtype.itemsize):
-                    read = partial(_gather, reader.read, planned)
         if out is not None and wanted is not None and out.shape != wanted:
             raise _wrong_shape(wanted, out)
-        if read is not None:
-            assert wanted is not None
+        if reader is not None and wanted is not None and (planned is None or _is_bounded(planned, dtype.itemsize)):
             result = out if out is not None and out.dtype == dtype else np.empty(wanted, dtype)
             try:
-                read(result.view(plain_of(dtype)))
+                if row is not None:
+                    reader.row_into(row, _as_plain(result))
+                elif planned is not None:
+                    _gather(reader.read, planned, _as_plain(result))
             except (Declined, OSError):  # h5py's answer, or its error, of a file that did not change
                 if shared.source is not None:
                     shared.source.check(now=True)
@@ -290,7 +289,7 @@ class HDF5Dataset:
         try:
             shared, opened = self._open()
             if isinstance(opened.reader, ChunkedReader):  # others have nothing to decode, or h5py does
-                places = checked_places(indices, opened.shape[0], 0, _where(self.name))
+                places = checked_places(indices, opened.shape[0], 0, self.name)
                 opened.reader.ahead(places, weakref.ref(shared))
         except Exception:  # noqa: BLE001  # the read itself will tell, where it can be handled
             return
@@ -312,23 +311,17 @@ class HDF5Dataset:
         return np.asarray(self[...], dtype=dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"file": self.file, "name": self.name}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.file, self.name, self._cached = state["file"], state["name"], None
+        return {**self.__dict__, "_cached": None}
 
     def __repr__(self) -> str:
         return f"HDF5Dataset({self.name!r}, shape={self.shape}, dtype={self.dtype}, file={self.file.path!r})"
 
 
-def _where(name: str) -> str:
-    """A dataset, as messages name it."""
-    return f"dataset {name!r}"
-
-
 def _read_checked(shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None) -> Any:
     """h5py's answer, from a file that did not change: it reads as zeros what has been cut off."""
-    shared.check_sources(opened)
+    if not opened.has_sources:  # many files may have to be opened to see it
+        check_sources(opened.handle)
+        opened.has_sources = not opened.handle.external
     try:
         found = _read_through_h5py(opened.handle, selection, planned)
     except OSError:
@@ -358,15 +351,11 @@ def _read_through_h5py(dataset: Any, selection: Any, planned: Selection | None) 
     Returns:
         What h5py returns, or would for such a selection.
     """
-    if planned is None or (planned.plain and not _long(planned)):
+    if planned is None or planned.suits_h5py:
         return dataset[selection]
     out = np.empty(planned.shape, dataset.dtype)
     _gather(partial(_read_box, dataset), planned, out)
     return out
-
-
-def _long(planned: Selection) -> bool:
-    return any(isinstance(axis, np.ndarray) and len(axis) > _LISTED_RUNS for axis in planned.axes)
 
 
 def _read_box(dataset: Any, box: Box, out: NDArray[Any]) -> None:
@@ -404,11 +393,14 @@ def _gather(read_box: Callable[[Box, NDArray[Any]], None], planned: Selection, o
 
 def _put(found: Any, out: NDArray[Any]) -> None:
     """Copy what was read into `out`, of its shape."""
-    if out.dtype == found.dtype and out.dtype.names and not out.dtype.hasobject:
-        opaque = plain_of(out.dtype)  # so the padding of structures moves along
-        out.view(opaque)[...] = np.asarray(found).view(opaque)
-    else:
-        out[...] = found
+    if out.dtype == found.dtype and not out.dtype.hasobject:
+        out, found = _as_plain(out), _as_plain(np.asarray(found))  # so the padding of structures moves along
+    out[...] = found
+
+
+def _as_plain(array: NDArray[Any]) -> NDArray[Any]:
+    """The same memory, of the dtype to move items with."""
+    return array if array.dtype.names is None else array.view(plain_of(array.dtype))
 
 
 def _check_out(out: Any, dtype: np.dtype[Any], name: str) -> None:
@@ -422,7 +414,7 @@ def _check_out(out: Any, dtype: np.dtype[Any], name: str) -> None:
         raise TypeError(f"out must be a NumPy array, received {type(out).__name__}")
     dtype = dtype.base
     if out.dtype != dtype and out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
-        raise TypeError(f"out must be of dtype {dtype}, as {_where(name)} is, received {out.dtype}")
+        raise TypeError(f"out must be of dtype {dtype}, as dataset {name!r} is, received {out.dtype}")
     if not out.flags.writeable:
         raise ValueError("out is read-only; pass an array that may be written")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import h5py
 
-from kerasfeed.readers.hdf5.error_messages import link_target, printable, shown_name
+from kerasfeed.readers.hdf5.error_messages import HDF5_ERRORS, link_target, printable, shown_name
 from kerasfeed.readers.hdf5.inspection import filters_of
 from kerasfeed.readers.hdf5.open_files import OpenDataset
 from kerasfeed.util.error_text import message_of
@@ -44,7 +44,6 @@ class Entry:
 
 
 _KINDS = {h5py.h5o.TYPE_GROUP: "group", h5py.h5o.TYPE_DATASET: "dataset"}
-_ERRORS = (RuntimeError, OSError, KeyError, ValueError)
 
 
 def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = None) -> list[Entry]:
@@ -63,7 +62,7 @@ def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = 
     """
     try:
         return list(islice(_walk(group.id, links), most))
-    except _ERRORS as error:
+    except HDF5_ERRORS as error:
         raise OSError(f"cannot list what is in {path!r}: a damaged HDF5 file ({message_of(error)})") from error
 
 
@@ -97,7 +96,7 @@ def _walk(group: Any, links: Any) -> Iterator[Entry]:
         target = link_target(group, stored)
         try:
             h5py.h5o.get_info(group, stored, lapl=links)
-        except _ERRORS:
+        except HDF5_ERRORS:
             yield Entry(name, "nothing", target)
         else:
             yield from found(group, name, stored, target)

@@ -11,6 +11,7 @@ import h5py
 
 from kerasfeed.util.error_text import add_note, message_of, notes_of, reworded
 
+HDF5_ERRORS = (RuntimeError, OSError, KeyError, ValueError)  # what h5py raises of what is damaged or not there
 _NAMES_SHOWN = 20
 
 
@@ -91,7 +92,7 @@ def unfollowed(group: Any, name: str, path: str, links: Any) -> Exception | None
             if group.links.get_info(stored).type != h5py.h5l.TYPE_HARD:
                 target = link_target(group, stored)
             group = h5py.h5o.open(group, stored, links)
-        except (RuntimeError, OSError, KeyError, ValueError) as error:
+        except HDF5_ERRORS as error:
             if target:
                 return KeyError(f"{passed!r} in {path!r} is a link to {target!r}, where nothing is")
             return OSError(f"cannot open {passed!r} of {path!r}: the file is damaged ({message_of(error)})")

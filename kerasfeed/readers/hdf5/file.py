@@ -50,8 +50,8 @@ class Members(ABC):
         return describe.entries(self._group(), file.path, file._open().links)
 
     def _stored(self, name: str) -> OpenDataset:
-        opened: OpenDataset = self[name]._open(examined=True)[1]
-        return opened
+        dataset: HDF5Dataset = self[name]
+        return dataset._examined()
 
     @abstractmethod
     def __getitem__(self, name: str) -> Any:

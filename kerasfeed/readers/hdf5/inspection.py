@@ -1,6 +1,6 @@
 """How a dataset lies in its file, and whether it can be read past HDF5.
 
-Invariant: `examine` answers "direct" only for what has been understood in full and then checked against h5py, bytes and
+Invariant: `examine` gives a layout only of what has been understood in full and then checked against h5py, bytes and
 values; everything else has a reason to be read by h5py. It calls HDF5, whose lock it holds while it does; what it
 returns needs neither HDF5 nor a lock.
 """
@@ -19,15 +19,7 @@ from h5py._objects import phil
 from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5.codecs import Declined, DecodeError, Filter, Pipeline, optional
-from kerasfeed.readers.hdf5.storage import (
-    Chunked,
-    ChunkIndex,
-    Contiguous,
-    Grid,
-    Layout,
-    ReaderChoice,
-    plain_of,
-)
+from kerasfeed.readers.hdf5.storage import Chunked, ChunkIndex, Contiguous, Grid, plain_of
 from kerasfeed.util.array_bits import is_padded
 from kerasfeed.util.error_text import message_of, summary
 from kerasfeed.util.file_bytes import ByteSource
@@ -56,16 +48,16 @@ def refusal(file: h5py.File, driver: str) -> str:
     return ""
 
 
-def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> tuple[Layout | None, ReaderChoice]:
-    """Decide who reads `dataset`.
+def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> Chunked | Contiguous:
+    """How `dataset` lies in its file, if it can be read past HDF5.
 
     Args:
         file: The open file, of which there is no `refusal`.
         dataset: One of its datasets.
         source: The bytes of the file.
 
-    Returns:
-        The layout and "direct", or None and the reason.
+    Raises:
+        Declined: h5py has to read it, and why.
     """
     try:
         with phil:
@@ -74,19 +66,20 @@ def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> tuple
             _check_chunks(source, dataset, layout)
         else:
             _check_items(source, dataset, layout)
-    except Declined as reason:
-        return None, ReaderChoice("h5py", message_of(reason))
-    except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
-        return None, ReaderChoice("h5py", summary(error).splitlines()[0])
-    return layout, ReaderChoice("direct")
+    except Declined:
+        raise
+    except Exception as error:  # whatever goes wrong here, h5py may still read it
+        raise Declined(summary(error).splitlines()[0]) from error
+    return layout
 
 
 def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
-    """Compare the first and the last chunk's bytes, and one full and one edge chunk's values, with h5py's."""
+    """Compare the first and the last chunk's bytes with h5py's, and values, of both where one is at the edge."""
     index, grid = layout.index, layout.grid
     if not len(index):
         return
-    for number in {index.stored(0), index.stored(len(index) - 1)}:
+    first, last = index.stored(0), index.stored(len(index) - 1)
+    for number in {first, last}:
         place = index.find(number)
         assert place is not None
         corner = tuple(part.start for part in grid.region(number))
@@ -94,15 +87,9 @@ def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
             mask, data = dataset.id.read_direct_chunk(corner)
         if (mask, data) != (place.mask, _bytes(source, place.address, place.size)):
             raise Declined("self-check: HDF5 finds other bytes")
-    checked: set[bool] = set()
-    for position in (0, len(index) - 1, *range(1, min(len(index) - 1, 1000))):
-        number = index.stored(position)
-        edge = grid.is_edge(number)
-        if edge not in checked:
-            checked.add(edge)
-            _check_chunk(source, dataset, layout, number)
-        if len(checked) == 1 + grid.has_edges:
-            return
+    _check_chunk(source, dataset, layout, first)
+    if grid.is_edge(first) != grid.is_edge(last):
+        _check_chunk(source, dataset, layout, last)
 
 
 def _check_chunk(source: ByteSource, dataset: Any, layout: Chunked, number: int) -> None:
@@ -161,7 +148,7 @@ def missing_filters(dataset: h5py.Dataset) -> list[str] | None:
     return [each.name for each in filters if not h5py.h5z.filter_avail(each.code)]
 
 
-def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
+def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Chunked | Contiguous:
     if h5py.h5o.get_info(dataset.id).fileno != h5py.h5o.get_info(file.id).fileno:
         raise Declined("in another file, by an external link")
     if dataset.shape is None:
@@ -240,16 +227,12 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
         raise Declined("too many chunks to number")
     if grid.count:
         dataset.id.chunk_iter(note)
-    rank = len(grid.shape)
-    numbers = np.zeros(len(addresses), np.int64)
-    inside = np.ones(len(addresses), bool)
-    table = np.frombuffer(corners, np.int64).reshape(-1, rank) if len(addresses) else np.empty((0, rank), np.int64)
-    for axis, (size, chunk, stride) in enumerate(zip(grid.shape, grid.chunks, grid.strides, strict=True)):
-        numbers += table[:, axis] // chunk * stride
-        inside &= table[:, axis] < size
+    table = np.asarray(corners).reshape(-1, len(grid.shape))
     _check_order(table, grid, dataset.maxshape)
+    numbers: NDArray[np.int64] = table // grid.chunks @ np.array(grid.strides)
     where = np.array(addresses, np.uint64) + np.uint64(shift)
     kept = (numbers, where, np.array(sizes, np.uint32), np.array(masks, np.uint32))
+    inside = (table < grid.shape).all(axis=1)
     if not inside.all():
         kept = tuple(part[inside] for part in kept)  # type: ignore[assignment]
     return ChunkIndex(*kept, grid.count)

@@ -10,19 +10,20 @@ import math
 import os
 import threading
 import weakref
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
 from kerasfeed.readers.hdf5.chunked import ChunkCache, ChunkedReader
+from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
-from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name, unfollowed
-from kerasfeed.readers.hdf5.inspection import check_sources, examine, refusal
+from kerasfeed.readers.hdf5.error_messages import HDF5_ERRORS, shown_name, stored_name, unfollowed
+from kerasfeed.readers.hdf5.inspection import examine, refusal
 from kerasfeed.readers.hdf5.stats import Counters
-from kerasfeed.readers.hdf5.storage import Chunked, ReaderChoice
+from kerasfeed.readers.hdf5.storage import Contiguous, ReaderChoice
 from kerasfeed.util import read_cost
+from kerasfeed.util.error_text import message_of
 from kerasfeed.util.file_bytes import ByteSource, OpenFile
 from kerasfeed.util.opened_files import Identity
 from kerasfeed.util.remote import Blocks, FileObject, UrlFile, is_url
@@ -48,32 +49,40 @@ class How(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
 class OpenDataset:
-    """A dataset of an open file.
+    """A dataset of an open file, and what is known of it so far.
+
+    Any thread may look at it; it is changed with the lock of its file held, `choice` last.
 
     Attributes:
         handle: h5py's dataset.
         dtype: As h5py gives it.
-        choice: Who reads it; None where that has not been examined.
-        reader: The direct reader; None when h5py reads it.
+        cache_limit: Bytes of decoded chunks that are kept; None for the cache that all files share.
         counters: What reading it has cost.
-        fixed_shape: Sizes of the axes, where they cannot change.
+        reader: The direct reader; None when h5py reads it.
+        choice: Who reads it; None where that has not been examined.
+        was_read: Whether it was read before it was examined.
+        has_sources: Whether its sources, where it is virtual, were all there.
     """
 
-    handle: h5py.Dataset
-    dtype: np.dtype[Any]
-    choice: ReaderChoice | None
-    reader: Reader | None
-    counters: Counters
-    fixed_shape: tuple[int, ...] | None = None
+    def __init__(self, handle: h5py.Dataset, cache_limit: int | None) -> None:
+        self.handle = handle
+        self.dtype: np.dtype[Any] = handle.dtype
+        self.cache_limit = cache_limit
+        self.counters = Counters()
+        self.reader: Reader | None = None
+        self.choice: ReaderChoice | None = None
+        self.was_read = self.has_sources = False
+        self._shape: tuple[int, ...] | None = None  # where it cannot change
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the axes now, without HDF5's lock where the direct reader reads; None for a null dataset."""
-        if self.fixed_shape is not None:
-            return self.fixed_shape
-        return self.handle.shape  # type: ignore[no-any-return]
+        return self.handle.shape if self._shape is None else self._shape
+
+    def set_reader(self, reader: Reader) -> None:
+        """Have `reader` read it, past HDF5."""
+        self._shape, self.reader, self.choice = tuple(self.handle.shape), reader, ReaderChoice("direct")
 
 
 class SharedFile:
@@ -109,35 +118,34 @@ class SharedFile:
         self._lock = threading.Lock()
         self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
         self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
-        self._whole: set[OpenDataset] = set()  # those whose sources, where they are virtual, were all there
-        self._read: set[OpenDataset] = set()  # those that were read before they were examined
         self._kept: list[tuple[ChunkCache, range]] = []  # where chunks of this file may be, and under which keys
         finalizer = weakref.finalize(self, _release, self.handle, self._kept)
         finalizer.atexit = False  # a thread may be reading as the process ends
 
-    def dataset(self, name: str, cache_limit: int | None, *, examined: bool = False) -> OpenDataset | None:
+    def dataset(self, name: str, cache_limit: int | None) -> OpenDataset | None:
         """The dataset `name`, read through a cache of `cache_limit` bytes; None where there is none of that name.
 
         HDF5Files with equal limits share a cache; with different ones they share the handle alone. None is the cache
-        that all files share. `examined`: whether who reads it must be known, also of a small one of very many.
+        that all files share.
         """
         with self._lock:
             found = self._datasets.get((name, cache_limit))
-            if found is None or (examined and found.choice is None):
-                handle = self.get(name) if found is None else found.handle
+            if found is None:
+                handle = self.get(name)
                 if not isinstance(handle, h5py.Dataset):
                     return None
-                counters = Counters() if found is None else found.counters
-                found = self._datasets[name, cache_limit] = self._made(handle, cache_limit, counters, examined=examined)
+                found = self._datasets[name, cache_limit] = OpenDataset(handle, cache_limit)
+                nbytes = (handle.size or 0) * found.dtype.itemsize
+                if len(self._datasets) <= _EXAMINED_AT_ONCE or nbytes > _SMALL:
+                    self._examine(found)
             return found
 
-    def for_reading(self, opened: OpenDataset, name: str, cache_limit: int | None) -> OpenDataset:
-        """A dataset that was `opened`, examined unless this is its first reading, which h5py does in less time."""
+    def examine(self, opened: OpenDataset, *, to_read: bool = False) -> None:
+        """Find out who reads a dataset; not at its first reading, which h5py does in less time."""
         with self._lock:
-            if opened not in self._read:
-                self._read.add(opened)
-                return opened
-        return self.dataset(name, cache_limit, examined=True) or opened
+            if opened.choice is None and (opened.was_read or not to_read):
+                self._examine(opened)
+            opened.was_read = opened.was_read or to_read
 
     def get(self, name: str) -> Any:
         """h5py's group or dataset `name`; None where there is none.
@@ -148,49 +156,39 @@ class SharedFile:
         """
         try:
             return self.handle[stored_name(name)]
-        except (KeyError, RuntimeError, ValueError, OSError):
+        except HDF5_ERRORS:
             error = unfollowed(self.handle.id, name, self.path, self.links)
             if error is None:
                 return None
             self.is_damaged = self.is_damaged or isinstance(error, OSError)
             raise error from None
 
-    def check_sources(self, opened: OpenDataset) -> None:
-        """See `kerasfeed.readers.hdf5.inspection.check_sources`; done once where many files may have to be opened."""
-        if opened not in self._whole:
-            check_sources(opened.handle)
-            if not opened.handle.external:
-                self._whole.add(opened)
-
-    def _made(
-        self, handle: h5py.Dataset, cache_limit: int | None, counters: Counters, *, examined: bool
-    ) -> OpenDataset:
-        layout, choice = None, None
+    def _examine(self, opened: OpenDataset) -> None:
         if self._refusal or self.source is None:
-            choice = ReaderChoice("h5py", self._refusal)
-        elif examined or len(self._datasets) < _EXAMINED_AT_ONCE or (handle.size or 0) * handle.dtype.itemsize > _SMALL:
-            layout, choice = examine(self.handle, handle, self.source)
-        if layout is None or self.source is None:
-            return OpenDataset(handle, handle.dtype, choice, None, counters)
-        cache = self._caches.setdefault(cache_limit, ChunkCache(cache_limit or 0))
-        reader: Reader
-        if isinstance(layout, Chunked):
-            name = shown_name(handle.name)
-            shape, dtype = layout.grid.shape, layout.dtype
-            nbytes = math.prod(shape) * dtype.itemsize
-            storage = read_cost.Storage(
-                name=f"{name.lstrip('/')!r} of {self.path!r}",
-                short_name=name.lstrip("/"),
-                block_size=layout.grid.chunks[0],
-                row_bytes=max(1, nbytes // max(1, shape[0])),
-                nbytes=nbytes,
-                cache_bytes=cache.limit,
-            )
-            reader = ChunkedReader(layout, self.source, cache, storage, counters)
-            self._kept.append((cache, reader.keys))
-        else:
-            reader = ContiguousReader(layout, self.source, counters)
-        return OpenDataset(handle, handle.dtype, choice, reader, counters, tuple(handle.shape))
+            opened.choice = ReaderChoice("h5py", self._refusal)
+            return
+        try:
+            layout = examine(self.handle, opened.handle, self.source)
+        except Declined as reason:
+            opened.choice = ReaderChoice("h5py", message_of(reason))
+            return
+        if isinstance(layout, Contiguous):
+            opened.set_reader(ContiguousReader(layout, self.source, opened.counters))
+            return
+        cache = self._caches.setdefault(opened.cache_limit, ChunkCache(opened.cache_limit or 0))
+        name = shown_name(opened.handle.name).lstrip("/")
+        nbytes = math.prod(layout.grid.shape) * layout.dtype.itemsize
+        storage = read_cost.Storage(
+            name=f"{name!r} of {self.path!r}",
+            short_name=name,
+            block_size=layout.grid.chunks[0],
+            row_bytes=max(1, nbytes // max(1, layout.grid.shape[0])),
+            nbytes=nbytes,
+            cache_bytes=cache.limit,
+        )
+        reader = ChunkedReader(layout, self.source, cache, storage, opened.counters)
+        self._kept.append((cache, reader.keys))
+        opened.set_reader(reader)
 
 
 def _link_access() -> Any:

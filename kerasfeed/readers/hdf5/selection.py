@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+_LISTED_RUNS = 16  # above, h5py's lists take longer than one read for each run of neighbours
 Places = NDArray[np.int64]
 Axis = range | Places | tuple[Places, ...]
 """What is selected of one axis: a range, or int64[n] in any order. Of k neighbouring axes, points: k of int64[n]."""
@@ -45,12 +46,20 @@ class Selection:
     Attributes:
         axes: One entry an axis of the dataset, in order; points stand for several. All places are within their axes.
         shape: Shape of the result.
-        plain: Whether h5py takes the selection as the user wrote it.
     """
 
     axes: tuple[Axis, ...]
     shape: tuple[int, ...]
-    plain: bool
+
+    @property
+    def suits_h5py(self) -> bool:
+        """Whether h5py takes it as the user wrote it, and soon: the time for its lists is quadratic."""
+        return all(
+            axis.step > 0
+            if isinstance(axis, range)
+            else isinstance(axis, np.ndarray) and len(axis) <= _LISTED_RUNS and bool((np.diff(axis) > 0).all())
+            for axis in self.axes
+        )
 
     @property
     def size(self) -> int:
@@ -64,14 +73,14 @@ class Selection:
 
     @cached_property
     def inner(self) -> list[tuple[Any, Any]]:
-        """For each axis of the dataset but the first, as `around`; of a selection of at least one element."""
+        """What `around` gives for each axis of the dataset but the first; the selection has at least one element."""
         lead = self.axes[0]
         points = lead[1:] if isinstance(lead, tuple) else ()
         return [pair for axis in (*points, *self.axes[1:]) for pair in around(axis)]
 
     @cached_property
     def is_box(self) -> bool:
-        """Whether nothing but rows has to be picked from what is around the selection."""
+        """Whether the selection is a box: what is read around it is what is wanted."""
         if isinstance(self.axes[0], tuple):
             return False
         return all(isinstance(pick, slice) and pick.step in (None, 1) for _, pick in self.inner)
@@ -82,9 +91,10 @@ class Selection:
         return math.prod(len(places) for places, _ in self.inner)
 
     def blocks(self, most: int) -> Iterator[Block]:
-        """The same piece by piece: around each are at most `most` elements, or one row; a box is one piece.
+        """Pieces that make up the selection, which has at least one element. A box is one piece.
 
-        Of a selection of at least one element.
+        Args:
+            most: Elements of the box to be read for one piece; more only where one row has more.
         """
         lead, step = self.axes[0], max(1, most // self.row_size)
         if isinstance(lead, tuple):
@@ -92,7 +102,7 @@ class Selection:
             while begin < len(lead[0]):  # whose places are in order, as a mask gives them
                 end = int(np.searchsorted(lead[0], lead[0][begin] + step))
                 points = tuple(places[begin:end] for places in lead)
-                inner = Selection((points, *self.axes[1:]), (), plain=False).inner
+                inner = Selection((points, *self.axes[1:]), ()).inner
                 yield Block(slice(begin, end), *zip(*around(points[0]), *inner, strict=True))
                 begin = end
             return
@@ -103,13 +113,13 @@ class Selection:
             yield Block(slice(begin, end), (rows[begin:end], *boxes), None if self.is_box else (slice(None), *picks))
 
 
-def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None:
+def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
     """What `selection` means for a dataset of `shape`.
 
     Args:
         selection: What stands between the brackets.
         shape: Sizes of the dataset's axes.
-        where: The dataset for messages, such as "dataset 'points' of 'rooms.h5'".
+        name: The dataset's, for messages.
 
     Returns:
         The plan; None for what is left to h5py (names of fields, two lists at once, bad masks, ...).
@@ -125,9 +135,9 @@ def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None
         return None
     axes: list[Axis] = []
     found: list[int] = []
-    place, plain, lists = 0, True, 0
+    place = lists = 0
     for part in parts:
-        axis, as_h5py = _axis(part, shape, place, where)
+        axis = _axis(part, shape, place, name)
         if axis is None:
             return None
         if isinstance(axis, int):
@@ -136,9 +146,8 @@ def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None
             lists += not isinstance(axis, range)
             axes.append(axis)
             found.append(len(axis[0]) if isinstance(axis, tuple) else len(axis))
-        plain = plain and as_h5py
         place += _width(part)
-    return None if lists > 1 or place != len(shape) else Selection(tuple(axes), tuple(found), plain)
+    return None if lists > 1 or place != len(shape) else Selection(tuple(axes), tuple(found))
 
 
 def runs(places: range | Places) -> list[tuple[int, int]]:
@@ -159,7 +168,7 @@ def around(axis: Axis) -> list[tuple[Any, Any]]:
     return [(range(low, int(axis.max()) + 1), axis - low)]
 
 
-def checked_places(indices: Any, size: int, axis: int, where: str) -> NDArray[np.int64]:
+def checked_places(indices: Any, size: int, axis: int, name: str) -> NDArray[np.int64]:
     """Places int64[n] of integers that may be negative.
 
     Raises:
@@ -169,38 +178,32 @@ def checked_places(indices: Any, size: int, axis: int, where: str) -> NDArray[np
     array = np.asarray(indices)
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int64)
-    if array.dtype == np.int64 and array.ndim == 1 and int(array.view(np.uint64).max()) < size:
-        return array  # one pass: as unsigned numbers, negative ones are large
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise TypeError(
             f"indices must be integers in one axis, received {array.dtype}{list(array.shape)} "
-            f"for axis {axis} of {where}"
+            f"for axis {axis} of dataset {name!r}"
         )
-    if array.dtype.kind == "u" and int(array.max()) >= size:
-        raise _out_of_range(int(array.max()), size, axis, where)
-    places = array.astype(np.int64)
-    low, high = int(places.min()), int(places.max())
+    low, high = int(array.min()), int(array.max())
     if high >= size or low < -size:
-        raise _out_of_range(high if high >= size else low, size, axis, where)
-    if low < 0:
-        places[places < 0] += size
-    return places
+        raise _out_of_range(high if high >= size else low, size, axis, name)
+    places = array.astype(np.int64, copy=False)
+    return places if low >= 0 else np.where(places < 0, places + size, places)
 
 
-def checked_place(index: int, size: int, axis: int, where: str) -> int:
+def checked_place(index: int, size: int, axis: int, name: str) -> int:
     """The place that an integer means, negative ones counted from the end.
 
     Raises:
         IndexError: It is out of range.
     """
     if not -size <= index < size:
-        raise _out_of_range(index, size, axis, where)
+        raise _out_of_range(index, size, axis, name)
     return index + size if index < 0 else index
 
 
-def _out_of_range(index: int, size: int, axis: int, where: str) -> IndexError:
+def _out_of_range(index: int, size: int, axis: int, name: str) -> IndexError:
     allowed = f"choose {-size} to {size - 1}" if size else "the axis is empty"
-    return IndexError(f"index {index} is out of range for axis {axis} of {where}, of size {size}: {allowed}")
+    return IndexError(f"index {index} is out of range for axis {axis} of dataset {name!r}, of size {size}: {allowed}")
 
 
 def _expanded(parts: tuple[Any, ...], rank: int) -> list[Any] | None:
@@ -225,36 +228,31 @@ def _width(part: Any) -> int:
     return part.ndim if isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.ndim > 1 else 1
 
 
-def _axis(part: Any, shape: tuple[int, ...], place: int, where: str) -> tuple[Axis | int | None, bool]:
-    """The meaning of `part`, an integer where it is one, and whether h5py takes it as it is."""
+def _axis(part: Any, shape: tuple[int, ...], place: int, name: str) -> Axis | int | None:
+    """The meaning of `part`, an integer where it is one; None where h5py is to say."""
     size = shape[place]
     if isinstance(part, slice):
         try:
-            places = range(size)[part]
+            return range(size)[part]
         except (TypeError, ValueError):
-            return None, True
-        return places, places.step > 0
+            return None
     if isinstance(part, bool | np.bool_ | str | bytes) or part is None:
-        return None, True
+        return None
     if isinstance(part, np.ndarray) and part.ndim:
-        return _listed(part, shape, place, where)
+        return _listed(part, shape, place, name)
     try:
         index = operator.index(part)
     except TypeError:
-        return None, True
-    return checked_place(index, size, place, where), True
+        return None
+    return checked_place(index, size, place, name)
 
 
-def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, where: str) -> tuple[Axis | None, bool]:
+def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, name: str) -> Axis | None:
     if array.dtype == np.bool_:
         if array.shape != shape[place : place + array.ndim]:
-            return None, True
+            return None
         coordinates = np.nonzero(array)
-        if array.ndim == 1:
-            return coordinates[0], True
-        return coordinates, False
+        return coordinates[0] if array.ndim == 1 else coordinates
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        return None, True
-    places = checked_places(array, shape[place], place, where)
-    increasing = bool((np.diff(places) > 0).all())
-    return places, increasing and not (array.size and int(array.min()) < 0)
+        return None
+    return checked_places(array, shape[place], place, name)

@@ -32,10 +32,10 @@ class ReadStats:
 
 
 class Counters:
-    """The sums while they grow.
+    """The sums of a `ReadStats`, as they grow.
 
     Attributes:
-        meter: Of the chunks decoded; that of whoever asked counts them in the same way.
+        meter: Counts the chunks that are decoded, as the meter of a feed does for its own reads.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Counters:
         self._hits = self._nbytes = self._fallbacks = 0
 
     def add(self, *, hits: int = 0, nbytes: int = 0, fallbacks: int = 0) -> None:
-        """Chunks were there already, bytes were read from the file, selections were left to h5py."""
+        """Add to the sums of the same names in `ReadStats`."""
         with self._lock:
             self._hits += hits
             self._nbytes += nbytes

@@ -269,9 +269,6 @@ class Chunked:
     fill: NDArray[Any]
 
 
-Layout = Contiguous | Chunked
-
-
 def plain_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype to move items with: structures as opaque bytes."""
     return np.dtype((np.void, dtype.itemsize)) if dtype.names is not None else dtype

@@ -137,14 +137,16 @@ class _FieldCodec:
             why = "is there, but holds no list" if self.path in held else f"is missing; it has {', '.join(held) or '-'}"
             more = f"; the record also holds {example.beside}" if example.beside else ""
             raise SpecError(f"feature {self.path!r} {why}{more}")
-        kind, values = found
-        if kind == BYTES and not self.field.is_text:
-            return self._raw(values, example)
-        if self.field.is_text:
-            if kind != BYTES:
-                raise self._mismatch(found)
-            return self._text_array(values, example)
-        return self._numbers(found).reshape(self._shape(len(values), found, example))
+        if not self.field.is_text:
+            numbers = self._numbers(found)
+            return numbers.reshape(self._shape(len(numbers), found, example))
+        texts = self._texts_in(found)
+        shape = self._shape(len(texts), found, example)
+        if shape == ():
+            return texts[0]
+        array = np.empty(len(texts), object)
+        array[:] = texts
+        return array.reshape(shape)
 
     def _shape(self, size: int, found: Values, example: Example) -> tuple[int, ...]:
         """The shape of a value of `size` items."""
@@ -173,38 +175,29 @@ class _FieldCodec:
     def _numbers(self, found: Values) -> NDArray[Any]:
         kind, values = found
         wanted = self.field.dtype
+        if kind == BYTES and len(values) == 1 and len(values[0]) % self._stored.itemsize == 0:
+            return np.frombuffer(values[0], self._stored).astype(wanted, copy=False)
         if kind == FLOAT and wanted in (np.float32, np.float64):
             return np.asarray(values, wanted)
         if kind != INT64 or wanted.kind not in "iub":
             raise self._mismatch(found)
-        numbers = values.astype(wanted)
+        numbers: NDArray[Any] = values.astype(wanted)
         if wanted.itemsize < 8 and not np.array_equal(numbers.astype(np.int64), values):
             raise SpecError(f"feature {self.path!r} holds numbers that {wanted} does not")
-        return numbers  # type: ignore[no-any-return]
+        return numbers
 
-    def _raw(self, values: Any, example: Example) -> NDArray[Any]:
-        found = Values(BYTES, values)
-        if len(values) != 1 or len(values[0]) % self._stored.itemsize:
+    def _texts_in(self, found: Values) -> list[Any]:
+        if found.kind != BYTES:
             raise self._mismatch(found)
-        array = np.frombuffer(values[0], self._stored)
-        return array.reshape(self._shape(array.size, found, example)).astype(self.field.dtype, copy=False)
-
-    def _text_array(self, values: Any, example: Example) -> Any:
-        texts: list[Any] = list(values)
-        if self.field.dtype == TEXT:
-            try:
-                texts = [value.decode() for value in texts]
-            except UnicodeDecodeError as error:
-                raise SpecError(
-                    f"feature {self.path!r} is no text in UTF-8 ({message_of(error)}): ask for bytes, "
-                    "kf.ArraySpec(shape, 'S')"
-                ) from None
-        shape = self._shape(len(texts), Values(BYTES, values), example)
-        if shape == ():
-            return texts[0]
-        array = np.empty(len(texts), object)
-        array[:] = texts
-        return array.reshape(shape)
+        if self.field.dtype != TEXT:
+            return list(found.values)
+        try:
+            return [value.decode() for value in found.values]
+        except UnicodeDecodeError as error:
+            raise SpecError(
+                f"feature {self.path!r} is no text in UTF-8 ({message_of(error)}): ask for bytes, "
+                "kf.ArraySpec(shape, 'S')"
+            ) from None
 
     def _mismatch(self, found: Values, shape: tuple[int, ...] | None = None) -> SpecError:
         count = counted(len(found.values), "value")

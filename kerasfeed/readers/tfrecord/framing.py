@@ -4,7 +4,6 @@ Invariant: all numbers are little-endian; checksums are masked CRC32C (Castagnol
 """
 
 import struct
-from typing import NamedTuple
 
 import google_crc32c
 
@@ -16,18 +15,6 @@ _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _MASK = 0xA282EAD8
-
-
-class Header(NamedTuple):
-    """The head of a record.
-
-    Attributes:
-        length: Bytes of the data.
-        is_right: Whether the checksum of the length holds.
-    """
-
-    length: int
-    is_right: bool
 
 
 def masked_crc(data: bytes) -> int:
@@ -48,10 +35,10 @@ def framed(pieces: list[Piece]) -> list[Piece]:
     return [length + _CHECKSUM.pack(masked_crc(length)), *pieces, _CHECKSUM.pack(_masked(crc))]
 
 
-def read_header(data: bytes, start: int = 0) -> Header:
-    """The head of the record that begins at byte `start` of `data`."""
-    length, crc = _HEADER.unpack_from(data, start)
-    return Header(length, masked_crc(data[start : start + 8]) == crc)
+def data_length(head: bytes, start: int = 0) -> int | None:
+    """Bytes of the data of the record whose head begins at byte `start`; None where its checksum does not hold."""
+    length, crc = _HEADER.unpack_from(head, start)
+    return length if masked_crc(head[start : start + 8]) == crc else None
 
 
 def is_whole(record: bytes) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import RecordError
-from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, read_header
+from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length
 from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.readers.tfrecord.random_access import Stream, open_stream
 from kerasfeed.util.atomic_write import write_whole
@@ -162,9 +162,10 @@ def _walk(stream: Stream, starts: list[int]) -> str | None:
             block, first = stream.read(position, _BLOCK if length < _SMALL else HEADER_BYTES), position
         if len(block) < HEADER_BYTES and first == position:
             break
-        length, is_right = read_header(block, position - first)
-        if not is_right:
+        found = data_length(block, position - first)
+        if found is None:
             return f"the checksum of the length at byte {position:,} does not hold"
+        length = found
         starts.append(position + length + FRAME_BYTES)
     end = stream.length
     if end is not None and end == starts[-1]:

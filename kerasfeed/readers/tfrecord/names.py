@@ -29,7 +29,6 @@ def shard_paths(pattern: str, count: int) -> list[Path]:
 
     Raises:
         ValueError: The pattern does not give every shard a name of its own.
-        FileNotFoundError: There is no such folder.
     """
     folder, name = Path(pattern).absolute().parent, Path(pattern).name
     used = _used(pattern)
@@ -44,8 +43,6 @@ def shard_paths(pattern: str, count: int) -> list[Path]:
     names = [name.format(shard=shard, count=count) for shard in range(count)]
     if len(set(names)) < count or any("/" in each for each in names):
         raise ValueError(f"the pattern {pattern!r} gives two shards the name {names[0]!r}")
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(folder)!r} to write {names[0]!r} to; make it first")
     return [folder / each for each in names]
 
 

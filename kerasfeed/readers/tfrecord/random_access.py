@@ -21,7 +21,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from kerasfeed.errors import RecordError
-from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, read_header
+from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, data_length
 from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.file_bytes import ByteSource, OpenFile
@@ -78,7 +78,7 @@ def _opened(path: Path) -> OpenFile:
 
 def _compression(head: bytes) -> int | None:
     """The header of compressed data, in zlib's words; None where `head` begins a record."""
-    if len(head) < 2 or (len(head) == HEADER_BYTES and read_header(head).is_right):
+    if len(head) < 2 or (len(head) == HEADER_BYTES and data_length(head) is not None):
         return None
     if head[:2] == b"\x1f\x8b":
         return _GZIP_HEADER
@@ -112,7 +112,7 @@ class PlainStream:
 
 @dataclass(frozen=True)
 class _Point:
-    """Where decompression can begin; at the end of the file, where it has ended.
+    """A place from which decompression can go on. The last one may be the end of the file.
 
     Attributes:
         start: Offset in what the file decompresses to.
@@ -226,7 +226,6 @@ class CompressedStream:
         offset, size, pieces = point.compressed, 0, []
         while size < _SPAN and not state.eof:
             packed = self._source.read(offset, min(_BLOCK, self.identity.size - offset))
-            before = state.copy()
             try:
                 if not packed:
                     raise RecordError(f"{self._source.path!r} is cut off: its compressed data do not end")
@@ -234,8 +233,7 @@ class CompressedStream:
             except (zlib.error, RecordError):
                 if not size:
                     raise
-                state = before  # what came before it is whole; whoever reads on from there gets the error
-                break
+                break  # what came before it is whole; whoever reads on from there gets the error again
             offset += len(packed) - len(state.unconsumed_tail) - len(state.unused_data)
             size += len(piece)
             pieces.append(piece)

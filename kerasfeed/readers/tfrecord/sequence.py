@@ -15,9 +15,9 @@ import numpy as np
 from kerasfeed.errors import FeedWarning, RecordError, SpecError
 from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
-from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, is_whole, read_header
+from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length, is_whole
 from kerasfeed.readers.tfrecord.index import FileIndex, index_files
-from kerasfeed.readers.tfrecord.names import Place, expand
+from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
@@ -104,23 +104,29 @@ class TFRecordSequence(Refreshable, SceneSequence):
     ) -> None:
         self.verify = bool(verify)
         given = None if spec is None else as_scene_spec(spec)
-        found = expand(given_paths := _kept(paths))
-        threads = _MOST_THREADS if workers == "auto" else int(workers)
-        if workers == "auto" and not any(isinstance(path, str) for path in found):
-            threads = min(threads, _LEAST_THREADS * cores())
         cache = True if index_cache is None else index_cache
-        self._given = given_paths
-        folder = cache if isinstance(cache, bool) else local_path("index_cache", cache, what="a folder").absolute()
-        self._indexing = folder, max(1, threads)
-        self._files = index_files(found, *self._indexing)
-        self._stops = list(itertools.accumulate(map(len, self._files)))
-        if not len(self):
-            raise RecordError(f"{_listed(found)} hold{'s' * (len(found) == 1)} no record")
+        self._index_cache = (
+            cache if isinstance(cache, bool) else local_path("index_cache", cache, what="a folder").absolute()
+        )
+        self._workers = None if workers == "auto" else max(1, int(workers))
+        self._take_in(paths)
         self._kept = PerProcess(_OpenRecordFiles)
-        known = self._known_spec(found)
+        known = self._known_spec()
         self._is_inferred = given is None and known is None
         self._codec = SceneCodec(given or known or self._inferred_spec())
         self._warn_of_damage()
+
+    def _take_in(self, paths: Any) -> None:
+        """Have the records of these files, all at once or, where one cannot be read, none of them."""
+        given = tuple(paths) if isinstance(paths, Iterator) else paths
+        found = expand(given)
+        has_urls = any(isinstance(path, str) for path in found)
+        threads = _MOST_THREADS if has_urls else min(_MOST_THREADS, _LEAST_THREADS * cores())
+        files = index_files(found, self._index_cache, self._workers or threads)
+        stops = list(itertools.accumulate(map(len, files)))
+        if not stops[-1]:
+            raise RecordError(f"{_listed(files)} hold{'s' * (len(found) == 1)} no record")
+        self._given, self._files, self._stops = given, files, stops
 
     def _warn_of_damage(self) -> None:
         for file in self._files:
@@ -157,25 +163,25 @@ class TFRecordSequence(Refreshable, SceneSequence):
         nbytes = sum(int(file.starts[-1]) for file in self._files)
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
-    def _known_spec(self, paths: list[Place]) -> SceneSpec | None:
+    def _known_spec(self) -> SceneSpec | None:
         """The spec beside the files, if they are what it describes."""
-        described = find_sidecars(paths)
+        described = find_sidecars([file.path for file in self._files])
         spec: SceneSpec | None = None
         for file in self._files:
             if file.path not in described:
                 continue
-            sidecar, shard = described[file.path]
-            if file.damage is None and len(file) != shard.scenes:
+            written, scenes = described[file.path]
+            if file.damage is None and len(file) != scenes:
                 raise RecordError(
-                    f"{str(file.path)!r} holds {counted(len(file), 'record')}, and {shard.scenes:,} were written to "
+                    f"{str(file.path)!r} holds {counted(len(file), 'record')}, and {scenes:,} were written to "
                     "it: it is cut off or another file stands in its place"
                 )
-            if spec is not None and sidecar.spec != spec:
+            if spec is not None and written != spec:
                 raise SpecError(
-                    f"{_listed(paths)} hold scenes of two kinds: read them as two sequences, or give spec= with the "
-                    "fields that both have"
+                    f"{_listed(self._files)} hold scenes of two kinds: read them as two sequences, or give spec= with "
+                    "the fields that both have"
                 )
-            spec = sidecar.spec
+            spec = written
         return spec
 
     def _inferred_spec(self) -> SceneSpec:
@@ -189,9 +195,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
             except ValueError as error:
                 raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
         if not examples:
-            raise RecordError(
-                f"no record of {_listed([file.path for file in self._files])} that was looked at is whole"
-            )
+            raise RecordError(f"no record of {_listed(self._files)} that was looked at is whole")
         return as_scene_spec(infer_spec(examples))
 
     # ---- scenes
@@ -259,9 +263,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
                 stream.read(start + len(data), 1)  # which says why
         except RecordError as error:
             raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
-        if len(data) != size or read_header(data).length != size - FRAME_BYTES:
+        if len(data) != size or data_length(data) != size - FRAME_BYTES:
             raise RecordError(f"{self._place(index)} is not where the index has it: the file was changed or is damaged")
-        if self.verify and not (read_header(data).is_right and is_whole(data)):
+        if self.verify and not is_whole(data):
             raise RecordError(f"{self._place(index)} is damaged: its checksum does not hold")
         return data[HEADER_BYTES:-4]
 
@@ -316,13 +320,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
         """
         if in_worker():
             raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
-        before, given = len(self), self._given if paths is None else _kept(paths)
-        found = expand(given)
-        files = index_files(found, *self._indexing)
-        stops = list(itertools.accumulate(map(len, files)))
-        if not stops[-1]:
-            raise RecordError(f"{_listed(found)} hold{'s' * (len(found) == 1)} no record")
-        self._given, self._files, self._stops = given, files, stops
+        before = len(self)
+        self._take_in(self._given if paths is None else paths)
         self.generation += 1
         self.close()
         self._warn_of_damage()
@@ -341,11 +340,6 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return f"TFRecordSequence({counted(len(self), 'record')} of {files}: {fields})"
 
 
-def _kept(paths: Any) -> Any:
-    """Paths that can be gone through more than once."""
-    return tuple(paths) if isinstance(paths, Iterator) else paths
-
-
 def _own(leaf: Any) -> Any:
     """A value that its owner may change: what was decoded is read-only."""
     if not isinstance(leaf, np.ndarray):
@@ -353,5 +347,5 @@ def _own(leaf: Any) -> Any:
     return leaf.copy() if leaf.ndim else leaf[()]
 
 
-def _listed(paths: list[Place]) -> str:
-    return repr(str(paths[0])) + (f" and {len(paths) - 1:,} more files" if len(paths) > 1 else "")
+def _listed(files: list[FileIndex]) -> str:
+    return repr(str(files[0].path)) + (f" and {len(files) - 1:,} more files" if len(files) > 1 else "")

@@ -6,7 +6,7 @@ Invariant: it appears when the set is complete, whole, and lists the names of th
 import contextlib
 import glob
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,49 +23,36 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class ShardFile:
-    """One shard.
-
-    Attributes:
-        name: Of the file, without its folder.
-        scenes: Scenes in it.
-        bytes: Its size.
-    """
-
-    name: str
-    scenes: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Sidecar:
-    """What describes a set of shards.
+    """What describes a set of shards, as far as readers need it.
 
     Attributes:
         spec: Spec of a scene.
-        files: The shards, in their order.
-        assignment: "round_robin" or "contiguous".
-        compression: None or "GZIP".
-        seed: Behind each scene's `rng` when it was written.
+        scenes: Number of scenes of each shard, by the name of its file without the folder.
     """
 
     spec: SceneSpec
-    files: tuple[ShardFile, ...]
-    assignment: str
-    compression: str | None
-    seed: int
+    scenes: dict[str, int]
 
-    def write(self, path: Path) -> None:
-        """Write it through to the disk, at once or not at all."""
-        value = {
-            "format": FORMAT,
-            "version": VERSION,
-            "scenes": sum(file.scenes for file in self.files),
-            **vars(self),
-            "spec": spec_to_json(self.spec),
-            "files": [asdict(file) for file in self.files],
-        }
-        write_whole(path, (json.dumps(value, indent=1) + "\n").encode(), durable=True)
+
+def write_sidecar(path: Path, spec: SceneSpec, files: list[dict[str, Any]], **how: Any) -> None:
+    """Describe a set of shards in a file, which is written through to the disk, at once or not at all.
+
+    Args:
+        path: The file.
+        spec: Spec of a scene.
+        files: The "name", "scenes" and "bytes" of each shard, in their order.
+        **how: How the shards were written, for people.
+    """
+    value = {
+        "format": FORMAT,
+        "version": VERSION,
+        "scenes": sum(file["scenes"] for file in files),
+        "spec": spec_to_json(spec),
+        "files": files,
+        **how,
+    }
+    write_whole(path, (json.dumps(value, indent=1) + "\n").encode(), durable=True)
 
 
 def read_json(path: Place) -> dict[str, Any] | None:
@@ -102,28 +89,25 @@ def read_sidecar(path: Place) -> Sidecar | None:
     if value is None:
         return None
     try:
-        files = tuple(ShardFile(str(file["name"]), int(file["scenes"]), int(file["bytes"])) for file in value["files"])
-        spec = spec_from_json(value["spec"])
-        return Sidecar(spec, files, value["assignment"], value["compression"], value["seed"])
+        scenes = {str(file["name"]): int(file["scenes"]) for file in value["files"]}
+        return Sidecar(spec_from_json(value["spec"]), scenes)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{str(path)!r} is damaged: {summary(error)}") from None
 
 
-def find_sidecars(paths: list[Place]) -> dict[Place, tuple[Sidecar, ShardFile]]:
-    """The sidecars that list some of `paths`, and what they say of each, by path.
+def find_sidecars(paths: list[Place]) -> dict[Place, tuple[SceneSpec, int]]:
+    """What the sidecars beside `paths` say of those that they list: the spec, and the number of scenes.
 
     Raises:
         OSError: A store of files by URL cannot be asked.
     """
-    found: dict[Place, tuple[Sidecar, ShardFile]] = {}
+    listed: dict[str, tuple[SceneSpec, int]] = {}
     for folder in sorted({str(path).rpartition("/")[0] for path in paths}):
-        listed = {}
         for each in _sidecars_in(folder):
             sidecar = read_sidecar(each)
             if sidecar is not None:
-                listed.update({f"{folder}/{file.name}": (sidecar, file) for file in sidecar.files})
-        found.update({path: listed[str(path)] for path in paths if str(path) in listed})
-    return found
+                listed.update({f"{folder}/{name}": (sidecar.spec, count) for name, count in sidecar.scenes.items()})
+    return {path: listed[str(path)] for path in paths if str(path) in listed}
 
 
 def _sidecars_in(folder: str) -> list[Place]:

@@ -7,9 +7,8 @@ lossless and is there: HDF5 itself, h5py, or a plugin registered in this process
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -163,14 +162,10 @@ class Columns:
     columns: tuple[Column, ...]
     compression: Any
 
-    @cached_property
-    def unit(self) -> int:
-        """Scenes that every segment but the last holds a multiple of."""
-        return max(column.chunk or 1 for column in self.columns)
-
     def segments(self, length: int) -> list[range]:
         """The scenes of each segment: whole chunks of every field, 64 MiB or a 16th of all, if that is less."""
-        step = -(-_most_scenes(self.spec, length) // self.unit) * self.unit
+        unit = max(column.chunk or 1 for column in self.columns)
+        step = -(-_most_scenes(self.spec, length) // unit) * unit
         return [range(start, min(start + step, length)) for start in range(0, length, step)]
 
     def create(self, file: h5py.File, scenes: int) -> list[h5py.Dataset]:
@@ -250,13 +245,21 @@ def write_rows(dataset: h5py.Dataset, start: int, rows: Any) -> None:
 
     h5py's own assignment makes one array of a list of arrays that happen to be equally long.
     """
-    if not dataset.dtype.hasobject:
+    if not dataset.dtype.hasobject or dataset.dtype.subdtype is not None:
         dataset[start : start + len(rows)] = rows
         return
     rest = (0,) * (dataset.ndim - 1)
     space = dataset.id.get_space()
     space.select_hyperslab((start, *rest), rows.shape)
     dataset.id.write(h5py.h5s.create_simple(rows.shape), space, np.ascontiguousarray(rows).astype(dataset.dtype))
+
+
+def copied_rows(source: h5py.Dataset, target: h5py.Dataset, start: int, step: int) -> Iterator[tuple[range, Any]]:
+    """Copy all rows of `source` to rows of `target` from `start` on; gives which of `source` were, and these."""
+    for first in range(0, len(source), step):
+        rows = source[first : first + step]
+        write_rows(target, start + first, rows)
+        yield range(first, first + len(rows)), rows
 
 
 class ColumnWriter:

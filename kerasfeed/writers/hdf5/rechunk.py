@@ -24,7 +24,14 @@ from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer, local_path
-from kerasfeed.writers.hdf5.columns import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for, links_in_utf8
+from kerasfeed.writers.hdf5.columns import (
+    CHUNK_LIMIT,
+    LEAST_CHUNK_BYTES,
+    Filters,
+    copied_rows,
+    filters_for,
+    links_in_utf8,
+)
 from kerasfeed.writers.hdf5.sink import Sink, interruptible
 
 _MEMORY = 1 << 28
@@ -199,7 +206,7 @@ class _Move:
     def __init__(self, source: h5py.Dataset, scenes_per_chunk: int | None, filters: Filters) -> None:
         self.source = source
         self.name: str = source.name
-        self.digests: list[tuple[int, int, str]] = []
+        self.digests: list[tuple[range, str]] = []
         self._filters = filters
         row = max(1, math.prod(source.shape[1:])) * source.dtype.itemsize
         self.nbytes = source.shape[0] * row
@@ -245,15 +252,11 @@ def _write(
     with h5py.File(sink, "w", userblock_size=block or None, track_order=tracked, libver="v110") as made:
         _TreeCopy(file, made, {_key_of(move.source): move.make for move in moves}).run()
         for move in moves:
-            new, length = made[move.name], move.source.shape[0]
-            for start in range(0, length, move.step):
-                stop = min(start + move.step, length)
+            for places, rows in copied_rows(move.source, made[move.name], 0, move.step):
                 check()
                 sink.check()
-                rows = move.source[start:stop]
-                new[start:stop] = rows
-                move.digests.append((start, stop, digest(rows)))
-                advance((stop - start) * move.nbytes // length)
+                move.digests.append((places, digest(rows)))
+                advance(len(places) * move.nbytes // move.source.shape[0])
     sink.check()
     if block:
         with Path(file.filename).open("rb") as original:
@@ -269,13 +272,14 @@ def _compare(
             old, new = move.source, made[move.name]
             if (new.shape, new.maxshape, new.dtype) != (old.shape, old.maxshape, old.dtype):
                 raise OSError(f"comparison failed: {move.name!r} became {new}")
-            for start, stop, written in move.digests:
+            for places, written in move.digests:
                 check()
-                if digest(new[start:stop]) != written:
+                if digest(new[places.start : places.stop]) != written:
                     raise OSError(
-                        f"comparison failed: rows {start} to {stop} of {move.name!r} are not what was written"
+                        f"comparison failed: rows {places.start} to {places.stop} of {move.name!r} are not what was "
+                        "written"
                     )
-                advance((stop - start) * move.nbytes // old.shape[0])
+                advance(len(places) * move.nbytes // old.shape[0])
             sizes = old.id.get_storage_size(), new.id.get_storage_size()
             count = math.prod(-(-size // chunk) for size, chunk in zip(old.shape, move.chunks, strict=True))
             done.append(RechunkedDataset(move.name, old.chunks, move.chunks, count, *sizes))

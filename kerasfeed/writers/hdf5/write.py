@@ -15,9 +15,9 @@ import h5py
 
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
-from kerasfeed.util.atomic_write import appearing, check_place
+from kerasfeed.util.atomic_write import appearing
 from kerasfeed.util.validate import check_integer, local_path
-from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
+from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, copied_rows
 from kerasfeed.writers.hdf5.sink import Sink, interruptible
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat, failed_write
@@ -84,13 +84,12 @@ def write_hdf5(
     if scenes_per_chunk is not None:
         scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
     out = Path(os.path.realpath(local_path("path", path)))
-    check_place(out)
     folder = out.with_name(f".{out.name}.segments")
 
     def cut(spec: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
         columns = columns_for(spec, scenes_per_chunk, compression, length)
         parts = enumerate(columns.segments(length))
-        segments = (PlannedShard(number, str(folder / f"{number:06d}.h5"), part) for number, part in parts)
+        segments = (PlannedShard(number, folder / f"{number:06d}.h5", part) for number, part in parts)
         return tuple(segments), SegmentFormat(columns)
 
     def discard(_: list[str]) -> None:
@@ -177,18 +176,15 @@ def _join(segments: Sequence[PlannedShard], columns: Columns, out: Path, length:
         try:
             interruptible(job)
         except OSError as error:
-            raise failed_write(error, str(out)) from error
+            raise failed_write(error, out) from error
 
 
 def _copy(source: h5py.Dataset, target: h5py.Dataset, start: int, check: Callable[[], None]) -> None:
     """Copy all rows of `source` to rows of `target` from `start` on."""
     rows = len(source)
-    if source.chunks is None or source.chunks != target.chunks or source.dtype.hasobject:
+    if source.chunks is None or source.dtype.hasobject:
         row = max(1, source.nbytes // max(1, rows))
-        step = max(1, _COPIED_BYTES // row)
-        for first in range(0, rows, step):
-            last = min(first + step, rows)
-            write_rows(target, start + first, source[first:last])
+        for _ in copied_rows(source, target, start, max(1, _COPIED_BYTES // row)):
             check()
         return
     rest = (0,) * (source.ndim - 1)

@@ -19,7 +19,7 @@ from kerasfeed.readers.tfrecord.framing import framed
 from kerasfeed.readers.tfrecord.index import FileIndex, index_path, load_index, save_index, scan
 from kerasfeed.readers.tfrecord.names import shard_paths, sidecar_path
 from kerasfeed.readers.tfrecord.random_access import MEMBER_BYTES
-from kerasfeed.readers.tfrecord.spec_file import ShardFile, Sidecar, read_sidecar
+from kerasfeed.readers.tfrecord.spec_file import read_sidecar, write_sidecar
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.counted import counted
@@ -117,16 +117,16 @@ def write_tfrecords(
     def cut(found: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
         parts = [assigned(length, count, number, assignment) for number in range(count)]
         shards = (
-            PlannedShard(number, str(path), part) for number, (path, part) in enumerate(zip(paths, parts, strict=True))
+            PlannedShard(number, path, part) for number, (path, part) in enumerate(zip(paths, parts, strict=True))
         )
         return tuple(shards), TFRecordFormat(found, compression)
 
     def finish(found: SceneSpec, shards: tuple[PlannedShard, ...]) -> None:
-        files = (
-            ShardFile(path.name, len(shard.indices), path.stat().st_size)
+        files = [
+            {"name": path.name, "scenes": len(shard.indices), "bytes": path.stat().st_size}
             for path, shard in zip(paths, shards, strict=True)
-        )
-        Sidecar(found, tuple(files), assignment, compression, options.seed).write(sidecar)
+        ]
+        write_sidecar(sidecar, found, files, assignment=assignment, compression=compression, seed=options.seed)
 
     files = FileSet(
         beside=sidecar,
@@ -153,7 +153,7 @@ def assigned(length: int, count: int, shard: int, assignment: str) -> range:
 def _discard(paths: list[Path], sidecar: Path, names: list[str]) -> None:
     """Remove these files, those of an unfinished set, and all of the set that a sidecar of this name describes."""
     described = read_sidecar(sidecar)
-    names = names if described is None else [*names, *(file.name for file in described.files)]
+    names = names if described is None else [*names, *described.scenes]
     sidecar.unlink(missing_ok=True)
     for path in {*paths, *map(sidecar.with_name, names)}:
         remove_parts(path)
