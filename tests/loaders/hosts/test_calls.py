@@ -28,6 +28,7 @@ class PlayedHost:
 
     def __init__(self, place):
         self.place, self.calls, self.live, self.killed = place, [], Future(), False
+        self.brought = []  # whether each call for a batch brought the job
 
     @property
     def asked(self):
@@ -65,6 +66,7 @@ class PlayedCluster(Cluster, Hosts):
         future = Future()
         if method == "batch":
             host.calls.append((arguments[1], future))
+            host.brought.append(job is not None)
             self.asked_for(host, arguments[1])
         elif method == "live":
             future = host.live
@@ -173,6 +175,26 @@ def test_only_batches_are_counted_as_made(session_of):
     assert failed.exception(SECONDS)
     assert made.result(SECONDS) == 2
     assert session.host_stats().batches == {0: 1}
+
+
+def test_a_host_is_sent_the_job_until_it_says_that_it_has_it_and_again_once_that_has_changed(session_of):
+    cluster = PlayedCluster(1)
+    session = session_of(cluster)
+
+    def answered(number, **told):
+        (future,) = ask(session, number)
+        wait_until(lambda: number in cluster.hosts[0].asked)
+        cluster.hosts[0].answer(number, HostAnswer(pack(number), **told))
+        assert future.result(SECONDS) == number
+
+    answered(0)
+    answered(1, generation=0)
+    answered(2, generation=0)
+    session.renew()
+    answered(3, generation=0)  # of an answer that was on its way
+    answered(4, generation=1)
+    answered(5)
+    assert cluster.hosts[0].brought == [True, True, False, True, True, False]
 
 
 def test_what_lost_its_host_comes_before_the_rest_and_alone(session_of):
