@@ -36,7 +36,7 @@ class FeedHost:
 
     def __init__(self) -> None:
         """Nothing runs yet."""
-        self._taking, self._over = threading.Lock(), threading.Event()
+        self._taking = threading.Lock()
         self._loader: Loader | None = None
         self._generation = 0
         # By epoch and step, which are None for scenes that were read to infer the spec.
@@ -82,12 +82,11 @@ class FeedHost:
         return self._answer(job, state, (epoch, step), lambda loader: loader.submit(epoch, step).result())
 
     def live(self, *_: Any) -> None:
-        """Return when the host is to end: where it ends before, whoever waits is told."""
-        self._over.wait()
+        """Never return: whoever waits is told when the host ends."""
+        threading.Event().wait()
 
     def stop(self, *_: Any) -> HostAnswer:
         """End the workers."""
-        self._over.set()
         if self._loader is None:
             return HostAnswer()
         self._loader.close()

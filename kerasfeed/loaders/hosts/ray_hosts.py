@@ -238,8 +238,8 @@ def _enter(ray: Any, address: str | None) -> Name:
         WorkerStartError: No cluster can be joined.
     """
     with _lock:
-        name = _present(ray)
-        if name is None:
+        begins = not ray.is_initialized()
+        if begins:
             options = {"include_dashboard": False} if address is None else {}
             try:
                 ray.init(address=address or "local", logging_level=logging.WARNING, **options)
@@ -249,10 +249,9 @@ def _enter(ray: Any, address: str | None) -> Name:
                     "start --head`, and `ray start --address=...` on the others, with the same Ray and the same Python "
                     "on all machines, or use address=None"
                 ) from error
-            name = _present(ray)
-            assert name is not None
-            _users[name] = 0
-        if name in _users:
+        name = _present(ray)
+        assert name is not None
+        if begins or name in _users:
             _users[name] += 1
         return name
 

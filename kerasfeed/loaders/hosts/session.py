@@ -8,6 +8,7 @@ rest, which it is told by way of a queue.
 
 import dataclasses
 import itertools
+import math
 import queue
 import threading
 import time
@@ -107,10 +108,8 @@ class HostsSession:
         self.failure: BaseException | None = None
         self.batches = self.respawns = self._used_random = self._failed_starts = 0
         self._waste: ReadCost | None = None
-        # Reentrant: the collector may close a dropped feed here. Whoever takes it names the lock and not the condition:
-        # between a condition's `__enter__` and the block there is room for Ctrl-C, which would leave the lock taken.
-        self._lock = threading.RLock()  # guards what is open, and `failure`
-        self._changed = threading.Condition(self._lock)
+        # Without a lock, which Ctrl-C could leave taken: `_ask` adds a call and then looks at `failure`, `_fail` sets
+        # that and then looks at the calls, so at least one of them tells whoever waits.
         self._open: list[_HostCall] = []
         self._shared: tuple[int, Any]  # how often the job has changed, and what stands for it in calls
         # The thread that looks adds hosts, and the one that decides takes them out.
@@ -170,11 +169,9 @@ class HostsSession:
     def _ask(self, text: str, method: str, *arguments: Any) -> Future[Any]:
         """Have a host answer `method`, which messages call `text`; the future of what it gives."""
         call = _HostCall(text, method, arguments)
-        with self._lock:
-            if self.failure is None:
-                self._open.append(call)
-            else:
-                call.future.set_exception(self.failure)
+        self._open.append(call)
+        if self.failure is not None:
+            self._settle(call, error=self.failure)
         self._news.put(lambda: None)  # wakes the thread that decides
         return call.future
 
@@ -184,8 +181,8 @@ class HostsSession:
 
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters the job, while nothing is asked for; hosts then see the result."""
-        with self._lock:
-            self._changed.wait_for(lambda: not self._open)
+        while self._open:
+            time.sleep(0.005)
         change()
         self.renew()
 
@@ -318,10 +315,9 @@ class HostsSession:
     def _hand_out(self, now: float) -> None:
         """Ask hosts, each time the one with the fewest calls: for what has lost a host, what is new, what is late."""
         free = [host for host in list(self._hosts.values()) if host.has_room]
-        calls = list(self._open)
-        new = sorted((call for call in calls if not call.asked), key=lambda call: -call.lost)
-        late = (call for call in calls if call.asked and now - max(call.asked.values()) > self._wanted.silence)
-        for call in itertools.chain(new, late):
+        silence = self._wanted.silence
+        due = [call for call in list(self._open) if now - max(call.asked.values(), default=-math.inf) > silence]
+        for call in sorted(due, key=lambda call: (bool(call.asked), -call.lost)):
             if not free:
                 return
             others = (host for host in free if host not in call.asked)
@@ -448,14 +444,12 @@ class HostsSession:
                 call.future.set_result(value)
             else:
                 call.future.set_exception(error)
-        with self._lock, suppress(ValueError):  # `close` was faster
+        with suppress(ValueError):  # another thread was faster
             self._open.remove(call)
-            self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be asked any more."""
-        with self._lock:
-            self.failure = error if self.failure is None else self.failure
+        self.failure = self.failure or error
         self._news.put(lambda: None)  # wakes the thread that decides
         for call in list(self._open):
             self._settle(call, error=error)
