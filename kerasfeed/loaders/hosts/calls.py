@@ -102,10 +102,10 @@ class HostAnswer:
 
 
 class Cluster(ABC):
-    """Where hosts are started. `places`, `start`, `keep` and `close` may take for ever where the cluster is gone.
+    """Starts hosts. `places`, `start`, `keep` and `close` may take for ever where the cluster is gone.
 
     Attributes:
-        well_for: Seconds for which it is believed to be well after it has told its places.
+        well_for: Seconds without an answer after which it is taken to be gone.
     """
 
     well_for: float = float("inf")
@@ -119,7 +119,7 @@ class Cluster(ABC):
         """
 
     def share(self, packed: Packed) -> Any:
-        """What stands for `packed` among the arguments of calls, as long as it is kept."""
+        """What calls pass in place of `packed`; it must be kept as long as they do."""
         return packed
 
     @abstractmethod

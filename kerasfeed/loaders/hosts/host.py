@@ -45,7 +45,7 @@ class FeedHost:
     def start(
         self, job: Packed, state: State, number: int, hosts: int, version: str, search_path: Sequence[str]
     ) -> HostAnswer:
-        """Start the workers; the name of this machine and their number, when one of them can take work."""
+        """Start the workers, and wait until one can take work: the name of this machine, and how many there are."""
         name = f"host {number} ({platform.node()})"
         try:
             if version != versions():
@@ -100,7 +100,7 @@ class FeedHost:
         value: Packed = ()
         error, has_failed = None, False
         try:
-            with self._taking:  # the loader is to know what the driver does
+            with self._taking:
                 if job is not None and state.generation > self._generation:
                     loader.replace_sequence(unpack(job).sequence)
                     self._generation = state.generation
@@ -140,7 +140,7 @@ def _start_error(error: BaseException, name: str) -> BaseException:
 
 
 def _environment(driver: Environment) -> Environment:
-    """That of this process, but for what would make batches differ, and in the driver's directory where it is here."""
+    """That of this process, with the driver's seed of text hashes, and the driver's directory where that is here."""
     variables = {**os.environ, "PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
     if variables.get("RAY_RAYLET_PID"):  # Ray sets it to the CPUs of the actor; each worker would start so many threads
         variables.pop("OMP_NUM_THREADS", None)

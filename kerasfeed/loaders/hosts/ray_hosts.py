@@ -133,7 +133,7 @@ class RayCluster(Cluster):
         self._name = _enter(ray, hosts.address)
 
     def _here(self) -> Any:
-        """Ray, in our session: where there is none, its functions begin another.
+        """Ray, while our session lasts: without one, Ray's functions would begin another.
 
         Raises:
             HostLostError: Our session has ended.
@@ -226,7 +226,7 @@ def _present(ray: Any) -> Name | None:
     return context.get_node_id(), context.get_job_id()
 
 
-# By the name of a session: its users, where it was begun here. It ends with the last of them.
+# Feeds that use a session, by its name, where it was begun here. It ends with the last of them.
 _users = Counter[Name]()
 _lock = threading.Lock()
 
