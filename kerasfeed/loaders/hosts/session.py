@@ -8,7 +8,6 @@ takes what there is to do from a queue of functions.
 
 import dataclasses
 import itertools
-import math
 import queue
 import threading
 import time
@@ -335,8 +334,8 @@ class HostsSession:
     def _hand_out(self, now: float) -> None:
         """Ask for what has lost its host, then for what is new, then for what is late; each of the least busy host."""
         free = [host for host in list(self._hosts.values()) if host.has_room]
-        silence = self._wanted.silence
-        due = [call for call in list(self._open) if now - max(call.asked.values(), default=-math.inf) > silence]
+        late = now - self._wanted.silence
+        due = [call for call in list(self._open) if not call.asked or max(call.asked.values()) < late]
         for call in sorted(due, key=lambda call: (bool(call.asked), -call.lost)):
             if not free:
                 return
