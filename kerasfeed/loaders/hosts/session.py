@@ -357,11 +357,11 @@ class HostsSession:
         """A host has answered for the first time.
 
         Raises:
-            WorkerStartError: It can take no work, and no other one does.
+            WorkerStartError: It can take no work, and there is no other one that does, or may when it has started.
         """
         if answer.error is not None:
             error = answer.error.arrived()
-            if not self._depths():
+            if list(self._hosts.values()) == [host]:
                 raise error
             self._lose(host, f"can take no work: {message_of(error)}")
             return

@@ -11,6 +11,7 @@ import pytest
 from waits import SECONDS, wait_until
 
 import kerasfeed as kf
+from kerasfeed.errors import WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
@@ -265,6 +266,36 @@ def test_a_host_whose_workers_have_failed_is_lost_and_another_is_asked(session_o
     assert future.result(SECONDS) == 3
     assert (session.host_stats().lost, session.host_stats().resent, session.host_stats().late) == (1, 1, 0)
     wait_until(lambda: failed.killed)
+
+
+class Refusing(PlayedCluster):
+    """Its first host can take no work; others say later whether they can."""
+
+    def call(self, host, method, *arguments):
+        future = super().call(host, method, *arguments)
+        if method == "start" and host.place == "0":
+            future = Future()
+            future.set_result(HostAnswer(error=Sent.of(WorkerStartError("it has another version"))))
+        return future
+
+
+def test_a_host_that_can_take_no_work_is_no_error_while_another_one_is_starting(session_of):
+    cluster = Refusing(2, mute=("1",))
+    session = session_of(cluster, expected=0)
+    wait_until(lambda: session.host_stats().lost)
+    (future,) = ask(session, 3)
+    cluster.mute, cluster.count = (), 3  # one that starts
+    wait_until(lambda: session.host_stats().alive)
+    wait_until(lambda: cluster.hosts[-1].asked or cluster.hosts[-2].asked)
+    next(host for host in cluster.hosts if host.asked).answer(3)
+    assert future.result(SECONDS) == 3
+
+
+def test_hosts_of_which_none_can_take_work_are_an_error(session_of):
+    session = session_of(Refusing(1), expected=0)
+    wait_until(lambda: session.failure is not None)
+    with pytest.raises(WorkerStartError, match="it has another version"):
+        ask(session, 3)[0].result(SECONDS)
 
 
 def test_slow_calls_are_not_asked_for_twice_where_others_wait(session_of):
