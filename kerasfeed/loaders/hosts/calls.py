@@ -1,8 +1,8 @@
 """Calls of hosts: what they bring, what is answered, and the clusters that carry them.
 
-Invariant: what is asked for is a function of the state that travels with each call and of the arguments, so any host
-may be asked at any time, and again, and the first answer counts. A cluster starts hosts, carries calls and tells of
-ends, and decides nothing.
+Invariant: an answer is a function of the job, the `State` and the arguments of the call, so any host may be asked at
+any time, and again, and the first answer counts. A cluster starts hosts, carries calls and tells of ends, and decides
+nothing.
 """
 
 import platform
@@ -61,10 +61,10 @@ def unpack(packed: Packed) -> Any:
 
 @dataclass(frozen=True)
 class State:
-    """What a host must know to answer; it travels with each call, beside the packed job.
+    """What a host must know to answer, beside the job; it travels with each call.
 
     Attributes:
-        generation: How often the job has changed; a host that has an older one takes this first.
+        generation: How often the job has changed. The job itself travels with calls of hosts that have an older one.
         layout: Of a batch; None until a host has inferred it.
         used_random: See `Pool.used_random`.
     """
@@ -87,6 +87,7 @@ class HostAnswer:
         respawns: Worker processes that it has replaced.
         used_random: See `Pool.used_random`.
         waste: See `Loader.waste`.
+        generation: Of the job that the host has; -1 for none.
     """
 
     value: Packed = ()
@@ -97,13 +98,14 @@ class HostAnswer:
     respawns: int = 0
     used_random: int = 0
     waste: ReadCost | None = None
+    generation: int = -1
 
 
 class Cluster(ABC):
-    """Where hosts are started. `places`, `start`, `keep` and `close` may take for ever where the cluster is gone.
+    """Starts hosts. `places`, `start`, `keep` and `close` may take for ever where the cluster is gone.
 
     Attributes:
-        well_for: Seconds for which it is believed to be well after it has told its places.
+        well_for: Seconds without an answer after which it is taken to be gone.
     """
 
     well_for: float = float("inf")
@@ -117,7 +119,7 @@ class Cluster(ABC):
         """
 
     def share(self, packed: Packed) -> Any:
-        """What stands for `packed` among the arguments of calls, as long as it is kept."""
+        """What calls pass in place of `packed`; it must be kept as long as they do."""
         return packed
 
     @abstractmethod

@@ -1,7 +1,8 @@
 """A host: a loader with worker processes of its own, which answers batches.
 
-Invariant: a call brings with it what a host must know to answer it: the packed job, and the `State`. All methods may be
-called by several threads at once, but for `start`, which is called first.
+Invariant: a call brings with it what the host must know to answer it: the `State`, and the packed job, or None where
+the host has said that it has the one of that generation. All methods may be called by several threads at once, but for
+`start`, which is called first.
 """
 
 import os
@@ -35,7 +36,7 @@ class FeedHost:
 
     def __init__(self) -> None:
         """Nothing runs yet."""
-        self._taking, self._over = threading.Lock(), threading.Event()
+        self._taking = threading.Lock()
         self._loader: Loader | None = None
         self._generation = 0
         # By epoch and step, which are None for scenes that were read to infer the spec.
@@ -44,7 +45,7 @@ class FeedHost:
     def start(
         self, job: Packed, state: State, number: int, hosts: int, version: str, search_path: Sequence[str]
     ) -> HostAnswer:
-        """Start the workers; the name of this machine and their number, when one of them can take work."""
+        """Start the workers, and wait until one can take work: the name of this machine, and how many there are."""
         name = f"host {number} ({platform.node()})"
         try:
             if version != versions():
@@ -68,47 +69,45 @@ class FeedHost:
             self._loader.start()
             assert self._loader.pool is not None
             self._loader.pool.run(FutureTask(READY, 0)).result()
-            return HostAnswer(pack((platform.node(), count)))
+            return HostAnswer(pack((platform.node(), count)), generation=state.generation)
         except BaseException as error:  # noqa: BLE001 - the driver raises it where the user sees it
             return HostAnswer(error=Sent.of(_start_error(error, name)))
 
-    def infer(self, job: Packed, state: State, epoch: int, least: int) -> HostAnswer:
+    def infer(self, job: Packed | None, state: State, epoch: int, least: int) -> HostAnswer:
         """The layout; scenes are read as in `epoch`, at least so many where items are batches."""
         return self._answer(job, state, (None, None), lambda loader: loader.infer(epoch, least))
 
-    def batch(self, job: Packed, state: State, epoch: int, step: int) -> HostAnswer:
-        """The batch; all its arrays stand beside, for the driver has them begin at 64-byte boundaries."""
-        place = (epoch, step)
-        return self._answer(job, state, place, lambda loader: loader.submit(epoch, step).result(), beside_from=1)
+    def batch(self, job: Packed | None, state: State, epoch: int, step: int) -> HostAnswer:
+        """The batch."""
+        return self._answer(job, state, (epoch, step), lambda loader: loader.submit(epoch, step).result())
 
     def live(self, *_: Any) -> None:
-        """Return when the host is to end: where it ends before, whoever waits is told."""
-        self._over.wait()
+        """Never return: whoever waits is told when the host ends."""
+        threading.Event().wait()
 
     def stop(self, *_: Any) -> HostAnswer:
         """End the workers."""
-        self._over.set()
         if self._loader is None:
             return HostAnswer()
         self._loader.close()
         return HostAnswer(warnings=self._loader.failure_log.deferred_warnings.taken())
 
     def _answer(
-        self, job: Packed, state: State, place: tuple[int | None, int | None], make: Callable[[Loader], Any], **how: Any
+        self, job: Packed | None, state: State, place: tuple[int | None, int | None], make: Callable[[Loader], Any]
     ) -> HostAnswer:
         loader = self._loader
         assert loader is not None
         value: Packed = ()
         error, has_failed = None, False
         try:
-            with self._taking:  # the loader is to know what the driver does
-                if state.generation > self._generation:
+            with self._taking:
+                if job is not None and state.generation > self._generation:
                     loader.replace_sequence(unpack(job).sequence)
                     self._generation = state.generation
                 loader.layout = loader.layout or state.layout
                 if loader.pool is not None:
                     loader.pool.note_random(state.used_random)
-            value = pack(make(loader), **how)
+            value = pack(make(loader), beside_from=1)  # all arrays, for the driver copies them to 64-byte boundaries
         except BaseException as found:  # noqa: BLE001 - as above
             has_failed = loader.pool is not None and loader.pool.failure is found
             error, has_failed = Sent.of(found), has_failed and not isinstance(found, WorkersDisagreeError)
@@ -116,7 +115,7 @@ class FeedHost:
         failures = [failure for key in {place, (None, None)} for failure in self._failures.pop(key, ())]
         return HostAnswer(
             value, error, has_failed, failures, loader.failure_log.deferred_warnings.taken(), loader.stats().respawns,
-            loader.pool.used_random if loader.pool else 0, loader.waste(),
+            loader.pool.used_random if loader.pool else 0, loader.waste(), self._generation,
         )  # fmt: skip
 
     def _note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
@@ -141,7 +140,7 @@ def _start_error(error: BaseException, name: str) -> BaseException:
 
 
 def _environment(driver: Environment) -> Environment:
-    """That of this process, but for what would make batches differ, and in the driver's directory where it is here."""
+    """That of this process, with the driver's seed of text hashes, and the driver's directory where that is here."""
     variables = {**os.environ, "PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
     if variables.get("RAY_RAYLET_PID"):  # Ray sets it to the CPUs of the actor; each worker would start so many threads
         variables.pop("OMP_NUM_THREADS", None)

@@ -133,7 +133,7 @@ class RayCluster(Cluster):
         self._name = _enter(ray, hosts.address)
 
     def _here(self) -> Any:
-        """Ray, in our session: where there is none, its functions begin another.
+        """Ray, while our session lasts: without one, Ray's functions would begin another.
 
         Raises:
             HostLostError: Our session has ended.
@@ -226,7 +226,7 @@ def _present(ray: Any) -> Name | None:
     return context.get_node_id(), context.get_job_id()
 
 
-# By the name of a session: its users, where it was begun here. It ends with the last of them.
+# Feeds that use a session, by its name, where it was begun here. It ends with the last of them.
 _users = Counter[Name]()
 _lock = threading.Lock()
 
@@ -238,8 +238,8 @@ def _enter(ray: Any, address: str | None) -> Name:
         WorkerStartError: No cluster can be joined.
     """
     with _lock:
-        name = _present(ray)
-        if name is None:
+        begins = not ray.is_initialized()
+        if begins:
             options = {"include_dashboard": False} if address is None else {}
             try:
                 ray.init(address=address or "local", logging_level=logging.WARNING, **options)
@@ -249,10 +249,9 @@ def _enter(ray: Any, address: str | None) -> Name:
                     "start --head`, and `ray start --address=...` on the others, with the same Ray and the same Python "
                     "on all machines, or use address=None"
                 ) from error
-            name = _present(ray)
-            assert name is not None
-            _users[name] = 0
-        if name in _users:
+        name = _present(ray)
+        assert name is not None
+        if begins or name in _users:
             _users[name] += 1
         return name
 

@@ -2,8 +2,8 @@
 
 Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may be asked for it, and again; the
 first answer counts, and is copied to memory of ours. What has failed is counted here, for all hosts together. One
-thread looks where hosts are to be and starts them, for which it may have to wait for ever; another one does all the
-rest, which it is told by way of a queue.
+thread starts and ends hosts, and may wait for ever where the cluster is gone; another one decides everything else, and
+takes what there is to do from a queue of functions.
 """
 
 import dataclasses
@@ -42,7 +42,16 @@ _RELEASE_SECONDS = 4.0 + _GRACE  # where the head of a cluster is gone, Ray ends
 
 @dataclass(eq=False)
 class _HostCall:
-    """What is asked for, of which hosts since when, s, and how many were lost with it."""
+    """A call that waits for an answer.
+
+    Attributes:
+        text: What is asked for, as messages name it.
+        method: Of `FeedHost`.
+        arguments: Those behind the job and the `State`.
+        future: Of the answer, for whoever waits.
+        asked: The hosts that have it, and when each was asked, s.
+        lost: Hosts that were lost while they had it.
+    """
 
     text: str
     method: str
@@ -54,15 +63,27 @@ class _HostCall:
 
 @dataclass(eq=False)
 class _Host:
-    """A host: what `Cluster.start` has returned, and the calls that it has."""
+    """A host, from its start until it is lost.
+
+    Attributes:
+        number: Among the hosts of the feed, from 0.
+        place: One of `Cluster.places`.
+        name: As messages name it.
+        handle: What `Cluster.start` has returned.
+        depth: Calls that it may have at once; 0 until it can take work.
+        calls: Those that it has.
+        respawns: Worker processes that it has replaced.
+        generation: Of the job that it has; -1 until it has said so.
+    """
 
     number: int
     place: str
     name: str
     handle: Any = None
-    depth: int = 0  # calls that it may have; none until it can take work
+    depth: int = 0
     calls: list[_HostCall] = field(default_factory=list)
     respawns: int = 0
+    generation: int = -1
 
     @property
     def has_room(self) -> bool:
@@ -106,20 +127,18 @@ class HostsSession:
         self.failure: BaseException | None = None
         self.batches = self.respawns = self._used_random = self._failed_starts = 0
         self._waste: ReadCost | None = None
-        # Reentrant: the collector may close a dropped feed here. Whoever takes it names the lock and not the condition:
-        # between a condition's `__enter__` and the block there is room for Ctrl-C, which would leave the lock taken.
-        self._lock = threading.RLock()  # guards what is open, and `failure`
-        self._changed = threading.Condition(self._lock)
+        # Without a lock, which Ctrl-C could leave taken: `_ask` adds a call and then looks at `failure`, `_fail` sets
+        # that and then looks at the calls, so at least one of them tells whoever waits.
         self._open: list[_HostCall] = []
         self._shared: tuple[int, Any]  # how often the job has changed, and what stands for it in calls
-        # The thread that looks adds hosts, and the one that decides takes them out.
+        # One thread adds hosts, and the one that decides takes them out.
         self._hosts: dict[str, _Host] = {}  # by their place
         self._places: Sequence[str] = ()
         self._rests: dict[str, float] = {}  # by their place: until when, s, no host is started there
         self._deaths = CrashPolicy()
         self._made = Counter[int]()  # batches, by the number of each host that has answered anything
         self._counts = Counter[str]()  # what `HostStats` counts
-        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # for the thread that decides
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # what the thread that decides is to do
         self._over = threading.Event()
         self._tick = min(_TICK, job.hosts.silence / 4)
         packed = self._packed_job()
@@ -169,11 +188,9 @@ class HostsSession:
     def _ask(self, text: str, method: str, *arguments: Any) -> Future[Any]:
         """Have a host answer `method`, which messages call `text`; the future of what it gives."""
         call = _HostCall(text, method, arguments)
-        with self._lock:
-            if self.failure is None:
-                self._open.append(call)
-            else:
-                call.future.set_exception(self.failure)
+        self._open.append(call)
+        if self.failure is not None:
+            self._settle(call, error=self.failure)
         self._news.put(lambda: None)  # wakes the thread that decides
         return call.future
 
@@ -183,8 +200,8 @@ class HostsSession:
 
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters the job, while nothing is asked for; hosts then see the result."""
-        with self._lock:
-            self._changed.wait_for(lambda: not self._open)
+        while self._open:
+            time.sleep(0.005)
         change()
         self.renew()
 
@@ -221,10 +238,10 @@ class HostsSession:
             if thread is not threading.current_thread():  # as where the collector drops a feed there
                 thread.join(_RELEASE_SECONDS)
 
-    # ---- the thread that looks; it hangs where the cluster is gone
+    # ---- the thread that starts and ends hosts
 
     def _look(self) -> None:
-        """Start hosts where there are to be some, until the session is over; then end them."""
+        """Start hosts wherever one is missing, until the session is over; then end them."""
         while True:
             try:
                 self._fill(tuple(self._cluster.places()))
@@ -243,7 +260,7 @@ class HostsSession:
         self._cluster.close()
 
     def _fill(self, places: Sequence[str]) -> None:
-        """Have hosts at these places, and no others but those that work."""
+        """Start a host at each of these places that has none, and end those that were lost."""
         self._places = places
         for place in places:
             self._heard = time.monotonic()
@@ -279,10 +296,11 @@ class HostsSession:
     def _call(self, host: _Host, method: str, *arguments: Any) -> Future[Any]:
         generation, job = self._shared
         state = State(generation, self.layout, self._used_random)
-        return self._cluster.call(host.handle, method, job, state, *arguments)
+        has_job = host.generation == generation  # else Ray fetches it for each call: 1 ms for 60 MB
+        return self._cluster.call(host.handle, method, None if has_job else job, state, *arguments)
 
     def _tell(self, host: _Host, do: Callable[[_Host, Any], None], method: str, *arguments: Any) -> None:
-        """Call a host, and have the thread that decides `do` something with the answer, or note that it is lost."""
+        """Call a host. The thread that decides then calls `do(host, answer)`, or `_lose` where the call fails."""
 
         def tell(future: Future[Any]) -> None:  # on a thread of the cluster's
             error = future.exception()
@@ -296,7 +314,7 @@ class HostsSession:
     # ---- the thread that decides
 
     def _decide(self) -> None:
-        """Do what has been told, and ask hosts, until nothing can be asked any more."""
+        """Do what stands in the queue, and ask hosts, until nothing can be asked any more."""
         try:
             while self.failure is None:
                 with suppress(queue.Empty):
@@ -314,19 +332,18 @@ class HostsSession:
             self._fail(error if known else wrapped(error, "the thread that asks hosts failed: ", KerasfeedError))
 
     def _hand_out(self, now: float) -> None:
-        """Ask hosts, each time the one with the fewest calls: for what has lost a host, what is new, what is late."""
+        """Ask for what has lost its host, then for what is new, then for what is late; each of the least busy host."""
         free = [host for host in list(self._hosts.values()) if host.has_room]
-        calls = list(self._open)
-        new = sorted((call for call in calls if not call.asked), key=lambda call: -call.lost)
-        late = (call for call in calls if call.asked and now - max(call.asked.values()) > self._wanted.silence)
-        for call in itertools.chain(new, late):
+        late = now - self._wanted.silence
+        due = [call for call in list(self._open) if not call.asked or max(call.asked.values()) < late]
+        for call in sorted(due, key=lambda call: (bool(call.asked), -call.lost)):
             if not free:
                 return
             others = (host for host in free if host not in call.asked)
             host = min(others, key=lambda host: len(host.calls) / host.depth, default=None)
             if call.future.cancelled():
                 self._settle(call)
-            elif host is not None and call.lost and host.calls:  # they are to be done first
+            elif host is not None and call.lost and host.calls:  # it is to have a host to itself: this one, once idle
                 free.remove(host)
             elif host is not None:
                 self._counts["hedged"] += bool(call.asked)
@@ -340,16 +357,17 @@ class HostsSession:
         """A host has answered for the first time.
 
         Raises:
-            WorkerStartError: It can take no work, and no other one does.
+            WorkerStartError: It can take no work, and there is no other one that does, or may when it has started.
         """
         if answer.error is not None:
             error = answer.error.arrived()
-            if not self._depths():
+            if list(self._hosts.values()) == [host]:
                 raise error
             self._lose(host, f"can take no work: {message_of(error)}")
             return
         name, workers = unpack(answer.value)
         host.name, host.depth = f"{host.name} ({name})", self._depth(workers)
+        host.generation = answer.generation
         self._failed_starts = 0
         self._deaths.started()
         LOGGER.info("%s: %s started", self.options.who, host.name)
@@ -392,6 +410,7 @@ class HostsSession:
         self._heard = time.monotonic()
         self.respawns += max(0, answer.respawns - host.respawns)
         host.respawns = max(host.respawns, answer.respawns)
+        host.generation = max(host.generation, answer.generation)
         is_first = call in self._open
         self._counts["late"] += not is_first
         self._made[host.number] += is_first and call.method == "batch" and answer.error is None
@@ -444,14 +463,12 @@ class HostsSession:
                 call.future.set_result(value)
             else:
                 call.future.set_exception(error)
-        with self._lock, suppress(ValueError):  # `close` was faster
+        with suppress(ValueError):  # another thread was faster
             self._open.remove(call)
-            self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be asked any more."""
-        with self._lock:
-            self.failure = error if self.failure is None else self.failure
+        self.failure = self.failure or error
         self._news.put(lambda: None)  # wakes the thread that decides
         for call in list(self._open):
             self._settle(call, error=error)

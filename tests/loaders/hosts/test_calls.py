@@ -11,6 +11,7 @@ import pytest
 from waits import SECONDS, wait_until
 
 import kerasfeed as kf
+from kerasfeed.errors import WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
@@ -28,6 +29,7 @@ class PlayedHost:
 
     def __init__(self, place):
         self.place, self.calls, self.live, self.killed = place, [], Future(), False
+        self.brought = []  # whether each call for a batch brought the job
 
     @property
     def asked(self):
@@ -65,6 +67,7 @@ class PlayedCluster(Cluster, Hosts):
         future = Future()
         if method == "batch":
             host.calls.append((arguments[1], future))
+            host.brought.append(job is not None)
             self.asked_for(host, arguments[1])
         elif method == "live":
             future = host.live
@@ -175,6 +178,26 @@ def test_only_batches_are_counted_as_made(session_of):
     assert session.host_stats().batches == {0: 1}
 
 
+def test_a_host_is_sent_the_job_until_it_says_that_it_has_it_and_again_once_that_has_changed(session_of):
+    cluster = PlayedCluster(1)
+    session = session_of(cluster)
+
+    def answered(number, **told):
+        (future,) = ask(session, number)
+        wait_until(lambda: number in cluster.hosts[0].asked)
+        cluster.hosts[0].answer(number, HostAnswer(pack(number), **told))
+        assert future.result(SECONDS) == number
+
+    answered(0)
+    answered(1, generation=0)
+    answered(2, generation=0)
+    session.renew()
+    answered(3, generation=0)  # of an answer that was on its way
+    answered(4, generation=1)
+    answered(5)
+    assert cluster.hosts[0].brought == [True, True, False, True, True, False]
+
+
 def test_what_lost_its_host_comes_before_the_rest_and_alone(session_of):
     cluster = PlayedCluster(1)
     session = session_of(cluster)
@@ -243,6 +266,36 @@ def test_a_host_whose_workers_have_failed_is_lost_and_another_is_asked(session_o
     assert future.result(SECONDS) == 3
     assert (session.host_stats().lost, session.host_stats().resent, session.host_stats().late) == (1, 1, 0)
     wait_until(lambda: failed.killed)
+
+
+class Refusing(PlayedCluster):
+    """Its first host can take no work; others say later whether they can."""
+
+    def call(self, host, method, *arguments):
+        future = super().call(host, method, *arguments)
+        if method == "start" and host.place == "0":
+            future = Future()
+            future.set_result(HostAnswer(error=Sent.of(WorkerStartError("it has another version"))))
+        return future
+
+
+def test_a_host_that_can_take_no_work_is_no_error_while_another_one_is_starting(session_of):
+    cluster = Refusing(2, mute=("1",))
+    session = session_of(cluster, expected=0)
+    wait_until(lambda: session.host_stats().lost)
+    (future,) = ask(session, 3)
+    cluster.mute, cluster.count = (), 3  # one that starts
+    wait_until(lambda: session.host_stats().alive)
+    wait_until(lambda: cluster.hosts[-1].asked or cluster.hosts[-2].asked)
+    next(host for host in cluster.hosts if host.asked).answer(3)
+    assert future.result(SECONDS) == 3
+
+
+def test_hosts_of_which_none_can_take_work_are_an_error(session_of):
+    session = session_of(Refusing(1), expected=0)
+    wait_until(lambda: session.failure is not None)
+    with pytest.raises(WorkerStartError, match="it has another version"):
+        ask(session, 3)[0].result(SECONDS)
 
 
 def test_slow_calls_are_not_asked_for_twice_where_others_wait(session_of):

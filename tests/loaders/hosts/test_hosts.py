@@ -86,6 +86,18 @@ def test_a_feed_goes_on_where_another_one_stopped():
 
 
 @pytest.mark.heavy
+def test_what_a_hook_changes_is_loaded_by_all_hosts_and_by_one_that_takes_the_place_of_another():
+    feed, cluster = feed_of(Epochs(0.001, 150))
+    with feed:
+        found = list(feed)
+        for number in range(2):
+            cluster.processes[number].kill()
+            wait_until(lambda: feed.stats().hosts.lost == number + 1 and feed.stats().hosts.alive == 2)  # noqa: B023
+            found += feed
+    same(found, reference(Epochs(0, 150), 3))
+
+
+@pytest.mark.heavy
 def test_labels_may_be_read_on_hosts():
     labels = kf.labels_of(Noisy(0, 100), 1, workers=1, progress=False, hosts=SubprocessHosts())
     assert labels.tolist() == list(range(100))
