@@ -53,7 +53,10 @@ class Repetition:
         self._held: deque[tuple[int, list[Any]]] = deque()  # batches to submit once one has told the spec
         # Promises of batches, those that were put back among them; behind the last one None, or what ended it.
         self._entries: deque[Future[Any] | BaseException | None] = deque()
-        self._condition = threading.Condition()
+        # Always entered as the lock, never as the condition: Ctrl-C that strikes at the end of the `__enter__` of a
+        # condition, which is no C, would leave the lock taken.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._stopped = False
         self._thread: threading.Thread | None = None
         if core.ahead:
@@ -65,18 +68,18 @@ class Repetition:
     def _read_ahead(self) -> None:
         while True:
             entry = None if self._stopped else self._read()
-            with self._condition:
+            with self._lock:
                 if self._stopped:
                     if isinstance(entry, Future):
                         entry.cancel()
                     return
                 self._entries.append(entry)
-                self._condition.notify_all()
+                self._changed.notify_all()
                 is_last = not isinstance(entry, Future)
                 del entry  # what was raised has a traceback that holds this frame
                 if is_last:
                     return
-                self._condition.wait_for(self._wants_more)
+                self._changed.wait_for(self._wants_more)
 
     def _wants_more(self) -> bool:
         return self._stopped or len(self._entries) < self._core.ahead
@@ -193,8 +196,8 @@ class Repetition:
     def _head(self, timeout: float | None) -> "Future[Any] | BaseException | None":
         """What is next; waits `timeout` s. It stays where it is: Ctrl-C in whoever waits for it loses nothing."""
         self._read_if_alone()
-        with self._condition:
-            if not self._condition.wait_for(lambda: self._entries or self._stopped, timeout):
+        with self._lock:
+            if not self._changed.wait_for(lambda: self._entries or self._stopped, timeout):
                 raise NotYet
             if self._stopped:
                 raise _ended(self.number)
@@ -210,11 +213,11 @@ class Repetition:
             self._entries.append(self._read())
 
     def _remove(self, entry: "Future[Any]") -> None:
-        with self._condition:
+        with self._lock:
             if self._entries and self._entries[0] is entry:
                 self._entries.popleft()
                 self._handed += 1
-                self._condition.notify_all()
+                self._changed.notify_all()
 
     def peek(self) -> None:
         """Wait until the first batch was submitted, or there is none.
@@ -238,7 +241,7 @@ class Repetition:
         """Return batches that were taken last and not used, in their order: they come again, but for empty ones."""
         for batch in reversed([each for each in batches if each is not None]):
             step = self._given.pop()
-            with self._condition:
+            with self._lock:
                 self._entries.extendleft(map(_done, [None] * (self._handed - step - 1)))
                 self._entries.appendleft(_done(batch))
                 self._handed = step
@@ -250,11 +253,11 @@ class Repetition:
 
     def close(self) -> None:
         """End the repetition where it stands; idempotent."""
-        with self._condition:
+        with self._lock:
             stopped, self._stopped = self._stopped, True
             entries = list(self._entries)
             self._entries.clear()
-            self._condition.notify_all()
+            self._changed.notify_all()
         if stopped:
             return
         if self._begun and not self._source_over:

@@ -6,14 +6,18 @@ import pickle
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
 import h5py
 import numpy as np
 import pytest
+from interrupts import interrupted_at
 from streams import WAYS, Rooms, endless, labels_in, names, numbered, scene_of
+from waits import SECONDS
 
 import kerasfeed as kf
+from kerasfeed.feeds.streams import repetition
 
 LABELS = [list(range(start, min(start + 4, 22))) for start in range(0, 22, 4)]
 
@@ -139,6 +143,16 @@ def test_a_second_loop_ends_the_first_with_an_error_that_says_so(stream):
     assert next(iter(feed))[1].tolist() == [0, 1, 2, 3]
     with pytest.raises(kf.FeedClosedError, match="another loop has begun the next one"):
         list(first)
+
+
+def test_ctrl_c_wherever_a_batch_is_taken_keeps_nobody_from_taking_the_next(stream):
+    taken = stream(endless).begin_repetition()
+    number = 1
+    with ThreadPoolExecutor(1) as executor:
+        while interrupted_at(number, taken.take, module=repetition):
+            executor.submit(taken.take).result(SECONDS)
+            number += 1
+    assert number > 10
 
 
 def test_no_more_than_so_many_batches_are_made_ahead(stream):
