@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 import threading
-import weakref
 from dataclasses import dataclass, field
 from multiprocessing import current_process, util
 from multiprocessing.connection import Client
@@ -20,6 +19,7 @@ from kerasfeed.errors import ConsumerGoneError
 from kerasfeed.feeds.queues.connection import (
     Address,
     authenticate,
+    close_in_forks,
     packed,
     receive,
     send,
@@ -229,7 +229,7 @@ class _Call:
                 f"the feed's process, {feed_pid}, is user {user}'s and takes scenes from that user alone, and this "
                 f"process is user {os.geteuid()}'s: start both as one user"
             )
-        _OPEN.add(self)
+        close_in_forks(self.connection)
         try:
             authenticate(self.connection, key, is_feed=False)
             send(self.connection, packed(greeting))
@@ -292,16 +292,12 @@ def _ending() -> BaseException | None:
 
 _CONNECTING = threading.Lock()
 _INHERITED = 0
-_OPEN: "weakref.WeakSet[_Call]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    # While the child held its parent's connections, nobody would hear of the parent's death.
     global _CONNECTING, _INHERITED
     _CONNECTING = threading.Lock()
     _INHERITED = id(sys.exc_info()[1])
-    for call in list(_OPEN):
-        call.connection.close()
 
 
 if hasattr(os, "register_at_fork"):
