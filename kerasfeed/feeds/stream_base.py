@@ -4,6 +4,7 @@ Invariant: batches come in the order of their items, through one loader. Nothing
 the spec, is asked for.
 """
 
+import dataclasses
 import threading
 import weakref
 from abc import abstractmethod
@@ -17,7 +18,7 @@ from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import ONE_SHARD, Shard
 from kerasfeed.feeds.stream_cursor import StreamCursor
-from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, StreamPlan, make_stream_loader
+from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition, Repetitions
 from kerasfeed.feeds.streams.source import Source, StreamPlace
 from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
@@ -78,7 +79,7 @@ class BaseStream(AnyFeed):
 
     def _reset_state(self) -> None:
         super()._reset_state()
-        self.plan = self.plan.afresh()
+        self.plan = dataclasses.replace(self.plan)
         self._lock = threading.RLock()
         self._parts: StreamLoader | None = None
         self._repetitions = Repetitions()
@@ -134,8 +135,8 @@ class BaseStream(AnyFeed):
             if self._closed:
                 raise FeedClosedError(CLOSED)
             if self._parts is None:
-                self._parts = make_stream_loader(
-                    self._options, self.plan, self._collation, self._make_source, self._functions, self._given_spec()
+                self._parts = StreamLoader(
+                    self._options, self.plan, self._collation, self._make_source(), self._functions, self._given_spec()
                 )
                 self.job, self._loader = self._parts.job, self._parts.loader
                 weakref.finalize(self, _close, self._repetitions, self._parts)

@@ -9,6 +9,7 @@ fingerprints and seeds agree; workers are no part of it.
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from kerasfeed.errors import FeedWarning
@@ -93,14 +94,11 @@ class BaseStreamFeed(BaseStream):
         return ShuffledSource(source, plan.order, self.seed) if isinstance(plan.order, BufferShuffled) else source
 
     def _joined(self, generators: Generators) -> Source:
-        options, count = self._options, len(generators.numbers)
-        if self._functions:
-            return JoinedGenerators(generators, options.policy)
+        options = self._options
+        workers = len(generators.numbers) if options.given["workers"] == "auto" else options.workers
         return JoinedGenerators(
-            generators, options.policy,
-            workers=count if options.given["workers"] == "auto" else min(options.workers, count),
-            worker_type=options.worker_type, deterministic=self.deterministic, max_memory=options.max_memory,
-            environment=options.environment,
+            generators, options.policy, workers=0 if self._functions else workers, worker_type=options.worker_type,
+            deterministic=self.deterministic, max_memory=options.max_memory, environment=options.environment,
         )  # fmt: skip
 
     def mixing(self, length: int) -> float:
@@ -283,19 +281,15 @@ class BaseStreamFeed(BaseStream):
 
 
 def _departures(given: Any, count: Any) -> tuple[Departure, ...]:
-    try:
+    with suppress(TypeError, ValueError):
         found = tuple(Departure(operator.index(n), operator.index(items)) for n, items in given)
-    except (TypeError, ValueError):
-        found = None
-    numbers = [] if found is None else [each.n for each in found]
-    items = [] if found is None else [each.items for each in found]
-    known = isinstance(count, int) and all(0 <= n < count for n in numbers) and len({*numbers}) == len(numbers)
-    if found is None or not known or items != sorted(items) or min(items, default=0) < 0:
-        raise ValueError(
-            f"departures of the state must be pairs [n, scenes before] of integers, in their order, one for each of "
-            f"the {count} generators at most, received {given!r}: restore the state as get_state() gave it"
-        )
-    return found
+        numbers, items = {each.n for each in found} & {*range(count)}, [0, *(each.items for each in found)]
+        if len(numbers) == len(found) and items == sorted(items):
+            return found
+    raise ValueError(
+        f"departures of the state must be pairs [n, scenes before] of integers, in their order, one for each of the "
+        f"{count} generators at most, received {given!r}: restore the state as get_state() gave it"
+    )
 
 
 def _known_place(epoch: Any, step: Any, known: Iterable[Repetition]) -> StreamPlace:

@@ -46,7 +46,7 @@ class Repetition:
         self.steps = place.step
         self._handed = place.step  # the step after that of the last entry that was handed out
         self._given: deque[int] = deque(maxlen=_KNOWN_STEPS)  # of the batches that were, without empty ones
-        self._begun = self._over = self._source_over = False
+        self._begun = self._over = False
         self._error: BaseException | None = None
         self._unreadable: BaseException | None = None
         self._items: list[Any] = []  # of the batch that is being collected
@@ -131,13 +131,13 @@ class Repetition:
             while len(items) < rows:
                 found = source.take(rows - len(items))
                 if not found:
-                    self._over = self._source_over = True
+                    self._over = True
                     if source.is_share and not self._stopped:
                         self._tell_steps(len(items))
                     break
                 items += found
         except Exception as error:  # noqa: BLE001 - raised after the scenes that came before it
-            self._over = self._source_over = True
+            self._over = True
             self._error = error
         self._items = []
         return items
@@ -195,7 +195,8 @@ class Repetition:
 
     def _head(self, timeout: float | None) -> "Future[Any] | BaseException | None":
         """What is next; waits `timeout` s. It stays where it is: Ctrl-C in whoever waits for it loses nothing."""
-        self._read_if_alone()
+        if not self._core.ahead and not self._entries and not self._stopped:  # no thread reads
+            self._entries.append(self._read())
         with self._lock:
             if not self._changed.wait_for(lambda: self._entries or self._stopped, timeout):
                 raise NotYet
@@ -206,11 +207,6 @@ class Repetition:
                 return entry
             finally:
                 del entry  # the traceback of what the source raised ends in this frame
-
-    def _read_if_alone(self) -> None:
-        """Read what is next, if that is not there and no thread reads ahead."""
-        if not self._core.ahead and not self._entries and not self._stopped:
-            self._entries.append(self._read())
 
     def _remove(self, entry: "Future[Any]") -> None:
         with self._lock:
@@ -260,7 +256,7 @@ class Repetition:
             self._changed.notify_all()
         if stopped:
             return
-        if self._begun and not self._source_over:
+        if self._begun:
             self._core.source.leave()
         for entry in entries:
             if isinstance(entry, Future):
