@@ -167,7 +167,7 @@ class BaseStream(AnyFeed):
         """Whether of the repetition that is resumed nothing is left, so that the next one begins."""
         number = self._repetitions.resumed_number
         repetition = self.begin_repetition()
-        self.keep_repetition(repetition, chained=False, untouched=True)
+        self.keep_repetition(repetition)
         passed = number is not None and repetition.number != number
         if passed:
             self._place = StreamPlace(repetition.number)
@@ -176,9 +176,9 @@ class BaseStream(AnyFeed):
     def end_fit(self) -> None:
         """A loop begins: a fit that was stopped gives back before what it still holds."""
 
-    def keep_repetition(self, repetition: Repetition, *, chained: bool, untouched: bool) -> None:
-        """Whoever has begun a repetition leaves it: `untouched`, or in the middle, to go on with later if `chained`."""
-        self._repetitions.keep(repetition, chained=chained, untouched=untouched, goes_on=self.goes_on)
+    def keep_repetition(self, repetition: Repetition, *, chained: bool = False, whole: bool = True) -> None:
+        """Whoever has begun a repetition leaves it; see `Repetitions.keep`."""
+        self._repetitions.keep(repetition, chained=chained, whole=whole, goes_on=self.goes_on)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next repetition, loaded ahead.
@@ -239,11 +239,10 @@ class BaseStream(AnyFeed):
         core = self._core()
         if not core.inferred:
             repetition = self.begin_repetition(chained=True)
-            chain = self._repetitions.is_chained
             try:
                 repetition.peek()
             finally:
-                self.keep_repetition(repetition, chained=True, untouched=not chain)
+                self.keep_repetition(repetition, chained=True)
             if not core.inferred:
                 raise ValueError(EMPTY)
         return core.loader.spec

@@ -265,6 +265,11 @@ class Repetition:
             self._thread.join(_JOIN_SECONDS)
 
     @property
+    def is_used(self) -> bool:
+        """Whether a batch of it was handed out and not put back; batches of which nothing is left do not count."""
+        return bool(self._given)
+
+    @property
     def is_stuck(self) -> bool:
         """Whether it was closed, and the source still does not return."""
         return self._stopped and self._thread is not None and self._thread.is_alive()
@@ -339,19 +344,20 @@ class Repetitions:
             self.known.append(self._last)
             return self._last
 
-    def keep(self, repetition: Repetition, *, chained: bool, untouched: bool, goes_on: bool) -> None:
+    def keep(self, repetition: Repetition, *, chained: bool, whole: bool, goes_on: bool) -> None:
         """Keep a repetition that was left, for whoever comes next, or close it.
 
         Args:
             repetition: It.
-            chained: Whether it is gone on with later by who asks for that.
-            untouched: Whether nothing of it was used.
+            chained: Whether it is gone on with later by who asks for that, also where a part of it was used.
+            whole: Whether all batches that were not used come again.
             goes_on: Whether every loop goes on with what another one has left, as those over a queue do.
         """
         with self._lock:
-            again = repetition is self._last and (chained or untouched or goes_on)
+            again = goes_on or (whole and (chained or not repetition.is_used))
+            again = again and repetition is self._last
             if again:
-                self._is_kept, self.is_chained = True, not untouched and not goes_on
+                self._is_kept, self.is_chained = True, repetition.is_used and not goes_on
         if not again:
             repetition.close()
 

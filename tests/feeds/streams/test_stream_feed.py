@@ -17,6 +17,7 @@ from streams import WAYS, Rooms, endless, labels_in, names, numbered, scene_of
 from waits import SECONDS
 
 import kerasfeed as kf
+from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.streams import repetition
 
 LABELS = [list(range(start, min(start + 4, 22))) for start in range(0, 22, 4)]
@@ -143,6 +144,19 @@ def test_a_second_loop_ends_the_first_with_an_error_that_says_so(stream):
     assert next(iter(feed))[1].tolist() == [0, 1, 2, 3]
     with pytest.raises(kf.FeedClosedError, match="another loop has begun the next one"):
         list(first)
+
+
+def test_a_loop_begins_anew_after_a_fit_that_has_begun_within_a_repetition_and_used_nothing(stream):
+    feed = stream()
+    for used, label in ((2, 0), (0, 8), (1, 8)):
+        cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8)
+        taken = [cursor.take(None)[1] for _ in range(2)]
+        assert taken[0][1][0] == label
+        cursor.leave(used)
+    cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8)
+    assert cursor.take(None)[1][1][0] == 12
+    cursor.leave(0)
+    assert labels_in(feed) == LABELS
 
 
 def test_ctrl_c_wherever_a_batch_is_taken_keeps_nobody_from_taking_the_next(stream):
