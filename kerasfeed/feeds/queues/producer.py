@@ -134,7 +134,9 @@ class Producer:
                 with contextlib.suppress(ConsumerGoneError):
                     self.fail(error)
         finally:
-            self._end()
+            calls, self._calls = self._calls, None
+            if calls is not None and calls.pid == os.getpid():
+                calls.end()
         return gone
 
     def __reduce__(self) -> Any:
@@ -160,11 +162,6 @@ class Producer:
                     calls.at_end = util.Finalize(self, _say_farewell, args=(calls,), exitpriority=10)
                     self._calls = calls
         return calls
-
-    def _end(self) -> None:
-        calls, self._calls = self._calls, None
-        if calls is not None and calls.pid == os.getpid():
-            calls.end()
 
 
 def _restored(address: Address, key: bytes, pid: int, on_death: str) -> Producer:
