@@ -43,6 +43,10 @@ class QueueSource(Source):
         maxsize: Items that may wait, at least 1; and so many ends of epochs.
         spec: What an item must be. None takes anything.
         copy: Whether arrays are copied as they are put; without, a producer must not write to them again.
+
+    Attributes:
+        maxsize: As it was given.
+        count: How many items have been put.
     """
 
     afresh: ClassVar[bool] = False
@@ -55,9 +59,10 @@ class QueueSource(Source):
         self.deferred_warnings = DeferredWarnings()
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
         self._producers, self._consumers = _Sleepers(), _Sleepers()
+        self.count = 0
         self._items: list[Any] = []  # in line
         self._ends: deque[int] = deque()  # how many items had been put when each epoch in line ended
-        self._taken = 0  # items, by the consumer or by `close`
+        self._taken = 0  # items
         self._is_begun = False  # items of the present epoch were taken, by any repetition
         self._is_fresh = True  # none were, by the present repetition
         self._at_end = self._has_left = self._is_finished = self._is_closed = False
@@ -67,12 +72,6 @@ class QueueSource(Source):
         self._server: ProducerServer | None = None
 
     # ---- producers, on any thread
-
-    @property
-    def count(self) -> int:
-        """How many items have been put."""
-        with self._lock:
-            return self._taken + len(self._items)
 
     @property
     def is_over(self) -> bool:
@@ -111,7 +110,7 @@ class QueueSource(Source):
             QueueFullError, FeedClosedError, RuntimeError: As `put` does.
         """
         self._refuse_other_process()
-        self._enter(self._ends, lambda: self.count, timeout, "end of an epoch", "ends of epochs")
+        self._enter(self._ends, lambda: self._taken + len(self._items), timeout, "end of an epoch", "ends of epochs")
 
     def finish(self) -> None:
         """Say that no more comes; idempotent. What was put is still taken, an epoch not yet ended ends there."""
@@ -234,7 +233,6 @@ class QueueSource(Source):
             return
         with self._lock:
             self._is_closed = True
-            self._taken += len(self._items)
             self._items.clear()
             self._ends.clear()
             self._wake_everyone()
@@ -315,6 +313,7 @@ class QueueSource(Source):
                 self._refuse_if_closed()
                 if len(line) < self.maxsize:
                     line.append(entry())
+                    self.count = self._taken + len(self._items)
                     self._consumers.wake()
                     return
                 if deadline is not None and time.monotonic() >= deadline:
