@@ -85,14 +85,8 @@ class StreamPlan(Plan):
         return (self.rows,) if self.is_uniform else (1, self.rows)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Indices of the items of a batch that was announced, int64[B]; filled up where the plan does so.
-
-        Raises:
-            IndexError: It was not.
-        """
-        found = self._announced.get((epoch, step))
-        if found is None:
-            raise IndexError(f"batch {step} of repetition {epoch} of the stream has not been announced")
+        """Indices of the items of a batch that was announced, int64[B]; filled up where the plan does so."""
+        found = self._announced[epoch, step]
         return np.resize(found, self.rows) if self.pad_remainder and len(found) < self.rows else found
 
     def filler(self, epoch: int, step: int) -> int:

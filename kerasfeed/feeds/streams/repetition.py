@@ -125,9 +125,8 @@ class Repetition:
         items = self._items
         try:
             if not self._begun:
-                self._begun = True
                 source.begin(self.number, self.steps * rows, self.departures)
-                self.departures = source.departures
+                self.departures, self._begun = source.departures, True
             while len(items) < rows:
                 found = source.take(rows - len(items))
                 if not found:
@@ -256,8 +255,7 @@ class Repetition:
             self._changed.notify_all()
         if stopped:
             return
-        if self._begun:
-            self._core.source.leave()
+        self._core.source.leave()
         for entry in entries:
             if isinstance(entry, Future):
                 entry.cancel()
@@ -285,14 +283,14 @@ class Repetitions:
     """The repetitions of one feed, one after the other: the last one that was begun, and which comes next.
 
     Attributes:
-        is_chained: Whether what is kept of the last one is for who asks for that; else for whoever comes next.
         known: The last ones, also those that are over, for their places.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._last: Repetition | None = None
-        self._is_kept = self.is_chained = False  # the last one was left, to be gone on with
+        self._is_kept = False  # the last one was left, to be gone on with
+        self._is_chained = False  # by who asks for what was chained; else by whoever comes next
         self._next = 0
         self._resumed: StreamPlace | None = None  # where the next repetition that is asked for begins
         self._closed = False
@@ -318,8 +316,8 @@ class Repetitions:
         with self._lock:
             if self._resumed is not None:
                 self._begin(core, self._resumed)
-                self._resumed, self._is_kept, self.is_chained = None, True, False
-            kept = self._last if self._is_kept and (chained or not self.is_chained) else None
+                self._resumed, self._is_kept, self._is_chained = None, True, False
+            kept = self._last if self._is_kept and (chained or not self._is_chained) else None
             self._is_kept = False
         try:
             if kept is not None and not kept.is_used_up(timeout):
@@ -357,7 +355,7 @@ class Repetitions:
             again = goes_on or (whole and (chained or not repetition.is_used))
             again = again and repetition is self._last
             if again:
-                self._is_kept, self.is_chained = True, repetition.is_used and not goes_on
+                self._is_kept, self._is_chained = True, repetition.is_used and not goes_on
         if not again:
             repetition.close()
 

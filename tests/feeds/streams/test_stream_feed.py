@@ -17,6 +17,7 @@ from streams import WAYS, Rooms, endless, labels_in, names, numbered, scene_of
 from waits import SECONDS
 
 import kerasfeed as kf
+from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.streams import repetition
 
@@ -167,6 +168,19 @@ def test_ctrl_c_wherever_a_batch_is_taken_keeps_nobody_from_taking_the_next(stre
             executor.submit(taken.take).result(SECONDS)
             number += 1
     assert number > 10
+
+
+def test_a_loop_after_one_that_ctrl_c_has_struck_as_it_began_has_every_scene(stream, monkeypatch):
+    feed, begin = stream(workers=0), JoinedGenerators.begin
+
+    def struck(source, *arguments):
+        monkeypatch.setattr(JoinedGenerators, "begin", begin)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JoinedGenerators, "begin", struck)
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(feed))
+    assert labels_in(feed) == LABELS
 
 
 def test_no_more_than_so_many_batches_are_made_ahead(stream):
