@@ -77,7 +77,7 @@ def labels_of(
         array([1, 3])
     """
     sequence = as_sequence(sequence)
-    length = check_sequence(sequence)
+    length = check_sequence(sequence, "kf.labels_of()")
     if isinstance(field, bool) or not (isinstance(field, int | str | np.integer) or callable(field)):
         raise TypeError(
             f"field must be an integer, a path such as '1.label', or a function of the scene, received {field!r} of "

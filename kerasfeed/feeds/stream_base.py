@@ -4,6 +4,7 @@ Invariant: batches come in the order of their items, through one loader. Nothing
 the spec, is asked for.
 """
 
+import dataclasses
 import threading
 import weakref
 from abc import abstractmethod
@@ -17,7 +18,7 @@ from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import ONE_SHARD, Shard
 from kerasfeed.feeds.stream_cursor import StreamCursor
-from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, StreamPlan, make_stream_loader
+from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition, Repetitions
 from kerasfeed.feeds.streams.source import Source, StreamPlace
 from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
@@ -78,7 +79,7 @@ class BaseStream(AnyFeed):
 
     def _reset_state(self) -> None:
         super()._reset_state()
-        self.plan = self.plan.afresh()
+        self.plan = dataclasses.replace(self.plan)
         self._lock = threading.RLock()
         self._parts: StreamLoader | None = None
         self._repetitions = Repetitions()
@@ -134,8 +135,8 @@ class BaseStream(AnyFeed):
             if self._closed:
                 raise FeedClosedError(CLOSED)
             if self._parts is None:
-                self._parts = make_stream_loader(
-                    self._options, self.plan, self._collation, self._make_source, self._functions, self._given_spec()
+                self._parts = StreamLoader(
+                    self._options, self.plan, self._collation, self._make_source(), self._functions, self._given_spec()
                 )
                 self.job, self._loader = self._parts.job, self._parts.loader
                 weakref.finalize(self, _close, self._repetitions, self._parts)
@@ -166,7 +167,7 @@ class BaseStream(AnyFeed):
         """Whether of the repetition that is resumed nothing is left, so that the next one begins."""
         number = self._repetitions.resumed_number
         repetition = self.begin_repetition()
-        self.keep_repetition(repetition, chained=False, untouched=True)
+        self.keep_repetition(repetition)
         passed = number is not None and repetition.number != number
         if passed:
             self._place = StreamPlace(repetition.number)
@@ -175,9 +176,9 @@ class BaseStream(AnyFeed):
     def end_fit(self) -> None:
         """A loop begins: a fit that was stopped gives back before what it still holds."""
 
-    def keep_repetition(self, repetition: Repetition, *, chained: bool, untouched: bool) -> None:
-        """Whoever has begun a repetition leaves it: `untouched`, or in the middle, to go on with later if `chained`."""
-        self._repetitions.keep(repetition, chained=chained, untouched=untouched, goes_on=self.goes_on)
+    def keep_repetition(self, repetition: Repetition, *, chained: bool = False, whole: bool = True) -> None:
+        """Whoever has begun a repetition leaves it; see `Repetitions.keep`."""
+        self._repetitions.keep(repetition, chained=chained, whole=whole, goes_on=self.goes_on)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next repetition, loaded ahead.
@@ -238,11 +239,10 @@ class BaseStream(AnyFeed):
         core = self._core()
         if not core.inferred:
             repetition = self.begin_repetition(chained=True)
-            chain = self._repetitions.is_chained
             try:
                 repetition.peek()
             finally:
-                self.keep_repetition(repetition, chained=True, untouched=not chain)
+                self.keep_repetition(repetition, chained=True)
             if not core.inferred:
                 raise ValueError(EMPTY)
         return core.loader.spec

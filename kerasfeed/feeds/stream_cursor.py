@@ -53,7 +53,6 @@ class StreamCursor:
         self._last: deque[Any] = deque(maxlen=kept)
         self._places: deque[StreamPlace] = deque(maxlen=kept + 1)  # behind each of these, and before
         self.taken = 0
-        self._given = 0  # of these, by the present repetition
         self._ended = self._failed = False
         self.left = self.superseded = False
         self._lock = threading.Lock()
@@ -77,7 +76,6 @@ class StreamCursor:
         while not (self.left or self._ended or self._failed):
             if self._repetition is None:
                 self._repetition = feed.begin_repetition(chained=self._chained, timeout=timeout)
-                self._given = 0
                 if not self._places:
                     self._places.append(self._repetition.place)
             try:
@@ -100,7 +98,6 @@ class StreamCursor:
                 self._last.append(batch)
                 self._places.append(place)
                 self.taken += 1
-                self._given += 1
                 return place, batch
         if self.superseded:
             raise FeedClosedError(SUPERSEDED)
@@ -165,5 +162,4 @@ class StreamCursor:
             repetition.close()
             return
         repetition.put_back(kept)
-        whole = left == len(kept) and not self._failed
-        feed.keep_repetition(repetition, chained=self._chained and whole, untouched=whole and left >= self._given)
+        feed.keep_repetition(repetition, chained=self._chained, whole=left == len(kept) and not self._failed)

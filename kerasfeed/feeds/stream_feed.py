@@ -9,6 +9,7 @@ fingerprints and seeds agree; workers are no part of it.
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from kerasfeed.errors import FeedWarning
@@ -72,7 +73,7 @@ class BaseStreamFeed(BaseStream):
         super().__init__(options, order, self.shard)
         self.deterministic = bool(deterministic)
         self.generators = Generators(make_generator, count, self.seed, copies=bool(copies))
-        self._tells_cost = not self.generators.takes_start  # of going on with a state, once
+        self._is_cost_told = False
         self._deals = self.generators.count < self.shard.count
         if self._deals and (seed is None or not self.deterministic):
             missing = "deterministic=True" if seed is not None else "a seed, the same for all: pass seed=0, for example"
@@ -93,14 +94,11 @@ class BaseStreamFeed(BaseStream):
         return ShuffledSource(source, plan.order, self.seed) if isinstance(plan.order, BufferShuffled) else source
 
     def _joined(self, generators: Generators) -> Source:
-        options, count = self._options, len(generators.numbers)
-        if self._functions:
-            return JoinedGenerators(generators, options.policy)
+        options = self._options
+        workers = len(generators.numbers) if options.given["workers"] == "auto" else options.workers
         return JoinedGenerators(
-            generators, options.policy,
-            workers=count if options.given["workers"] == "auto" else min(options.workers, count),
-            worker_type=options.worker_type, deterministic=self.deterministic, max_memory=options.max_memory,
-            environment=options.environment,
+            generators, options.policy, workers=0 if self._functions else workers, worker_type=options.worker_type,
+            deterministic=self.deterministic, max_memory=options.max_memory, environment=options.environment,
         )  # fmt: skip
 
     def mixing(self, length: int) -> float:
@@ -169,9 +167,9 @@ class BaseStreamFeed(BaseStream):
                 "only the consumer knows which batch is next: a dataset loads ahead. Say feed.get_state(epoch=..., "
                 "step=...) of the next batch, where an epoch is a repetition, or pass the feed itself to fit"
             )
-        if self._tells_cost and not self._functions:  # else items are made quickly
-            self._tells_cost = False
-            _warn_of_cost(self.generators)
+        self._warn_of_cost(
+            "to go on from this state, its generators are run again from the beginning of their repetition"
+        )
         departures = place.departures if place.step else ()
         if self._parts is not None:  # those that had left before the last item was read, the same at any time
             joined = self._parts.source.joined(place.step * self.plan.rows)
@@ -212,10 +210,12 @@ class BaseStreamFeed(BaseStream):
         departures = _departures(state["departures"], state["fingerprint"].get("count"))
         refuse_changes({"seed": numbers["seed"], **state["fingerprint"]}, {"seed": self.seed, **fingerprint})
         place = StreamPlace(numbers["epoch"], numbers["step"], departures)
-        if self._tells_cost and not self._functions and place.step:
-            self._tells_cost = False
+        if place.step:
             scenes = place.step * self.plan.rows * (self.shard.count if self._deals else 1)
-            _warn_of_cost(self.generators, place, scenes)
+            self._warn_of_cost(
+                f"to go on at step {place.step:,} of repetition {place.repetition}, its generators are run again, and "
+                f"the first {counted(scenes, 'scene')} thrown away"
+            )
         self.end_fit()
         self._place = place
         self._repetitions.resume(place)
@@ -227,6 +227,17 @@ class BaseStreamFeed(BaseStream):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """`set_state(state)`, by the name that PyTorch's tools look for."""
         self.set_state(state)
+
+    def _warn_of_cost(self, what: str) -> None:
+        """Warn once that generators are run again from the beginning; `what` says for what."""
+        if self.generators.takes_start or self._functions or self._is_cost_told:  # with functions, items are quick
+            return
+        self._is_cost_told = True
+        warn_caller(
+            f"make_generator ({self.generators.name}) has no parameter `start`: {what}, which takes as long as the "
+            "first time. Give it one, the number of the scene to begin with, and nothing is made twice",
+            FeedWarning,
+        )
 
     def _fingerprint(self) -> dict[str, Any]:
         """What identifies the stream.
@@ -283,19 +294,15 @@ class BaseStreamFeed(BaseStream):
 
 
 def _departures(given: Any, count: Any) -> tuple[Departure, ...]:
-    try:
+    with suppress(TypeError, ValueError):
         found = tuple(Departure(operator.index(n), operator.index(items)) for n, items in given)
-    except (TypeError, ValueError):
-        found = None
-    numbers = [] if found is None else [each.n for each in found]
-    items = [] if found is None else [each.items for each in found]
-    known = isinstance(count, int) and all(0 <= n < count for n in numbers) and len({*numbers}) == len(numbers)
-    if found is None or not known or items != sorted(items) or min(items, default=0) < 0:
-        raise ValueError(
-            f"departures of the state must be pairs [n, scenes before] of integers, in their order, one for each of "
-            f"the {count} generators at most, received {given!r}: restore the state as get_state() gave it"
-        )
-    return found
+        numbers, items = {each.n for each in found} & {*range(count)}, [0, *(each.items for each in found)]
+        if len(numbers) == len(found) and items == sorted(items):
+            return found
+    raise ValueError(
+        f"departures of the state must be pairs [n, scenes before] of integers, in their order, one for each of the "
+        f"{count} generators at most, received {given!r}: restore the state as get_state() gave it"
+    )
 
 
 def _known_place(epoch: Any, step: Any, known: Iterable[Repetition]) -> StreamPlace:
@@ -312,27 +319,6 @@ def _known_place(epoch: Any, step: Any, known: Iterable[Repetition]) -> StreamPl
             "that this feed has come to, in one of its last repetitions"
         )
     return StreamPlace(epoch, step, known[-1].departures if known else ())
-
-
-def _warn_of_cost(generators: Generators, place: StreamPlace | None = None, scenes: int = 0) -> None:
-    """Warn that generators are run again from the beginning.
-
-    Args:
-        generators: They, which take no `start`.
-        place: Where it goes on, now; None where it may later.
-        scenes: How many scenes are then made and thrown away.
-    """
-    what = "to go on from this state, its generators are run again from the beginning of their repetition"
-    if place is not None:
-        what = (
-            f"to go on at step {place.step:,} of repetition {place.repetition}, its generators are run again, and "
-            f"the first {counted(scenes, 'scene')} thrown away"
-        )
-    warn_caller(
-        f"make_generator ({generators.name}) has no parameter `start`: {what}, which takes as long as the first time. "
-        "Give it one, the number of the scene to begin with, and nothing is made twice",
-        FeedWarning,
-    )
 
 
 def _restore(

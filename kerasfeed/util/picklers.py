@@ -110,3 +110,25 @@ def cloud_pickled(value: Any) -> bytes:
     stream = io.BytesIO()
     CloudPickler(stream, protocol=5).dump(value)
     return stream.getvalue()
+
+
+def pickled_beside(pickler: type[Any], value: Any, beside_from: int) -> list[memoryview]:
+    """`value` by a class of picklers: its pickle, and the buffers of so many bytes, which stand beside it, not copied.
+
+    `pickle.loads(first, buffers=others)` makes it anew.
+
+    Raises:
+        Exception: What pickling raised.
+    """
+    buffers: list[memoryview] = []
+
+    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < beside_from:
+            return True
+        buffers.append(raw)
+        return False
+
+    stream = io.BytesIO()
+    pickler(stream, protocol=5, buffer_callback=keep_in_band).dump(value)
+    return [stream.getbuffer(), *buffers]

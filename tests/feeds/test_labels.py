@@ -69,6 +69,11 @@ def test_a_class_that_does_not_pickle_is_named_by_its_own_name():
         feed[0]
 
 
+def test_what_cannot_be_read_is_refused_by_the_name_of_the_function_that_was_called():
+    with pytest.raises(TypeError, match=r"kf\.labels_of\(\) needs a sequence that can be indexed"):
+        kf.labels_of(iter([1.0]), 0)
+
+
 def test_processes_read_them_too_and_a_bar_tells_how_far_they_are(capsys):
     found = kf.labels_of(scenes.Clouds(), 1, workers=1, worker_type="process")
     assert found.tolist() == list(range(37))

@@ -85,9 +85,6 @@ class Generators:
         except StopIteration as error:  # it would look like the generator's end
             raise SceneError(f"{self.name} raised a StopIteration") from error
 
-    def __repr__(self) -> str:
-        return f"{self.count} generators of {self.name}"
-
 
 def generator_seed(seed: int, repetition: int, n: int) -> np.random.SeedSequence:
     """What seeds the random numbers of generator `n` in a repetition, a function of its arguments alone."""

@@ -162,16 +162,13 @@ class JoinedGenerators(Source):
                 self._departures = [each for each in departures if each.items <= items]
                 self._joined = items
                 self._now.clear()
-                given = _given_before(self.generators.numbers, items, self._departures)
-                self._living = deque(map(self._begun, given, given.values()))
+                for n, start in _given_before(self.generators.numbers, items, self._departures).items():
+                    run = None if self._workers else GeneratorRun(self.generators, n, repetition, start)
+                    self._living.append(JoinedGenerator(n, start, run))
                 living = list(self._living)
         for _ in range(self._workers.depth if self._workers is not None else 0):
             for generator in living:
                 self._ask(generator)
-
-    def _begun(self, n: int, start: int) -> JoinedGenerator:
-        here = self._workers is None
-        return JoinedGenerator(n, start, GeneratorRun(self.generators, n, self._repetition, start) if here else None)
 
     def leave(self) -> None:
         """See `Source.leave`; generators of this process are ended, by the thread that runs them if one does."""
@@ -258,18 +255,12 @@ class JoinedGenerators(Source):
             self._collect(generator, self._workers)
 
     def _make(self, generator: JoinedGenerator, run: GeneratorRun) -> None:
-        """The next item of a generator that runs here; where it cannot begin with it, those before are thrown away."""
-        item: Any = None
+        """Have a generator that runs here make its next item; those that were given before are thrown away."""
         try:
             with run.context:
-                while run.position < generator.received and item is not ENDED and not self._gone:
-                    item = run.next(_NO_NOTE)
-                if run.position < generator.received:
-                    generator.ended = True
-                    if item is ENDED:
-                        self._tell_shorter(generator.n, run.position, generator.received)
-                    return
                 item = run.next(_NO_NOTE)
+                while item is not ENDED and run.position <= generator.received and not self._gone:
+                    item = run.next(_NO_NOTE)
         except BaseException as error:  # whatever it is, the policy decides
             if is_the_programs(error):
                 raise
@@ -277,7 +268,9 @@ class JoinedGenerators(Source):
             return
         if item is ENDED:
             generator.ended = True
-        else:
+            if run.position < generator.received:
+                self._tell_shorter(generator.n, run.position, generator.received)
+        elif run.position > generator.received:
             generator.items.append(own_copy(item))
             generator.received += 1
 

@@ -5,7 +5,6 @@ by one thread at a time; others may call `hang_up`.
 """
 
 import contextlib
-import io
 import os
 import pickle
 import signal
@@ -13,13 +12,13 @@ import socket
 import struct
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from pickle import PickleBuffer
 from typing import Any
 
-from kerasfeed.util.picklers import TextPickler
+from kerasfeed.util.picklers import TextPickler, pickled_beside
 
 _CREDENTIALS = struct.Struct("iII")  # process, user, group, as Linux tells them
 _TIME = struct.Struct("ll")  # seconds, microseconds
@@ -30,27 +29,16 @@ _PIECE = 1 << 18  # bytes sent at once; whoever receives 1 MB at once takes thre
 Address = str | tuple[str, int]
 
 
-def packed(value: Any) -> list[Any]:
+def packed(value: Any) -> list[memoryview]:
     """An object as parts to `send`.
 
     Raises:
         Exception: Whatever its classes raise when pickled.
     """
-    beside: list[memoryview] = []
-
-    def place(buffer: PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < _BESIDE:
-            return True
-        beside.append(raw)
-        return False
-
-    file = io.BytesIO()
-    TextPickler(file, protocol=5, buffer_callback=place).dump(value)
-    return [file.getbuffer(), *beside]
+    return pickled_beside(TextPickler, value, _BESIDE)
 
 
-def send(connection: "Connection[Any, Any]", parts: list[Any]) -> None:
+def send(connection: "Connection[Any, Any]", parts: list[memoryview]) -> None:
     """Send what `packed` made of an object.
 
     Raises:
@@ -86,7 +74,10 @@ def unpacked(parts: list[bytearray]) -> Any:
 
 
 def listen() -> socket.socket:
-    """A socket that other processes of this host can reach at `getsockname()`. It leaves no file behind."""
+    """A socket that other processes of this host can reach at `getsockname()`. It leaves no file behind.
+
+    It is closed in forks of this process.
+    """
     is_linux = sys.platform == "linux"
     sock = socket.socket(socket.AF_UNIX if is_linux else socket.AF_INET)
     try:
@@ -95,7 +86,13 @@ def listen() -> socket.socket:
     except OSError:
         sock.close()
         raise
+    _OPEN.add(sock)
     return sock
+
+
+def close_in_forks(connection: "Connection[Any, Any]") -> None:
+    """Have forks of this process close the copy that they get: as long as they held it, its end would not be seen."""
+    _OPEN.add(connection)
 
 
 def user_of(connection: "Connection[Any, Any]") -> int | None:
@@ -156,3 +153,15 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         if came:
             handler(*came[0])
+
+
+_OPEN: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def _close_copies() -> None:
+    for each in list(_OPEN):
+        each.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_copies)

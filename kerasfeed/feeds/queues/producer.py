@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 import threading
-import weakref
 from dataclasses import dataclass, field
 from multiprocessing import current_process, util
 from multiprocessing.connection import Client
@@ -20,6 +19,7 @@ from kerasfeed.errors import ConsumerGoneError
 from kerasfeed.feeds.queues.connection import (
     Address,
     authenticate,
+    close_in_forks,
     packed,
     receive,
     send,
@@ -134,7 +134,9 @@ class Producer:
                 with contextlib.suppress(ConsumerGoneError):
                     self.fail(error)
         finally:
-            self._end()
+            calls, self._calls = self._calls, None
+            if calls is not None and calls.pid == os.getpid():
+                calls.end()
         return gone
 
     def __reduce__(self) -> Any:
@@ -160,11 +162,6 @@ class Producer:
                     calls.at_end = util.Finalize(self, _say_farewell, args=(calls,), exitpriority=10)
                     self._calls = calls
         return calls
-
-    def _end(self) -> None:
-        calls, self._calls = self._calls, None
-        if calls is not None and calls.pid == os.getpid():
-            calls.end()
 
 
 def _restored(address: Address, key: bytes, pid: int, on_death: str) -> Producer:
@@ -229,7 +226,7 @@ class _Call:
                 f"the feed's process, {feed_pid}, is user {user}'s and takes scenes from that user alone, and this "
                 f"process is user {os.geteuid()}'s: start both as one user"
             )
-        _OPEN.add(self)
+        close_in_forks(self.connection)
         try:
             authenticate(self.connection, key, is_feed=False)
             send(self.connection, packed(greeting))
@@ -292,16 +289,12 @@ def _ending() -> BaseException | None:
 
 _CONNECTING = threading.Lock()
 _INHERITED = 0
-_OPEN: "weakref.WeakSet[_Call]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    # While the child held its parent's connections, nobody would hear of the parent's death.
     global _CONNECTING, _INHERITED
     _CONNECTING = threading.Lock()
     _INHERITED = id(sys.exc_info()[1])
-    for call in list(_OPEN):
-        call.connection.close()
 
 
 if hasattr(os, "register_at_fork"):

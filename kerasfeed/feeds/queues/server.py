@@ -8,13 +8,22 @@ import contextlib
 import os
 import secrets
 import threading
-import weakref
 from collections import Counter
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from kerasfeed.errors import FeedWarning, ProducerDiedError
-from kerasfeed.feeds.queues.connection import authenticate, hang_up, listen, packed, receive, send, unpacked, user_of
+from kerasfeed.feeds.queues.connection import (
+    authenticate,
+    close_in_forks,
+    hang_up,
+    listen,
+    packed,
+    receive,
+    send,
+    unpacked,
+    user_of,
+)
 from kerasfeed.feeds.queues.producer import Greeting, Producer, Request
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.resource_errors import naming_descriptors, start_thread
@@ -46,7 +55,6 @@ class ProducerServer:
         except BaseException:
             self._socket.close()
             raise
-        _SERVERS.add(self)
 
     def handle(self, on_death: str) -> Producer:
         """A handle for producers."""
@@ -71,12 +79,6 @@ class ProducerServer:
         if thread is not threading.current_thread():  # in which the collector may have found the feed
             thread.join(_JOIN_SECONDS)
 
-    def abandon(self) -> None:
-        """Close the copies of the sockets that a forked process has."""
-        self._socket.close()
-        for connection in list(self._connections):
-            connection.close()
-
     def _accept(self) -> None:
         while not self._closed.is_set():
             try:
@@ -88,6 +90,7 @@ class ProducerServer:
                 continue
             sock.settimeout(None)
             connection: Connection[Any, Any] = Connection(sock.detach())
+            close_in_forks(connection)
             if self._closed.is_set() or user_of(connection) not in (None, 0, os.geteuid()):
                 connection.close()  # nothing is begun for it
                 continue
@@ -175,15 +178,3 @@ class ProducerServer:
                 "`with producer:` block before"
             )
         )
-
-
-_SERVERS: "weakref.WeakSet[ProducerServer]" = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    for server in list(_SERVERS):
-        server.abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon_all)

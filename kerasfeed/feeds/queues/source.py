@@ -43,6 +43,10 @@ class QueueSource(Source):
         maxsize: Items that may wait, at least 1; and so many ends of epochs.
         spec: What an item must be. None takes anything.
         copy: Whether arrays are copied as they are put; without, a producer must not write to them again.
+
+    Attributes:
+        maxsize: As it was given.
+        count: How many items have been put.
     """
 
     afresh: ClassVar[bool] = False
@@ -55,7 +59,12 @@ class QueueSource(Source):
         self.deferred_warnings = DeferredWarnings()
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
         self._producers, self._consumers = _Sleepers(), _Sleepers()
-        self._queue = _EpochQueue()
+        self.count = 0
+        self._items: list[Any] = []  # in line
+        self._ends: deque[int] = deque()  # how many items had been put when each epoch in line ended
+        self._taken = 0  # items
+        self._is_begun = False  # items of the present epoch were taken, by any repetition
+        self._is_fresh = True  # none were, by the present repetition
         self._at_end = self._has_left = self._is_finished = self._is_closed = False
         self._failure: BaseException | None = None
         self._traceback: TracebackType | None = None
@@ -63,11 +72,6 @@ class QueueSource(Source):
         self._server: ProducerServer | None = None
 
     # ---- producers, on any thread
-
-    @property
-    def count(self) -> int:
-        """How many items have been put."""
-        return self._queue.added
 
     @property
     def is_over(self) -> bool:
@@ -97,7 +101,7 @@ class QueueSource(Source):
                 raise SpecError(f"put() after {counted(self.count, 'scene')}: {message_of(error)}") from None
         elif copy:
             item = own_copy(item)
-        self._enter(lambda: self._queue.add(item), lambda: len(self._queue), timeout, "scene", "scenes")
+        self._enter(self._items, lambda: item, timeout, "scene", "scenes")
 
     def end_epoch(self, *, timeout: float | None = None) -> None:
         """End the epoch after what was put so far; it may be empty. Waits where `maxsize` ends wait to be reached.
@@ -106,7 +110,7 @@ class QueueSource(Source):
             QueueFullError, FeedClosedError, RuntimeError: As `put` does.
         """
         self._refuse_other_process()
-        self._enter(self._queue.end, lambda: self._queue.ends, timeout, "end of an epoch", "ends of epochs")
+        self._enter(self._ends, lambda: self._taken + len(self._items), timeout, "end of an epoch", "ends of epochs")
 
     def finish(self) -> None:
         """Say that no more comes; idempotent. What was put is still taken, an epoch not yet ended ends there."""
@@ -189,7 +193,7 @@ class QueueSource(Source):
         """Begin the next epoch, or go on with the one that was left."""
         with self._lock:
             self._at_end = self._has_left = False
-            self._queue.begin()
+            self._is_fresh = True
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`. After the end of a repetition, none until `begin`."""
@@ -201,7 +205,7 @@ class QueueSource(Source):
                         raise FeedClosedError("the feed is closed, and so is the queue that it takes scenes from")
                     if self._at_end or self._has_left:
                         return []
-                    taken = self._queue.next(limit)
+                    taken = self._next(limit)
                     if taken is None and self._failure is not None:
                         raise self._failure.with_traceback(self._traceback)
                     if taken is not None or self._is_finished:
@@ -213,7 +217,7 @@ class QueueSource(Source):
         except BaseException:
             if taken is not None:  # Ctrl-C, between the removal and the return
                 with self._lock:
-                    self._queue.give_back(taken, ended=not taken)
+                    self._give_back(taken, ended=not taken)
                     self._at_end = False
             raise
 
@@ -229,7 +233,8 @@ class QueueSource(Source):
             return
         with self._lock:
             self._is_closed = True
-            self._queue.clear()
+            self._items.clear()
+            self._ends.clear()
             self._wake_everyone()
             server, threads = self._server, self._threads
         if server is not None:
@@ -240,6 +245,37 @@ class QueueSource(Source):
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     # ---- within
+
+    def _next(self, limit: int) -> list[Any] | None:
+        """The next items of the epoch, at most `limit`; none at its end; None where neither is in line.
+
+        The end of an epoch is told once, after its last item; never where an earlier repetition had all of its items.
+        """
+        while True:
+            waiting = self._ends[0] - self._taken if self._ends else len(self._items)
+            count = min(limit, waiting)
+            if count:
+                # No call from here to the return: Ctrl-C strikes after calls, and would lose the items.
+                taken = self._items[:count]
+                del self._items[:count]
+                self._taken += count
+                self._is_begun, self._is_fresh = True, False
+                return taken
+            if not self._ends:
+                return None
+            del self._ends[0]
+            was_left = self._is_begun and self._is_fresh
+            self._is_begun = False
+            if not was_left:
+                return []
+
+    def _give_back(self, items: list[Any], *, ended: bool) -> None:
+        """Put items, and the end of their epoch, back to the front of the line."""
+        if ended:
+            self._ends.appendleft(self._taken)
+            self._is_begun = not self._is_fresh  # else its end would not have been reported
+        self._items[:0] = items
+        self._taken -= len(items)
 
     def _wake_everyone(self) -> None:
         self._producers.wake()
@@ -269,14 +305,15 @@ class QueueSource(Source):
                 "copy of it. Give the process `feed.producer()` and put to that"
             )
 
-    def _enter(self, add: Callable[[], None], count: Callable[[], int], timeout: float | None, *what: str) -> None:
-        """Call `add` as soon as fewer than `maxsize` wait, by `count`, within `timeout`; `what` names them."""
+    def _enter(self, line: list[Any] | deque[int], entry: Callable[[], Any], timeout: float | None, *what: str) -> None:
+        """Append `entry()` to a line as soon as fewer than `maxsize` are in it, within `timeout`; `what` names them."""
         deadline = _deadline(timeout)
         while True:
             with self._lock:
                 self._refuse_if_closed()
-                if count() < self.maxsize:
-                    add()
+                if len(line) < self.maxsize:
+                    line.append(entry())
+                    self.count = self._taken + len(self._items)
                     self._consumers.wake()
                     return
                 if deadline is not None and time.monotonic() >= deadline:
@@ -341,77 +378,3 @@ class _Sleepers:
         sleeping = len(self._threads) - self._wakes.qsize()
         for _ in range(sleeping if count is None else min(count, sleeping)):
             self._wakes.put(None)
-
-
-class _EpochQueue:
-    """Items in line, cut into epochs: what is next, and what ends where. Not thread-safe.
-
-    An item is in line once, from `add` to the `next` that returns it. The end of an epoch is reported once, after its
-    last item, except where an earlier repetition had all of its items.
-
-    Attributes:
-        added: Items added so far, those given back counted once.
-    """
-
-    def __init__(self) -> None:
-        self.added = 0
-        self._items: list[Any] = []
-        self._ends: deque[int] = deque()  # how many items had been added when each epoch ended
-        self._taken = 0
-        self._is_begun = False  # items of the epoch were taken, by any repetition
-        self._is_fresh = True  # none was, by the present one
-
-    def __len__(self) -> int:
-        """Items in line."""
-        return len(self._items)
-
-    @property
-    def ends(self) -> int:
-        """Ends of epochs in line."""
-        return len(self._ends)
-
-    def add(self, item: Any) -> None:
-        """Put an item at the end of the line."""
-        self._items.append(item)
-        self.added += 1
-
-    def end(self) -> None:
-        """End the epoch after what was added so far."""
-        self._ends.append(self.added)
-
-    def begin(self) -> None:
-        """Begin a repetition: an epoch, or what is left of one."""
-        self._is_fresh = True
-
-    def next(self, limit: int) -> list[Any] | None:
-        """The next items of the epoch, at most `limit`; none at its end; None where neither is in line."""
-        while True:
-            waiting = self._ends[0] - self._taken if self._ends else len(self._items)
-            count = min(limit, waiting)
-            if count:
-                # No call from here to the return: Ctrl-C strikes after calls, and would lose the items.
-                taken = self._items[:count]
-                del self._items[:count]
-                self._taken += count
-                self._is_begun, self._is_fresh = True, False
-                return taken
-            if not self._ends:
-                return None
-            del self._ends[0]
-            was_left = self._is_begun and self._is_fresh
-            self._is_begun = False
-            if not was_left:
-                return []
-
-    def give_back(self, items: list[Any], *, ended: bool) -> None:
-        """Put items, and the end of their epoch, back to the front of the line."""
-        if ended:
-            self._ends.appendleft(self._taken)
-            self._is_begun = not self._is_fresh  # else its end would not have been reported
-        self._items[:0] = items
-        self._taken -= len(items)
-
-    def clear(self) -> None:
-        """Drop what is in line."""
-        self._items.clear()
-        self._ends.clear()

@@ -100,7 +100,7 @@ class StoreReader:
 class FileStore(StoreReader):
     """The same for worker processes; it pickles as a reader of the inherited file."""
 
-    def __init__(self, rows: int, batches: int = 1024) -> None:
+    def __init__(self, rows: int, batches: int) -> None:
         """`rows`: items in a batch; `batches`: how many are in flight at most."""
         with naming_descriptors("a stream feed with worker processes", descriptors_of(0)):
             super().__init__(anonymous_file("kerasfeed-items"), rows, batches + _MORE)

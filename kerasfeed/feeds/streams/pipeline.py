@@ -7,6 +7,7 @@ so a source never runs away from it. What is announced does not change: a batch 
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.base import Job, LoaderStats
+from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
-from kerasfeed.loaders.loader import Loader, make_loader
+from kerasfeed.loaders.loader import make_loader
 from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.processes.pool import processes_supported
@@ -51,16 +52,10 @@ class StreamPlan(Plan):
     length: int = 0
     batch_size: int | None = 1
     order: Order = field(default_factory=Sequential)
-    readable: list[int] = field(default_factory=list)
-    others: list[int] = field(default_factory=list)
-    _announced: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict)
-
-    def afresh(self) -> "StreamPlan":
-        """The same plan, with nothing announced."""
-        return StreamPlan(
-            batch_size=self.batch_size, order=self.order, seed=self.seed, drop_remainder=self.drop_remainder,
-            shard_index=self.shard_index, shard_count=self.shard_count, pad_remainder=self.pad_remainder,
-        )  # fmt: skip
+    # A copy by `dataclasses.replace` has none of these yet.
+    readable: list[int] = field(init=False, default_factory=list)
+    others: list[int] = field(init=False, default_factory=list)
+    _announced: dict[tuple[int, int], NDArray[np.int64]] = field(init=False, default_factory=dict)
 
     def numbered(self, step: int, items: int) -> NDArray[np.int64]:
         """Indices of the items of a batch, int64[items]."""
@@ -90,14 +85,8 @@ class StreamPlan(Plan):
         return (self.rows,) if self.is_uniform else (1, self.rows)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Indices of the items of a batch that was announced, int64[B]; filled up where the plan does so.
-
-        Raises:
-            IndexError: It was not.
-        """
-        found = self._announced.get((epoch, step))
-        if found is None:
-            raise IndexError(f"batch {step} of repetition {epoch} of the stream has not been announced")
+        """Indices of the items of a batch that was announced, int64[B]; filled up where the plan does so."""
+        found = self._announced[epoch, step]
         return np.resize(found, self.rows) if self.pad_remainder and len(found) < self.rows else found
 
     def filler(self, epoch: int, step: int) -> int:
@@ -139,32 +128,60 @@ class StoredItems:
 
 
 class StreamLoader:
-    """A source, and the loader of its items."""
+    """A source, and the loader of its items.
 
-    def __init__(self, source: Source, item_store: ItemStore, loader: Loader, job: Job, ahead: int) -> None:
-        """Put them together.
+    Attributes:
+        source: Where items come from.
+        plan: Which items each batch has.
+        job: What the loader was told.
+        loader: Makes batches of the items.
+        ahead: How many batches a thread reads ahead of the consumer; 0 where the consumer reads.
+        inferred: Whether the spec of a scene is known.
+    """
+
+    def __init__(
+        self,
+        options: FeedOptions,
+        plan: StreamPlan,
+        collation: Collation,
+        source: Source,
+        functions: tuple[Function, ...],
+        spec: SceneSpec | None,
+    ) -> None:
+        """Start the workers that make batches of the items.
 
         Args:
-            source: Where items come from.
-            item_store: How they reach the loader's workers.
-            loader: Makes batches of them.
-            job: The loader's.
-            ahead: How many batches a thread reads ahead of the consumer; 0 where the consumer reads.
+            options: What the user has asked for.
+            plan: Nobody else's.
+            collation: How scenes become a batch.
+            source: Where items come from; closed with this, and where this fails.
+            functions: Applied to every item one after the other, by workers.
+            spec: Spec of what they return, where it is known.
 
-        Attributes:
-            job: As it was given.
-            ahead: As it was given.
-            inferred: Whether the spec of a scene is known.
+        Raises:
+            TypeError: Something cannot be sent to worker processes.
+            OSError: There can be no worker processes.
         """
-        plan = job.plan
-        assert isinstance(plan, StreamPlan)
-        self.source = source
-        self.job = job
-        self.loader = loader
-        self.plan = plan
-        self.ahead = ahead
-        self._item_store = item_store
-        self.inferred = job.spec is not None
+        workers = options.workers if functions else 0
+        processes = workers > 0 and options.worker_type != "thread" and processes_supported()
+        self.source, self.plan = source, plan
+        with ExitStack() as undo:
+            undo.callback(source.close)
+            store: ItemStore = FileStore(plan.rows, options.ahead) if processes else MemoryStore(plan.rows)
+            self._item_store = store
+            undo.callback(store.close)
+            text = partial(_item_text, store, plan.shard_count) if functions else None
+            self.job = options.job(
+                StoredItems(store, functions, plan.shard_count), plan, collation, workers=workers, spec=spec,
+                inherit=store.fds, item_text=text,
+                # Threads that fill a queue may use the global random generators just then. Without functions, nothing
+                # of the user's runs here.
+                watches_random=bool(functions) and (processes or source.afresh),
+            )  # fmt: skip
+            self.loader = make_loader(self.job, options.worker_type)
+            undo.pop_all()
+        self.ahead = self.job.look_ahead if options.workers else 0
+        self.inferred = spec is not None
 
     def submit(self, epoch: int, step: int, items: list[Any]) -> Future[Any]:
         """Promise the batch of these items; the spec must be known."""
@@ -224,47 +241,6 @@ class StreamLoader:
         self.source.close()
         self.loader.close()
         self._item_store.close()
-
-
-def make_stream_loader(
-    options: FeedOptions,
-    plan: StreamPlan,
-    collation: Collation,
-    make_source: Callable[[], Source],
-    functions: tuple[Function, ...],
-    spec: SceneSpec | None,
-) -> StreamLoader:
-    """Start what makes batches of a source's items.
-
-    Args:
-        options: What the user has asked for.
-        plan: Nobody else's.
-        collation: How scenes become a batch.
-        make_source: Makes the source.
-        functions: Applied to every item one after the other, by workers.
-        spec: Spec of what they return, where it is known.
-
-    Raises:
-        TypeError: Something cannot be sent to worker processes.
-        OSError: There can be no worker processes.
-    """
-    workers = options.workers if functions else 0
-    processes = workers > 0 and options.worker_type != "thread" and processes_supported()
-    source = make_source()
-    item_store: ItemStore = FileStore(plan.rows, options.ahead) if processes else MemoryStore(plan.rows)
-    job = options.job(
-        StoredItems(item_store, functions, plan.shard_count), plan, collation, workers=workers, spec=spec,
-        inherit=item_store.fds, item_text=partial(_item_text, item_store, plan.shard_count) if functions else None,
-        # Threads that fill a queue may use the global random generators just then; without functions nothing does.
-        watches_random=bool(functions) and (processes or source.afresh),
-    )  # fmt: skip
-    try:
-        loader = make_loader(job, options.worker_type)
-    except BaseException:
-        source.close()
-        item_store.close()
-        raise
-    return StreamLoader(source, item_store, loader, job, job.look_ahead if options.workers else 0)
 
 
 def _item_text(item_store: ItemStore, shard_count: int, epoch: int, index: int) -> str:

@@ -46,14 +46,17 @@ class Repetition:
         self.steps = place.step
         self._handed = place.step  # the step after that of the last entry that was handed out
         self._given: deque[int] = deque(maxlen=_KNOWN_STEPS)  # of the batches that were, without empty ones
-        self._begun = self._over = self._source_over = False
+        self._begun = self._over = False
         self._error: BaseException | None = None
         self._unreadable: BaseException | None = None
         self._items: list[Any] = []  # of the batch that is being collected
         self._held: deque[tuple[int, list[Any]]] = deque()  # batches to submit once one has told the spec
         # Promises of batches, those that were put back among them; behind the last one None, or what ended it.
         self._entries: deque[Future[Any] | BaseException | None] = deque()
-        self._condition = threading.Condition()
+        # Always entered as the lock, never as the condition: Ctrl-C that strikes at the end of the `__enter__` of a
+        # condition, which is no C, would leave the lock taken.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._stopped = False
         self._thread: threading.Thread | None = None
         if core.ahead:
@@ -65,18 +68,18 @@ class Repetition:
     def _read_ahead(self) -> None:
         while True:
             entry = None if self._stopped else self._read()
-            with self._condition:
+            with self._lock:
                 if self._stopped:
                     if isinstance(entry, Future):
                         entry.cancel()
                     return
                 self._entries.append(entry)
-                self._condition.notify_all()
+                self._changed.notify_all()
                 is_last = not isinstance(entry, Future)
                 del entry  # what was raised has a traceback that holds this frame
                 if is_last:
                     return
-                self._condition.wait_for(self._wants_more)
+                self._changed.wait_for(self._wants_more)
 
     def _wants_more(self) -> bool:
         return self._stopped or len(self._entries) < self._core.ahead
@@ -122,19 +125,18 @@ class Repetition:
         items = self._items
         try:
             if not self._begun:
-                self._begun = True
                 source.begin(self.number, self.steps * rows, self.departures)
-                self.departures = source.departures
+                self.departures, self._begun = source.departures, True
             while len(items) < rows:
                 found = source.take(rows - len(items))
                 if not found:
-                    self._over = self._source_over = True
+                    self._over = True
                     if source.is_share and not self._stopped:
                         self._tell_steps(len(items))
                     break
                 items += found
         except Exception as error:  # noqa: BLE001 - raised after the scenes that came before it
-            self._over = self._source_over = True
+            self._over = True
             self._error = error
         self._items = []
         return items
@@ -192,9 +194,10 @@ class Repetition:
 
     def _head(self, timeout: float | None) -> "Future[Any] | BaseException | None":
         """What is next; waits `timeout` s. It stays where it is: Ctrl-C in whoever waits for it loses nothing."""
-        self._read_if_alone()
-        with self._condition:
-            if not self._condition.wait_for(lambda: self._entries or self._stopped, timeout):
+        if not self._core.ahead and not self._entries and not self._stopped:  # no thread reads
+            self._entries.append(self._read())
+        with self._lock:
+            if not self._changed.wait_for(lambda: self._entries or self._stopped, timeout):
                 raise NotYet
             if self._stopped:
                 raise _ended(self.number)
@@ -204,17 +207,12 @@ class Repetition:
             finally:
                 del entry  # the traceback of what the source raised ends in this frame
 
-    def _read_if_alone(self) -> None:
-        """Read what is next, if that is not there and no thread reads ahead."""
-        if not self._core.ahead and not self._entries and not self._stopped:
-            self._entries.append(self._read())
-
     def _remove(self, entry: "Future[Any]") -> None:
-        with self._condition:
+        with self._lock:
             if self._entries and self._entries[0] is entry:
                 self._entries.popleft()
                 self._handed += 1
-                self._condition.notify_all()
+                self._changed.notify_all()
 
     def peek(self) -> None:
         """Wait until the first batch was submitted, or there is none.
@@ -238,7 +236,7 @@ class Repetition:
         """Return batches that were taken last and not used, in their order: they come again, but for empty ones."""
         for batch in reversed([each for each in batches if each is not None]):
             step = self._given.pop()
-            with self._condition:
+            with self._lock:
                 self._entries.extendleft(map(_done, [None] * (self._handed - step - 1)))
                 self._entries.appendleft(_done(batch))
                 self._handed = step
@@ -250,20 +248,24 @@ class Repetition:
 
     def close(self) -> None:
         """End the repetition where it stands; idempotent."""
-        with self._condition:
+        with self._lock:
             stopped, self._stopped = self._stopped, True
             entries = list(self._entries)
             self._entries.clear()
-            self._condition.notify_all()
+            self._changed.notify_all()
         if stopped:
             return
-        if self._begun and not self._source_over:
-            self._core.source.leave()
+        self._core.source.leave()
         for entry in entries:
             if isinstance(entry, Future):
                 entry.cancel()
         if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a batch of it was handed out and not put back; batches of which nothing is left do not count."""
+        return bool(self._given)
 
     @property
     def is_stuck(self) -> bool:
@@ -281,14 +283,14 @@ class Repetitions:
     """The repetitions of one feed, one after the other: the last one that was begun, and which comes next.
 
     Attributes:
-        is_chained: Whether what is kept of the last one is for who asks for that; else for whoever comes next.
         known: The last ones, also those that are over, for their places.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._last: Repetition | None = None
-        self._is_kept = self.is_chained = False  # the last one was left, to be gone on with
+        self._is_kept = False  # the last one was left, to be gone on with
+        self._is_chained = False  # by who asks for what was chained; else by whoever comes next
         self._next = 0
         self._resumed: StreamPlace | None = None  # where the next repetition that is asked for begins
         self._closed = False
@@ -314,8 +316,8 @@ class Repetitions:
         with self._lock:
             if self._resumed is not None:
                 self._begin(core, self._resumed)
-                self._resumed, self._is_kept, self.is_chained = None, True, False
-            kept = self._last if self._is_kept and (chained or not self.is_chained) else None
+                self._resumed, self._is_kept, self._is_chained = None, True, False
+            kept = self._last if self._is_kept and (chained or not self._is_chained) else None
             self._is_kept = False
         try:
             if kept is not None and not kept.is_used_up(timeout):
@@ -340,19 +342,20 @@ class Repetitions:
             self.known.append(self._last)
             return self._last
 
-    def keep(self, repetition: Repetition, *, chained: bool, untouched: bool, goes_on: bool) -> None:
+    def keep(self, repetition: Repetition, *, chained: bool, whole: bool, goes_on: bool) -> None:
         """Keep a repetition that was left, for whoever comes next, or close it.
 
         Args:
             repetition: It.
-            chained: Whether it is gone on with later by who asks for that.
-            untouched: Whether nothing of it was used.
+            chained: Whether it is gone on with later by who asks for that, also where a part of it was used.
+            whole: Whether all batches that were not used come again.
             goes_on: Whether every loop goes on with what another one has left, as those over a queue do.
         """
         with self._lock:
-            again = repetition is self._last and (chained or untouched or goes_on)
+            again = goes_on or (whole and (chained or not repetition.is_used))
+            again = again and repetition is self._last
             if again:
-                self._is_kept, self.is_chained = True, not untouched and not goes_on
+                self._is_kept, self._is_chained = True, repetition.is_used and not goes_on
         if not again:
             repetition.close()
 

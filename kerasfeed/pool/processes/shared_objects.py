@@ -10,7 +10,6 @@ parent can say what a dead one was at. What a worker finds out of the sequence t
 """
 
 import enum
-import io
 import mmap
 import os
 import pickle
@@ -23,7 +22,7 @@ import numpy as np
 
 from kerasfeed.pool.memory import align, anonymous_file
 from kerasfeed.pool.resource_errors import is_of_memory, memory_refused
-from kerasfeed.util.picklers import CloudPickler
+from kerasfeed.util.picklers import CloudPickler, pickled_beside
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
@@ -77,18 +76,7 @@ def pickled(value: Any, beside_from: int = _OUT_OF_BAND_FROM) -> list[memoryview
     Raises:
         Exception: What pickling raised.
     """
-    buffers: list[memoryview] = []
-
-    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < beside_from:
-            return True
-        buffers.append(raw)
-        return False
-
-    stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=keep_in_band).dump(value)
-    return [stream.getbuffer(), *buffers]
+    return pickled_beside(_Pickler, value, beside_from)
 
 
 def copy_as_sent(value: Any, *, shares: bool) -> Any:

@@ -6,14 +6,20 @@ import pickle
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
 import h5py
 import numpy as np
 import pytest
+from interrupts import interrupted_at
 from streams import WAYS, Rooms, endless, labels_in, names, numbered, scene_of
+from waits import SECONDS
 
 import kerasfeed as kf
+from kerasfeed.feeds.generators.joined import JoinedGenerators
+from kerasfeed.feeds.stream_cursor import StreamCursor
+from kerasfeed.feeds.streams import repetition
 
 LABELS = [list(range(start, min(start + 4, 22))) for start in range(0, 22, 4)]
 
@@ -139,6 +145,42 @@ def test_a_second_loop_ends_the_first_with_an_error_that_says_so(stream):
     assert next(iter(feed))[1].tolist() == [0, 1, 2, 3]
     with pytest.raises(kf.FeedClosedError, match="another loop has begun the next one"):
         list(first)
+
+
+def test_a_loop_begins_anew_after_a_fit_that_has_begun_within_a_repetition_and_used_nothing(stream):
+    feed = stream()
+    for used, label in ((2, 0), (0, 8), (1, 8)):
+        cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8)
+        taken = [cursor.take(None)[1] for _ in range(2)]
+        assert taken[0][1][0] == label
+        cursor.leave(used)
+    cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8)
+    assert cursor.take(None)[1][1][0] == 12
+    cursor.leave(0)
+    assert labels_in(feed) == LABELS
+
+
+def test_ctrl_c_wherever_a_batch_is_taken_keeps_nobody_from_taking_the_next(stream):
+    taken = stream(endless).begin_repetition()
+    number = 1
+    with ThreadPoolExecutor(1) as executor:
+        while interrupted_at(number, taken.take, module=repetition):
+            executor.submit(taken.take).result(SECONDS)
+            number += 1
+    assert number > 10
+
+
+def test_a_loop_after_one_that_ctrl_c_has_struck_as_it_began_has_every_scene(stream, monkeypatch):
+    feed, begin = stream(workers=0), JoinedGenerators.begin
+
+    def struck(source, *arguments):
+        monkeypatch.setattr(JoinedGenerators, "begin", begin)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JoinedGenerators, "begin", struck)
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(feed))
+    assert labels_in(feed) == LABELS
 
 
 def test_no_more_than_so_many_batches_are_made_ahead(stream):

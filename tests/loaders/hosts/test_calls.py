@@ -1,13 +1,13 @@
 """Which host is asked for what, played with hosts that answer when the test says so, or never."""
 
 import random
-import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from interrupts import interrupted_at
 from waits import SECONDS, wait_until
 
 import kerasfeed as kf
@@ -397,28 +397,6 @@ def test_a_cluster_that_is_slow_to_be_joined_is_not_taken_for_one_that_is_gone(s
     wait_until(lambda: cluster.hosts and cluster.hosts[0].asked)
     cluster.hosts[0].answer(3)
     assert future.result(SECONDS) == 3
-
-
-def interrupted_at(number, call, *arguments):
-    """Raise KeyboardInterrupt in `call` where its `number`th function begins or returns; whether there was one."""
-    events = 0
-
-    def trace(frame, event, _):
-        nonlocal events
-        if event in ("call", "return"):
-            events += 1
-            if events == number:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call(*arguments)
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
 
 
 def test_ctrl_c_wherever_a_batch_is_asked_for_keeps_nobody_from_asking_for_others(session_of):

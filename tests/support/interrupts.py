@@ -1,0 +1,34 @@
+"""Ctrl-C at a chosen place, as a signal that comes just then."""
+
+import sys
+import threading
+
+
+def interrupted_at(number, call, *arguments, module=None):
+    """Raise KeyboardInterrupt in `call` where its `number`th function begins or returns; whether there was one.
+
+    With a `module`, only its functions count, and those of `threading` that they call.
+    """
+    events = 0
+
+    def counts(frame):
+        while module is not None and frame is not None and frame.f_code.co_filename == threading.__file__:
+            frame = frame.f_back
+        return module is None or (frame is not None and frame.f_code.co_filename == module.__file__)
+
+    def trace(frame, event, _):
+        nonlocal events
+        if event in ("call", "return") and counts(frame):
+            events += 1
+            if events == number:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call(*arguments)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
