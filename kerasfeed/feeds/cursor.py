@@ -43,7 +43,7 @@ def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
 
 
 class Cursor(Protocol):
-    """The batches of one iteration of a dataset, for one thread at a time."""
+    """The batches of one iteration, for one thread at a time."""
 
     def take(self, timeout: float | None) -> tuple[Any, Any]:
         """The next batch with its place, for `received`. Batches whose scenes were all skipped are left out.
@@ -60,10 +60,10 @@ class Cursor(Protocol):
         """
 
     def received(self, place: Any) -> None:
-        """The consumer has the batch of this place. Of a consumer that never says so, the feed knows no position."""
+        """The consumer has the batch of this place; None: it has all of them, and knows that there are no more.
 
-    def end(self) -> None:
-        """The consumer has received every batch, and was told so."""
+        Of a consumer that never says so, such as TensorFlow, the feed knows no position.
+        """
 
     def close(self, returned: list[Any]) -> None:
         """No more is taken, at the end as well as before; idempotent.
@@ -81,7 +81,7 @@ def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
             while taken := next_of(cursor):
                 cursor.received(taken[0])
                 yield taken.pop()  # what has been left in the middle then holds no batch
-            cursor.end()
+            cursor.received(None)
         finally:
             cursor.close([])
 
@@ -171,9 +171,6 @@ class CursorThread:
 
     def received(self, place: Any) -> None:
         """See `Cursor.received`; TensorFlow does not say so."""
-
-    def end(self) -> None:
-        """See `Cursor.end`; TensorFlow does not say so."""
 
     def close(self, returned: list[Any]) -> None:
         """See `Cursor.close`; the thread closes what it takes from. Returns at once."""
