@@ -198,11 +198,6 @@ class ChunkTask(FutureTask):
         """See `Task.cancelled`."""
         self.session.release(self)
 
-    def broken(self, error: BaseException) -> None:
-        """See `Task.broken`."""
-        self.session.release(self)
-        super().broken(error)
-
     def stuck(self, note: int, crash: Crash) -> None:
         """See `Task.stuck`; the slot stays in flight until the thread is back."""
         self.session.note_stuck(self)
