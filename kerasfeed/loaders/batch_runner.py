@@ -302,7 +302,10 @@ class BatchRunner(Runner):
             context,
             watched=watched,
         )
-        return self._with_waste(payload or None)
+        if self._told_of_waste or (waste := self.meter.waste()) is None:
+            return payload or None
+        self._told_of_waste = True
+        return Wasteful(payload or None, waste)
 
     def _describe(self, note: Note, context: WorkerContext) -> FirstScenes | None:
         order = context.posted()
@@ -325,13 +328,6 @@ class BatchRunner(Runner):
         order = FirstOrder((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)
-
-    def _with_waste(self, payload: Any) -> Any:
-        waste = None if self._told_of_waste else self.meter.waste()
-        if waste is None:
-            return payload
-        self._told_of_waste = True
-        return Wasteful(payload, waste)
 
 
 def load_seeded(load: Callable[[type[SceneContext]], _T], context: WorkerContext, *, watched: bool) -> _T:

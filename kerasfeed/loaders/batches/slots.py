@@ -201,9 +201,6 @@ class SlotPool:
         if held:  # else, as after each lease, an exception would be made to find that out
             self._return(_POP, held)
 
-    def _end_lease(self, slot: Slot) -> None:
-        self._return(self._leased.pop, slot)
-
     def _return(self, pop: Callable[[Any], Slot], source: Any) -> None:
         """Free the slot that `pop` takes out of where it is, if it is there."""
         try:
@@ -231,7 +228,8 @@ class SlotPool:
             releases it.
         """
         exporter = self._exporter_type.from_buffer(held[0].memory, held[0].offset)
-        weakref.finalize(exporter, self._end_lease, held[0]).atexit = False  # to no effect before the lease
+        # To no effect before the lease.
+        weakref.finalize(exporter, self._return, self._leased.pop, held[0]).atexit = False
         with self._lock:
             if len(self._leased) >= self._most_leased:
                 return None
