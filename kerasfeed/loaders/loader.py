@@ -20,8 +20,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.session import Session
-from kerasfeed.pool.base import LOGGER, Pool
-from kerasfeed.pool.sessions import Sessions
+from kerasfeed.pool.base import LOGGER, Pool, Sessions
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND
 from kerasfeed.spec.nesting import flatten

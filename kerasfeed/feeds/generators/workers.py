@@ -24,10 +24,9 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.slots import Held, Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.exceptions import ending_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt, Sessions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.sessions import Sessions
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 
 _serials = itertools.count(1)
