@@ -1,8 +1,8 @@
-"""Batches made by the tasks of a pool: cut, sent, put together and delivered.
+"""Batches made by the tasks of a pool: cut into tasks, sent, put together and delivered.
 
-Invariant: a loader holds at most one session, one pool and its slots, which does not hold the loader. A session whose
-pool has failed stays failed; the loader starts another at the next `submit`. A slot is given back by whoever submits
-until its batch is sent, and by whoever delivers the batch from then on.
+Invariant: a session is one pool and its slots. Its loader has one session at most, which does not refer to the loader.
+A session whose pool has failed stays failed, and the loader starts another at the next `submit`. Until the tasks of a
+batch are sent, `submit` gives its slot back where something fails; from then on, delivering the batch does.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstOrder, FirstScenes, Wasteful
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, scene_text
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, watched
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
@@ -303,7 +303,7 @@ class LoadTask(Task):
     def stuck(self, note: int, crash: Crash) -> None:
         """See `Task.stuck`; the slot stays in flight until the thread is back."""
         session, batch = self.session, self.batch
-        error = SceneTimeoutError(f"{self.text(note) or scene_text(batch, MANY)} {crash.thread_text}")
+        error = SceneTimeoutError(f"{self.text(note) or batch.scene_text(MANY)} {crash.thread_text}")
         session.failure_log.note(self._index_at(note), batch.epoch, batch.step, error)
         assert session.slots is not None
         with session.lock:
@@ -314,7 +314,7 @@ class LoadTask(Task):
 
     def text(self, note: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else scene_text(self.batch, self._only(note))
+        return "" if note == NOWHERE else self.batch.scene_text(self._only(note))
 
     def culprit(self, note: int) -> Hashable | None:
         """See `Task.culprit`: the index, or, in a batch that is made whole, the number of the batch below zero."""
@@ -393,7 +393,7 @@ class FirstTask(FutureTask):
 
     def text(self, note: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else scene_text(None, note)
+        return "" if note == NOWHERE else f"scene {note} (to infer the spec)"
 
     def set_exception(self, error: BaseException) -> None:
         """See `FutureTask`; what fails is dealt with by whoever asked."""

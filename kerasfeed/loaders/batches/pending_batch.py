@@ -175,19 +175,6 @@ class SceneTiming:
         return [(start, min(start + length, rows)) for start in range(0, rows, length)]
 
 
-def scene_text(batch: "BatchInProgress | None", row: int) -> str:
-    """Which scene stands in a row of a batch, in words; `MANY` where they are read at once.
-
-    Without a batch `row` is the index of a scene that is read to infer the spec.
-    """
-    if batch is None:
-        return f"scene {row} (to infer the spec)"
-    place = f"(epoch {batch.epoch}, step {batch.step})"
-    if row == MANY:
-        return f"several scenes at once {place}"
-    return f"scene {batch.slot.view.indices[row]} {place}"
-
-
 class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
@@ -212,6 +199,11 @@ class BatchInProgress:
         self.failure: BaseException | None = None
         self.failure_row = rows
         self.future: Future[Any] = SlotFuture(slot, self.serial)
+
+    def scene_text(self, row: int) -> str:
+        """Which scene stands in a row, in words; `MANY` where several are read at once."""
+        scenes = "several scenes at once" if row == MANY else f"scene {self.slot.view.indices[row]}"
+        return f"{scenes} (epoch {self.epoch}, step {self.step})"
 
     @property
     def is_given_up(self) -> bool:

@@ -102,13 +102,14 @@ class SlotPool:
         self._most_leased = self.limit - max(1, min(in_flight, self.limit // 2))
         self._arena = arena
         self._exporter_type = ctypes.c_ubyte * layout.nbytes
-        # Finalizers append to the one and release the other at any moment, even inside the lock below: both are atomic.
-        # Released where a slot comes back to a starving pool. No SimpleQueue: in a thread that is woken late, and finds
-        # that another was quicker, its `get` waits for ever, whatever the timeout (Python 3.11).
+        # A lease may end at any moment, even in a thread that holds `_lock`: what runs then appends to `_free` and
+        # releases `_returned`, which are both atomic, and takes no lock.
         self._free: deque[Slot] = deque()
+        # Released when a slot comes back while somebody waits for one. (`SimpleQueue.get` would not do: in a thread
+        # that is woken late, and finds the queue empty again, it waits for ever, whatever the timeout, in Python 3.11.)
         self._returned = threading.Lock()
         self._returned.acquire()
-        self._cold: list[Slot] = []
+        self._cold: list[Slot] = []  # free ones, of which the system has the pages
         self._slots: list[Slot] = []
         self._leased: dict[Slot, Slot] = {}
         self._lock = threading.Lock()
