@@ -5,7 +5,6 @@ they are asked for changes none of them.
 """
 
 import dataclasses
-import math
 import operator
 import os
 import weakref
@@ -38,7 +37,6 @@ from kerasfeed.loaders.sequence_argument import check_sequence, refuse_other_ite
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.patches import is_of_boxes
-from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import short_tracebacks
@@ -112,14 +110,11 @@ class BaseFeed(AnyFeed):
         )  # fmt: skip
         check_plan(self.plan, on_error)
         self.collation = check_collate(collate, self.plan, on_error)
-        ahead = options.ahead
-        if options.workers:  # enough scenes in flight to keep every worker at one while it has another waiting
-            rows = 1 if isinstance(self.collation, Custom) else self.plan.rows
-            ahead = max(ahead, math.ceil(2 * options.workers / rows))
         self.sequence = sequence
         self.fingerprint: dict[str, Any] | None = None
         self.refreshes = Refreshes(sequence)
-        self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead, free=options.free)
+        job = options.job(sequence, self.plan, self.collation, free=options.free)
+        self.job = dataclasses.replace(job, look_ahead=max(options.ahead, job.ahead_for(options.workers)))
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
@@ -129,7 +124,7 @@ class BaseFeed(AnyFeed):
             "order": None if order is None else chosen,  # which pickles where the function may not
             "shard": shard if isinstance(shard, str) else self.shard,
         }  # fmt: skip
-        self._init_framework(ahead)
+        self._init_framework(self.job.look_ahead)
         self._made = frozenset(vars(self)) - before
 
     def _start_loader(self, failure_log: FailureLog | None = None) -> None:

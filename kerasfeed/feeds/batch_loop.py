@@ -48,20 +48,18 @@ class Conversion(Protocol[Converted]):
 
 
 @dataclass(eq=False)
-class _Entry(Generic[Converted]):
-    """A batch that was taken and not received, or what was raised in its place.
+class _Taken(Generic[Converted]):
+    """A batch that was taken and not received.
 
     Attributes:
         place: Where it stands, for `Cursor.received`.
         batch: The arrays of the feed.
         converted: What the framework made of them.
-        error: What is raised in place of the batch.
     """
 
-    place: Any = None
-    batch: Any = None
+    place: Any
+    batch: Any
     converted: Converted | None = None
-    error: BaseException | None = None
 
 
 class BatchLoop(Generic[Converted]):
@@ -133,8 +131,8 @@ class _LoopIteration(Generic[Converted]):
         self._begin = begin
         self._conversion = conversion
         self._cursor: Cursor | None = None
-        self._entries: deque[_Entry[Converted]] = deque()
-        self._no_more = False  # what follows the entries is the end
+        self._taken: deque[_Taken[Converted]] = deque()
+        self._last: BaseException | None = None  # what is raised behind these
         self._closed = False
         self._lock = threading.Lock()  # held by calls for the next batch, and by who gives back the others
 
@@ -146,7 +144,7 @@ class _LoopIteration(Generic[Converted]):
                 self._cursor = cursor = self._begin()
                 while found := self._next(cursor):
                     yield found.pop()
-                cursor.end()
+                cursor.received(None)
         finally:
             self.close()
 
@@ -159,8 +157,8 @@ class _LoopIteration(Generic[Converted]):
         if not self._lock.acquire(blocking=False):
             return
         try:
-            returned = [entry.batch for entry in self._entries if entry.error is None]
-            self._entries.clear()
+            returned = [taken.batch for taken in self._taken]
+            self._taken.clear()
             cursor, self._cursor = self._cursor, None
             if cursor is not None:
                 cursor.close(returned)
@@ -176,49 +174,40 @@ class _LoopIteration(Generic[Converted]):
         with self._lock:
             self._fill(cursor)
             self._check_open()
-            if not self._entries:
-                return []
-            entry = self._entries[0]
-            error = entry.error
-            if error is None:
-                assert entry.converted is not None
-                found = [self._conversion.finish(entry.converted)]
-                self._entries.popleft()  # only now, for Ctrl-C in between
-                cursor.received(entry.place)
+            if self._taken:
+                first = self._taken[0]
+                assert first.converted is not None
+                found = [self._conversion.finish(first.converted)]
+                self._taken.popleft()  # only now, for Ctrl-C in between
+                cursor.received(first.place)
                 return found
-            self._entries.clear()
+            error, self._last = self._last, EndOfData()
+        assert error is not None
+        if isinstance(error, EndOfData):
+            return []
         if isinstance(error, FeedClosedError):
             wait_for_exit()
         try:
             raise error
         finally:
-            del error, entry  # whose traceback holds this frame: only the collector would free them
+            del error  # whose traceback holds this frame: only the collector would free them
 
     def _fill(self, cursor: Cursor) -> None:
         """Take and convert the next batch, and those behind it that are there, as many as are wanted ahead."""
-        while len(self._entries) <= self._conversion.ahead and not self._no_more and not self._closed:
+        while len(self._taken) <= self._conversion.ahead and self._last is None and not self._closed:
             try:
-                self._entries.append(_Entry(*cursor.take(0.0 if self._entries else POLL_SECONDS)))
-                self._entries[-1].converted = self._conversion.begin(self._entries[-1].batch)
+                self._taken.append(_Taken(*cursor.take(0.0 if self._taken else POLL_SECONDS)))
+                self._taken[-1].converted = self._conversion.begin(self._taken[-1].batch)
             except NotYet:
-                if self._entries:
+                if self._taken:
                     return
-            except EndOfData:
-                self._no_more = True
             except BaseException as error:
                 if is_the_programs(error):
                     raise
-                self._no_more = True
-                self._defer(error)
-
-    def _defer(self, error: BaseException) -> None:
-        """Raise `error` in place of the batch that it is about, behind those before it."""
-        drop_frame(error)  # that of `_fill`
-        last = self._entries[-1] if self._entries else None
-        if last is None or last.converted is not None:
-            self._entries.append(_Entry(error=error))
-        else:
-            last.error, last.batch = error, None
+                drop_frame(error)  # this one
+                self._last = error
+                if self._taken and self._taken[-1].converted is None:  # which is what it is about
+                    self._taken.pop()
 
 
 _REMEDY = "Turn text into numbers where scenes are made (in __getitem__, or with map)"

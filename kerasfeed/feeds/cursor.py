@@ -43,7 +43,7 @@ def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
 
 
 class Cursor(Protocol):
-    """The batches of one iteration of a dataset, for one thread at a time."""
+    """The batches of one iteration, for one thread at a time."""
 
     def take(self, timeout: float | None) -> tuple[Any, Any]:
         """The next batch with its place, for `received`. Batches whose scenes were all skipped are left out.
@@ -60,10 +60,10 @@ class Cursor(Protocol):
         """
 
     def received(self, place: Any) -> None:
-        """The consumer has the batch of this place. Of a consumer that never says so, the feed knows no position."""
+        """The consumer has the batch of this place; None: it has all of them, and knows that there are no more.
 
-    def end(self) -> None:
-        """The consumer has received every batch, and was told so."""
+        Of a consumer that never says so, such as TensorFlow, the feed knows no position.
+        """
 
     def close(self, returned: list[Any]) -> None:
         """No more is taken, at the end as well as before; idempotent.
@@ -81,7 +81,7 @@ def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
             while taken := next_of(cursor):
                 cursor.received(taken[0])
                 yield taken.pop()  # what has been left in the middle then holds no batch
-            cursor.end()
+            cursor.received(None)
         finally:
             cursor.close([])
 
@@ -145,7 +145,7 @@ class CursorThread:
 
     def __init__(self, begin: Callable[[], Cursor], context: contextvars.Context) -> None:
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._found: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[tuple[Any, Any] | BaseException] = queue.SimpleQueue()  # one at most
         self._waiting = False
         self._closed = False
         self._returned: list[Any] = []
@@ -160,20 +160,16 @@ class CursorThread:
             self._waiting = True
             self._asked.put(True)
         try:
-            taken, error = self._found.get(timeout=timeout)
+            found = self._found.get(timeout=timeout)
         except queue.Empty:
             raise NotYet from None
         self._waiting = False
-        if error is not None:
-            raise error
-        place, batch = taken
-        return place, batch
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     def received(self, place: Any) -> None:
         """See `Cursor.received`; TensorFlow does not say so."""
-
-    def end(self) -> None:
-        """See `Cursor.end`; TensorFlow does not say so."""
 
     def close(self, returned: list[Any]) -> None:
         """See `Cursor.close`; the thread closes what it takes from. Returns at once."""
@@ -194,17 +190,18 @@ class CursorThread:
     def _serve(self, begin: Callable[[], Cursor]) -> None:
         cursor: Cursor | None = None
         while self._asked.get():
-            taken, error = None, None
             try:
                 cursor = begin() if cursor is None else cursor
-                taken = self._take_from(cursor)
+                self._found.put(self._take_from(cursor))
             except BaseException as raised:  # noqa: BLE001 - for the caller
                 drop_frame(raised)  # this one
-                error = raised
-            self._found.put((taken, error))
-            del taken, error  # not while it waits
+                self._found.put(raised)
         if cursor is not None:
-            cursor.close([*self._returned, *self._left()])
+            returned = self._returned
+            with suppress(queue.Empty):  # nobody has fetched what was asked for last
+                found = self._found.get_nowait()
+                returned = returned if isinstance(found, BaseException) else [*returned, found[1]]
+            cursor.close(returned)
 
     def _take_from(self, cursor: Cursor) -> tuple[Any, Any]:
         while True:
@@ -212,15 +209,6 @@ class CursorThread:
                 return cursor.take(POLL_SECONDS)
             if self._closed:
                 raise EndOfData
-
-    def _left(self) -> list[Any]:
-        left = []
-        with suppress(queue.Empty):
-            while True:
-                taken, error = self._found.get_nowait()
-                if error is None:
-                    left.append(taken[1])
-        return left
 
 
 class CursorThreads:

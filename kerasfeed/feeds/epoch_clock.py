@@ -67,7 +67,8 @@ class EpochClock:
         self.consumed: int | None = self.taken
         self.shuffled = False
         self.fit_numbers = range(self.taken, self.taken + steps)
-        self._within = False  # `taken` is meant, and not only reached, where it stands within an epoch
+        # Whether the next consumer begins at `taken` even in the middle of an epoch, and not with the next epoch.
+        self._within = False
         self._resumed: tuple[int, bool] | None = None
         self._rest: int | None = None
         self._cut: FitCut | None = None

@@ -158,11 +158,9 @@ def window_of(
     """
     clock = feed.clock
 
-    def place_of(number: int) -> Any:
-        return divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
-
     def submit(number: int, timeout: float | None) -> Any:
-        return feed.submit(*place_of(number), patience=timeout)
+        place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
+        return feed.submit(*place, patience=timeout)
 
     border = len(feed) if feed.hooks.exist else None
     generations = feed.refreshes.planned
@@ -244,20 +242,16 @@ class FeedCursor:
                 return number, batch
         raise EndOfData
 
-    def received(self, place: int) -> None:
+    def received(self, place: int | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
-        if self._counted:
-            clock = check_alive(self._feed()).clock
-            first, epoch = self._numbers.start // clock.steps, place // clock.steps
-            clock.note_consumed(place + 1, epoch if epoch > first else None)
-
-    def end(self) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.end`."""
         feed = check_alive(self._feed())
         if self._counted:
-            feed.clock.note_consumed(self._numbers.stop)  # on_error="skip" may have left out the last one
-        feed.hooks.leave()
-        feed.issue_warnings()
+            number = self._numbers.stop if place is None else place + 1  # on_error="skip" may leave out the last ones
+            first, epoch = self._numbers.start // feed.clock.steps, (number - 1) // feed.clock.steps
+            feed.clock.note_consumed(number, epoch if epoch > first else None)
+        if place is None:
+            feed.hooks.leave()
+            feed.issue_warnings()
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the feed's clock knows which batches come again."""

@@ -118,13 +118,12 @@ class StreamCursor:
             self._failed = not is_the_programs(error)
             raise
 
-    def received(self, place: StreamPlace) -> None:
+    def received(self, place: StreamPlace | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
-        check_alive(self._feed()).note_place(place)
-
-    def end(self) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.end`."""
         feed = check_alive(self._feed())
+        if place is not None:
+            feed.note_place(place)
+            return
         with self._lock:
             repetition, self._repetition = self._repetition, None
         if repetition is not None:

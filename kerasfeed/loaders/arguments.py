@@ -100,32 +100,27 @@ def check_policy(
         max_failures = float(max_failures)
     elif max_failures is not None:
         max_failures = check_integer("max_failures", max_failures, 1, remedy=" (a share of the scenes is a float)")
-    return FailurePolicy(on_error, max_failures, _check_timeout(timeout, workers), _check_log(error_log))
-
-
-def _check_timeout(timeout: Any, workers: int) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number):
-        raise TypeError(f"timeout must be a number of seconds, received {timeout!r} of type {type(timeout).__name__}")
-    if not 0 < timeout < math.inf:
-        raise ValueError(f"timeout must be a positive number of seconds, or None for any time, received {timeout!r}")
-    if not workers:
-        raise ValueError(
-            "timeout needs workers: with workers=0 the calling thread loads, and cannot be interrupted. Use "
-            "workers=1, worker_type='process'"
-        )
-    return float(timeout)
-
-
-def _check_log(error_log: Any) -> str | None:
-    if error_log is None:
-        return None
-    path = local_path("error_log", error_log).absolute()
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else f"is in a folder that does not exist ({path.parent})"
-        raise ValueError(f"error_log={str(error_log)!r} {what}; name a file in an existing folder")
-    return str(path)
+    if timeout is not None:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number):
+            kind = type(timeout).__name__
+            raise TypeError(f"timeout must be a number of seconds, received {timeout!r} of type {kind}")
+        if not 0 < timeout < math.inf:
+            raise ValueError(
+                f"timeout must be a positive number of seconds, or None for any time, received {timeout!r}"
+            )
+        if not workers:
+            raise ValueError(
+                "timeout needs workers: with workers=0 the calling thread loads, and cannot be interrupted. Use "
+                "workers=1, worker_type='process'"
+            )
+        timeout = float(timeout)
+    if error_log is not None:
+        path = local_path("error_log", error_log).absolute()
+        if path.is_dir() or not path.parent.is_dir():
+            what = "is a folder" if path.is_dir() else f"is in a folder that does not exist ({path.parent})"
+            raise ValueError(f"error_log={str(error_log)!r} {what}; name a file in an existing folder")
+        error_log = str(path)
+    return FailurePolicy(on_error, max_failures, timeout, error_log)
 
 
 def check_order(order: Any, shuffle: bool) -> Order:
@@ -196,15 +191,10 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
             "collate knows: use collate='pad' or 'ragged', or "
             + ("on_error='replace'" if on_error == "mask" else "drop_remainder=True")
         )
-    return Custom(made, _batch_sizes(plan, on_error))
-
-
-def _batch_sizes(plan: Plan, on_error: str) -> tuple[int, ...]:
-    """Numbers of scenes that batches of this shard have, as far as the shape of a batch may depend on them."""
-    sizes = set(plan.sizes())
+    sizes = set(plan.sizes())  # numbers of scenes, on which the shape of a batch may depend
     if on_error == "skip":
         sizes.add(max(1, plan.rows - 1))
-    return tuple(sorted(sizes))
+    return Custom(made, tuple(sorted(sizes)))
 
 
 def check_plan(plan: Plan, on_error: Any) -> None:

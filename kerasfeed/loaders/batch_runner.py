@@ -41,8 +41,8 @@ class FirstOrder:
         indices: Their indices; as many are read as 100 ms allow.
         least: How many are read at least.
         epoch: The epoch as which they are read.
-        keeps: Whether whoever reads the first keeps it until it is to be loaded, because it is a batch.
-        compares: Whether the first is read again behind the others, where there is time, to see that it is the same.
+        keeps: Whether the worker that reads the first one keeps it until it is to be loaded: items are batches.
+        compares: Whether the first is read again after the others, where there is time, to see that it is the same.
     """
 
     indices: tuple[int, ...]
@@ -218,7 +218,7 @@ class BatchRunner(Runner):
         self._to_watch = WATCHED if self._watches_random else 0
         self._told_of_waste = False
         self._first: tuple[FirstOrder, FirstScenes] | None = None  # as long as they may be asked for again
-        self._is_warm = False  # whether the first scenes were read here
+        self._is_warm = False  # whether this worker has read the first scenes, or need not
         self._kept: tuple[int, int, bytes] | None = None  # epoch and index of a batch that was read, and it, pickled
 
     def __getstate__(self) -> dict[str, Any]:
@@ -302,7 +302,10 @@ class BatchRunner(Runner):
             context,
             watched=watched,
         )
-        return self._with_waste(payload or None)
+        if self._told_of_waste or (waste := self.meter.waste()) is None:
+            return payload or None
+        self._told_of_waste = True
+        return Wasteful(payload or None, waste)
 
     def _describe(self, note: Note, context: WorkerContext) -> FirstScenes | None:
         order = context.posted()
@@ -325,13 +328,6 @@ class BatchRunner(Runner):
         order = FirstOrder((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)
-
-    def _with_waste(self, payload: Any) -> Any:
-        waste = None if self._told_of_waste else self.meter.waste()
-        if waste is None:
-            return payload
-        self._told_of_waste = True
-        return Wasteful(payload, waste)
 
 
 def load_seeded(load: Callable[[type[SceneContext]], _T], context: WorkerContext, *, watched: bool) -> _T:

@@ -15,14 +15,12 @@ import numpy as np
 from kerasfeed.errors import FeedWarning, WorkerDiedError
 from kerasfeed.loaders.auto_workers import WORKERS, Choice, choose
 from kerasfeed.loaders.base import Job, LoaderStats
-from kerasfeed.loaders.batch_runner import BatchRunner, FirstScenes
+from kerasfeed.loaders.batch_runner import FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.session import Session
-from kerasfeed.pool.base import LOGGER, Pool, PoolOptions
-from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.sessions import Sessions
+from kerasfeed.pool.base import LOGGER, Pool, Sessions
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND
 from kerasfeed.spec.nesting import flatten
@@ -122,29 +120,13 @@ class Loader:
         """
         self._sessions.current(self._start_session)
 
-    def _start_pool(self, runner: BatchRunner) -> Pool:
-        job = self._job
-        options = PoolOptions(
-            workers=max(1, job.workers),
-            who=f"the feed of {class_name(job.sequence)}",
-            seed=job.plan.seed,
-            timeout=job.policy.timeout,
-            tries=job.policy.tries,
-            environment=job.environment,
-            inherit=job.inherit,
-            first_opened=self._sessions.first_opened,
-            deferred_warnings=self.failure_log.deferred_warnings,
-            place=job.place,
-            thread_safe=job.thread_safe,
-        )
-        pool = make_pool(runner, options, self.worker_type)
-        self.worker_type = pool.worker_type
-        return pool
-
     def _start_session(self) -> LoaderSession:
         if self._job.hosts is not None:
             return HostsSession(self._job, self.failure_log)
-        return Session(self._job, self.failure_log, self._start_pool, self._context, self.scene_seconds)
+        opened, seconds = self._sessions.first_opened, self.scene_seconds
+        session = Session(self._job, self.failure_log, self.worker_type, opened, self._context, seconds)
+        self.worker_type = session.pool.worker_type
+        return session
 
     def _ready(self, least: int = 1) -> LoaderSession:
         """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""

@@ -1,12 +1,12 @@
-"""Batches made by the tasks of a pool: cut, sent, put together and delivered.
+"""Batches made by the tasks of a pool: cut into tasks, sent, put together and delivered.
 
-Invariant: a loader holds at most one session, one pool and its slots, which does not hold the loader. A session whose
-pool has failed stays failed; the loader starts another at the next `submit`. A slot is given back by whoever submits
-until its batch is sent, and by whoever delivers the batch from then on.
+Invariant: a session is one pool and its slots. Its loader has one session at most, which does not refer to the loader.
+A session whose pool has failed stays failed, and the loader starts another at the next `submit`. Until the tasks of a
+batch are sent, `submit` gives its slot back where something fails; from then on, delivering the batch does.
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -17,17 +17,19 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstOrder, FirstScenes, Wasteful
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, scene_text
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, watched
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.failures.recovery import Range, Recovery
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, Receipt
+from kerasfeed.loaders.failures.recovery import Recovery
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt
+from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
-from kerasfeed.util.error_text import is_the_programs
+from kerasfeed.util.error_text import class_name, is_the_programs
+from kerasfeed.util.opened_files import Identity, Opened
 from kerasfeed.util.read_cost import ReadCost
 
 
@@ -46,19 +48,35 @@ class Session:
         self,
         job: Job,
         failure_log: FailureLog,
-        start_pool: Callable[[BatchRunner], Pool],
-        context: type[SceneContext] = SceneContext,
-        seconds: float = 0.0,
+        worker_type: str,
+        first_opened: dict[Opened, Identity],
+        context: type[SceneContext],
+        seconds: float,
     ) -> None:
-        """Start a pool. Scenes are read in a `context`.
+        """Start a pool.
 
-        A scene is known to take `seconds`; 0 where it is not known.
+        Args:
+            job: What is to be loaded.
+            failure_log: Where failures are noted.
+            worker_type: "inline", "thread", "process" or "auto".
+            first_opened: See `PoolOptions`.
+            context: In which scenes are read.
+            seconds: How long a scene takes, s; 0 where it is not known.
+
+        Raises:
+            TypeError, OSError: Worker processes were asked for and cannot be started, or the job cannot be pickled.
         """
         self.job = job
         self.failure_log = failure_log
         self.recovery = Recovery(job, failure_log)
         self.runner = BatchRunner(job, context)
-        self.pool = start_pool(self.runner)
+        options = PoolOptions(
+            workers=max(1, job.workers), who=f"the feed of {class_name(job.sequence)}", seed=job.plan.seed,
+            timeout=job.policy.timeout, tries=job.policy.tries, environment=job.environment, inherit=job.inherit,
+            first_opened=first_opened, deferred_warnings=failure_log.deferred_warnings, place=job.place,
+            thread_safe=job.thread_safe,
+        )  # fmt: skip
+        self.pool: Pool = make_pool(self.runner, options, worker_type)
         if self.pool.options.workers < job.workers:  # threads take turns where nobody has said that several may read
             self.job = job.with_workers(self.pool.options.workers)
         self.first: FirstScenes | None = None
@@ -90,23 +108,20 @@ class Session:
         """
         if self.is_inline:
             self.pool.submit(())  # has the sequence begin: it may be told of scenes before any is read
-        layout = layout or self._inferred(epoch, least)
+        if layout is None:
+            read: Read = self._read_first
+            if self.pool.worker_type != "process":
+                read = watched(self.job, self.failure_log, read)
+            self.first, layout = read_first_scenes(self.job, self.failure_log, read, epoch, least)
+            self.timing.note(self.first.seconds, 1)
+            if self.job.plan.batch_size is None and self.job.plan.length:
+                layout = dataclasses.replace(layout, first=(epoch, self.first.specs[0][0]))
         self.pool.post(layout)
         in_flight = 1 if self.is_inline else self.job.look_ahead
         with self.lock:
             self.pool.refuse_if_ended()
             self.slots = SlotPool(layout, self.pool.memory, max_memory=self.job.max_memory, in_flight=in_flight)
             self.pool.on_failure = self.slots.close  # whoever waits for memory is to know
-
-    def _inferred(self, epoch: int, least: int) -> Layout:
-        read: Read = self._read_first
-        if self.pool.worker_type != "process":
-            read = watched(self.job, self.failure_log, read)
-        self.first, layout = read_first_scenes(self.job, self.failure_log, read, epoch, least)
-        self.timing.note(self.first.seconds, 1)
-        if self.job.plan.batch_size is None and self.job.plan.length:
-            layout = dataclasses.replace(layout, first=(epoch, self.first.specs[0][0]))
-        return layout
 
     def _read_first(self, order: FirstOrder) -> FirstScenes | FailedFirst:
         self.pool.post(order)
@@ -191,24 +206,6 @@ class Session:
             self.batches += 1
             self.copied += copied
 
-    def recover(
-        self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException
-    ) -> list[Task]:
-        """Deal with rows [start, stop), of which `row` failed; the tasks to do in their place."""
-        with self.lock:
-            ranges: list[Range] = self.recovery.handle(batch, start, stop, row, error)
-        self.account(batch)
-        return [LoadTask(self, batch, first, last) for first, last in ranges]
-
-    def give_up_stuck(self, batch: BatchInProgress, error: BaseException) -> None:
-        """A thread hangs in a batch: fail it; its slot stays in flight until the thread is back."""
-        assert self.slots is not None
-        with self.lock:
-            if batch.missing and not batch.is_stuck:  # else it is being finished just now, or another thread hangs too
-                batch.is_stuck = True
-                self.slots.stuck += 1
-        batch.give_up(error)
-
     def crash_error(self, index: int, batch: BatchInProgress | None, crash: Crash, count: int) -> BaseException:
         """What to raise for the scene `index`, which ends its workers; it is not tried again."""
         epoch, step = (batch.epoch, batch.step) if batch else (0, None)
@@ -273,9 +270,16 @@ class LoadTask(Task):
         batch = self.batch
         indices = self._indices() if place.scene is None else (place.scene,)
         location = SceneLocation(indices, batch.epoch, batch.step, worker, place.method)
-        error = for_consumer(error, location, traceback)
-        self.session.failure_log.note(place.scene, batch.epoch, batch.step, error)
-        return self.session.recover(batch, self.start, self.stop, place.row, error)
+        return self._recover(place.scene, place.row, for_consumer(error, location, traceback))
+
+    def _recover(self, scene: int | None, row: int | None, error: BaseException) -> Sequence[Task]:
+        """Note that the `scene` in `row` failed; the tasks to do in place of this one."""
+        session, batch = self.session, self.batch
+        session.failure_log.note(scene, batch.epoch, batch.step, error)
+        with session.lock:
+            ranges = session.recovery.handle(batch, self.start, self.stop, row, error)
+        session.account(batch)
+        return [LoadTask(session, batch, first, last) for first, last in ranges]
 
     def cancelled(self) -> None:
         """See `Task.cancelled`."""
@@ -290,29 +294,27 @@ class LoadTask(Task):
             error: BaseException = crash.kind(function_text(crash, batch.epoch, batch.step))
         else:
             error = self.session.crash_error(index, batch, crash, count)
-        self.session.failure_log.note(index, batch.epoch, batch.step, error)
-        return self.session.recover(batch, self.start, self.stop, None if index is None else self._only(note), error)
-
-    def broken(self, error: BaseException) -> None:
-        """See `Task.broken`."""
-        with self.session.lock:
-            self.batch.fail(self.start, self.stop, self.start, error)
-        self.session.account(self.batch)
+        return self._recover(index, None if index is None else self._only(note), error)
 
     def give_up(self, error: BaseException) -> None:
         """See `Task.give_up`."""
         self.batch.give_up(error)
 
     def stuck(self, note: int, crash: Crash) -> None:
-        """See `Task.stuck`."""
-        batch = self.batch
-        error = SceneTimeoutError(f"{self.text(note) or scene_text(batch, MANY)} {crash.thread_text}")
-        self.session.failure_log.note(self._index_at(note), batch.epoch, batch.step, error)
-        self.session.give_up_stuck(batch, error)
+        """See `Task.stuck`; the slot stays in flight until the thread is back."""
+        session, batch = self.session, self.batch
+        error = SceneTimeoutError(f"{self.text(note) or batch.scene_text(MANY)} {crash.thread_text}")
+        session.failure_log.note(self._index_at(note), batch.epoch, batch.step, error)
+        assert session.slots is not None
+        with session.lock:
+            if batch.missing and not batch.is_stuck:  # else it is being finished just now, or another thread hangs too
+                batch.is_stuck = True
+                session.slots.stuck += 1
+        batch.give_up(error)
 
     def text(self, note: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else scene_text(self.batch, self._only(note))
+        return "" if note == NOWHERE else self.batch.scene_text(self._only(note))
 
     def culprit(self, note: int) -> Hashable | None:
         """See `Task.culprit`: the index, or, in a batch that is made whole, the number of the batch below zero."""
@@ -391,7 +393,7 @@ class FirstTask(FutureTask):
 
     def text(self, note: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else scene_text(None, note)
+        return "" if note == NOWHERE else f"scene {note} (to infer the spec)"
 
     def set_exception(self, error: BaseException) -> None:
         """See `FutureTask`; what fails is dealt with by whoever asked."""

@@ -43,7 +43,14 @@ class PoolMemory:
         """
         offset = self.nbytes
         try:
-            memory = self._segment(offset, nbytes)
+            if self.fd is not None:
+                with naming_descriptors(self._who, 1):
+                    os.ftruncate(self.fd, offset + nbytes)
+                    memory = mmap.mmap(self.fd, nbytes, offset=offset)
+            elif sys.platform == "win32":
+                memory = mmap.mmap(-1, nbytes)
+            else:  # private: a fork of this process must not write into this process's batches
+                memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             if not is_of_memory(error):
                 raise
@@ -55,16 +62,6 @@ class PoolMemory:
     def at(self, offset: int, nbytes: int) -> mmap.mmap:
         """The segment at `offset`, for a worker that is a thread; a process maps it, as long as `nbytes`, by itself."""
         return self._segments[offset]
-
-    def _segment(self, offset: int, nbytes: int) -> mmap.mmap:
-        if self.fd is None:
-            if sys.platform == "win32":
-                return mmap.mmap(-1, nbytes)
-            # Private: a fork of this process must not write into this process's batches.
-            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with naming_descriptors(self._who, 1):
-            os.ftruncate(self.fd, offset + nbytes)
-            return mmap.mmap(self.fd, nbytes, offset=offset)
 
     def discard(self, memory: mmap.mmap, offset: int, nbytes: int) -> None:
         """Give pages back to the system, where it takes them; they read as zeros afterwards."""

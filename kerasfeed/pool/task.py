@@ -142,19 +142,15 @@ class Task(ABC):
         """Its workers were lost so often at the place `note` that it is not tried again; returns what to do instead."""
 
     @abstractmethod
-    def broken(self, error: BaseException) -> None:
-        """A worker could not begin it, by no fault of its own."""
-
-    @abstractmethod
     def give_up(self, error: BaseException) -> None:
-        """Nobody is to wait for it any more; a worker may still be at it, and its outcome is told afterwards."""
+        """Nobody is to wait for it any more; where a worker is still at it, its outcome is told afterwards."""
 
     @abstractmethod
     def stuck(self, note: int, crash: Crash) -> None:
         """A thread hangs in it, and is waited for no more; where it comes back, it tells the outcome nevertheless."""
 
     def cancelled(self) -> None:  # noqa: B027 - most cannot be
-        """A worker has found that nobody waits for it."""
+        """Nobody waits for it, and no worker is at it any more."""
 
     @abstractmethod
     def text(self, note: int) -> str:
@@ -210,10 +206,6 @@ class FutureTask(Task):
         """See `Task.crashed`."""
         self.set_exception(crash.kind(f"{crash}, {count} times.{crash.stack_text}"))
         return ()
-
-    def broken(self, error: BaseException) -> None:
-        """See `Task.broken`."""
-        self.set_exception(error)
 
     def give_up(self, error: BaseException) -> None:
         """See `Task.give_up`."""

@@ -104,23 +104,19 @@ class ThreadPool(LocalPool):
             if trouble is None:
                 followers = worker.do(task)
             else:
-                task.broken(trouble)
+                _give_up(task, trouble)
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
-            task.broken(error)
+            _give_up(task, error)
         worker.busy, worker.task = False, None
-        if followers:
-            self._follow(followers)
-        return task in followers
-
-    def _follow(self, tasks: Sequence[Task]) -> None:
         try:
-            self.submit(tasks)
+            if followers:
+                self.submit(followers)
         except BaseException as error:  # noqa: BLE001 - closed meanwhile, say
-            for task in tasks:
-                task.give_up(error)
-                task.broken(error)
+            for follower in followers:
+                _give_up(follower, error)
                 with self.lock:
-                    self._forget(task)
+                    self._forget(follower)
+        return task in followers
 
     def _forget(self, task: Task) -> None:
         """There is nothing more to be done about a task. The caller holds `lock`."""
@@ -186,3 +182,9 @@ class ThreadPool(LocalPool):
             if worker.thread is not threading.current_thread():
                 worker.thread.join(max(0.0, deadline - time.monotonic()))
         self.workers.clear()  # they refer to this pool: only the collector would free them
+
+
+def _give_up(task: Task, error: BaseException) -> None:
+    """Give up a task that no worker is at."""
+    task.give_up(error)
+    task.cancelled()

@@ -132,9 +132,6 @@ class Told(FutureTask):
     def crashed(self, note, crash, count):
         return self._told("crashed", note, crash, count)
 
-    def broken(self, error):
-        self._told("broken", error)
-
     def give_up(self, error):
         self._told("given up", error)
 

@@ -24,10 +24,9 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.slots import Held, Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.exceptions import ending_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt, Sessions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.sessions import Sessions
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 
 _serials = itertools.count(1)
@@ -197,11 +196,6 @@ class ChunkTask(FutureTask):
     def cancelled(self) -> None:
         """See `Task.cancelled`."""
         self.session.release(self)
-
-    def broken(self, error: BaseException) -> None:
-        """See `Task.broken`."""
-        self.session.release(self)
-        super().broken(error)
 
     def stuck(self, note: int, crash: Crash) -> None:
         """See `Task.stuck`; the slot stays in flight until the thread is back."""

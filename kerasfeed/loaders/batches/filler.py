@@ -36,30 +36,9 @@ def rows_of(spec: SceneSpec, view: SlotView, rows: int | slice) -> Any:
 
 
 def mark_unwritten(view: SlotView, start: int, stop: int) -> None:
-    """Fill rows [start, stop) with what hardly any scene holds, so that `check_row` finds what is left unwritten."""
+    """Fill rows [start, stop) with what hardly any scene holds, so that `Filler._check` finds what is left out."""
     for field in view.fields:
         field[start:stop].reshape(-1).view(np.uint8)[...] = _UNWRITTEN
-
-
-def check_row(spec: SceneSpec, view: SlotView, row: int, scene: Any, method: str) -> None:
-    """Compare a row that `method` wrote with the same scene from `__getitem__`.
-
-    Raises:
-        SpecError: They differ; the message names index and field.
-    """
-    index = view.indices[row]
-    try:
-        leaves = coerced_leaves(spec, scene)
-    except SpecError as error:
-        raise SpecError(f"scene {index}: {message_of(error)}") from None
-    for path, leaf, target in zip(spec.paths, leaves, view.fields, strict=True):
-        expected = np.asarray(leaf)
-        if comparable(expected).tobytes() != comparable(target[row, ...]).tobytes():
-            raise SpecError(
-                f"scene {index}, field {path!r}: {method} wrote {_short(target[row, ...])}, __getitem__ returns "
-                f"{_short(expected)}. Both must give the same bits for every index: write every element of `out`, and "
-                "draw random numbers from self.rng in the same order"
-            )
 
 
 def _short(array: NDArray[Any]) -> str:
@@ -130,7 +109,7 @@ class Filler:
                         return beside
                 if self._get_batch is not None and view.control[0] != serial:
                     note[1] = MANY
-                    self._load_batches(view, start, stop, context, beside)
+                    self._load_batch(view, start, stop, context, beside)
                     return beside
                 control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
                 write, places, collate = self._writer.write, self._writer.places(view), self._collate
@@ -197,25 +176,39 @@ class Filler:
             read_cost.enter(previous)
 
     def _check(self, view: SlotView, row: int, context: SceneContext, method: str) -> None:
+        """Compare a row that `method` wrote with the same scene from `__getitem__`.
+
+        Raises:
+            SpecError: They differ; the message names index and field.
+        """
         index = int(view.indices[row])
         context.move_to(index)  # the scene's random numbers from their beginning
         scene = self._sequence[index]
-        check_row(self._spec, view, row, scene, method)
+        try:
+            leaves = coerced_leaves(self._spec, scene)
+        except SpecError as error:
+            raise SpecError(f"scene {index}: {message_of(error)}") from None
+        for path, leaf, target in zip(self._spec.paths, leaves, view.fields, strict=True):
+            expected = np.asarray(leaf)
+            if comparable(expected).tobytes() != comparable(target[row, ...]).tobytes():
+                raise SpecError(
+                    f"scene {index}, field {path!r}: {method} wrote {_short(target[row, ...])}, __getitem__ returns "
+                    f"{_short(expected)}. Both must give the same bits for every index: write every element of `out`, "
+                    "and draw random numbers from self.rng in the same order"
+                )
         self._checked = True
 
-    def _load_batches(self, view: SlotView, start: int, stop: int, context: SceneContext, beside: Beside) -> None:
-        if not isinstance(context, SeedingContext):
-            context.move_to(None)
-            self._load_batch(view, start, stop, context, beside)
-            return
-        # How a batch is cut depends on the time that scenes take: one by one, or they would draw other numbers.
-        for row in range(start, stop):
-            context.move_to(int(view.indices[row]))
-            context.move_to(None)
-            self._load_batch(view, row, row + 1, context, beside)
-
     def _load_batch(self, view: SlotView, start: int, stop: int, context: SceneContext, beside: Beside) -> None:
+        """Load rows [start, stop) by `get_batch`."""
         assert self._get_batch is not None
+        if isinstance(context, SeedingContext):
+            # How a batch is cut depends on the time that scenes take: one by one, or they would draw other numbers.
+            if stop - start > 1:
+                for row in range(start, stop):
+                    self._load_batch(view, row, row + 1, context, beside)
+                return
+            context.move_to(int(view.indices[start]))
+        context.move_to(None)
         indices = view.indices[start:stop].copy()
         if not self._takes_out:
             self._writer.write_batch(view, start, stop, self._get_batch(indices), None, beside)

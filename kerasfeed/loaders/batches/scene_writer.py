@@ -138,7 +138,6 @@ class SceneWriter:
     def __init__(self, layout: Layout, *, whole: bool = False) -> None:
         """Write scenes, or, with `whole`, batches that the user's function made, as if each were one scene."""
         self._layout, self._spec = layout, layout.spec
-        self._row_bytes = layout.row_bytes
         self._whole = whole
         self._any_size = layout.first is not None  # batches as they are, of which perhaps one was read so far
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
@@ -191,10 +190,12 @@ class SceneWriter:
                     raise self._wrong_structure(view, row, scene)
             if not exact:
                 run = runs[number] if runs else None
-                if run is not None:
-                    self._write_run(view, row, number, field, leaf, beside, run)
-                else:
+                if run is None:
                     self._write_other(view, row, number, field, leaf, beside)
+                    continue
+                array: Any = leaf if run.takes(leaf) else self._coerced(view, row, number, field, leaf)
+                if not run.write(row, array):
+                    beside.setdefault(number, {})[row] = array.copy()
                 continue
             try:
                 target[row] = leaf
@@ -208,17 +209,19 @@ class SceneWriter:
         array = self._coerced(view, row, number, field, leaf)
         if field.is_text:
             beside.setdefault(number, {})[row] = array  # text is immutable, and arrays of it were copied by coerce
-        elif field.is_fixed:
+            return
+        if field.is_fixed:
             view.fields[number][row] = array
-        else:
-            self._write_sized(view, row, number, array, beside)
-
-    def _write_run(
-        self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside, run: RowRun
-    ) -> None:
-        array = leaf if run.takes(leaf) else self._coerced(view, row, number, field, leaf)
-        if not run.write(row, array):
-            beside.setdefault(number, {})[row] = array.copy()
+            return
+        shapes = view.shapes[number]
+        assert shapes is not None
+        shapes[row] = array.shape
+        if array.nbytes > self._layout.row_bytes[number]:
+            beside.setdefault(number, {})[row] = array.copy()  # the sequence may reuse its array for the next scene
+            return
+        # Rows of one batch must agree in shape, so each stands at its number times its own size, with no gaps.
+        target = np.ndarray(array.shape, array.dtype, buffer=view.fields[number].data, offset=row * array.nbytes)
+        target[...] = array
 
     def _coerced(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> Any:
         def remedy(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
@@ -241,17 +244,6 @@ class SceneWriter:
 
     def _who(self, view: SlotView, row: int) -> str:
         return f"scene {view.indices[row]}" if not self._whole else "the batch that collate returned"
-
-    def _write_sized(self, view: SlotView, row: int, number: int, array: NDArray[Any], beside: Beside) -> None:
-        shapes = view.shapes[number]
-        assert shapes is not None
-        shapes[row] = array.shape
-        if array.nbytes > self._row_bytes[number]:
-            beside.setdefault(number, {})[row] = array.copy()  # the sequence may reuse its array for the next scene
-            return
-        # Rows of one batch must agree in shape, so each stands at its number times its own size, with no gaps.
-        target = np.ndarray(array.shape, array.dtype, buffer=view.fields[number].data, offset=row * array.nbytes)
-        target[...] = array
 
     def write_batch(
         self, view: SlotView, start: int, stop: int, batch: Any, written: list[Any] | None, beside: Beside

@@ -102,13 +102,14 @@ class SlotPool:
         self._most_leased = self.limit - max(1, min(in_flight, self.limit // 2))
         self._arena = arena
         self._exporter_type = ctypes.c_ubyte * layout.nbytes
-        # Finalizers append to the one and release the other at any moment, even inside the lock below: both are atomic.
-        # Released where a slot comes back to a starving pool. No SimpleQueue: in a thread that is woken late, and finds
-        # that another was quicker, its `get` waits for ever, whatever the timeout (Python 3.11).
+        # A lease may end at any moment, even in a thread that holds `_lock`: what runs then appends to `_free` and
+        # releases `_returned`, which are both atomic, and takes no lock.
         self._free: deque[Slot] = deque()
+        # Released when a slot comes back while somebody waits for one. (`SimpleQueue.get` would not do: in a thread
+        # that is woken late, and finds the queue empty again, it waits for ever, whatever the timeout, in Python 3.11.)
         self._returned = threading.Lock()
         self._returned.acquire()
-        self._cold: list[Slot] = []
+        self._cold: list[Slot] = []  # free ones, of which the system has the pages
         self._slots: list[Slot] = []
         self._leased: dict[Slot, Slot] = {}
         self._lock = threading.Lock()
@@ -201,9 +202,6 @@ class SlotPool:
         if held:  # else, as after each lease, an exception would be made to find that out
             self._return(_POP, held)
 
-    def _end_lease(self, slot: Slot) -> None:
-        self._return(self._leased.pop, slot)
-
     def _return(self, pop: Callable[[Any], Slot], source: Any) -> None:
         """Free the slot that `pop` takes out of where it is, if it is there."""
         try:
@@ -231,7 +229,8 @@ class SlotPool:
             releases it.
         """
         exporter = self._exporter_type.from_buffer(held[0].memory, held[0].offset)
-        weakref.finalize(exporter, self._end_lease, held[0]).atexit = False  # to no effect before the lease
+        # To no effect before the lease.
+        weakref.finalize(exporter, self._return, self._leased.pop, held[0]).atexit = False
         with self._lock:
             if len(self._leased) >= self._most_leased:
                 return None

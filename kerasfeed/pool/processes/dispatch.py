@@ -6,7 +6,6 @@ next task to whichever worker is free, or to the one that it names. Whoever hold
 
 from collections.abc import Container, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from kerasfeed.pool.base import Pool, PoolOptions, Receipt, Runner
@@ -16,7 +15,7 @@ from kerasfeed.pool.processes.pipes import Pipes
 from kerasfeed.pool.processes.protocol import STOP, WorkerStart, encode_task
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.processes.stack_dumps import StackDumps
-from kerasfeed.pool.processes.worker_process import WorkerHandle, start_worker
+from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.pool.resource_errors import descriptors_of, is_of_memory, naming_descriptors
 from kerasfeed.pool.task import Task
 from kerasfeed.util.user_modules import module_texts
@@ -136,22 +135,6 @@ class Dispatch(Pool):
             if is_of_memory(error):
                 raise
             raise self.runner.unpicklable(error) from error
-
-    def _start_worker(self, number: int) -> WorkerHandle:
-        """Start worker `number`, in place of the one that had the number.
-
-        Raises:
-            OSError: No process can be started.
-        """
-        assert self.memory.fd is not None
-        if len(self._start.first_opened) != len(self.options.first_opened):
-            self._start = replace(self._start, first_opened=self.options.first_opened.copy())
-            self.shared_objects.post(Topic.START, self._start)
-        tasks_out = self.pipes.tasks_out[number if self.options.addressed else 0]
-        fds = tasks_out, self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd
-        handle = start_worker(number, self.options, fds)
-        self.workers[number : number + 1] = [handle]
-        return handle
 
     def _send(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """Send tasks. The caller holds `lock`."""

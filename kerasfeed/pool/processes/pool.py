@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,8 @@ from kerasfeed.pool.exception_pickle import arrived
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, edited_text, respawn_text, start_text
 from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import Failure, Result, Status
-from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers
+from kerasfeed.pool.processes.shared_objects import Topic
+from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers, start_worker
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
@@ -114,7 +116,7 @@ class ProcessPool(Dispatch):
         """
         with self._naming_descriptors():
             for number in range(min(self.options.workers, 2 * cores())):
-                self._watch_worker(self._start_worker(number))
+                self._start_worker(number)
 
     def _end_workers(self) -> None:
         """End the workers, once; by the supervisor's thread, whose own end would kill them."""
@@ -150,7 +152,20 @@ class ProcessPool(Dispatch):
                 if not self._over:
                     self.pipes.flush()
 
-    def _watch_worker(self, handle: WorkerHandle) -> None:
+    def _start_worker(self, number: int) -> None:
+        """Start worker `number`, in place of the one that had the number.
+
+        Raises:
+            OSError: No process can be started.
+        """
+        assert self.memory.fd is not None
+        if len(self._start.first_opened) != len(self.options.first_opened):
+            self._start = replace(self._start, first_opened=self.options.first_opened.copy())
+            self.shared_objects.post(Topic.START, self._start)
+        tasks_out = self.pipes.tasks_out[number if self.options.addressed else 0]
+        fds = tasks_out, self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd
+        handle = start_worker(number, self.options, fds)
+        self.workers[number : number + 1] = [handle]
         self._links[handle.link.fileno()] = handle
         self._poll.register(handle.link.fileno(), select.POLLIN)
 
@@ -329,7 +344,7 @@ class ProcessPool(Dispatch):
         while self._vacant and self.ending() is None:
             number = self._vacant.pop()
             try:
-                self._watch_worker(self._start_worker(number))
+                self._start_worker(number)
             except OSError as error:  # no memory, or no room for a process: others may make some
                 # Where tasks name their workers, nobody else may do those of this one.
                 if not self._links or self.options.addressed or isinstance(error, DirectoryGoneError):

@@ -99,8 +99,7 @@ class SharedObjects:
     def __init__(self, fd: int, workers: int) -> None:
         """Open the file behind `fd`, already sized by `SharedObjects.create`."""
         self.fd = fd
-        self._latest: dict[Topic, tuple[int, int]] = {}
-        self._previous: dict[Topic, tuple[int, int]] = {}
+        self._kept: dict[Topic, list[tuple[int, int]]] = {topic: [] for topic in Topic}  # offset and bytes of posts
         self._head_bytes = align(_LINE * (len(Topic) + workers), _PAGE)
         self._head = mmap.mmap(fd, self._head_bytes)
         # Line of a topic: version (0 for none), offset, bytes. Line of a worker: see `worker_line`.
@@ -147,17 +146,14 @@ class SharedObjects:
         version = self._lines[line]
         self._lines[line + 1], self._lines[line + 2], self._lines[line] = offset, nbytes, version + 1
         # The one before stays: a worker may be about to read it, and says farewell to it when it takes this one.
-        if topic in self._previous:
-            self._free(*self._previous.pop(topic))
-        if topic in self._latest:
-            self._previous[topic] = self._latest[topic]
-        self._latest[topic] = (offset, nbytes)
+        kept = self._kept[topic]
+        kept.append((offset, nbytes))
+        if len(kept) > 2:
+            offset, nbytes = kept.pop(0)
+            if hasattr(mmap, "MADV_REMOVE"):
+                with mmap.mmap(self.fd, nbytes, offset=offset) as memory:
+                    memory.madvise(mmap.MADV_REMOVE)
         return version + 1
-
-    def _free(self, offset: int, nbytes: int) -> None:
-        if hasattr(mmap, "MADV_REMOVE"):
-            with mmap.mmap(self.fd, nbytes, offset=offset) as memory:
-                memory.madvise(mmap.MADV_REMOVE)
 
     def read(self, topic: Topic) -> tuple[int, Any]:
         """Version and object that stand under `topic`.

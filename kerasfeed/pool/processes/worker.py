@@ -47,34 +47,33 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, number: int, task_fd: int, result_fd: int, memory_fd: int, shared_objects: SharedObjects
+        self, number: int, task_fd: int, result_fd: int, link: socket.socket, memory_fd: int, shared: SharedObjects
     ) -> None:
         self._number = number
-        self._task_fd = task_fd
-        self._result_fd = result_fd
-        self._memory_fd = memory_fd
-        self._shared_objects = shared_objects
-        self._line = shared_objects.worker_line(number)
+        self._task_fd, self._result_fd, self._memory_fd = task_fd, result_fd, memory_fd
+        self._link = link  # payloads of results go over it
+        self._shared_objects = shared
+        self._line = shared.worker_line(number)
         self._version = 0
         self._begun = False
         self._segments: dict[int, mmap.mmap] = {}
 
-    def run(self, link: socket.socket) -> None:
-        """Serve tasks until the parent closes the pipe; payloads go over `link`."""
+    def run(self) -> None:
+        """Serve tasks until the parent closes the pipe."""
         try:
             self._begin()
             self._modules.check()
-            self._report(link, Status.STARTED, -1, 0.0, self._modules.edited() or None)
-            self._serve_all(link)
+            self._report(Status.STARTED, -1, 0.0, self._modules.edited() or None)
+            self._serve_all()
         except ModuleEditedError as error:
-            self._report(link, Status.EDITED, -1, 0.0, message_of(error))
+            self._report(Status.EDITED, -1, 0.0, message_of(error))
         except BaseException as error:
             if self._begun:
                 raise
             # The parent raises it where the user sees it.
-            self._report(link, Status.NOT_STARTED, -1, 0.0, full_text(error))
+            self._report(Status.NOT_STARTED, -1, 0.0, full_text(error))
 
-    def _serve_all(self, link: socket.socket) -> None:
+    def _serve_all(self) -> None:
         line = self._line
         while data := os.read(self._task_fd, TASK_BYTES):
             number, version, record = decode_task(data)
@@ -84,11 +83,11 @@ class WorkerProcess:
             # Noted first: a pool that has not seen this note sends the task anew, and has made it invalid before.
             line[0] = number + 1
             if number < line[2]:  # the lowest valid number
-                self._report(link, Status.RETURNED, number, 0.0)
+                self._report(Status.RETURNED, number, 0.0)
             else:
-                self._serve(number, version, record, link)
+                self._serve(number, version, record)
             line[0] = 0
-        self._end_worker(link)
+        self._end_worker()
 
     def _begin(self) -> None:
         _, start = self._shared_objects.read(Topic.START)
@@ -107,30 +106,30 @@ class WorkerProcess:
             begin(self.worker)
         self._begun = True
 
-    def _end_worker(self, link: socket.socket) -> None:
+    def _end_worker(self) -> None:
         begun, self._begun = self._begun, False
         name = f"worker process {self._number} (pid {os.getpid()})"
         if begun and (told := end_worker(self._runner.target, name)):
-            self._report(link, Status.END_FAILED, -1, 0.0, told)
+            self._report(Status.END_FAILED, -1, 0.0, told)
 
-    def _serve(self, number: int, version: int, record: Record, link: socket.socket) -> None:
+    def _serve(self, number: int, version: int, record: Record) -> None:
         started = time.perf_counter()
         try:
             if self._version < version:
-                self._renew(link)
+                self._renew()
             payload = self._runner.run(record, self._line, self)
             self._modules.check()
-            self._report(link, Status.DONE, number, time.perf_counter() - started, payload)
+            self._report(Status.DONE, number, time.perf_counter() - started, payload)
         except CancelledTaskError:
-            self._report(link, Status.CANCELLED, number, 0.0)
+            self._report(Status.CANCELLED, number, 0.0)
         except FailedTaskError as carrier:
             self._modules.check()
             error = carrier.error
             failure = Failure(carrier.place, pack(error), summary(error), full_text(error))
-            self._report(link, Status.FAILED, number, 0.0, failure)
+            self._report(Status.FAILED, number, 0.0, failure)
 
-    def _renew(self, link: socket.socket) -> None:
-        self._end_worker(link)
+    def _renew(self) -> None:
+        self._end_worker()
         try:
             previous = self._runner
             version, self._runner = self._shared_objects.read(Topic.RUNNER)
@@ -162,14 +161,14 @@ class WorkerProcess:
         """See `WorkerContext.note_random`."""
         self._shared_objects.note_random(used)
 
-    def _report(self, link: socket.socket, status: Status, number: int, seconds: float, payload: Any = None) -> None:
+    def _report(self, status: Status, number: int, seconds: float, payload: Any = None) -> None:
         if opened := opened_files.take_untold():
-            self._report(link, Status.OPENED, -1, 0.0, opened)
+            self._report(Status.OPENED, -1, 0.0, opened)
         nbytes = 0
         if payload is not None:
             pickled = cloud_pickled(payload)
             nbytes = len(pickled)
-            link.sendall(pickled)  # before the record, so that the parent finds it when it reads the record
+            self._link.sendall(pickled)  # before the record, so that the parent finds it when it reads the record
         os.write(self._result_fd, Result(status, number, self._number, nbytes, seconds).encode())
 
 
@@ -198,6 +197,6 @@ def main(number: int, count: int, *fds: int) -> None:
     link = socket.socket(fileno=link_fd)
     threading.Thread(target=watch_parent, args=(link_fd,), name="kerasfeed-watch-parent", daemon=True).start()
     try:
-        WorkerProcess(number, task_fd, result_fd, slots_fd, SharedObjects(shared_objects_fd, count)).run(link)
+        WorkerProcess(number, task_fd, result_fd, link, slots_fd, SharedObjects(shared_objects_fd, count)).run()
     except (BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone
