@@ -129,7 +129,7 @@ class ProducerServer:
                     return
                 self._do(request, greeting)
             except BaseException as error:  # noqa: BLE001 - it is raised where the call was made
-                answer = Sent.of(error, causes=0)
+                answer = Sent.of(error)
             with contextlib.suppress(OSError):  # gone: the next receive tells
                 send(connection, packed(answer))
 

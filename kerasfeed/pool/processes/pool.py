@@ -24,7 +24,6 @@ from kerasfeed.errors import FeedClosedError, FeedWarning, KerasfeedError, Worke
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Runner
 from kerasfeed.pool.environment import DirectoryGoneError
-from kerasfeed.pool.exception_pickle import arrived
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, edited_text, respawn_text, start_text
 from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import Failure, Result, Status
@@ -191,8 +190,7 @@ class ProcessPool(Dispatch):
             followers = task.done(payload, seconds, handle.name)
         elif status == Status.FAILED:
             assert isinstance(payload, Failure)
-            error = arrived(payload.packed, payload.summary)
-            followers = task.failed(payload.place, error, handle.name, payload.text)
+            followers = task.failed(payload.place, payload.error.arrived(), handle.name, payload.traceback)
         elif status == Status.CANCELLED:
             task.cancelled()
         elif status == Status.RETURNED:
