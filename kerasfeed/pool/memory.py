@@ -9,7 +9,7 @@ import sys
 import tempfile
 from contextlib import suppress
 
-from kerasfeed.pool.resource_errors import is_of_memory, memory_refused, naming_descriptors
+from kerasfeed.pool.resource_errors import naming_descriptors, naming_memory
 
 ALIGNMENT = 64
 
@@ -42,12 +42,8 @@ class PoolMemory:
             OSError: The system refuses so much; the message says who asked, how much, and what to do.
         """
         offset = self.nbytes
-        try:
+        with naming_memory(self._who, nbytes, offset, shared=self.fd is not None):
             memory = self._segment(offset, nbytes)
-        except OSError as error:
-            if not is_of_memory(error):
-                raise
-            raise memory_refused(error, self._who, nbytes, offset, shared=self.fd is not None) from error
         self.nbytes += nbytes
         self._segments[offset] = memory
         return memory, offset

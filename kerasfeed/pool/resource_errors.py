@@ -40,19 +40,18 @@ def naming_descriptors(who: str, count: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        if error.errno == errno.EMFILE:
+            left = f"this process has not so many left{_limit()}"
+            remedy = (
+                "Raise the limit in the shell that starts the program (ulimit -n 65536), use fewer workers, or close "
+                "feeds and files that are done with"
+            )
+        elif error.errno == errno.ENFILE:
+            left, remedy = "the system has not so many left", "Close feeds, files and programs that are done with"
+        else:
             raise
-        here = error.errno == errno.EMFILE
-        remedy = (
-            "Raise the limit in the shell that starts the program (ulimit -n 65536), use fewer workers, or close feeds "
-            "and files that are done with"
-            if here
-            else "Close feeds, files and programs that are done with"
-        )
         raise reworded(
-            error,
-            f"{who} needs about {count} file descriptors, and {'this process' if here else 'the system'} has not so "
-            f"many left{_limit() if here else ''}: {message_of(error)}. {remedy}",
+            error, f"{who} needs about {count} file descriptors, and {left}: {message_of(error)}. {remedy}"
         ) from error
 
 
@@ -75,21 +74,36 @@ def start_thread(thread: threading.Thread, who: str, count: int = 1) -> None:
         ) from error
 
 
-def memory_refused(
-    error: OSError, who: str, nbytes: int, held: int, *, shared: bool = True, what: str = "batches"
-) -> OSError:
-    """The error of `who`, which has `held` bytes of memory for `what` and asked for `nbytes` more."""
-    if error.errno == errno.EFBIG:
-        why = f"memory that processes share counts as a file, and files of this process may have {_most_bytes()}"
-        remedy = "Raise that (ulimit -f unlimited), or use worker_type='thread'"
-    else:
-        why = "the system has not so much left" + (" for memory that processes share" if shared else "")
-        remedy = "Lower max_memory, max_queue_size or batch_size, and let go of batches that are done with"
-    return reworded(
-        error,
-        f"{who} asked for {nbytes:,} bytes more for {what}, beside {held:,} that it has, and was refused: "
-        f"{message_of(error)}; {why}. {remedy}",
-    )
+@contextmanager
+def naming_memory(who: str, nbytes: int, held: int, *, shared: bool = True, what: str = "batches") -> Iterator[None]:
+    """Have an error that there is no memory left say who asked for how much, and what to do.
+
+    Args:
+        who: Who asks, as messages name it.
+        nbytes: What for, bytes.
+        held: What it has already, bytes.
+        shared: Whether other processes use the memory, too.
+        what: What it is for.
+
+    Raises:
+        OSError: What came within, reworded where it is such an error.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_of_memory(error):
+            raise
+        if error.errno == errno.EFBIG:
+            why = f"memory that processes share counts as a file, and files of this process may have {_most_bytes()}"
+            remedy = "Raise that (ulimit -f unlimited), or use worker_type='thread'"
+        else:
+            why = "the system has not so much left" + (" for memory that processes share" if shared else "")
+            remedy = "Lower max_memory, max_queue_size or batch_size, and let go of batches that are done with"
+        raise reworded(
+            error,
+            f"{who} asked for {nbytes:,} bytes more for {what}, beside {held:,} that it has, and was refused: "
+            f"{message_of(error)}; {why}. {remedy}",
+        ) from error
 
 
 def is_of_memory(error: BaseException) -> bool:
