@@ -19,8 +19,7 @@ from kerasfeed.feeds.queues.producer import Greeting, Producer, Request
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.resource_errors import naming_descriptors, start_thread
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_notes import TRACEBACK_HEAD
-from kerasfeed.util.error_text import add_note
+from kerasfeed.util.error_text import TRACEBACK_HEAD, add_note
 
 _JOIN_SECONDS = 5.0
 _LOOK_SECONDS = 1.0  # should the wake-up fail

@@ -24,8 +24,7 @@ from kerasfeed.pool.base import HostPlace
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.task import FutureTask
-from kerasfeed.util.error_notes import wrapped
-from kerasfeed.util.error_text import add_note, full_text, message_of
+from kerasfeed.util.error_text import add_note, full_text, message_of, wrapped
 from kerasfeed.util.opened_files import WorkersDisagreeError
 from kerasfeed.util.resources import cores, memory
 

@@ -31,8 +31,7 @@ from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
-from kerasfeed.util.error_notes import wrapped
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import message_of, wrapped
 from kerasfeed.util.opened_files import Identity, Opened, WorkersDisagreeError, changed
 from kerasfeed.util.resources import cores
 from kerasfeed.util.user_modules import edited_message
