@@ -179,20 +179,18 @@ class _LoopIteration(Generic[Converted]):
             if not self._entries:
                 return []
             entry = self._entries[0]
-            error = entry.error
-            if error is None:
+            if entry.error is None:
                 assert entry.converted is not None
                 found = [self._conversion.finish(entry.converted)]
                 self._entries.popleft()  # only now, for Ctrl-C in between
                 cursor.received(entry.place)
                 return found
+            raised = [entry.error]
+            del entry
             self._entries.clear()
-        if isinstance(error, FeedClosedError):
+        if isinstance(raised[0], FeedClosedError):
             wait_for_exit()
-        try:
-            raise error
-        finally:
-            del error, entry  # whose traceback holds this frame: only the collector would free them
+        raise raised.pop()  # its traceback holds this frame, which must not hold it: only the collector would free them
 
     def _fill(self, cursor: Cursor) -> None:
         """Take and convert the next batch, and those behind it that are there, as many as are wanted ahead."""
