@@ -4,30 +4,16 @@ Invariant: an error keeps its type and its errno, and is otherwise left alone.
 """
 
 import errno
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of, reworded
+from kerasfeed.util.resources import descriptors
 
 _NO_THREAD = "can't start new thread"  # in Python's words
-_DESCRIPTORS = 16  # of a feed of processes, beside one for each worker: pipes, memory, and those of a start
-
-
-def with_workers(who: str, workers: int, worker_type: str) -> str:
-    """Who needs a pool, as a message names it: "the feed of Rooms (2 worker processes)"."""
-    if worker_type == "inline":
-        return who
-    plural = "es" if worker_type == "process" else "s"
-    return f"{who} ({workers} worker {worker_type}{plural if workers != 1 else ''})"
-
-
-def descriptors_of(workers: int) -> int:
-    """File descriptors that a feed with so many worker processes takes, about."""
-    return _DESCRIPTORS + workers
+DESCRIPTORS = 16  # of a feed of processes, beside one for each worker: pipes, memory, and those of a start
 
 
 @contextmanager
@@ -41,7 +27,7 @@ def naming_descriptors(who: str, count: int) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.EMFILE:
-            left = f"this process has not so many left{_limit()}"
+            left = f"this process has not so many left of {descriptors():,}"
             remedy = (
                 "Raise the limit in the shell that starts the program (ulimit -n 65536), use fewer workers, or close "
                 "feeds and files that are done with"
@@ -94,7 +80,13 @@ def naming_memory(who: str, nbytes: int, held: int, *, shared: bool = True, what
         if not is_of_memory(error):
             raise
         if error.errno == errno.EFBIG:
-            why = f"memory that processes share counts as a file, and files of this process may have {_most_bytes()}"
+            import resource  # absent on Windows, where memory is no file
+
+            most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+            why = (
+                "memory that processes share counts as a file, and files of this process may have at most "
+                f"{most:,} bytes"
+            )
             remedy = "Raise that (ulimit -f unlimited), or use worker_type='thread'"
         else:
             why = "the system has not so much left" + (" for memory that processes share" if shared else "")
@@ -109,21 +101,3 @@ def naming_memory(who: str, nbytes: int, held: int, *, shared: bool = True, what
 def is_of_memory(error: BaseException) -> bool:
     """Whether it says that memory, or a file in memory, cannot be as large as was asked for."""
     return isinstance(error, OSError) and error.errno in (errno.EFBIG, errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
-
-
-def _limit() -> str:
-    import resource  # absent on Windows, which imports this module and starts no worker
-
-    try:
-        opened = f", {len(list(Path('/proc/self/fd').iterdir())):,} of which are open"
-    except OSError:  # none is left to look with, or there is no such folder
-        opened = ""
-    return f" of {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}{opened}"
-
-
-def _most_bytes() -> str:
-    if sys.platform == "win32":
-        return "a limited size"
-    import resource
-
-    return f"at most {resource.getrlimit(resource.RLIMIT_FSIZE)[0]:,} bytes"

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kerasfeed.pool.memory import anonymous_file
-from kerasfeed.pool.resource_errors import descriptors_of, naming_descriptors, naming_memory
+from kerasfeed.pool.resource_errors import DESCRIPTORS, naming_descriptors, naming_memory
 from kerasfeed.pool.task import CancelledTaskError
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import CloudPickler
@@ -102,7 +102,7 @@ class FileStore(StoreReader):
 
     def __init__(self, rows: int, batches: int = 1024) -> None:
         """`rows`: items in a batch; `batches`: how many are in flight at most."""
-        with naming_descriptors("a stream feed with worker processes", descriptors_of(0)):
+        with naming_descriptors("a stream feed with worker processes", DESCRIPTORS):
             super().__init__(anonymous_file("kerasfeed-items"), rows, batches + _MORE)
         self._table_bytes = _ENTRY.size * self._entries
         self._lock = threading.Lock()
