@@ -26,6 +26,7 @@ _NO_ANSWER = (
     "the system. "
 )
 OWN_FOLDERS = tuple(f"{os.sep}kerasfeed{os.sep}{name}{os.sep}" for name in ("pool", "loaders"))
+VIEWS = f"{os.sep}kerasfeed{os.sep}sequences{os.sep}"  # stand between these and the user's class
 
 
 def tick_seconds(timeout: float | None) -> float:
@@ -102,7 +103,10 @@ def stack_of(thread: threading.Thread) -> str:
         return "(the thread has ended)"
     stack = traceback.extract_stack(frame)
     own = [number for number, each in enumerate(stack[:-1], 1) if any(map(each.filename.__contains__, OWN_FOLDERS))]
-    return "".join(traceback.format_list(stack[own[-1] if own else 0 :])).rstrip()
+    users = stack[own[-1] if own else 0 :]
+    while len(users) > 1 and VIEWS in users[0].filename:
+        del users[0]
+    return "".join(traceback.format_list(users)).rstrip()
 
 
 def warn_of_stall(

@@ -9,7 +9,7 @@ import time
 
 from kerasfeed.pool.memory import anonymous_file
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
-from kerasfeed.pool.watchdog import OWN_FOLDERS
+from kerasfeed.pool.watchdog import OWN_FOLDERS, VIEWS
 
 _MAX_BYTES = 1 << 16
 _MACHINERY = '"<frozen importlib'  # five lines of it for each import
@@ -64,7 +64,10 @@ def users_part(text: str) -> str:
         own = next(
             (number for number, line in enumerate(lines) if any(map(line.__contains__, OWN_FOLDERS))), len(lines)
         )
-        users = "\n".join(reversed(lines[: own or 1]))
+        calls = lines[: own or 1]
+        while len(calls) > 1 and VIEWS in calls[-1]:
+            calls.pop()
+        users = "\n".join(reversed(calls))
         if any(_WORKER_FILE in line and line.endswith(" in main") for line in lines):
             return users
         if section.rstrip().endswith("\n  ..."):  # faulthandler stops after 100 calls, which imports easily make
