@@ -270,7 +270,7 @@ class ProcessPool(Dispatch):
         handle.receive()
         handle.end(_DYING_SECONDS)
         lost = self._not_begun(handle)
-        handle.close()
+        handle.link.close()
         if self.ending() is not None:
             return
         line = self.shared_objects.worker_line(handle.number)
