@@ -48,9 +48,8 @@ def _unguarded(path):
             yield f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
 
 
-# To find one that a future passes over, or of an exception of kerasfeed's own that no user can raise.
+# Of exceptions of kerasfeed's own that no user can raise.
 ALLOWED = {
-    "util/error_notes.py": ["bool(error)"],
     "readers/files/sequence.py": ["ended.args"],
     "util/deferred_warnings.py": ["{warning}", "f'{category.__name__}: {warning}'"],
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kerasfeed.feeds.batch_loop import BatchLoop
 from kerasfeed.feeds.cursor import Cursor
 from kerasfeed.loaders.arguments import refuse_skip
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.validate import check_integer
 

@@ -181,16 +181,13 @@ class _LoopIteration(Generic[Converted]):
                 self._taken.popleft()  # only now, for Ctrl-C in between
                 cursor.received(first.place)
                 return found
-            error, self._last = self._last, EndOfData()
-        assert error is not None
-        if isinstance(error, EndOfData):
+            assert self._last is not None
+            raised, self._last = [self._last], EndOfData()
+        if isinstance(raised[0], EndOfData):
             return []
-        if isinstance(error, FeedClosedError):
+        if isinstance(raised[0], FeedClosedError):
             wait_for_exit()
-        try:
-            raise error
-        finally:
-            del error  # whose traceback holds this frame: only the collector would free them
+        raise raised.pop()  # its traceback holds this frame, which must not hold it: only the collector would free them
 
     def _fill(self, cursor: Cursor) -> None:
         """Take and convert the next batch, and those behind it that are there, as many as are wanted ahead."""

@@ -6,7 +6,7 @@ alone.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.errors import FeedWarning
@@ -92,13 +92,8 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             # Some may fill a short batch up, or be drawn twice.
             scenes = [(index, read(index, step)) for index in dict.fromkeys(indices)]
         layout = layout_for(job, [(index, describe_scene(scene)) for index, scene in scenes])
-    loader = Loader(job, "inline", layout, kind)
-    try:
-        with short_tracebacks, put_back():
-            batch = loader.submit(epoch, step).result()
-    finally:
-        loader.close()
-        loader.failure_log.deferred_warnings.issue_last()
+    with closing(Loader(job, "inline", layout, kind)) as loader, short_tracebacks, put_back():
+        batch = loader.submit(epoch, step).result()
     # This job raises what fails, so it weighs nothing for that.
     return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
 

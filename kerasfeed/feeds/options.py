@@ -9,7 +9,7 @@ from typing import Any
 
 from kerasfeed.loaders.arguments import check_hosts, check_policy, check_workers, refuse_unknown
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.loaders.hosts.calls import Hosts
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment

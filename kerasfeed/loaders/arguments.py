@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.loaders.failures.policy import ON_ERROR, FailurePolicy
+from kerasfeed.loaders.failures.failure_log import ON_ERROR, FailurePolicy
 from kerasfeed.loaders.hosts.calls import Hosts
 from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.custom import CustomOrder

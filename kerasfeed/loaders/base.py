@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.base import HostPlace
 from kerasfeed.pool.environment import Environment

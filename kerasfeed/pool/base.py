@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.memory import PoolMemory
-from kerasfeed.pool.resource_errors import with_workers
 from kerasfeed.pool.task import FutureTask, Note, Record, Task
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.turn import Turn
 from kerasfeed.sequences.view_base import parts_of
+from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.opened_files import Identity, Opened
@@ -193,7 +193,10 @@ class Pool(ABC):
         """Start workers that hold `runner`."""
         self.runner = runner
         self.options = options
-        self.who = with_workers(options.who, options.workers, self.worker_type)
+        self.who = options.who
+        if self.worker_type != "inline":
+            plural = "worker processes" if self.worker_type == "process" else ""
+            self.who += f" ({counted(options.workers, f'worker {self.worker_type}', plural)})"
         # Reentrant: the collector may close a dropped pool from inside any of these sections.
         self.lock = threading.RLock()
         self.failure: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Exceptions as bytes, from a worker process to the consumer.
+"""Exceptions as bytes, from a worker process, a producer or a host to the consumer.
 
 Invariant: an exception is pickled once and made anew once: an instance of its own class, with its message, notes and
 attributes. Where either fails, its text arrives in a `SceneError`. Neither ever raises: a worker that cannot report
@@ -13,8 +13,6 @@ from typing import Any
 from kerasfeed.errors import SceneError
 from kerasfeed.util.error_text import cause_of, guarded, notes_of, set_notes, summary
 from kerasfeed.util.picklers import CloudPickler
-
-Packed = bytes | None  # of `pack`; None where it does not pickle
 
 
 class _ExceptionPickler(CloudPickler):
@@ -42,61 +40,47 @@ def _made(builtin: Any, kind: type[BaseException], args: tuple[Any, ...], state:
     return error
 
 
-def pack(error: BaseException) -> Packed:
-    """`error` as bytes."""
-
-    def packed() -> bytes:
-        stream = io.BytesIO()
-        # A class with a way of its own to pickle leaves out the notes.
-        _ExceptionPickler(stream, protocol=5).dump((error, notes_of(error)))
-        return stream.getvalue()
-
-    return guarded(packed, lambda _: None)
-
-
-def arrived(packed: Packed, text: str) -> BaseException:
-    """The exception that was packed, or a `SceneError` of its summary `text`."""
-
-    def unpacked() -> BaseException | None:
-        if packed is None:
-            return None
-        error, notes = pickle.loads(packed)
-        if not isinstance(error, BaseException):
-            return None
-        if notes_of(error) != notes:
-            set_notes(error, notes)
-        return error
-
-    # Its class may exist in the worker alone, or refuse to be made here.
-    error = guarded(unpacked, lambda _: None)
-    if error is not None:
-        return error
-    return SceneError(f"the sequence raised {text} (an exception that cannot be sent to this process)")
-
-
 @dataclass(frozen=True)
 class Sent:
-    """An exception on its way from another host, with what it was raised from.
+    """An exception on its way from another process.
 
     Attributes:
-        packed: The exception.
+        packed: The exception and its notes, pickled; empty where it does not pickle.
         text: Its type and message.
-        cause: Its cause, if there is one.
+        cause: What it was raised from, as far as that is sent along.
     """
 
-    packed: Packed
+    packed: bytes
     text: str
     cause: "Sent | None" = None
 
     @classmethod
-    def of(cls, error: BaseException, causes: int = 2) -> "Sent":
+    def of(cls, error: BaseException, *, causes: int = 0) -> "Sent":
         """`error`, with so many of its causes, one behind the other."""
+
+        def packed() -> bytes:
+            stream = io.BytesIO()
+            # A class with a way of its own to pickle leaves out the notes.
+            _ExceptionPickler(stream, protocol=5).dump((error, notes_of(error)))
+            return stream.getvalue()
+
         cause = cause_of(error) if causes else None
-        return cls(pack(error), summary(error), None if cause is None else cls.of(cause, causes - 1))
+        sent_cause = None if cause is None else cls.of(cause, causes=causes - 1)
+        return cls(guarded(packed, lambda _: b""), summary(error), sent_cause)
 
     def arrived(self) -> BaseException:
-        """The exception."""
-        error = arrived(self.packed, self.text)
+        """The exception, or a `SceneError` of its text."""
+
+        def unpacked() -> object:
+            error, notes = pickle.loads(self.packed)
+            if notes_of(error) != notes:
+                set_notes(error, notes)
+            return error
+
+        # Its class may exist in the worker alone, or refuse to be made here.
+        error = guarded(unpacked, lambda _: None)
+        if not isinstance(error, BaseException):
+            error = SceneError(f"the sequence raised {self.text} (an exception that cannot be sent to this process)")
         if self.cause is not None and error.__cause__ is None:
             error.__cause__ = self.cause.arrived()
         return error

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from contextlib import suppress
 
-from kerasfeed.pool.resource_errors import is_of_memory, memory_refused, naming_descriptors
+from kerasfeed.pool.resource_errors import naming_descriptors, naming_memory
 
 ALIGNMENT = 64
 
@@ -42,7 +42,7 @@ class PoolMemory:
             OSError: The system refuses so much; the message says who asked, how much, and what to do.
         """
         offset = self.nbytes
-        try:
+        with naming_memory(self._who, nbytes, offset, shared=self.fd is not None):
             if self.fd is not None:
                 with naming_descriptors(self._who, 1):
                     os.ftruncate(self.fd, offset + nbytes)
@@ -51,10 +51,6 @@ class PoolMemory:
                 memory = mmap.mmap(-1, nbytes)
             else:  # private: a fork of this process must not write into this process's batches
                 memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
-            if not is_of_memory(error):
-                raise
-            raise memory_refused(error, self._who, nbytes, offset, shared=self.fd is not None) from error
         self.nbytes += nbytes
         self._segments[offset] = memory
         return memory, offset

@@ -4,30 +4,16 @@ Invariant: an error keeps its type and its errno, and is otherwise left alone.
 """
 
 import errno
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of, reworded
+from kerasfeed.util.resources import descriptors
 
 _NO_THREAD = "can't start new thread"  # in Python's words
-_DESCRIPTORS = 16  # of a feed of processes, beside one for each worker: pipes, memory, and those of a start
-
-
-def with_workers(who: str, workers: int, worker_type: str) -> str:
-    """Who needs a pool, as a message names it: "the feed of Rooms (2 worker processes)"."""
-    if worker_type == "inline":
-        return who
-    plural = "es" if worker_type == "process" else "s"
-    return f"{who} ({workers} worker {worker_type}{plural if workers != 1 else ''})"
-
-
-def descriptors_of(workers: int) -> int:
-    """File descriptors that a feed with so many worker processes takes, about."""
-    return _DESCRIPTORS + workers
+DESCRIPTORS = 16  # of a feed of processes, beside one for each worker: pipes, memory, and those of a start
 
 
 @contextmanager
@@ -40,19 +26,18 @@ def naming_descriptors(who: str, count: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        if error.errno == errno.EMFILE:
+            left = f"this process has not so many left of {descriptors():,}"
+            remedy = (
+                "Raise the limit in the shell that starts the program (ulimit -n 65536), use fewer workers, or close "
+                "feeds and files that are done with"
+            )
+        elif error.errno == errno.ENFILE:
+            left, remedy = "the system has not so many left", "Close feeds, files and programs that are done with"
+        else:
             raise
-        here = error.errno == errno.EMFILE
-        remedy = (
-            "Raise the limit in the shell that starts the program (ulimit -n 65536), use fewer workers, or close feeds "
-            "and files that are done with"
-            if here
-            else "Close feeds, files and programs that are done with"
-        )
         raise reworded(
-            error,
-            f"{who} needs about {count} file descriptors, and {'this process' if here else 'the system'} has not so "
-            f"many left{_limit() if here else ''}: {message_of(error)}. {remedy}",
+            error, f"{who} needs about {count} file descriptors, and {left}: {message_of(error)}. {remedy}"
         ) from error
 
 
@@ -75,41 +60,44 @@ def start_thread(thread: threading.Thread, who: str, count: int = 1) -> None:
         ) from error
 
 
-def memory_refused(
-    error: OSError, who: str, nbytes: int, held: int, *, shared: bool = True, what: str = "batches"
-) -> OSError:
-    """The error of `who`, which has `held` bytes of memory for `what` and asked for `nbytes` more."""
-    if error.errno == errno.EFBIG:
-        why = f"memory that processes share counts as a file, and files of this process may have {_most_bytes()}"
-        remedy = "Raise that (ulimit -f unlimited), or use worker_type='thread'"
-    else:
-        why = "the system has not so much left" + (" for memory that processes share" if shared else "")
-        remedy = "Lower max_memory, max_queue_size or batch_size, and let go of batches that are done with"
-    return reworded(
-        error,
-        f"{who} asked for {nbytes:,} bytes more for {what}, beside {held:,} that it has, and was refused: "
-        f"{message_of(error)}; {why}. {remedy}",
-    )
+@contextmanager
+def naming_memory(who: str, nbytes: int, held: int, *, shared: bool = True, what: str = "batches") -> Iterator[None]:
+    """Have an error that there is no memory left say who asked for how much, and what to do.
+
+    Args:
+        who: Who asks, as messages name it.
+        nbytes: What for, bytes.
+        held: What it has already, bytes.
+        shared: Whether other processes use the memory, too.
+        what: What it is for.
+
+    Raises:
+        OSError: What came within, reworded where it is such an error.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_of_memory(error):
+            raise
+        if error.errno == errno.EFBIG:
+            import resource  # absent on Windows, where memory is no file
+
+            most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+            why = (
+                "memory that processes share counts as a file, and files of this process may have at most "
+                f"{most:,} bytes"
+            )
+            remedy = "Raise that (ulimit -f unlimited), or use worker_type='thread'"
+        else:
+            why = "the system has not so much left" + (" for memory that processes share" if shared else "")
+            remedy = "Lower max_memory, max_queue_size or batch_size, and let go of batches that are done with"
+        raise reworded(
+            error,
+            f"{who} asked for {nbytes:,} bytes more for {what}, beside {held:,} that it has, and was refused: "
+            f"{message_of(error)}; {why}. {remedy}",
+        ) from error
 
 
 def is_of_memory(error: BaseException) -> bool:
     """Whether it says that memory, or a file in memory, cannot be as large as was asked for."""
     return isinstance(error, OSError) and error.errno in (errno.EFBIG, errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
-
-
-def _limit() -> str:
-    import resource  # absent on Windows, which imports this module and starts no worker
-
-    try:
-        opened = f", {len(list(Path('/proc/self/fd').iterdir())):,} of which are open"
-    except OSError:  # none is left to look with, or there is no such folder
-        opened = ""
-    return f" of {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}{opened}"
-
-
-def _most_bytes() -> str:
-    if sys.platform == "win32":
-        return "a limited size"
-    import resource
-
-    return f"at most {resource.getrlimit(resource.RLIMIT_FSIZE)[0]:,} bytes"

@@ -4,12 +4,12 @@ Invariant: looks only. Time during which nobody could look (the process was stop
 so that nothing is killed for having been paused.
 """
 
+import os
 import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Callable, Hashable
-from types import FrameType
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
@@ -25,7 +25,8 @@ _NO_ANSWER = (
     "Where it is cannot be told, for it does not answer: it may be starting its interpreter, or be within a call of "
     "the system. "
 )
-_OWN = tuple(f"{__name__.split('.')[0]}.{name}." for name in ("pool", "loaders"))
+OWN_FOLDERS = tuple(f"{os.sep}kerasfeed{os.sep}{name}{os.sep}" for name in ("pool", "loaders"))
+VIEWS = f"{os.sep}kerasfeed{os.sep}sequences{os.sep}"  # stand between these and the user's class
 
 
 def tick_seconds(timeout: float | None) -> float:
@@ -100,16 +101,12 @@ def stack_of(thread: threading.Thread) -> str:
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return "(the thread has ended)"
-    return "".join(traceback.format_list(_users_part(frame))).rstrip()
-
-
-def _users_part(frame: FrameType) -> list[traceback.FrameSummary]:
-    users: list[tuple[FrameType, int]] = []
-    for each, line in traceback.walk_stack(frame):  # innermost first
-        if users and str(each.f_globals.get("__name__", "")).startswith(_OWN):
-            break
-        users.append((each, line))
-    return list(traceback.StackSummary.extract(reversed(users)))
+    stack = traceback.extract_stack(frame)
+    own = [number for number, each in enumerate(stack[:-1], 1) if any(map(each.filename.__contains__, OWN_FOLDERS))]
+    users = stack[own[-1] if own else 0 :]
+    while len(users) > 1 and VIEWS in users[0].filename:
+        del users[0]
+    return "".join(traceback.format_list(users)).rstrip()
 
 
 def warn_of_stall(

@@ -9,8 +9,7 @@ from typing import Any
 from kerasfeed.errors import FeedWarning, WorkerStartError
 from kerasfeed.sequences.base import Worker, optional_method
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_notes import wrapped
-from kerasfeed.util.error_text import full_text, is_the_programs, summary
+from kerasfeed.util.error_text import full_text, is_the_programs, summary, wrapped
 
 
 def begin_worker(sequence: Any, worker: Worker, name: str) -> WorkerStartError | None:

@@ -15,6 +15,7 @@ from kerasfeed.spec.field_values import describe_leaf, start_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others
 from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import message_of
 
 
 def describe(scene: Any) -> SceneSpec:
@@ -87,6 +88,27 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
         )
     shape = tuple(a if a == b else None for a, b in zip(one.shape, other.shape, strict=True))
     return ArraySpec(shape, dtype, weak, one.untyped and other.untyped)
+
+
+def difference_text(scenes: Sequence[tuple[int, Any]]) -> str:
+    """What differs first among scenes, each given with its index: field and indices, in words.
+
+    Empty where nothing does, or where they hold what no batch can hold.
+    """
+    try:
+        specs = [(index, describe(scene)) for index, scene in scenes]
+    except Exception:  # noqa: BLE001 - the user's objects are asked
+        return ""
+    try:
+        merged = merge(specs)
+    except SpecError as error:
+        return message_of(error)
+    number = next((number for number, field in enumerate(merged.fields) if None in field.shape), None)
+    if number is None:
+        return ""
+    index, shape = specs[0][0], specs[0][1].fields[number].shape
+    other, unlike = next((k, spec.fields[number].shape) for k, spec in specs if spec.fields[number].shape != shape)
+    return f"field {merged.paths[number]!r} has shape {shape} in scene {index} and {unlike} in scene {other}"
 
 
 def probe_indices(length: int, count: int = 5) -> list[int]:

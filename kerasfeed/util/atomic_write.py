@@ -47,21 +47,24 @@ def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
     part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        try:
+        with os.fdopen(fd, "rb+", buffering=0):  # closes it
             yield part, fd
             os.fsync(fd)
-        finally:
-            os.close(fd)
         _rename(part, out, overwrite=overwrite)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    with contextlib.suppress(OSError):  # some network file systems cannot; the file itself is safe
-        folder = os.open(out.parent, os.O_RDONLY)
+    sync_folder(out.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have what was renamed or removed in `folder` survive a power cut, where the file system can do that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)  # else the new name may be lost with the power
+            os.fsync(descriptor)
         finally:
-            os.close(folder)
+            os.close(descriptor)
 
 
 def _rename(part: Path, out: Path, *, overwrite: bool) -> None:

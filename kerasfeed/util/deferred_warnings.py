@@ -40,8 +40,8 @@ class DeferredWarnings:
 
     def mute(self, *kinds: str) -> None:
         """Have nothing of these kinds issued any more."""
-        for kind in kinds:
-            self._is_first(kind)
+        with self._lock:
+            self._known.update(kinds)
 
     def is_known(self, kind: str) -> bool:
         """Whether something of this kind was deferred or issued."""

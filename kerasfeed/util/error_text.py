@@ -1,7 +1,9 @@
-"""Text, notes and ownership of exceptions.
+"""Text, notes and ownership of exceptions, and what is done to those of users' code for whoever waits for the scene.
 
 Invariant: nothing here raises, whatever `__str__`, `__repr__` and `__setattr__` of an exception's class do, but for the
 program's own Ctrl-C. The text of an exception is made here and nowhere else, for it is the user's code that makes it.
+The consumer catches the type that the user's code raised. What kerasfeed knows (index, epoch, step, worker, the
+worker's traceback) is attached as notes, never mixed into the user's own message.
 """
 
 import itertools
@@ -16,13 +18,15 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
-from kerasfeed.errors import FeedWarning, KerasfeedError, SpecError
+from kerasfeed.errors import FeedWarning, KerasfeedError, SceneError, SpecError
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _DEMO = f"{_PACKAGE}demo{os.sep}"  # scenes as a user writes them
 _WAITING = (futures.Future.result.__code__.co_filename, threading.__file__)
 TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
 _MAX_LINE = 200
+TRACEBACK_HEAD = "Traceback in the worker:"
+_CAUSE_HEAD = "Traceback with its causes:"
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
 
@@ -192,6 +196,65 @@ def drop_frame(error: BaseException) -> None:
     """Take the outermost frame out of its traceback."""
     trace = error.__traceback__
     error.with_traceback(None if trace is None else trace.tb_next)
+
+
+def noted(
+    error: BaseException, note: str, traceback: str = "", *, replaces: str = "", what: str = "the sequence raised "
+) -> BaseException:
+    """`error`, from the user's first frame on and with a note; what stands for it where it may not travel: `wrapped`.
+
+    Args:
+        error: What the user's code raised.
+        note: What is known of it; may be empty.
+        traceback: Of another process, as text.
+        replaces: How the notes begin that this one replaces: the same object may have been raised before.
+        what: What raised it, for `wrapped`.
+    """
+    error.with_traceback(without_own_frames(error.__traceback__))
+    if replaces:
+        set_notes(error, [each for each in notes_of(error) if not each.startswith(replaces)])
+    if not can_travel(error) or (note and not add_note(error, note)):  # a frozen exception takes none
+        error = wrapped(error, what)
+        add_note(error, note)
+    if traceback:
+        # A note and not the cause: Keras raises what it caught `from None`.
+        add_note(error, f"{TRACEBACK_HEAD}\n{traceback}")
+    return error
+
+
+def can_travel(error: BaseException) -> bool:
+    """Whether consumers can be given `error` itself.
+
+    `StopIteration` would end a loop in silence, `KeyboardInterrupt`, `SystemExit` and `GeneratorExit` would be taken
+    for the consumer's own. A future passes over one that does not count as true.
+    """
+    return isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration) and bool(error)
+
+
+def wrapped(error: BaseException, what: str, kind: type[_E] = SceneError) -> _E:  # type: ignore[assignment]
+    """A `kind` in place of `error`, "<what><type and message>", with `error` as its cause."""
+    made = kind(f"{what}{summary(error)}")
+    made.__cause__ = error
+    return made
+
+
+def note_causes(error: BaseException) -> None:
+    """Keep the text of the causes of `error` in a note, for a consumer that raises it `from None`, as Keras does."""
+    has_causes = error.__cause__ is not None or not (error.__suppress_context__ or error.__context__ is None)
+    if has_causes and not _tells_traceback(error):
+        add_note(error, f"{_CAUSE_HEAD}\n{full_text(error, with_notes=False)}")
+
+
+def text_of(error: BaseException) -> str:
+    """All that is known of an error, for a consumer that keeps a text alone."""
+    lines = [summary(error), *notes_of(error)]
+    if not _tells_traceback(error):
+        lines.append("\n" + full_text(error, with_notes=False))
+    return "\n".join(lines)
+
+
+def _tells_traceback(error: BaseException) -> bool:
+    return any(note.startswith((TRACEBACK_HEAD, _CAUSE_HEAD)) for note in notes_of(error))
 
 
 def is_the_programs(error: BaseException) -> bool:

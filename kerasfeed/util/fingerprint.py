@@ -66,7 +66,10 @@ def name_of(function: Any) -> str:
 
 
 class Hasher:
-    """Takes digests of values that may share parts, and hold themselves; each part is looked at once."""
+    """Takes digests of values that may share parts, and hold themselves; each part is looked at once.
+
+    One that has raised is not to be used again.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, bytes]] = {}  # with the value, so that no other one gets its id
@@ -82,11 +85,9 @@ class Hasher:
         if id(value) not in self._known:
             self._open[id(value)] = len(self._open)
             self._path.append(name)
-            try:
-                self._known[id(value)] = value, self._taken_apart(value)
-            finally:
-                del self._open[id(value)]
-                self._path.pop()
+            self._known[id(value)] = value, self._taken_apart(value)
+            del self._open[id(value)]
+            self._path.pop()
         return self._known[id(value)][1]
 
     def _atom(self, value: Any) -> bytes:

@@ -33,8 +33,8 @@ _WEB = re.compile(r"(^|::)https?://")
 _VERSIONS = "ETag", "etag", "Content-MD5", "md5Hash", "generation", "LastModified", "Last-Modified", "last_modified"
 _TIMES = "mtime", "modified", "created"
 _FINAL = (
-    PermissionError, IsADirectoryError, NotADirectoryError, ValueError, TypeError, LookupError, AttributeError,
-    ImportError, NotImplementedError, MemoryError,
+    FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError, TypeError, LookupError,
+    AttributeError, ImportError, NotImplementedError, MemoryError,
 )  # fmt: skip
 _REFUSED = 401, 403
 _GONE = 404, 410
@@ -278,15 +278,14 @@ def _tried(url: str, call: Callable[[], _T]) -> _T:
             cause = cause_of(error) if isinstance(error, FileNotFoundError) and _WEB.search(url) else None
             reason = error if cause is None else cause
             status = getattr(reason, "status", None)
-            passes = status >= 500 or status in (408, 429) if isinstance(status, int) else not _is_final(reason)
-            if pause is None or not passes:
-                raise _told(url, error, reason, status, tries=1 if not passes else 1 + len(_PAUSES)) from error
+            if isinstance(status, int):
+                is_final = status < 500 and status not in (408, 429)
+            else:
+                is_final = isinstance(reason, _FINAL)
+            if pause is None or is_final:
+                raise _told(url, error, reason, status, tries=1 if is_final else 1 + len(_PAUSES)) from error
             time.sleep(pause)
     raise AssertionError
-
-
-def _is_final(error: BaseException) -> bool:
-    return isinstance(error, (FileNotFoundError, *_FINAL))
 
 
 def _told(url: str, error: Exception, reason: BaseException, status: Any, tries: int) -> Exception:

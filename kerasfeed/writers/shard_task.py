@@ -28,8 +28,7 @@ from kerasfeed.pool.task import (
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.atomic_write import appearing
-from kerasfeed.util.error_notes import noted
-from kerasfeed.util.error_text import message_of, reworded
+from kerasfeed.util.error_text import message_of, noted, reworded
 
 DESCRIBE, WRITE = 1, 2
 _T = TypeVar("_T")

@@ -1,16 +1,17 @@
 """Exceptions as bytes, from a worker process to whoever waits."""
 
+import pickle
 from dataclasses import dataclass
 
 import pytest
 from error_kinds import KINDS
 
 import kerasfeed as kf
-from kerasfeed.pool.exception_pickle import arrived, pack
+from kerasfeed.pool.exception_pickle import Sent
 
 
 def _sent(error):
-    return arrived(pack(error), "its text")
+    return pickle.loads(pickle.dumps(Sent.of(error))).arrived()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].make is not None and kind != "lock"])
@@ -40,15 +41,17 @@ def test_an_exception_is_pickled_once_and_made_anew_once():
 
     error = ValueError("x")
     error.attribute = Counting()
-    packed = pack(error)
+    sent = Sent.of(error)
     assert counts["pickled"] == 1
-    assert type(arrived(packed, "x")) is ValueError
+    assert type(sent.arrived()) is ValueError
 
 
 def test_what_does_not_pickle_arrives_as_its_text():
     error = _sent(KINDS["lock"].make())
     assert type(error) is kf.SceneError
-    assert str(error) == "the sequence raised its text (an exception that cannot be sent to this process)"
+    assert (
+        str(error) == "the sequence raised HoldsLockError: bad lock (an exception that cannot be sent to this process)"
+    )
 
 
 def test_what_cannot_be_made_anew_arrives_as_its_text():

@@ -130,9 +130,11 @@ def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_p
 
 @pytest.mark.parametrize(("number", "remedy"), [(errno.ENOSPC, "Lower max_memory"), (errno.EFBIG, "ulimit -f")])
 def test_the_remedy_fits_the_refusal(number, remedy):
-    from kerasfeed.pool.resource_errors import memory_refused
+    from kerasfeed.pool.resource_errors import naming_memory
 
-    error = memory_refused(OSError(number, "refused"), "the feed", 1_000_000, 5_000, shared=True)
+    with pytest.raises(OSError, match="refused") as caught, naming_memory("the feed", 1_000_000, 5_000):
+        raise OSError(number, "refused")
+    error = caught.value
     assert error.errno == number
     assert "asked for 1,000,000 bytes more for batches, beside 5,000 that it has" in str(error)
     assert remedy in str(error)

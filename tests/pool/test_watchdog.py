@@ -29,6 +29,33 @@ def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
         watch.warn_of_stall(options, "process", "worker process 0", "scene 3", 31.0, lambda: "")
 
 
+class Waiting(kf.SceneSequence):
+    def __init__(self):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        self.begun.set()
+        self.go_on.wait(60)
+        return index
+
+
+def test_the_stack_of_a_thread_begins_with_the_user_s_class():
+    sequence = Waiting()
+    with kf.Feed(sequence, 1, workers=1, worker_type="thread") as feed:
+        loop = threading.Thread(target=lambda: list(feed))
+        loop.start()
+        sequence.begun.wait(60)
+        worker = next(each for each in threading.enumerate() if each.name.startswith("kerasfeed-worker"))
+        lines = watch.stack_of(worker).splitlines()
+        sequence.go_on.set()
+        loop.join()
+    assert lines[0].startswith(f'  File "{__file__}"')
+    assert lines[0].endswith("in __getitem__")
+
+
 def test_a_stall_timer_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():
     timer = watch.StallTimer(1.0)
     for now, expected in [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (100.0, 4.0)]:

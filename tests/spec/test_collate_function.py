@@ -9,6 +9,7 @@ from scenes_sized import KINDS, Broken, Lengths, bits
 
 import kerasfeed as kf
 from kerasfeed.errors import KerasfeedError, SpecError
+from kerasfeed.spec.inference import difference_text
 
 LENGTHS = [(7 * index) % 13 for index in range(37)]
 
@@ -135,6 +136,26 @@ def test_what_the_function_raises_is_the_error_of_its_batch(feed_on, kind):
             feed.submit(2, 0).result(timeout=30)
         assert "scenes 0, 1, 2, 3, 4, 5, 6, 7 (collate), epoch 2, step 0" in "\n".join(caught.value.__notes__)
         assert feed.submit(2, 1).result(timeout=30).tolist() == list(range(8, 16))
+
+
+@pytest.mark.light(where=lambda kind: kind != "process")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_function_that_fails_on_scenes_that_differ_is_told_which_and_in_what_field(feed_on, kind):
+    feed = feed_on(
+        kind, Lengths([4, 4, 5, 4]), 4, collate=lambda scenes: np.stack([p for p, _ in scenes]), shuffle=False
+    )
+    with pytest.raises(ValueError, match="same shape") as caught:
+        feed.submit(0, 0).result(timeout=30)
+    told = "\n".join(caught.value.__notes__)
+    assert "field '0' has shape (4, 3) in scene 0 and (5, 3) in scene 2" in told
+    assert "scenes 0, 1, 2, 3 (collate), epoch 0, step 0" in told
+
+
+def test_what_differs_is_not_told_of_scenes_that_no_batch_can_hold_nor_of_equal_ones():
+    assert difference_text([(3, {"a": 1, "b": object()}), (5, {"a": 1})]) == ""
+    assert difference_text([(3, {"a": 1}), (5, {"a": 2})]) == ""
+    assert "scenes 3 and 5 have different structures" in difference_text([(3, {"a": 1}), (5, {"b": 1})])
+    assert "in scene 3 and bool" in difference_text([(3, np.zeros(2)), (5, np.zeros(2, bool))])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,7 @@ import numpy as np
 import kerasfeed as kf
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailurePolicy
 
 KINDS = {"inline": (0, "thread"), "thread": (3, "thread"), "process": (2, "process")}
 

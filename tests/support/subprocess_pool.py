@@ -18,7 +18,6 @@ from subprocess_handle import Handle
 from kerasfeed.errors import FeedClosedError, FeedWarning, WorkerDiedError, WorkerStartError
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
-from kerasfeed.pool.exception_pickle import arrived
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, respawn_text, start_text
 from kerasfeed.pool.task import NOWHERE
 from kerasfeed.pool.worker_hooks import defer_failed_end
@@ -205,8 +204,8 @@ class SubprocessPool(Pool):
             self._deaths.progress(task)
             followers = task.done(value, seconds, str(handle))
         elif kind == "failed":
-            place, packed, text, traceback = value
-            followers = task.failed(place, arrived(packed, text), str(handle), traceback)
+            place, sent, traceback = value
+            followers = task.failed(place, sent.arrived(), str(handle), traceback)
         else:
             task.cancelled()
         self._settle(handle, task, followers)

@@ -7,11 +7,11 @@ import time
 
 import cloudpickle
 
-from kerasfeed.pool.exception_pickle import pack
+from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Place
 from kerasfeed.pool.worker_hooks import begin_worker, end_worker
 from kerasfeed.sequences.context import Worker
-from kerasfeed.util.error_text import full_text, summary
+from kerasfeed.util.error_text import full_text
 
 _LENGTH = struct.Struct("=q")
 
@@ -107,4 +107,4 @@ def _outcome(runner, trouble, record, note, context):
         return "cancelled", None
     except FailedTaskError as carrier:
         error = carrier.error
-        return "failed", (carrier.place, pack(error), summary(error), full_text(error))
+        return "failed", (carrier.place, Sent.of(error), full_text(error))

@@ -30,8 +30,7 @@ from kerasfeed.feeds.cursor import Begin, EndOfData, check_alive, next_of
 from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_notes import note_causes
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import message_of, note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 try:

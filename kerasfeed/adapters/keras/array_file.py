@@ -25,16 +25,6 @@ class DamagedFileError(ValueError):
     """A file of arrays is not whole."""
 
 
-def sync_folder(folder: Path) -> None:
-    """Have what was renamed or removed in `folder` survive a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def write_arrays(path: Path, header: Mapping[str, Any], arrays: Iterable[tuple[str, np.ndarray]]) -> None:
     """Write arrays one after the other, and what is told of them; all is on the disk when this returns.
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import keras
 import numpy as np
 
-from kerasfeed.adapters.keras.array_file import ArrayFile, DamagedFileError, sync_folder, write_arrays
+from kerasfeed.adapters.keras.array_file import ArrayFile, DamagedFileError, write_arrays
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint
 from kerasfeed.adapters.keras.trained_model import arrays_of, as_array, begin_with, optimized_by, set_arrays
 from kerasfeed.adapters.keras.trainer import trainer_position
 from kerasfeed.errors import FeedWarning
+from kerasfeed.util.atomic_write import sync_folder
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.validate import local_path

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import keras
 
 from kerasfeed.adapters.keras.adapter import TrainerData
-from kerasfeed.adapters.keras.array_file import sync_folder
 from kerasfeed.adapters.keras.progress_file import Progress, Record
 from kerasfeed.adapters.keras.trained_model import begin_with, iterations_of, optimizers_of, scale_of
 from kerasfeed.adapters.keras.trainer import (
@@ -26,6 +25,7 @@ from kerasfeed.adapters.keras.trainer import (
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.state import state_of
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
+from kerasfeed.util.atomic_write import sync_folder
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.validate import check_integer, local_path

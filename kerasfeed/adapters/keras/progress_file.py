@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kerasfeed.adapters.keras.array_file import sync_folder
-from kerasfeed.util.atomic_write import write_whole
+from kerasfeed.util.atomic_write import sync_folder, write_whole
 from kerasfeed.util.error_text import summary
 
 _KIND, _VERSION = "kerasfeed.FeedCheckpoint", 2

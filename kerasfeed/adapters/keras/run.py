@@ -16,8 +16,7 @@ from typing import Any
 from kerasfeed.adapters.keras.trainer import TrainerRequest, asked_by_the_loop, asked_steps, execution_of
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData, run_in_background
-from kerasfeed.util.error_notes import note_causes
-from kerasfeed.util.error_text import drop_frame, short_tracebacks
+from kerasfeed.util.error_text import drop_frame, note_causes, short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 

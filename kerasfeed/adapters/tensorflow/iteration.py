@@ -27,8 +27,7 @@ import numpy as np
 from kerasfeed.adapters.tensorflow.dtypes import arrays_of
 from kerasfeed.errors import FeedClosedError, SceneError, SpecError
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
-from kerasfeed.util.error_notes import note_causes, text_of
-from kerasfeed.util.error_text import drop_frame, message_of, summary
+from kerasfeed.util.error_text import drop_frame, message_of, note_causes, summary, text_of
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 _numbers = itertools.count(1)  # of datasets, their iterations and errors

@@ -15,7 +15,7 @@ import numpy as np
 from kerasfeed.errors import SceneError
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.context import SceneContext
-from kerasfeed.util.error_notes import noted
+from kerasfeed.util.error_text import noted
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 

@@ -21,8 +21,7 @@ from kerasfeed.feeds.generators.worker_side import GO_ON
 from kerasfeed.feeds.generators.workers import ChunkFuture, GeneratorWorkers
 from kerasfeed.feeds.streams.source import Departure, Source
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailureLog, FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.environment import Environment

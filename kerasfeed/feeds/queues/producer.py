@@ -61,7 +61,7 @@ class Request:
     @classmethod
     def fail(cls, error: BaseException) -> "Request":
         """Have the consumer get `error`."""
-        return cls("fail", {"error": Sent.of(error, causes=0), "traceback": full_text(error)})
+        return cls("fail", {"error": Sent.of(error), "traceback": full_text(error)})
 
 
 class Producer:

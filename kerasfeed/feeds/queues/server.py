@@ -28,8 +28,7 @@ from kerasfeed.feeds.queues.producer import Greeting, Producer, Request
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.resource_errors import naming_descriptors, start_thread
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_notes import TRACEBACK_HEAD
-from kerasfeed.util.error_text import add_note
+from kerasfeed.util.error_text import TRACEBACK_HEAD, add_note
 
 _JOIN_SECONDS = 5.0
 _LOOK_SECONDS = 1.0  # should the wake-up fail
@@ -132,7 +131,7 @@ class ProducerServer:
                     return
                 self._do(request, greeting)
             except BaseException as error:  # noqa: BLE001 - it is raised where the call was made
-                answer = Sent.of(error, causes=0)
+                answer = Sent.of(error)
             with contextlib.suppress(OSError):  # gone: the next receive tells
                 send(connection, packed(answer))
 

@@ -23,8 +23,7 @@ from kerasfeed.spec.conformance import conform, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_notes import can_travel, wrapped
-from kerasfeed.util.error_text import add_note, message_of, shown, summary
+from kerasfeed.util.error_text import add_note, can_travel, message_of, shown, summary, wrapped
 from kerasfeed.util.polling import wait_for_exit
 
 _JOIN_SECONDS = 5.0

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kerasfeed.pool.memory import anonymous_file
-from kerasfeed.pool.resource_errors import descriptors_of, is_of_memory, memory_refused, naming_descriptors
+from kerasfeed.pool.resource_errors import DESCRIPTORS, naming_descriptors, naming_memory
 from kerasfeed.pool.task import CancelledTaskError
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import CloudPickler
@@ -102,7 +102,7 @@ class FileStore(StoreReader):
 
     def __init__(self, rows: int, batches: int) -> None:
         """`rows`: items in a batch; `batches`: how many are in flight at most."""
-        with naming_descriptors("a stream feed with worker processes", descriptors_of(0)):
+        with naming_descriptors("a stream feed with worker processes", DESCRIPTORS):
             super().__init__(anonymous_file("kerasfeed-items"), rows, batches + _MORE)
         self._table_bytes = _ENTRY.size * self._entries
         self._lock = threading.Lock()
@@ -125,15 +125,10 @@ class FileStore(StoreReader):
             entry = step % self._entries
             self._forget(entry)
             offset = self._place(len(blob))
-            try:
-                start = 0
+            start = 0
+            with naming_memory("the stream feed", len(blob), offset, what="items on their way to workers"):
                 while start < len(blob):  # a write up to a limit of the system is cut short there
                     start += os.pwrite(self._fd, memoryview(blob)[start : start + _MOST_BYTES], offset + start)
-            except OSError as error:
-                if not is_of_memory(error):
-                    raise
-                what = "items on their way to workers"
-                raise memory_refused(error, "the stream feed", len(blob), offset, what=what) from error
             self._places[entry] = (epoch, step), offset, len(blob)
             self._puts += 1
             os.pwrite(self._fd, _ENTRY.pack(epoch + 1, step, offset, self._puts), _ENTRY.size * entry)

@@ -188,15 +188,12 @@ class StreamLoader:
         try:
             self._item_store.put(epoch, step, items)
             self.plan.announce(epoch, step, self.plan.numbered(step, len(items)))
-            future = self.loader.submit(epoch, step)
+            promised = [self.loader.submit(epoch, step)]
         except BaseException:
             self._drop(epoch, step)
             raise
-        future.add_done_callback(lambda _: self._drop(epoch, step))
-        try:
-            return future
-        finally:
-            del future  # of a scene read in this thread it holds an error whose traceback holds this frame
+        promised[0].add_done_callback(lambda _: self._drop(epoch, step))
+        return promised.pop()  # of a scene read in this thread it holds an error whose traceback holds this frame
 
     def infer(self, step: int, items: list[Any]) -> None:
         """Have the loader read a few items of a batch, as those of the first repetition, if the spec is not known yet.

@@ -20,8 +20,7 @@ from kerasfeed.loaders.failures.exceptions import without_reproduction
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_notes import can_travel, wrapped
-from kerasfeed.util.error_text import cause_of, is_the_programs
+from kerasfeed.util.error_text import can_travel, cause_of, is_the_programs, wrapped
 from kerasfeed.util.polling import NotYet, result_of
 
 _JOIN_SECONDS = 5.0
@@ -100,25 +99,21 @@ class Repetition:
             items = [] if self._over else self._collect()
             if not items or (plan.drop_remainder and len(items) < plan.rows):
                 self._held.clear()
-                error, self._error = self._error or (None if self._core.inferred else self._unreadable), None
-                try:
-                    if error is not None:
-                        raise error
+                if self._error is None and not self._core.inferred:
+                    self._error = self._unreadable
+                if self._error is None:
                     return None
-                finally:
-                    del error  # whose traceback holds this frame
+                raised, self._error = [self._error], None
+                raise raised.pop()  # whose traceback holds this frame, which must not hold it
             self._held.append((self.steps, items))
             self.steps += 1
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
                 self._unreadable = self._unreadable or cause_of(error)
-        future = self._core.submit(self.number, *self._held[0])
+        promised = [self._core.submit(self.number, *self._held[0])]
         self._held.popleft()
-        try:
-            return future
-        finally:
-            del future  # see `StreamLoader.submit`
+        return promised.pop()  # see `StreamLoader.submit`
 
     def _collect(self) -> list[Any]:
         source, rows = self._core.source, self._core.plan.rows
@@ -201,11 +196,7 @@ class Repetition:
                 raise NotYet
             if self._stopped:
                 raise _ended(self.number)
-            entry = self._entries[0]
-            try:
-                return entry
-            finally:
-                del entry  # the traceback of what the source raised ends in this frame
+            return self._entries[0]  # never a local: the traceback of what the source raised may hold this frame
 
     def _remove(self, entry: "Future[Any]") -> None:
         with self._lock:

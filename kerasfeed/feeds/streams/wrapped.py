@@ -197,13 +197,10 @@ class ShuffledSource(WrappedSource):
             items = rest[: -limit - 1 : -1]
             del rest[-limit:]
             return items
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
+        if self._error is None:
             return []
-        finally:
-            del error  # whose traceback holds this frame
+        raised, self._error = [self._error], None
+        raise raised.pop()  # whose traceback holds this frame, which must not hold it
 
     def leave(self) -> None:
         """See `Source.leave`; nothing of the buffer is kept."""

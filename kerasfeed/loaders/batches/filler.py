@@ -18,14 +18,14 @@ from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
 from kerasfeed.sequences.view_base import kept_copier, part_reader
 from kerasfeed.spec.collation import Custom
-from kerasfeed.spec.inference import describe
+from kerasfeed.spec.inference import describe, difference_text
 from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util import read_cost
 from kerasfeed.util.array_bits import comparable
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.optional_methods import ahead_reader, scene_writer, takes_out
+from kerasfeed.util.optional_methods import ahead_reader, note_once, scene_writer, takes_out
 
 _UNWRITTEN = 0xA5  # new slots are zeros, and so are many scenes
 
@@ -123,7 +123,7 @@ class Filler:
                     move_to(index)
                     note[1] = row
                     if collate is not None:
-                        scenes.append(sequence[index])
+                        scenes.append((index, sequence[index]))
                         continue
                     if read_into is None:
                         write(view, row, sequence[index], places, beside, runs)
@@ -223,13 +223,22 @@ class Filler:
             self._check(view, start, context, "get_batch")
 
     def _collate_all(
-        self, collate: Custom, scenes: list[Any], view: SlotView, context: SceneContext, note: Note, beside: Beside
+        self,
+        collate: Custom,
+        scenes: list[tuple[int, Any]],
+        view: SlotView,
+        context: SceneContext,
+        note: Note,
+        beside: Beside,
     ) -> None:
         context.begin_collate(view.control[2])
         note[1] = MANY
         try:
-            self._writer.write(view, 0, collate.function(scenes), self._writer.places(view), beside, [])
+            batch = collate.function([scene for _, scene in scenes])
+            self._writer.write(view, 0, batch, self._writer.places(view), beside, [])
         except BaseException as error:
+            if isinstance(error, Exception) and (difference := difference_text(scenes)):
+                note_once(error, f"kerasfeed: the scenes given to collate differ, as it has left them: {difference}")
             raise failed(None, None, "collate") from error
 
 

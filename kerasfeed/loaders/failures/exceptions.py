@@ -6,8 +6,7 @@ Invariant: a message names the scene, what has become of it, how to see that aga
 from dataclasses import dataclass
 
 from kerasfeed.pool.task import Crash
-from kerasfeed.util.error_notes import noted
-from kerasfeed.util.error_text import notes_of, set_notes
+from kerasfeed.util.error_text import noted, notes_of, set_notes
 
 _REPRODUCTION = "Reproduce it here: "
 

@@ -25,10 +25,11 @@ from kerasfeed.pool.base import HostPlace
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.task import FutureTask
-from kerasfeed.util.error_notes import wrapped
-from kerasfeed.util.error_text import add_note, full_text, message_of
+from kerasfeed.util.error_text import add_note, full_text, message_of, wrapped
 from kerasfeed.util.opened_files import WorkersDisagreeError
 from kerasfeed.util.resources import cores, memory
+
+_CAUSES = 2  # of an exception, one behind the other, that are sent along
 
 
 class FeedHost:
@@ -71,7 +72,7 @@ class FeedHost:
             self._loader.pool.run(FutureTask(READY, 0)).result()
             return HostAnswer(pack((platform.node(), count)), generation=state.generation)
         except BaseException as error:  # noqa: BLE001 - the driver raises it where the user sees it
-            return HostAnswer(error=Sent.of(_start_error(error, name)))
+            return HostAnswer(error=Sent.of(_start_error(error, name), causes=_CAUSES))
 
     def infer(self, job: Packed | None, state: State, epoch: int, least: int) -> HostAnswer:
         """The layout; scenes are read as in `epoch`, at least so many where items are batches."""
@@ -109,8 +110,8 @@ class FeedHost:
                     loader.pool.note_random(state.used_random)
             value = pack(make(loader), beside_from=1)  # all arrays, for the driver copies them to 64-byte boundaries
         except BaseException as found:  # noqa: BLE001 - as above
-            has_failed = loader.pool is not None and loader.pool.failure is found
-            error, has_failed = Sent.of(found), has_failed and not isinstance(found, WorkersDisagreeError)
+            error, pool = Sent.of(found, causes=_CAUSES), loader.pool
+            has_failed = pool is not None and pool.failure is found and not isinstance(found, WorkersDisagreeError)
         # Other threads are answering, too: each failure is taken out once.
         failures = [failure for key in {place, (None, None)} for failure in self._failures.pop(key, ())]
         return HostAnswer(
@@ -120,7 +121,7 @@ class FeedHost:
 
     def _note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
         """See `FailureLog.on_note`."""
-        self._failures[epoch, step].append((index, epoch, step, Sent.of(error)))
+        self._failures[epoch, step].append((index, epoch, step, Sent.of(error, causes=_CAUSES)))
 
 
 def _start_error(error: BaseException, name: str) -> BaseException:

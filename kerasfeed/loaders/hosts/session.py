@@ -30,8 +30,7 @@ from kerasfeed.pool.environment import Environment, search_path
 from kerasfeed.pool.processes.crash_policy import CrashPolicy
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash
-from kerasfeed.util.error_notes import wrapped
-from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.error_text import class_name, message_of, wrapped
 from kerasfeed.util.read_cost import ReadCost
 
 _TICK = 0.5

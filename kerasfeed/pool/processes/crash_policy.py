@@ -24,9 +24,8 @@ class CrashPolicy:
     """Counts deaths by their cause."""
 
     def __init__(self) -> None:
-        self._by_place: dict[
-            Hashable, tuple[int, bool]
-        ] = {}  # how many, and whether the last may have been from outside
+        # How many at each, and whether the last may have been from outside.
+        self._by_place: dict[Hashable, tuple[int, bool]] = {}
         self._last_innocent = -math.inf
         self._at_start = 0
         self._first_at_start = 0.0

@@ -16,7 +16,7 @@ from kerasfeed.pool.processes.protocol import STOP, WorkerStart, encode_task
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.processes.stack_dumps import StackDumps
 from kerasfeed.pool.processes.worker_process import WorkerHandle
-from kerasfeed.pool.resource_errors import descriptors_of, is_of_memory, naming_descriptors
+from kerasfeed.pool.resource_errors import DESCRIPTORS, is_of_memory, naming_descriptors
 from kerasfeed.pool.task import Task
 from kerasfeed.util.user_modules import module_texts
 
@@ -61,7 +61,7 @@ class Dispatch(Pool):
 
     def _naming_descriptors(self) -> Any:
         """See `kerasfeed.pool.resource_errors.naming_descriptors`."""
-        return naming_descriptors(self.who, descriptors_of(self.options.workers))
+        return naming_descriptors(self.who, DESCRIPTORS + self.options.workers)
 
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`."""

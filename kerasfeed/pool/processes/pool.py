@@ -25,7 +25,6 @@ from kerasfeed.errors import FeedClosedError, FeedWarning, KerasfeedError, Worke
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Runner
 from kerasfeed.pool.environment import DirectoryGoneError
-from kerasfeed.pool.exception_pickle import arrived
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, edited_text, respawn_text, start_text
 from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import Failure, Result, Status
@@ -34,8 +33,7 @@ from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers, s
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
-from kerasfeed.util.error_notes import wrapped
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import message_of, wrapped
 from kerasfeed.util.opened_files import Identity, Opened, WorkersDisagreeError, changed
 from kerasfeed.util.resources import cores
 from kerasfeed.util.user_modules import edited_message
@@ -206,8 +204,7 @@ class ProcessPool(Dispatch):
             followers = task.done(payload, seconds, handle.name)
         elif status == Status.FAILED:
             assert isinstance(payload, Failure)
-            error = arrived(payload.packed, payload.summary)
-            followers = task.failed(payload.place, error, handle.name, payload.text)
+            followers = task.failed(payload.place, payload.error.arrived(), handle.name, payload.traceback)
         elif status == Status.CANCELLED:
             task.cancelled()
         elif status == Status.RETURNED:
@@ -288,7 +285,7 @@ class ProcessPool(Dispatch):
         handle.receive()
         handle.end(_DYING_SECONDS)
         lost = self._not_begun(handle)
-        handle.close()
+        handle.link.close()
         if self.ending() is not None:
             return
         line = self.shared_objects.worker_line(handle.number)

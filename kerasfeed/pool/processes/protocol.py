@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kerasfeed.pool.exception_pickle import Packed
+from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.task import MOST_NUMBERS, Place, Record
 from kerasfeed.util.opened_files import Identity, Opened
 from kerasfeed.util.user_modules import ModuleTexts
@@ -118,15 +118,13 @@ class Failure:
 
     Attributes:
         place: Where it happened.
-        packed: The exception, as completely as it can be sent.
-        summary: Type and message, for what cannot.
-        text: The worker's traceback, formatted.
+        error: The exception.
+        traceback: The worker's, as text.
     """
 
     place: Place
-    packed: Packed
-    summary: str
-    text: str
+    error: Sent
+    traceback: str
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.pool.memory import align, anonymous_file
-from kerasfeed.pool.resource_errors import is_of_memory, memory_refused
+from kerasfeed.pool.resource_errors import naming_memory
 from kerasfeed.util.picklers import CloudPickler, pickled_beside
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
@@ -130,13 +130,9 @@ class SharedObjects:
             cursor = align(cursor + part.nbytes)
         nbytes = align(cursor, _PAGE)
         offset = os.fstat(self.fd).st_size
-        try:
+        with naming_memory("the feed", nbytes, offset, what="what its workers are to know"):
             os.ftruncate(self.fd, offset + nbytes)
             memory = mmap.mmap(self.fd, nbytes, offset=offset)
-        except OSError as error:
-            if not is_of_memory(error):
-                raise
-            raise memory_refused(error, "the feed", nbytes, offset, what="what its workers are to know") from error
         with memory:
             sizes = [part.nbytes for part in parts]
             memory[: 8 * (1 + len(parts))] = b"".join(n.to_bytes(8, "little") for n in [len(parts), *sizes])

@@ -9,11 +9,11 @@ import time
 
 from kerasfeed.pool.memory import anonymous_file
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
+from kerasfeed.pool.watchdog import OWN_FOLDERS, VIEWS
 
 _MAX_BYTES = 1 << 16
-_OWN_FOLDERS = tuple(f"{os.sep}kerasfeed{os.sep}{name}{os.sep}" for name in ("pool", "loaders"))
 _MACHINERY = '"<frozen importlib'  # five lines of it for each import
-_WORKER_FILE = f"{_OWN_FOLDERS[0]}processes{os.sep}worker.py"
+_WORKER_FILE = f"{OWN_FOLDERS[0]}processes{os.sep}worker.py"
 
 
 class StackDumps:
@@ -62,9 +62,12 @@ def users_part(text: str) -> str:
     for section in text.split("\n\n"):
         lines = [line for line in section.splitlines() if line.startswith("  File ") and _MACHINERY not in line]
         own = next(
-            (number for number, line in enumerate(lines) if any(map(line.__contains__, _OWN_FOLDERS))), len(lines)
+            (number for number, line in enumerate(lines) if any(map(line.__contains__, OWN_FOLDERS))), len(lines)
         )
-        users = "\n".join(reversed(lines[: own or 1]))
+        calls = lines[: own or 1]
+        while len(calls) > 1 and VIEWS in calls[-1]:
+            calls.pop()
+        users = "\n".join(reversed(calls))
         if any(_WORKER_FILE in line and line.endswith(" in main") for line in lines):
             return users
         if section.rstrip().endswith("\n  ..."):  # faulthandler stops after 100 calls, which imports easily make

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from kerasfeed.pool.base import Runner
-from kerasfeed.pool.exception_pickle import pack
+from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.processes.protocol import (
     STACK_SIGNAL,
     STOP,
@@ -33,7 +33,7 @@ from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, Pl
 from kerasfeed.pool.worker_hooks import end_worker
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util import opened_files
-from kerasfeed.util.error_text import full_text, message_of, summary
+from kerasfeed.util.error_text import full_text, message_of
 from kerasfeed.util.optional_methods import optional_method
 from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.user_modules import ModuleEditedError, ModuleWatch
@@ -125,7 +125,7 @@ class WorkerProcess:
         except FailedTaskError as carrier:
             self._modules.check()
             error = carrier.error
-            failure = Failure(carrier.place, pack(error), summary(error), full_text(error))
+            failure = Failure(carrier.place, Sent.of(error), full_text(error))
             self._report(Status.FAILED, number, 0.0, failure)
 
     def _renew(self) -> None:

@@ -116,10 +116,6 @@ class WorkerHandle:
         if most > self.inherited_peak:
             self.peak = max(self.peak, most)
 
-    def close(self) -> None:
-        """Close the link of a process that has been collected; idempotent."""
-        self.link.close()
-
     def look(self) -> None:
         """Note how much memory the process has held."""
         try:
@@ -159,7 +155,7 @@ def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
         handle.end(max(0.0, deadline - time.monotonic()))
         if handle.link.fileno() >= 0:  # else it was collected before
             handle.receive()
-        handle.close()
+        handle.link.close()
 
 
 _COMMAND = """

@@ -21,8 +21,7 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_notes import noted
-from kerasfeed.util.error_text import exception_text
+from kerasfeed.util.error_text import exception_text, noted
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.remote import identity_at, is_url
 from kerasfeed.util.resources import cores

@@ -13,8 +13,7 @@ from streams import WAYS
 
 import kerasfeed as kf
 from kerasfeed.feeds.streams.item_store import FileStore
-from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailureLog, FailurePolicy
 from kerasfeed.pool.task import CancelledTaskError
 
 SPEC = (kf.ArraySpec((1,), np.float32), kf.ArraySpec((), np.int64))

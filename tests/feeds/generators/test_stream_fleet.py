@@ -26,7 +26,7 @@ from scenes_streams import (
 from waits import wait_until
 
 from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError, SpecError, WorkerDiedError
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailurePolicy
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from scenes_streams import (
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
 from kerasfeed.feeds.streams import wrapped
 from kerasfeed.feeds.streams.wrapped import ShuffledSource
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.orders.buffered import BufferShuffled
 
 

@@ -10,7 +10,7 @@ from loader_kinds import InlineLoader, ProcessLoader, ThreadLoader
 from scenes_drawn import Drawn, assert_same
 
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.orders.base import Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.orders.bucketed import Bucketed

@@ -5,7 +5,7 @@ from error_kinds import BAD, KINDS, Raising, assert_arrived, whole_text
 
 import kerasfeed as kf
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
-from kerasfeed.util.error_notes import note_causes, text_of
+from kerasfeed.util.error_text import note_causes, text_of
 
 
 def _caught(action):

@@ -13,8 +13,7 @@ from waits import SECONDS, wait_until
 import kerasfeed as kf
 from kerasfeed.errors import WorkerStartError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailureLog, FailurePolicy
 from kerasfeed.loaders.hosts.calls import MOST_CALLS, Cluster, HostAnswer, Hosts, pack
 from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.orders.plan import Plan

@@ -17,8 +17,7 @@ from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailureLog, FailurePolicy
 from kerasfeed.loaders.hosts import session
 from kerasfeed.loaders.hosts.calls import State, pack, unpack
 from kerasfeed.loaders.hosts.host import FeedHost

@@ -12,6 +12,7 @@ Thread 0x1 (most recent call first):
 Current thread 0x2 (most recent call first):
   File "/home/me/deep.py", line 2 in inner
   File "/home/me/rooms.py", line 7 in __getitem__
+  File "/x/kerasfeed/sequences/base.py", line 5 in __getitem__
   File "/x/kerasfeed/loaders/batches/filler.py", line 1 in fill
   File "/x/kerasfeed/pool/processes/worker.py", line 3 in main
 """
