@@ -7,7 +7,7 @@ fixed then, and it has the optional methods that what is inside it allows, which
 import copy
 import functools
 import inspect
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.sequences.context import Worker
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.frames import as_sequence, is_in_memory
@@ -126,6 +127,10 @@ class View(ABC):
 
     _parts: tuple[Any, ...]
     _lengths: tuple[int, ...]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of scenes."""
 
     @property
     def thread_safe(self) -> bool:
@@ -303,6 +308,14 @@ class OfSeveral(View):
         """The sequences inside this view."""
         return self._parts
 
+    def __repr__(self) -> str:
+        names = [class_name(part) for part in self._parts]
+        if len(names) > 4:
+            inside = f"{len(names)} sequences ({', '.join(names[:3])}, ...)"
+        else:
+            inside = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        return f"{class_name(self)} of {inside}, {counted(len(self), 'scene')}"
+
 
 class Refreshable:
     """A sequence with a `refresh()`.
@@ -312,12 +325,3 @@ class Refreshable:
     """
 
     generation: int = 0
-
-
-def refreshable_in(sequence: Any) -> tuple[Refreshable, ...]:
-    """The sequence itself, or what of it may be refreshed where it is a view."""
-    if isinstance(sequence, Refreshable):
-        return (sequence,)
-    if isinstance(sequence, View):
-        return tuple(found for part in sequence._parts for found in refreshable_in(part))
-    return ()
