@@ -29,10 +29,6 @@ class Routed(View):
     """A view of which each scene is one scene of one part."""
 
     @abstractmethod
-    def __len__(self) -> int:
-        """Number of scenes."""
-
-    @abstractmethod
     def _route(self, place: int) -> tuple[int, int]:
         """Part, and index in it, of the scene at `place` in [0, len(self))."""
 

@@ -71,9 +71,6 @@ class Concat(Routed, OfSeveral, SceneSequence):
             stop += len(names)
         return np.concatenate(found)
 
-    def __repr__(self) -> str:
-        return f"Concat of {_names(self._parts)}, {counted(len(self), 'scene')}"
-
 
 class Zip(OfSeveral, SceneSequence):
     """The scenes of several sequences of one length, side by side: scene k holds scene k of each.
@@ -183,9 +180,6 @@ class Zip(OfSeveral, SceneSequence):
         alike = len(found) == 1 or (all(isinstance(blocks, int) for blocks in found) and len(set(found)) == 1)
         return found[0] if alike else None
 
-    def __repr__(self) -> str:
-        return f"Zip of {_names(self._parts)}, {counted(len(self), 'scene')}"
-
 
 class Map(SceneByScene, SceneSequence):
     """The scenes of a sequence, each changed by a function.
@@ -271,13 +265,6 @@ def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:
 def _is_list_of_sequences(value: Any) -> bool:
     listed = isinstance(value, list | tuple) and value
     return bool(listed) and all(isinstance(part, SceneSequence) for part in value)
-
-
-def _names(parts: tuple[Any, ...]) -> str:
-    names = [class_name(part) for part in parts]
-    if len(names) > 4:
-        return f"{len(names)} sequences ({', '.join(names[:3])}, ...)"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _function_name(function: Callable[..., Any]) -> str:
