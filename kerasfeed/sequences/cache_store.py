@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.spec.field_values import as_array, is_weak
-from kerasfeed.spec.lists import own
+from kerasfeed.spec.field_values import as_array
+from kerasfeed.spec.lists import is_weak, own
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.lru import PerProcess
