@@ -5,6 +5,7 @@ batch is copied bit for bit or refused: nothing is rounded and no shape is broad
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,7 +21,7 @@ from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.optional_methods import ahead_reader, scene_writer, takes_out, views_own
+from kerasfeed.util.optional_methods import scene_writer, takes_out, views_own
 
 _PYTHON_DTYPES = {np.dtype(kind) for kind in (bool, int, float, complex)}
 
@@ -81,15 +82,9 @@ class Routed(View):
         with moved, self._reading(part, inner, places):
             return read_many(self._parts[part], inner, out)
 
-    @views_own
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Pass on which scenes will be read soon, each once."""
-        places = np.asarray(indices, np.int64)
+    def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         which, inner = self._routes(places)
-        for part in np.unique(which).tolist():
-            announce = ahead_reader(self._parts[part])
-            if announce is not None:
-                announce(np.unique(inner[which == part]))
+        return ((self._parts[part], np.unique(inner[which == part])) for part in np.unique(which).tolist())
 
 
 def write_scene(part: Any, index: int, out: Any) -> None:

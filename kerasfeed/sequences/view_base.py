@@ -217,6 +217,18 @@ class View(ABC):
         for end in self._hooks("on_epoch_end"):
             end()
 
+    @views_own
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Pass on which scenes will be read soon."""
+        for part, inner in self._scenes_inside(np.asarray(indices, np.int64)):
+            announce = ahead_reader(part)
+            if announce is not None:
+                announce(inner)
+
+    def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        """Each part of which the scenes at `places`, int64[B], are made, with the indices of its scenes."""
+        return ((part, places) for part in self._parts)
+
     @contextmanager
     def _reading(self, part: int, inner: Any, outer: Any) -> Iterator[None]:
         """Around the reading of scenes of a part: an error tells which of its scenes they are."""

@@ -26,7 +26,7 @@ from kerasfeed.sequences.view_base import (
 )
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.optional_methods import ahead_reader, has_parameter, note_once, views_own
+from kerasfeed.util.optional_methods import has_parameter, note_once, views_own
 
 
 class Concat(Routed, OfSeveral, SceneSequence):
@@ -164,14 +164,6 @@ class Zip(OfSeveral, SceneSequence):
 
         return self._joined(self._each(places, read))
 
-    @views_own
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Pass on which scenes will be read soon."""
-        for part in self._parts:
-            announce = ahead_reader(part)
-            if announce is not None:
-                announce(indices)
-
     def _choice(self) -> str:
         return "" if self._keys[0] == 0 else ", ".join(self._keys)
 
@@ -234,13 +226,6 @@ class Map(SceneByScene, SceneSequence):
         except Exception as error:
             note_once(error, f"in {_function_name(self.function)}, given scene {place} of {class_name(self.sequence)}")
             raise
-
-    @views_own
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Pass on which scenes will be read soon."""
-        announce = ahead_reader(self.sequence)
-        assert announce is not None  # else nobody is offered this method
-        announce(indices)
 
     def _choice(self) -> str:
         return _function_name(self.function)
