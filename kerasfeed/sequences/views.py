@@ -1,6 +1,6 @@
 """`Concat`, `Zip` and `Map`: sequences one after another, side by side, and changed scene by scene.
 
-Invariant: as in `kerasfeed.sequences.view_base`, which see. Nothing is read when a view is made.
+Invariant: that of all views, told in `kerasfeed.sequences.view_base`.
 """
 
 import functools
@@ -97,9 +97,10 @@ class Zip(OfSeveral, SceneSequence):
     def __init__(self, *sequences: Any, **named: Any) -> None:
         if sequences and named:
             raise TypeError("kf.Zip(a, b) makes tuples and kf.Zip(x=a, y=b) makes dicts: name all sequences or none")
-        if len(sequences) == 1 and _is_list_of_sequences(sequences[0]):
+        listed = sequences[0] if len(sequences) == 1 and isinstance(sequences[0], list | tuple) else ()
+        if listed and all(isinstance(part, SceneSequence) for part in listed):
             raise TypeError(
-                f"kf.Zip was given one {class_name(sequences[0])} of sequences, whose scenes would be these sequences: "
+                f"kf.Zip was given one {class_name(listed)} of sequences, whose scenes would be these sequences: "
                 "write kf.Zip(*sequences)"
             )
         self._keys: tuple[Any, ...] = tuple(named) if named else tuple(range(len(sequences)))
@@ -245,11 +246,6 @@ def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:
     if not sequences:
         raise ValueError(f"kf.{view} needs at least one sequence")
     return sequences
-
-
-def _is_list_of_sequences(value: Any) -> bool:
-    listed = isinstance(value, list | tuple) and value
-    return bool(listed) and all(isinstance(part, SceneSequence) for part in value)
 
 
 def _function_name(function: Callable[..., Any]) -> str:

@@ -21,16 +21,12 @@ from kerasfeed.util.array_bits import exact_text
 _FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "ps", "fs": "fs", "as": "as"}
 
 
-def describe_leaf(leaf: Any, path: str) -> ArraySpec:
-    """The spec of one field's value.
+def described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
+    """The value of a field as an array, or as `str` or `bytes`, and its spec.
 
     Raises:
         SpecError: The value cannot be part of a batch.
     """
-    return _described(leaf, path)[1]
-
-
-def _described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
     array = as_array(leaf, path)
     if isinstance(array, str | bytes):
         return array, ArraySpec((), TEXT if isinstance(array, str) else BYTES)
@@ -173,7 +169,7 @@ def coerce(
     """
     if type(leaf) is np.ndarray and leaf.dtype == field.dtype and field.fits(leaf.shape):
         return leaf
-    array, found = _described(leaf, path)
+    array, found = described(leaf, path)
     if found.untyped:
         found = as_others(found, field)
         array = np.zeros([size or 0 for size in found.shape], object if field.is_text else field.dtype)
