@@ -287,12 +287,6 @@ def blocks_in(sequence: Any) -> int | NDArray[Any] | None:
     return np.array([blocks(index) for index in range(len(sequence))]) if callable(blocks) else np.asarray(blocks)
 
 
-def block_numbers(sequence: Any) -> NDArray[Any] | None:
-    """The block of every scene, int or str[len(sequence)]; None where the sequence has none."""
-    blocks = blocks_in(sequence)
-    return np.arange(len(sequence)) // blocks if isinstance(blocks, int) else blocks
-
-
 class OfOne(View):
     """A view of one sequence."""
 

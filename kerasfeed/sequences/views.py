@@ -19,7 +19,6 @@ from kerasfeed.sequences.routed import Routed, read_many, write_scene
 from kerasfeed.sequences.view_base import (
     OfSeveral,
     SceneByScene,
-    block_numbers,
     blocks_in,
     is_safe_function,
     is_thread_safe,
@@ -63,10 +62,12 @@ class Concat(Routed, OfSeveral, SceneSequence):
 
     def _blocks(self) -> int | NDArray[Any] | None:
         found, stop = [], 0
-        for blocks in map(block_numbers, self._parts):
+        for part in self._parts:
+            blocks = blocks_in(part)
             if blocks is None:
                 return None
-            names, numbers = np.unique(blocks, return_inverse=True)
+            of_each = np.arange(len(part)) // blocks if isinstance(blocks, int) else blocks
+            names, numbers = np.unique(of_each, return_inverse=True)
             found.append(numbers + stop)
             stop += len(names)
         return np.concatenate(found)
