@@ -60,7 +60,7 @@ _PYTHON_NUMBERS: tuple[Any, ...] = (bool, int, float, complex)
 
 
 def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
-    """Fields of a scene that are the cache's own, and the nesting: copies of arrays and lists, text and numbers.
+    """Copies of the fields of a scene, which nobody else can change, and the nesting.
 
     Raises:
         SpecError: A field is nothing that a batch can hold.
@@ -208,7 +208,7 @@ class _Holding:
     Attributes:
         generation: How often it was begun.
         key: The key of its scenes.
-        head: What a row is; empty where there is none yet.
+        head: What a row holds, as text: its nesting, and kind, dtype and shape of each field. Empty until there is one.
         structure: The nesting of a row, as text.
         columns: Kind of each field, and dtype[rows, ...] with its values.
         row_bytes: What a row takes.
@@ -293,11 +293,14 @@ class SceneMemory:
         words[_KEY_BYTES] = len(name)
 
     def _is_of(self, key: str, after: str = "") -> bool:
-        """Whether scenes of `key` are held, for which it begins anew where those of `after` are. Under the lock."""
+        """Whether the memory is for scenes of `key`, from now on if it was for those of `after` or for none.
+
+        Called under the lock.
+        """
         held = self._holding(locked=True).key
-        if held == after:
+        if held in ("", after):
             self._empty(key)
-        return held in (after, key)
+        return held in ("", after, key)
 
     def _holding(self, *, locked: bool = False) -> _Holding:
         """What the memory holds, looked at where it has changed."""
@@ -328,9 +331,9 @@ class SceneMemory:
         return self._words[_NBYTES]
 
     def begin(self, key: str, after: str) -> bool:
-        """Begin anew for scenes of `key`, where those of the key `after` are held; False where others are."""
+        """Forget scenes of the key `after`, and be for those of `key`; False where those of a third key are held."""
         with self._locked():
-            return self._is_of(key, after) or self._is_of(key)
+            return self._is_of(key, after)
 
     def read(self, index: int, key: str) -> tuple[list[Any], str] | None:
         """Copies of the fields of a scene of `key`, and the text of its nesting; None where it is not there."""

@@ -116,7 +116,12 @@ class SceneContext:
 
     @contextmanager
     def inside(self, outer: Iterable[int], inner: Iterable[int]) -> Iterator[None]:
-        """While a view reads the scenes `inner` of the sequence in it, which are its own scenes `outer`, in order."""
+        """Around the reading of many scenes of a sequence inside a view: they draw the numbers of their places in it.
+
+        Args:
+            outer: Indices of the scenes in the view.
+            inner: Their indices in the sequence inside, in the same order.
+        """
         previous = self._places
         known = previous or {}
         self._places = {within: known.get(place, place) for within, place in zip(inner, outer, strict=True)}

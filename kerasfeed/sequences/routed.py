@@ -224,7 +224,11 @@ def _pieces_of(
 
 
 def _turns(inner: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each row in which call it is read: how many other places of its scene come before its own."""
+    """The number of the call that reads each row, from 0.
+
+    In one call a scene is read for one place of the view alone, because random numbers are those of the place. So its
+    first place is read in call 0, its second one in call 1, and so on.
+    """
     turns = np.zeros(len(inner), np.int64)
     if len(np.unique(inner)) == len(inner):
         return turns
