@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from kerasfeed.sequences.base import optional_method
-from kerasfeed.sequences.view_base import refreshable_in
+from kerasfeed.sequences.view_base import Refreshable, parts_of
 
 _NOTED = 1 << 16  # batches
 
@@ -80,7 +80,7 @@ class Refreshes:
 
     def __init__(self, sequence: Any) -> None:
         self._sequence = sequence
-        self._refreshable = refreshable_in(sequence)
+        self._refreshable = [part for part in parts_of(sequence) if isinstance(part, Refreshable)]
         self.planned = self.present()
 
     def present(self) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ whose scenes are named one by one, one without scenes does not exist: there are 
 """
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,9 @@ class BlockShuffled(Order):
 
     block_size: int | None
     window: int
-    _named: "NamedBlocks | None" = field(repr=False)
+    _named: "NamedBlocks | None"
+    _epochs: "Kept[_EvenBlocks | _NamedBlocks]" = field(compare=False)
+    _windows: Kept[NDArray[np.int64]] = field(compare=False)
 
     def __init__(self, block_size: Any = None, *, block_of: Any = None, window: int = 4) -> None:
         if (block_size is None) == (block_of is None):
@@ -118,6 +120,8 @@ class BlockShuffled(Order):
         object.__setattr__(self, "block_size", size)
         object.__setattr__(self, "window", check_integer("window", window, 1))
         object.__setattr__(self, "_named", named)
+        object.__setattr__(self, "_epochs", Kept(_EPOCHS_KEPT))
+        object.__setattr__(self, "_windows", Kept(_WINDOWS_KEPT))
         object.__setattr__(self, "made_for", None if named is None else named.made_for)
 
     def __str__(self) -> str:
@@ -140,23 +144,34 @@ class BlockShuffled(Order):
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`; costs the windows that the positions lie in, at most 8 of which are kept."""
-        shuffle = self._shuffle(length, seed, epoch)
+        blocks = self._epochs.get_or_load((length, seed, epoch), lambda: self._in_order(length, seed, epoch))[0]
         pieces = [np.empty(0, np.int64)]
         position = start
         while position < stop:
-            number = shuffle.rank_at(position) // self.window
-            first = shuffle.position_of(number * self.window)
-            scenes = shuffle.scenes(self.window, number)
+            number = blocks.rank_at(position) // self.window
+            first = blocks.position_of(number * self.window)
+            mix = partial(self._mixed, blocks, seed, epoch, number)
+            scenes = self._windows.get_or_load((length, seed, epoch, number), mix)[0]
             until = min(stop, first + len(scenes))
             pieces.append(scenes[position - first : until - first])
             position = until
         return np.concatenate(pieces)
 
-    def _shuffle(self, length: int, seed: int, epoch: int) -> "_Blocks | NamedShuffle":
+    def _in_order(self, length: int, seed: int, epoch: int) -> "_EvenBlocks | _NamedBlocks":
+        """The blocks of an epoch in their order."""
         if self._named is not None:
-            return self._named.shuffle(length, seed, epoch)
+            return _NamedBlocks.of(self._named.groups(length), seed, epoch)
         assert self.block_size is not None
-        return _Blocks.of(self.block_size, length, seed, epoch)
+        return _EvenBlocks.of(self.block_size, length, seed, epoch)
+
+    def _mixed(self, blocks: "_EvenBlocks | _NamedBlocks", seed: int, epoch: int, number: int) -> NDArray[np.int64]:
+        """Indices of the scenes of window `number`, mixed."""
+        first = number * self.window
+        scenes = blocks.scenes(first, min(first + self.window, blocks.count))
+        stream = SeedStream.BLOCK_WINDOW if self._named is None else SeedStream.NAMED_WINDOW
+        generator(seed, (stream, epoch, number)).shuffle(scenes)
+        scenes.setflags(write=False)
+        return scenes
 
     def places(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """See `Order.places`: of `block_of`, where they would stand block by block."""
@@ -213,7 +228,7 @@ class BlockShuffled(Order):
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _EvenBlocks:
     """The blocks of one epoch in their order: the full ones permuted, the short one put among them.
 
     Attributes:
@@ -221,7 +236,6 @@ class _Blocks:
         full: Number of full blocks.
         short: Scenes of the short block, in [0, size); 0 for none.
         short_rank: Place of the short block, in [0, full]; `full` where there is none.
-        length: Number of scenes in the sequence.
         seed: The feed's seed.
         epoch: Epoch number, from 0.
     """
@@ -230,15 +244,15 @@ class _Blocks:
     full: int
     short: int
     short_rank: int
-    length: int
     seed: int
     epoch: int
 
     @classmethod
-    def of(cls, size: int, length: int, seed: int, epoch: int) -> "_Blocks":
+    def of(cls, size: int, length: int, seed: int, epoch: int) -> "_EvenBlocks":
         """The blocks of a sequence of `length` scenes in one epoch."""
         full, short = divmod(length, size)
-        return cls(size, full, short, _short_rank(full, seed, epoch) if short else full, length, seed, epoch)
+        rank = int(generator(seed, (SeedStream.SHORT_BLOCK, epoch)).integers(full + 1)) if short else full
+        return cls(size, full, short, rank, seed, epoch)
 
     @property
     def count(self) -> int:
@@ -255,31 +269,15 @@ class _Blocks:
         """First position of the block at `rank`."""
         return rank * self.size - (rank > self.short_rank) * (self.size - self.short)
 
-    def scenes(self, window: int, number: int) -> NDArray[np.int64]:
-        """Indices of the scenes of window `number`, of `window` blocks, mixed."""
-        return _window(self, window, number)
-
-
-@lru_cache(maxsize=16)
-def _short_rank(full: int, seed: int, epoch: int) -> int:
-    return int(generator(seed, (SeedStream.SHORT_BLOCK, epoch)).integers(full + 1))
-
-
-@lru_cache(maxsize=_WINDOWS_KEPT)
-def _window(blocks: _Blocks, window: int, number: int) -> NDArray[np.int64]:
-    """Indices of the scenes of window `number`, mixed."""
-    first = number * window
-    count = min(window, blocks.count - first)
-    holds_short = first <= blocks.short_rank < first + count
-    first -= first > blocks.short_rank  # its place among the full blocks
-    stop = first + count - holds_short
-    chosen = Shuffled().indices(first, stop, length=blocks.full, seed=blocks.seed, epoch=blocks.epoch)
-    scenes: NDArray[np.int64] = (chosen[:, None] * blocks.size + np.arange(blocks.size, dtype=np.int64)).ravel()
-    if holds_short:
-        scenes = np.append(scenes, np.arange(blocks.full * blocks.size, blocks.length))
-    generator(blocks.seed, (SeedStream.BLOCK_WINDOW, blocks.epoch, number)).shuffle(scenes)
-    scenes.setflags(write=False)
-    return scenes
+    def scenes(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Indices of the scenes of the blocks at ranks [first, stop), a new array."""
+        holds_short = self.short > 0 and first <= self.short_rank < stop
+        begin = first - (first > self.short_rank)  # ranks among the full blocks
+        end = stop - (stop > self.short_rank)
+        chosen = Shuffled().indices(begin, end, length=self.full, seed=self.seed, epoch=self.epoch)
+        scenes: NDArray[np.int64] = (chosen[:, None] * self.size + np.arange(self.size, dtype=np.int64)).ravel()
+        begin = self.full * self.size
+        return np.append(scenes, np.arange(begin, begin + self.short)) if holds_short else scenes
 
 
 class NamedBlocks(Identified):
@@ -298,7 +296,6 @@ class NamedBlocks(Identified):
 
     def __init__(self, block_of: Any) -> None:
         self._called: Kept[Groups] = Kept(1)
-        self._shuffles: Kept[NamedShuffle] = Kept(_EPOCHS_KEPT)
         self.made_for: int | None = None
         if callable(block_of):
             self._function: Portable | None = Portable(block_of)
@@ -329,11 +326,6 @@ class NamedBlocks(Identified):
         call = self._function.call
         return _groups([call("block_of", index) for index in range(length)])
 
-    def shuffle(self, length: int, seed: int, epoch: int) -> "NamedShuffle":
-        """These blocks in the order of one epoch."""
-        groups = self.groups(length)
-        return self._shuffles.get_or_load((length, seed, epoch), lambda: NamedShuffle.of(groups, seed, epoch))[0]
-
 
 def _groups(names: Any) -> Groups:
     found, numbers = np.unique(check_names("block_of", names, _HOW), return_inverse=True)
@@ -341,31 +333,29 @@ def _groups(names: Any) -> Groups:
 
 
 @dataclass(frozen=True, eq=False)
-class NamedShuffle:
+class _NamedBlocks:
     """The blocks of one epoch in their order.
 
     Attributes:
         groups: The blocks.
         blocks: int64[blocks], the block at each rank.
         starts: int64[blocks + 1], the first position of each, and the length.
-        seed: The feed's seed.
-        epoch: Epoch number, from 0.
-        windows: Windows kept, by (window, number).
     """
 
     groups: Groups
     blocks: NDArray[np.int64]
     starts: NDArray[np.int64]
-    seed: int
-    epoch: int
-    windows: Kept[NDArray[np.int64]]
 
     @classmethod
-    def of(cls, groups: Groups, seed: int, epoch: int) -> "NamedShuffle":
+    def of(cls, groups: Groups, seed: int, epoch: int) -> "_NamedBlocks":
         """Blocks of `groups` in the order of an epoch."""
         blocks = shuffled(0, groups.count, groups.count, seed, (SeedStream.NAMED_BLOCK, epoch))
-        starts = np.concatenate([[0], np.cumsum(groups.sizes[blocks])])
-        return cls(groups, blocks, starts, seed, epoch, Kept(_WINDOWS_KEPT))
+        return cls(groups, blocks, np.concatenate([[0], np.cumsum(groups.sizes[blocks])]))
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return self.groups.count
 
     def rank_at(self, position: int) -> int:
         """Which block of the epoch holds `position`."""
@@ -375,14 +365,8 @@ class NamedShuffle:
         """First position of the block at `rank`."""
         return int(self.starts[rank])
 
-    def scenes(self, window: int, number: int) -> NDArray[np.int64]:
-        """Indices of the scenes of window `number`, of `window` blocks, mixed."""
-        return self.windows.get_or_load((window, number), lambda: self._mix(window, number))[0]
-
-    def _mix(self, window: int, number: int) -> NDArray[np.int64]:
+    def scenes(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Indices of the scenes of the blocks at ranks [first, stop), a new array."""
         members, offsets = self.groups.members, self.groups.offsets
-        blocks = self.blocks[number * window : (number + 1) * window].tolist()
-        scenes = np.concatenate([members[offsets[block] : offsets[block + 1]] for block in blocks]).astype(np.int64)
-        generator(self.seed, (SeedStream.NAMED_WINDOW, self.epoch, number)).shuffle(scenes)
-        scenes.setflags(write=False)
-        return scenes
+        blocks = self.blocks[first:stop].tolist()
+        return np.concatenate([members[offsets[block] : offsets[block + 1]] for block in blocks]).astype(np.int64)

@@ -91,7 +91,7 @@ class Kept(Lru[Hashable, Value]):
 
 
 class Identified:
-    """What equals all that have the same identity."""
+    """Orders, and parts of them, that are equal where their `identity` is."""
 
     _identity: str
 

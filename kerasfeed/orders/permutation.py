@@ -111,24 +111,26 @@ def _permuted(
 
 
 def _encrypt(values: Any, bits: Any, keys: Any) -> Any:
-    """Values encrypted in the domain of so many bits: uint64[P] with keys uint64[rounds, P], or integers of Python."""
+    """Values encrypted in the domain of so many bits: uint64[P] with keys uint64[rounds, P], or integers of Python.
+
+    The number of rounds is even.
+    """
     right_bits = bits >> 1
-    left_bits = bits - right_bits
-    right = values & ((1 << right_bits) - 1)
-    left = values >> right_bits
+    right_mask, left_mask = (1 << right_bits) - 1, (1 << (bits - right_bits)) - 1
+    left, right = values >> right_bits, values & right_mask
     for key in keys:
-        # The halves trade places each round, so their widths do too.
-        left, right = right, left ^ (_mix(right, key) & ((1 << left_bits) - 1))
-        left_bits, right_bits = right_bits, left_bits
+        left, right = right, left ^ (_mix(right, key) & left_mask)
+        left_mask, right_mask = right_mask, left_mask  # the halves change places in each round, and so do their widths
     return (left << right_bits) | right
 
 
 def _mix(values: Any, key: Any) -> Any:
-    """Values in [0, 2**64) mixed with a key: arrays of uint64, or integers of Python, which have no last bit."""
+    """Values in [0, 2**64) mixed with a key: arrays of uint64, or integers of Python."""
     mixed = values ^ key
     for factor in _FACTORS:
         mixed *= factor
-        mixed &= _WORD
+        if isinstance(mixed, int):  # one of Python does not overflow
+            mixed &= _WORD
         mixed ^= mixed >> 33
     return mixed
 

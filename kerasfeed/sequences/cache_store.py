@@ -5,8 +5,8 @@ and what is read of it is checked (CRC-32 of its bytes and its index), so that w
 scene's is never returned. In memory a scene is there once its record in the table is, which is written last: what a
 killed process leaves half written is never read. One process writes at a time, under a lock that the system frees with
 the process. Readers wait for it only to see what a row is, once after each beginning: they copy, and look afterwards
-whether the memory was begun anew meanwhile. Nothing of a file is unpickled: its bytes are a literal and the fields'
-own, and cannot run code.
+whether the memory was begun anew meanwhile. What a file holds is text, numbers and the bytes of
+arrays: it cannot run code.
 
 The memory is one anonymous file (memfd): nothing appears in /dev/shm, and nothing is left behind by a killed process.
 Whoever unpickles it opens that file through /proc of the process that pickled it. Where there is no such file, as in a
@@ -16,7 +16,7 @@ like the first one, and other scenes as they come, pickled. What nothing was wri
 """
 
 import ast
-import json
+import io
 import mmap
 import os
 import pickle
@@ -25,10 +25,9 @@ import sys
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.spec.field_values import as_array, is_weak
-from kerasfeed.spec.lists import own
+from kerasfeed.spec.field_values import as_array
+from kerasfeed.spec.lists import is_weak, own
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.lru import PerProcess
@@ -54,19 +53,14 @@ _TOKEN_AT, _KEY_AT, _HEAD_AT, _TABLE_AT = 64, 128, 1 << 16, 1 << 17
 _TOKEN_BYTES = 16
 _ALIGNMENT = 64
 _SLACK = 1 << 18  # for the alignment of columns, of which the head describes 4,000 at the most
-_MAGIC = b"kerasfeed scene 2\n"
+_MAGIC = b"kerasfeed scene 3\n"
 _SUFFIX = ".scene"
 _PER_FOLDER = 1000
-_NUMBERS: dict[str, Callable[[str], Any]] = {
-    "bool": "True".__eq__,
-    "int": int,
-    "float": float,
-    "complex": complex,
-}  # from their text
+_PYTHON_NUMBERS: tuple[Any, ...] = (bool, int, float, complex)
 
 
 def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
-    """Fields of a scene that are the cache's own, and the nesting: copies of arrays and lists, text and numbers.
+    """Copies of the fields of a scene, which nobody else can change, and the nesting.
 
     Raises:
         SpecError: A field is nothing that a batch can hold.
@@ -76,9 +70,8 @@ def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
     for path, leaf in zip(field_paths(treespec), leaves, strict=True):
         if isinstance(leaf, np.generic) and not isinstance(leaf, str | bytes):
             kept.append(leaf)
-        elif isinstance(leaf, bool | int | float | complex):  # of a class of the user's, perhaps
-            plain: Any = next(kind for kind in (bool, int, float, complex) if isinstance(leaf, kind))
-            kept.append(plain(leaf))
+        elif isinstance(leaf, _PYTHON_NUMBERS):
+            kept.append(_plain(leaf))
         else:
             array = as_array(leaf, path)
             # A list of numbers stays one: it may be promoted where an array may not.
@@ -86,35 +79,34 @@ def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
     return kept, treespec
 
 
+def _plain(value: Any) -> Any:
+    """Text as it is; a number, also in lists, as one of Python's own classes, which it may be of a subclass of."""
+    if type(value) is list:
+        return value if set(map(type, value)) <= {*_PYTHON_NUMBERS} else [_plain(item) for item in value]
+    return next((kind(value) for kind in _PYTHON_NUMBERS if isinstance(value, kind)), value)
+
+
 def encoded(leaves: list[Any], structure: str) -> bytes:
     """The fields of a scene, as `frozen_leaves` gives them, and the text of their nesting, as bytes.
 
-    A literal says how they are nested, and of each field kind, dtype and number of axes; integers tell how many bytes
-    each has, and its shape; then come these bytes. Scenes that differ in shape alone have one literal.
+    A pickle comes first, of nothing but text, numbers, lists and tuples: the nesting, what has no bytes of its own, and
+    of each array its dtype and shape. The bytes of the arrays come behind it.
     """
-    parts = [_encoded_leaf(leaf) for leaf in leaves]
-    head = repr((structure, [(kind, descr, len(shape)) for kind, _, descr, shape in parts])).encode()
-    sizes = np.array([size for _, data, _, shape in parts for size in (len(data), *shape)], "<i8")
-    return b"".join([len(head).to_bytes(8, "little"), head, sizes.tobytes(), *(data for _, data, *_ in parts)])
-
-
-def _encoded_leaf(leaf: Any) -> tuple[str, bytes, Any, tuple[int, ...]]:
-    """Kind, bytes, dtype and shape of a field."""
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OT":
-        kind = "scalar" if isinstance(leaf, np.generic) else "array"
-        # Dtypes of other packages, such as bfloat16, go by their names.
-        descr = leaf.dtype.name if leaf.dtype.isbuiltin == 2 else np.lib.format.dtype_to_descr(leaf.dtype)
-        return kind, leaf.tobytes(), descr, leaf.shape
-    if isinstance(leaf, np.ndarray):
-        texts = [item.decode("latin-1") if isinstance(item, bytes) else item for item in leaf.flat]
-        inside = "bytes" if leaf.size and isinstance(leaf.flat[0], bytes) else "str"
-        kind = "StringDType" if leaf.dtype.kind == "T" else f"objects of {inside}"
-        return kind, json.dumps(texts).encode(), None, leaf.shape
-    if isinstance(leaf, list):
-        return "list", json.dumps(leaf, default=_complex_parts).encode(), None, ()
-    if isinstance(leaf, bytes):
-        return "bytes", leaf, None, ()
-    return type(leaf).__name__, str(leaf).encode("utf-8", "surrogatepass"), None, ()
+    parts: list[Any] = []
+    data: list[bytes] = []
+    for leaf in leaves:
+        if not isinstance(leaf, np.ndarray | np.generic):
+            parts.append(_plain(leaf))
+        elif leaf.dtype.kind in "OT":
+            kind = "objects" if leaf.dtype.kind == "O" else "StringDType"
+            parts.append((kind, leaf.reshape(-1).tolist(), leaf.shape))
+        else:
+            # Dtypes of other packages, such as bfloat16, go by their names.
+            descr = leaf.dtype.name if leaf.dtype.isbuiltin == 2 else np.lib.format.dtype_to_descr(leaf.dtype)
+            parts.append(("scalar" if isinstance(leaf, np.generic) else "array", descr, leaf.shape))
+            data.append(leaf.tobytes())
+    head = pickle.dumps((structure, parts), 5)
+    return b"".join([len(head).to_bytes(8, "little"), head, *data])
 
 
 def decoded(data: memoryview) -> tuple[list[Any], str]:
@@ -124,49 +116,38 @@ def decoded(data: memoryview) -> tuple[list[Any], str]:
         Exception: The bytes are no scene.
     """
     start = 8 + int.from_bytes(data[:8], "little")
-    structure, heads, count = _parsed(bytes(data[8:start]))
-    sizes = np.frombuffer(data, "<i8", count, start).tolist()
-    start += 8 * count
+    structure, parts = _PlainUnpickler(io.BytesIO(data[8:start])).load()
     leaves = []
-    for kind, dtype, axes in heads:
-        nbytes, shape, sizes = sizes[0], sizes[1 : 1 + axes], sizes[1 + axes :]
-        leaves.append(_decoded_leaf(kind, data[start : start + nbytes], dtype, shape))
-        start += nbytes
+    for part in parts:
+        if type(part) is not tuple:
+            leaves.append(part)
+            continue
+        kind, held, shape = part
+        if kind == "StringDType":
+            leaves.append(np.array(held, np.dtypes.StringDType()).reshape(shape))
+        elif kind == "objects":
+            array = np.empty(len(held), object)
+            array[:] = held
+            leaves.append(array.reshape(shape))
+        else:
+            dtype = np.lib.format.descr_to_dtype(held)
+            stop = start + prod(shape) * dtype.itemsize
+            array = (
+                np.frombuffer(data[start:stop], dtype).reshape(shape).copy() if stop > start else np.empty(shape, dtype)
+            )
+            leaves.append(array if kind == "array" else array[()])
+            start = stop
     return leaves, structure
 
 
-@lru_cache(maxsize=64)  # most scenes of a sequence have the same
-def _parsed(head: bytes) -> tuple[str, list[Any], int]:
-    structure, heads = ast.literal_eval(head.decode())
-    fields = [
-        (kind, None if descr is None else np.lib.format.descr_to_dtype(descr), axes) for kind, descr, axes in heads
-    ]
-    return structure, fields, sum(1 + axes for *_, axes in heads)
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads numbers, text, lists and tuples; refuses all that could run code."""
 
-
-def _decoded_leaf(kind: str, data: memoryview, dtype: Any, shape: list[int]) -> Any:
-    if dtype is not None:
-        array = np.frombuffer(data, dtype).reshape(shape).copy() if len(data) else np.empty(shape, dtype)
-        return array if kind == "array" else array[()]
-    if kind == "bytes":
-        return bytes(data)
-    text = bytes(data).decode("utf-8", "surrogatepass")
-    if kind in _NUMBERS:
-        return _NUMBERS[kind](text)
-    if kind == "str":
-        return text
-    if kind == "list":
-        return json.loads(text, object_hook=lambda parts: complex(parts["real"], parts["imag"]))
-    texts = json.loads(text)
-    if kind == "StringDType":
-        return np.array(texts, np.dtypes.StringDType()).reshape(shape)
-    array = np.empty(len(texts), object)
-    array[:] = [text.encode("latin-1") for text in texts] if kind.endswith("bytes") else texts
-    return array.reshape(shape)
-
-
-def _complex_parts(value: complex) -> dict[str, float]:
-    return {"real": value.real, "imag": value.imag}
+    def find_class(self, module: str, name: str) -> Any:
+        """The one class that such a pickle names."""
+        if (module, name) != ("builtins", "complex"):
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a scene")
+        return complex
 
 
 class SceneFiles:
@@ -194,7 +175,10 @@ class SceneFiles:
             return None
         try:
             return decoded(body)
-        except TypeError:  # a dtype that this process does not know
+        except (
+            TypeError,
+            pickle.UnpicklingError,
+        ):  # a dtype that this process does not know; or somebody else's pickle
             return None
 
     def write(self, index: int, data: bytes) -> None:
@@ -224,7 +208,7 @@ class _Holding:
     Attributes:
         generation: How often it was begun.
         key: The key of its scenes.
-        head: What a row is; empty where there is none yet.
+        head: What a row holds, as text: its nesting, and kind, dtype and shape of each field. Empty until there is one.
         structure: The nesting of a row, as text.
         columns: Kind of each field, and dtype[rows, ...] with its values.
         row_bytes: What a row takes.
@@ -309,11 +293,14 @@ class SceneMemory:
         words[_KEY_BYTES] = len(name)
 
     def _is_of(self, key: str, after: str = "") -> bool:
-        """Whether scenes of `key` are held, for which it begins anew where those of `after` are. Under the lock."""
+        """Whether the memory is for scenes of `key`, from now on if it was for those of `after` or for none.
+
+        Called under the lock.
+        """
         held = self._holding(locked=True).key
-        if held == after:
+        if held in ("", after):
             self._empty(key)
-        return held in (after, key)
+        return held in ("", after, key)
 
     def _holding(self, *, locked: bool = False) -> _Holding:
         """What the memory holds, looked at where it has changed."""
@@ -344,9 +331,9 @@ class SceneMemory:
         return self._words[_NBYTES]
 
     def begin(self, key: str, after: str) -> bool:
-        """Begin anew for scenes of `key`, where those of the key `after` are held; False where others are."""
+        """Forget scenes of the key `after`, and be for those of `key`; False where those of a third key are held."""
         with self._locked():
-            return self._is_of(key, after) or self._is_of(key)
+            return self._is_of(key, after)
 
     def read(self, index: int, key: str) -> tuple[list[Any], str] | None:
         """Copies of the fields of a scene of `key`, and the text of its nesting; None where it is not there."""

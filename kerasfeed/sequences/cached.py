@@ -84,6 +84,8 @@ class Cached(SceneByScene, SceneSequence):
         (1.0, 1.0)
     """
 
+    read_ahead: Any = None  # scenes that are kept need not be read
+
     def __init__(
         self,
         sequence: Any,

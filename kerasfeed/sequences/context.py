@@ -44,9 +44,9 @@ class Worker:
 
 
 class SceneContext:
-    """Place of the scene being loaded: seed, epoch and index; one object a thread, moved from scene to scene.
+    """Seed, epoch and index of the scene that a thread is loading; the thread moves one object from scene to scene.
 
-    Within `with context:` it is the thread's.
+    `with context:` makes it the context of this thread.
     """
 
     __slots__ = ("_batch", "_batch_rng", "_outer", "_places", "_rng", "epoch", "index", "seed")
@@ -62,12 +62,12 @@ class SceneContext:
         self._places: dict[int, int] | None = None  # index inside a view -> index of the feed, while many are read
 
     def __enter__(self) -> None:
-        """Become this thread's context."""
+        """Make this the thread's context."""
         self._outer.append(_current.context)
         _current.context = self
 
     def __exit__(self, *_: object) -> None:
-        """Put back the one that it has replaced."""
+        """Make the context before this one the thread's again."""
         _current.context = self._outer.pop()
 
     def move_to(self, index: int | None) -> None:
@@ -116,7 +116,12 @@ class SceneContext:
 
     @contextmanager
     def inside(self, outer: Iterable[int], inner: Iterable[int]) -> Iterator[None]:
-        """While a view reads the scenes `inner` of the sequence in it, which are its own scenes `outer`, in order."""
+        """Around the reading of many scenes of a sequence inside a view: they draw the numbers of their places in it.
+
+        Args:
+            outer: Indices of the scenes in the view.
+            inner: Their indices in the sequence inside, in the same order.
+        """
         previous = self._places
         known = previous or {}
         self._places = {within: known.get(place, place) for within, place in zip(inner, outer, strict=True)}
@@ -127,7 +132,7 @@ class SceneContext:
 
 
 class UnrandomContext(SceneContext):
-    """The context of a scene that must be the same in every epoch."""
+    """The context of a scene that must be the same in every epoch: whatever would make it differ is refused."""
 
     __slots__ = ("_refusal",)
 
@@ -138,7 +143,7 @@ class UnrandomContext(SceneContext):
 
     @property
     def rng(self) -> np.random.Generator:
-        """Not to be had.
+        """Refused.
 
         Raises:
             KerasfeedError: Always.
@@ -147,11 +152,11 @@ class UnrandomContext(SceneContext):
 
     @property
     def scene_epoch(self) -> int:
-        """Not to be had; see `rng`."""
+        """Refused, as `rng` is."""
         raise KerasfeedError(self._refusal)
 
     def rng_for(self, index: int) -> np.random.Generator:
-        """Not to be had; see `rng`."""
+        """Refused, as `rng` is."""
         return self.rng
 
 

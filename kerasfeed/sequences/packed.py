@@ -4,6 +4,7 @@ Invariant: which scenes stand together is a function of (lengths, length, overfl
 is made. No scene is in two of them, and none is cut but by `overflow="cut"`.
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,6 @@ from kerasfeed.sequences.view_base import OfOne
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.optional_methods import ahead_reader, views_own
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -159,13 +159,9 @@ class Packed(OfOne, SceneSequence):
             start = stop
         return {**out, "segment_ids": segment_ids, "positions": positions}
 
-    @views_own
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Pass on which scenes will be read soon."""
-        announce = ahead_reader(self.sequence)
-        assert announce is not None  # else nobody is offered this method
-        inside = [self._inside_of(place) for place in np.asarray(indices).tolist()]
-        announce(np.concatenate([np.empty(0, np.int64), *inside]))  # of a batch that is left out there are none
+    def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        inside = [self._inside_of(place) for place in places.tolist()]
+        yield self.sequence, np.concatenate([np.empty(0, np.int64), *inside])  # none in a batch that is left out
 
     def _choice(self) -> str:
         return f"to {self.length} {self._groups.digest()}"

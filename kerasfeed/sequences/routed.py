@@ -5,6 +5,7 @@ batch is copied bit for bit or refused: nothing is rounded and no shape is broad
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,17 +21,13 @@ from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.optional_methods import ahead_reader, scene_writer, takes_out, views_own
+from kerasfeed.util.optional_methods import scene_writer, takes_out, views_own
 
 _PYTHON_DTYPES = {np.dtype(kind) for kind in (bool, int, float, complex)}
 
 
 class Routed(View):
     """A view of which each scene is one scene of one part."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of scenes."""
 
     @abstractmethod
     def _route(self, place: int) -> tuple[int, int]:
@@ -85,15 +82,9 @@ class Routed(View):
         with moved, self._reading(part, inner, places):
             return read_many(self._parts[part], inner, out)
 
-    @views_own
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Pass on which scenes will be read soon, each once."""
-        places = np.asarray(indices, np.int64)
+    def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         which, inner = self._routes(places)
-        for part in np.unique(which).tolist():
-            announce = ahead_reader(self._parts[part])
-            if announce is not None:
-                announce(np.unique(inner[which == part]))
+        return ((self._parts[part], np.unique(inner[which == part])) for part in np.unique(which).tolist())
 
 
 def write_scene(part: Any, index: int, out: Any) -> None:
@@ -233,7 +224,11 @@ def _pieces_of(
 
 
 def _turns(inner: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each row in which call it is read: how many other places of its scene come before its own."""
+    """The number of the call that reads each row, from 0.
+
+    In one call a scene is read for one place of the view alone, because random numbers are those of the place. So its
+    first place is read in call 0, its second one in call 1, and so on.
+    """
     turns = np.zeros(len(inner), np.int64)
     if len(np.unique(inner)) == len(inner):
         return turns

@@ -7,7 +7,7 @@ fixed then, and it has the optional methods that what is inside it allows, which
 import copy
 import functools
 import inspect
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.sequences.context import Worker
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.frames import as_sequence, is_in_memory
@@ -127,6 +128,10 @@ class View(ABC):
     _parts: tuple[Any, ...]
     _lengths: tuple[int, ...]
 
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of scenes."""
+
     @property
     def thread_safe(self) -> bool:
         """Whether several threads may read scenes at once: all that is inside the view says so."""
@@ -212,6 +217,18 @@ class View(ABC):
         for end in self._hooks("on_epoch_end"):
             end()
 
+    @views_own
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Pass on which scenes will be read soon."""
+        for part, inner in self._scenes_inside(np.asarray(indices, np.int64)):
+            announce = ahead_reader(part)
+            if announce is not None:
+                announce(inner)
+
+    def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        """Each part of which the scenes at `places`, int64[B], are made, with the indices of its scenes."""
+        return ((part, places) for part in self._parts)
+
     @contextmanager
     def _reading(self, part: int, inner: Any, outer: Any) -> Iterator[None]:
         """Around the reading of scenes of a part: an error tells which of its scenes they are."""
@@ -270,12 +287,6 @@ def blocks_in(sequence: Any) -> int | NDArray[Any] | None:
     return np.array([blocks(index) for index in range(len(sequence))]) if callable(blocks) else np.asarray(blocks)
 
 
-def block_numbers(sequence: Any) -> NDArray[Any] | None:
-    """The block of every scene, int or str[len(sequence)]; None where the sequence has none."""
-    blocks = blocks_in(sequence)
-    return np.arange(len(sequence)) // blocks if isinstance(blocks, int) else blocks
-
-
 class OfOne(View):
     """A view of one sequence."""
 
@@ -303,6 +314,14 @@ class OfSeveral(View):
         """The sequences inside this view."""
         return self._parts
 
+    def __repr__(self) -> str:
+        names = [class_name(part) for part in self._parts]
+        if len(names) > 4:
+            inside = f"{len(names)} sequences ({', '.join(names[:3])}, ...)"
+        else:
+            inside = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        return f"{class_name(self)} of {inside}, {counted(len(self), 'scene')}"
+
 
 class Refreshable:
     """A sequence with a `refresh()`.
@@ -312,12 +331,3 @@ class Refreshable:
     """
 
     generation: int = 0
-
-
-def refreshable_in(sequence: Any) -> tuple[Refreshable, ...]:
-    """The sequence itself, or what of it may be refreshed where it is a view."""
-    if isinstance(sequence, Refreshable):
-        return (sequence,)
-    if isinstance(sequence, View):
-        return tuple(found for part in sequence._parts for found in refreshable_in(part))
-    return ()

@@ -1,6 +1,6 @@
 """`Concat`, `Zip` and `Map`: sequences one after another, side by side, and changed scene by scene.
 
-Invariant: as in `kerasfeed.sequences.view_base`, which see. Nothing is read when a view is made.
+Invariant: that of all views, told in `kerasfeed.sequences.view_base`.
 """
 
 import functools
@@ -19,14 +19,13 @@ from kerasfeed.sequences.routed import Routed, read_many, write_scene
 from kerasfeed.sequences.view_base import (
     OfSeveral,
     SceneByScene,
-    block_numbers,
     blocks_in,
     is_safe_function,
     is_thread_safe,
 )
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.optional_methods import ahead_reader, has_parameter, note_once, views_own
+from kerasfeed.util.optional_methods import has_parameter, note_once, views_own
 
 
 class Concat(Routed, OfSeveral, SceneSequence):
@@ -63,16 +62,15 @@ class Concat(Routed, OfSeveral, SceneSequence):
 
     def _blocks(self) -> int | NDArray[Any] | None:
         found, stop = [], 0
-        for blocks in map(block_numbers, self._parts):
+        for part in self._parts:
+            blocks = blocks_in(part)
             if blocks is None:
                 return None
-            names, numbers = np.unique(blocks, return_inverse=True)
+            of_each = np.arange(len(part)) // blocks if isinstance(blocks, int) else blocks
+            names, numbers = np.unique(of_each, return_inverse=True)
             found.append(numbers + stop)
             stop += len(names)
         return np.concatenate(found)
-
-    def __repr__(self) -> str:
-        return f"Concat of {_names(self._parts)}, {counted(len(self), 'scene')}"
 
 
 class Zip(OfSeveral, SceneSequence):
@@ -100,9 +98,10 @@ class Zip(OfSeveral, SceneSequence):
     def __init__(self, *sequences: Any, **named: Any) -> None:
         if sequences and named:
             raise TypeError("kf.Zip(a, b) makes tuples and kf.Zip(x=a, y=b) makes dicts: name all sequences or none")
-        if len(sequences) == 1 and _is_list_of_sequences(sequences[0]):
+        listed = sequences[0] if len(sequences) == 1 and isinstance(sequences[0], list | tuple) else ()
+        if listed and all(isinstance(part, SceneSequence) for part in listed):
             raise TypeError(
-                f"kf.Zip was given one {class_name(sequences[0])} of sequences, whose scenes would be these sequences: "
+                f"kf.Zip was given one {class_name(listed)} of sequences, whose scenes would be these sequences: "
                 "write kf.Zip(*sequences)"
             )
         self._keys: tuple[Any, ...] = tuple(named) if named else tuple(range(len(sequences)))
@@ -167,14 +166,6 @@ class Zip(OfSeveral, SceneSequence):
 
         return self._joined(self._each(places, read))
 
-    @views_own
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Pass on which scenes will be read soon."""
-        for part in self._parts:
-            announce = ahead_reader(part)
-            if announce is not None:
-                announce(indices)
-
     def _choice(self) -> str:
         return "" if self._keys[0] == 0 else ", ".join(self._keys)
 
@@ -182,9 +173,6 @@ class Zip(OfSeveral, SceneSequence):
         found = [blocks for part in self._parts if (blocks := blocks_in(part)) is not None]
         alike = len(found) == 1 or (all(isinstance(blocks, int) for blocks in found) and len(set(found)) == 1)
         return found[0] if alike else None
-
-    def __repr__(self) -> str:
-        return f"Zip of {_names(self._parts)}, {counted(len(self), 'scene')}"
 
 
 class Map(SceneByScene, SceneSequence):
@@ -241,13 +229,6 @@ class Map(SceneByScene, SceneSequence):
             note_once(error, f"in {_function_name(self.function)}, given scene {place} of {class_name(self.sequence)}")
             raise
 
-    @views_own
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Pass on which scenes will be read soon."""
-        announce = ahead_reader(self.sequence)
-        assert announce is not None  # else nobody is offered this method
-        announce(indices)
-
     def _choice(self) -> str:
         return _function_name(self.function)
 
@@ -266,18 +247,6 @@ def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:
     if not sequences:
         raise ValueError(f"kf.{view} needs at least one sequence")
     return sequences
-
-
-def _is_list_of_sequences(value: Any) -> bool:
-    listed = isinstance(value, list | tuple) and value
-    return bool(listed) and all(isinstance(part, SceneSequence) for part in value)
-
-
-def _names(parts: tuple[Any, ...]) -> str:
-    names = [class_name(part) for part in parts]
-    if len(names) > 4:
-        return f"{len(names)} sequences ({', '.join(names[:3])}, ...)"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _function_name(function: Callable[..., Any]) -> str:

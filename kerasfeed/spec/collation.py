@@ -253,20 +253,15 @@ def _value_of(value: Any, path: str, field: ArraySpec) -> Any:
     return cast[()]
 
 
-def _check_paths(what: str, spec: SceneSpec, named: Collection[str]) -> None:
-    unknown = sorted(set(named) - set(spec.paths), key=str)
-    if unknown:
-        raise SpecError(
-            f"{what} names the field {unknown[0]!r}, which scenes do not have: their fields are "
-            f"{', '.join(map(repr, spec.paths))}"
-        )
-
-
 def _loose(
     what: str, spec: SceneSpec, named: Collection[str], form_of: Callable[[str, ArraySpec], Form]
 ) -> tuple[SceneSpec, tuple[Form | None, ...]]:
     """`spec` with None for the axes of the fields that are `named` or differ, and the forms of these."""
-    _check_paths(what, spec, named)
+    if unknown := sorted(set(named) - set(spec.paths), key=str):
+        raise SpecError(
+            f"{what} names the field {unknown[0]!r}, which scenes do not have: their fields are "
+            f"{', '.join(map(repr, spec.paths))}"
+        )
     fields, forms = list(spec.fields), list[Form | None]([None] * len(spec.fields))
     for number, (path, field) in enumerate(zip(spec.paths, spec.fields, strict=True)):
         if path in named:

@@ -66,7 +66,7 @@ def _conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, copy: bo
 
 
 def _remedy(same_kind: bool, field: ArraySpec, found: ArraySpec | None = None) -> str:
-    """See `kerasfeed.spec.scene_spec.remedy_of`."""
+    """As `kerasfeed.spec.field_values.remedy_of`, for specs that users write."""
     if same_kind:
         return (
             ". Bring it to that shape (crop, pad, reshape), or write None in the spec for an axis whose size differs "

@@ -15,11 +15,18 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
-from kerasfeed.util.error_text import message_of
 
 SPLITS = np.dtype(np.int64)
 MASK = np.dtype(np.bool_)
 Shape = tuple[int, ...]
+_NOT_STACKED = (
+    "Use collate='pad' (pads to the longest of the batch) or collate='ragged' (keeps lengths), or return one shape for "
+    "every index"
+)
+_TEXT_NOT_STACKED = (
+    "Text is stacked whatever `collate` is: return one shape for every index, join the words into one str, or give "
+    "collate a function"
+)
 
 
 class RaggedArray(NamedTuple):
@@ -202,13 +209,16 @@ def row_bytes(form: Form, field: ArraySpec, shapes: Sequence[Shape]) -> int:
     return max(map(prod, shapes)) * field.dtype.itemsize
 
 
-def common_shape(path: str, shapes: NDArray[np.int64], indices: NDArray[np.int64]) -> tuple[int, ...]:
+def common_shape(
+    path: str, shapes: NDArray[np.int64], indices: NDArray[np.int64], remedy: str = _NOT_STACKED
+) -> tuple[int, ...]:
     """The one shape that all rows of a field have.
 
     Args:
         path: Name of the field.
         shapes: int64[B, axes], the shape of every row.
         indices: int64[B], the index of every row.
+        remedy: How the message ends where they differ.
 
     Raises:
         SpecError: Two rows differ; the message names the field, both indices and both shapes.
@@ -217,29 +227,24 @@ def common_shape(path: str, shapes: NDArray[np.int64], indices: NDArray[np.int64
     if different.size:
         row = int(different[0])
         one, other = tuple(shapes[0].tolist()), tuple(shapes[row].tolist())
-        raise SpecError(unequal_text(path, (indices[0], one), (indices[row], other), rare=False))
+        raise SpecError(f"{_unequal_text(path, (indices[0], one), (indices[row], other))}. {remedy}")
     return tuple(shapes[0].tolist())
 
 
-def unequal_text(path: str, one: tuple[int, Any], other: tuple[int, Any], *, rare: bool) -> str:
-    """What to tell of two scenes, each an index and a shape, that cannot be stacked.
-
-    With `rare`, the scenes that are read to infer the spec agree, and so the field is not padded by itself.
-    """
-    told = (
-        f"field {path!r} cannot be stacked: scene {one[0]} has shape {one[1]} and scene {other[0]} has shape {other[1]}"
-    )
-    if not rare:
-        return (
-            f"{told}. Use collate='pad' (pads to the longest of the batch) or collate='ragged' (keeps lengths), or "
-            "return one shape for every index"
-        )
-    told += ", unlike the few scenes that were read first"
+def rare_shape_text(path: str, one: tuple[int, Any], other: tuple[int, Any]) -> str:
+    """What to tell of two scenes, each an index and a shape, that cannot be stacked, though those read first can."""
+    told = f"{_unequal_text(path, one, other)}, unlike the few scenes that were read first"
     if one[1][1:] != other[1][1:]:
         return f"{told}. Return one shape for every index (crop, pad or resample in __getitem__)"
     return (
         f"{told}. Name the field: collate=kf.Pad(fields={path!r}) (pads to the longest of the batch) or "
         f"collate=kf.Ragged({path!r}) (keeps lengths); or return one shape for every index"
+    )
+
+
+def _unequal_text(path: str, one: tuple[int, Any], other: tuple[int, Any]) -> str:
+    return (
+        f"field {path!r} cannot be stacked: scene {one[0]} has shape {one[1]} and scene {other[0]} has shape {other[1]}"
     )
 
 
@@ -250,14 +255,7 @@ def stack_text(path: str, values: Sequence[Any], indices: NDArray[np.int64]) -> 
         SpecError: Arrays of two rows differ in shape.
     """
     shapes = np.array([np.shape(value) for value in values], np.int64).reshape(len(values), -1)
-    try:
-        shape = common_shape(path, shapes, indices)
-    except SpecError as error:
-        told = message_of(error).split(" Use collate=")[0]
-        raise SpecError(
-            f"{told} Text is stacked whatever `collate` is: return one shape for every index, join the words into one "
-            "str, or give collate a function"
-        ) from None
+    shape = common_shape(path, shapes, indices, _TEXT_NOT_STACKED)
     stacked = np.empty((len(values), *shape), object)
     for row, value in enumerate(values):
         stacked[row] = value

@@ -13,27 +13,21 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.lists import array_of, big_text, is_array
+from kerasfeed.spec.lists import array_of, big_text, is_array, is_weak
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, as_others
 from kerasfeed.util.array_bits import exact_text
 
 _FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "ps", "fs": "fs", "as": "as"}
-_PYTHON_NUMBERS = (bool, int, float, complex)
 
 
-def describe_leaf(leaf: Any, path: str) -> ArraySpec:
-    """The spec of one field's value.
+def described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
+    """The value of a field as an array, or as `str` or `bytes`, and its spec.
 
     Raises:
         SpecError: The value cannot be part of a batch.
     """
-    return _described(leaf, path)[1]
-
-
-def _described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
-    listed = array_of(leaf, path) if type(leaf) is list and is_array(leaf) else None
-    array = as_array(leaf if listed is None else listed.array, path)
+    array = as_array(leaf, path)
     if isinstance(array, str | bytes):
         return array, ArraySpec((), TEXT if isinstance(array, str) else BYTES)
     dtype = array.dtype
@@ -41,16 +35,9 @@ def _described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
         dtype = BYTES if dtype.kind == "O" and array.size and isinstance(array.flat[0], bytes) else TEXT
     elif dtype.kind == "S":
         dtype = BYTES
-    weak, untyped = (isinstance(leaf, _PYTHON_NUMBERS), False) if listed is None else (listed.weak, listed.untyped)
+    untyped = type(leaf) is list and not array.size
     # A native one as it is: NumPy compares a dtype with itself five times as fast as with an equal one.
-    return array, ArraySpec(array.shape, dtype if dtype.isnative else dtype.newbyteorder("="), weak, untyped)
-
-
-def is_weak(leaf: Any) -> bool:
-    """Whether a value is a Python number or a list of them, whose dtype NumPy chooses."""
-    if type(leaf) is list:
-        return is_array(leaf) and array_of(leaf, "").weak
-    return isinstance(leaf, _PYTHON_NUMBERS)
+    return array, ArraySpec(array.shape, dtype if dtype.isnative else dtype.newbyteorder("="), is_weak(leaf), untyped)
 
 
 def as_array(leaf: Any, path: str) -> Any:
@@ -62,7 +49,7 @@ def as_array(leaf: Any, path: str) -> Any:
     if isinstance(leaf, str | bytes):
         return exact_text(leaf)
     if type(leaf) is list and is_array(leaf):
-        return as_array(array_of(leaf, path).array, path)
+        return as_array(array_of(leaf, path), path)
     if not (
         isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex)
         or hasattr(leaf, "__array__")
@@ -182,7 +169,7 @@ def coerce(
     """
     if type(leaf) is np.ndarray and leaf.dtype == field.dtype and field.fits(leaf.shape):
         return leaf
-    array, found = _described(leaf, path)
+    array, found = described(leaf, path)
     if found.untyped:
         found = as_others(found, field)
         array = np.zeros([size or 0 for size in found.shape], object if field.is_text else field.dtype)

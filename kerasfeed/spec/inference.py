@@ -11,7 +11,7 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.field_values import describe_leaf, start_of
+from kerasfeed.spec.field_values import described, start_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others
 from kerasfeed.util.counted import counted
@@ -29,7 +29,7 @@ def describe(scene: Any) -> SceneSpec:
     if not leaves:
         remedy = "Return an array, or a tuple or dict of arrays"
         raise SpecError(no_field_text(scene, f"__getitem__ returned {start_of(scene)}", remedy))
-    return SceneSpec(treespec, tuple(describe_leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)))
+    return SceneSpec(treespec, tuple(described(leaf, path)[1] for leaf, path in zip(leaves, paths, strict=True)))
 
 
 def no_field_text(scene: Any, made: str, remedy: str) -> str:

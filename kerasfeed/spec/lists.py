@@ -6,7 +6,6 @@ into the array: no integer is rounded, no text is cut.
 
 import functools
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,21 +18,6 @@ _PYTHON_NUMBERS = (bool, int, float, complex)
 _REMEDY = "crop or pad the inner lists to one length, or return np.concatenate(...) of them and their lengths"
 
 
-@dataclass(frozen=True)
-class ListArray:
-    """What a list of numbers or text is.
-
-    Attributes:
-        array: Its values; text as an object array of `str` or `bytes`.
-        weak: Whether all its values are Python numbers, which NumPy chose a dtype for.
-        untyped: Whether it holds no value, and so has no dtype of its own.
-    """
-
-    array: NDArray[Any]
-    weak: bool
-    untyped: bool
-
-
 def is_array(values: list[Any]) -> bool:
     """Whether a list inside a scene is one array: its values, also in lists of lists, are all numbers or all text.
 
@@ -43,8 +27,18 @@ def is_array(values: list[Any]) -> bool:
     return _kind_of(values) is not None
 
 
-def array_of(values: list[Any], path: str) -> ListArray:
-    """The array that a list is.
+def is_weak(value: Any) -> bool:
+    """Whether a value is a Python number, or a list of nothing but them: NumPy chooses its dtype."""
+    if type(value) is not list:
+        return isinstance(value, _PYTHON_NUMBERS)
+    kinds = set(map(type, value))
+    if not all(kind is list or issubclass(kind, _PYTHON_NUMBERS) for kind in kinds):
+        return False
+    return list not in kinds or all(map(is_weak, value))
+
+
+def array_of(values: list[Any], path: str) -> NDArray[Any]:
+    """The array that a list is; text as an object array of `str` or `bytes`.
 
     Raises:
         SpecError: Lists in it differ in length, or it holds integers that no dtype holds; the message names the field.
@@ -55,9 +49,9 @@ def array_of(values: list[Any], path: str) -> ListArray:
     if kind in ("str", "bytes"):
         array: NDArray[Any] = np.empty(shape, object)
         array.reshape(-1)[:] = [_text(value) for value in _flat(values, len(shape))]
-        return ListArray(array, weak=False, untyped=False)
+        return array
     if kind == "":
-        return ListArray(np.zeros(shape), weak=True, untyped=True)
+        return np.zeros(shape)
     types = set(map(type, _flat(values, len(shape))))
     if any(not issubclass(each, (*_PYTHON_NUMBERS, np.generic, np.ndarray)) for each in types):  # tensors
         array = np.array([np.asarray(value)[()] for value in _flat(values, len(shape))]).reshape(shape)
@@ -68,7 +62,7 @@ def array_of(values: list[Any], path: str) -> ListArray:
         big = max((value for value in _flat(values, len(shape)) if isinstance(value, int)), key=abs, default=0)
         if integers or abs(big) >= 1 << 63:
             raise SpecError(f"field {path!r} is a list with {big_text(big)}")
-    return ListArray(array, weak=all(issubclass(each, _PYTHON_NUMBERS) for each in types), untyped=False)
+    return array
 
 
 def own(leaf: Any) -> Any:

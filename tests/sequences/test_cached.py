@@ -1,5 +1,7 @@
 """Cached: what is kept, under which key, and that nothing stale, random or damaged is ever served."""
 
+import os
+import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -84,6 +86,16 @@ def test_memory_is_bounded():
 # ---- files
 
 
+class PathTouch:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mknod, (self.path,)
+
+
 def _encoded(scene):
     leaves, treespec = frozen_leaves(scene)
     return encoded(leaves, structure_text(treespec))
@@ -112,6 +124,15 @@ def test_no_damaged_file_is_served(tmp_path, log, read_once):
         _assert_scene(cached[1], expected[1])
         assert len(log.lines()) == count  # it was read again
         assert path.read_bytes() == whole  # and kept again
+
+
+def test_a_file_cannot_run_code(tmp_path):
+    files = SceneFiles(tmp_path)
+    ran = tmp_path / "ran"
+    head = pickle.dumps(("*", [PathTouch(str(ran))]))
+    files.write(0, len(head).to_bytes(8, "little") + head)
+    assert files.read(0) is None
+    assert not ran.exists()
 
 
 def test_what_a_crash_leaves_behind_is_no_scene(tmp_path, log):

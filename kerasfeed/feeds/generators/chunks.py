@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.pool.memory import align
-from kerasfeed.spec.field_values import as_array, is_weak, start_of
+from kerasfeed.spec.field_values import as_array, start_of
 from kerasfeed.spec.inference import no_field_text
+from kerasfeed.spec.lists import is_weak
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 
 HEADER = 64  # bytes before a chunk, so that it stands on a boundary of 64 bytes

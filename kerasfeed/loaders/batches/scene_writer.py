@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.spec.field_forms import Form, Padded, unequal_text
+from kerasfeed.spec.field_forms import Form, Padded, rare_shape_text
 from kerasfeed.spec.field_values import as_array, coerce, remedy_of
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import flatten, is_nested, structure_text
@@ -233,7 +233,7 @@ class SceneWriter:
             if not (same_kind and self._layout.batched and field.is_fixed and len(found.shape) == len(field.shape)):
                 return remedy_of(same_kind, field, found)
             one, other = (self._layout.witness, field.shape), (int(view.indices[row]), found.shape)
-            return f"; {unequal_text(self._spec.paths[number], one, other, rare=True)}"
+            return f"; {rare_shape_text(self._spec.paths[number], one, other)}"
 
         if self._any_size and not field.is_fixed:
             field = replace(field, shape=(None,) * len(field.shape))
