@@ -12,7 +12,7 @@ import numpy as np
 
 from kerasfeed.explore.checks import growth, methods, repeats, scenes
 from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.result import CheckResult, Finding, SequenceReport, failed, skipped
+from kerasfeed.explore.checks.result import CheckResult, Finding, MemoryGrown, SequenceReport, failed, skipped
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence as check_arguments
 from kerasfeed.util.error_text import class_name, exception_text
@@ -233,7 +233,8 @@ class Checks:
             finding = skipped("reading scenes has taken much memory; see memory")
         else:
             finding = _found(check, self.case)
-        if culprit is not None or (finding.status == "failed" and finding.blocks):
+        # Where others have failed, checks go on with those that are compared.
+        if culprit is not None or (finding.status == "failed" and self.case.is_compared(finding.index)):
             self._culprits[check.name] = culprit or check.name
         remedy = check.remedy if finding.remedy is None else finding.remedy
         return CheckResult(
@@ -245,6 +246,8 @@ class Checks:
 def _found(check: Check, case: Case) -> Finding:
     try:
         return Finding("passed", check.run(case))
+    except MemoryGrown as grown:
+        return skipped(f"{grown.message}; see memory")
     except Finding as finding:
         return replace(finding)  # without the frames that raised it, which hold scenes
     except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it

@@ -244,15 +244,19 @@ class Case:
     @functools.cached_property
     def indices(self) -> list[int]:
         """The scenes that are compared: spread over the sequence, fewer where they are slow."""
-        seconds = max(reading.seconds for reading in self.first)
+        seconds = max(reading.cost for reading in self.first)
         fitting = int(_SHARE * self.seconds / (_PASSES * seconds + 1e-9))
         return probe_indices(self.length, max(_FEWEST, min(self._most, fitting)))
+
+    def is_compared(self, index: int | None) -> bool:
+        """Whether a fault of this scene (None: of several, or of the sequence) is one of scenes that are compared."""
+        return index is None or index in vars(self).get("indices", [index])
 
     @functools.cached_property
     def survey(self) -> Survey:
         """What reading once as many scenes as the time allows has shown, spread over the sequence, in their order."""
         seconds = _SURVEY_SHARE * self.seconds
-        usual = float(np.median([one.seconds for one, _ in self.twice]))
+        usual = float(np.median([one.cost for one, _ in self.twice]))
         fitting = max(1, int(seconds / max(usual, _LEAST_SECONDS)))
         plan = range(0, self.length, -(-self.length // fitting))
         return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]
