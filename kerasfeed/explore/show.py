@@ -150,7 +150,7 @@ def _refuse(what: str, **given: Any) -> None:
 
 
 def _place(index: Any, length: int) -> int:
-    number = check_integer("index", index, -length if -length < 0 else 0)
+    number = check_integer("index", index, -length)
     if number >= length:
         raise IndexError(f"index {index} is out of range: the sequence has {counted(length, 'scene')}")
     return number % length

@@ -252,6 +252,17 @@ def test_wrong_arguments_are_refused_with_the_remedy(arguments, error, message):
         kf.show(scenes.Clouds(), **arguments)
 
 
+def test_the_error_of_a_scene_of_numbers_is_told_once_beside_the_others():
+    def scene(index):
+        if index == 1:
+            raise OSError("a file of the archive is truncated, and has no end " * 9)
+        return {"a": index, "b": index / 3, "c": "word"}
+
+    figure = kf.show(kf.Map(range(3), scene))
+    assert [text.startswith("OSError: a file") for text in words(figure)].count(True) == 1
+    assert figure.get_figwidth() < 8
+
+
 def test_what_cannot_be_drawn_is_told_by_its_dtype_and_shape():
     scene = {"many axes": np.zeros((2,) * 6), "records": np.zeros(3, [("x", "f4")]), "y": 3}
     assert {"float64[2, 2, 2, 2, 2, 2]", "void32[3]", "3"} <= set(words(kf.show([scene] * 2)))

@@ -179,12 +179,12 @@ def _axes_at(picture: Picture, left: float, top: float, wide: float, high: float
 
 def _write(
     picture: Picture, left: float, top: float, text: str, size: float, colour: str,
-    *, below: bool = False, right: bool = False, bold: bool = False,
+    *, below: bool = False, bold: bool = False,
 ) -> None:  # fmt: skip
     width, height = picture.get_size_inches()
     picture.text(
         left / width, 1 - top / height, text.replace("$", r"\$"), fontsize=size, color=colour,
-        va="top" if below else "bottom", ha="right" if right else "left", linespacing=1.4,
+        va="top" if below else "bottom", ha="left", linespacing=1.4,
         fontweight="bold" if bold else "normal",
     )  # fmt: skip
 
@@ -213,26 +213,24 @@ def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
 def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[ScenePart], title: str, names: ClassNames) -> Picture:
     """Scenes of single numbers and short texts: a table with a row a scene and a column a field."""
     rows = [["", *(_named(part) for part in parts)]]
-    rows += [[scene.title, *(_value_text(scene, part, names) for part in parts)] for scene in scenes]
+    for scene in scenes:
+        rows.append([scene.title, *(_written_value(scene.fields.get(part.path), part, names) for part in parts)])
     widths = [max(map(len, column)) * 0.075 + 0.3 for column in zip(*rows, strict=True)]
-    width, height = sum(widths) + 2 * _MARGIN, len(rows) * _LINE
-    picture = new_picture(max(width, 0.1 * len(title) + 0.5), _TITLE + height + 2 * _MARGIN)
+    height = len(rows) * _LINE
+    least = _WIDTH / 2 if any(scene.error for scene in scenes) else 0.1 * len(title) + 0.5
+    picture = new_picture(max(sum(widths) + 2 * _MARGIN, least), _TITLE + height + 2 * _MARGIN)
     _write(picture, _MARGIN, 0.12, title, 10, INK, below=True, bold=True)
     table = write_table(_axes_at(picture, _MARGIN, _TITLE, sum(widths), height), rows, 8, widths)
     for (row, column), cell in table.get_celld().items():
         if row == 0 or column == 0:
             cell.get_text().set(color=MUTED)
-        if column == 0 or (row > 0 and scenes[row - 1].error):
+        if column == 0:
             cell.get_text().set(ha="left")
-        if row > 0 and column == 1 and scenes[row - 1].error:
-            cell.get_text().set(color=WRONG)
+    left = _MARGIN + widths[0]
+    for row, scene in enumerate(scenes, 1):
+        text = _cut(scene.error, int((picture.get_figwidth() - left) * _CHARACTERS[0]))
+        _write(picture, left, _TITLE + (row + 0.75) * _LINE, text, 8, WRONG)
     return picture
-
-
-def _value_text(scene: ShownScene, part: ScenePart, names: ClassNames) -> str:
-    if scene.error:
-        return scene.error if part.path else ""
-    return _written_value(scene.fields.get(part.path), part, names)
 
 
 def _written(scene: ShownScene, parts: Sequence[ScenePart], names: ClassNames) -> list[str]:
