@@ -186,6 +186,22 @@ def test_what_is_predicted_is_scaled_by_what_was_measured_with_the_workers_of_th
     assert rates[Setup(8, "thread")] == pytest.approx(800)
 
 
+def test_every_set_up_that_was_tried_is_told_as_measured_and_tried_once(monkeypatch):
+    tries = []
+
+    def tried(job, setup, *given, **arguments):
+        tries.append(setup)
+        return 90.0 + setup.workers, 100.0 + setup.workers
+
+    monkeypatch.setattr(profile, "trial", tried)
+    with BaseFeed(scenes_costs.Costly(), 8, workers=2, worker_type="process") as feed:
+        found = kf.profile(feed, seconds=1)
+    assert len(set(tries)) == len(tries)
+    shown = {option.setup: option.measured for option in found.predictions if option.setup is not None}
+    assert Setup(1, "process") in tries
+    assert all(shown[setup] for setup in tries if setup in shown)
+
+
 def test_what_cannot_be_profiled_is_refused():
     with pytest.raises(TypeError, match=r"needs a kerasfeed.Feed, received a list"):
         kf.profile([1, 2, 3])
