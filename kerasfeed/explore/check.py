@@ -227,14 +227,13 @@ class Checks:
         culprit = next((self._culprits[needed] for needed in check.needs if needed in self._culprits), None)
         if culprit is not None:
             finding = skipped(f"{culprit} has failed")
-        elif self.case.over:
+        elif begun >= self.case.deadline:
             finding = skipped(f"the {self.case.seconds:g} s are over: give more seconds=")
         elif check.name not in _MEMORY and self.case.has_grown:
             finding = skipped("reading scenes has taken much memory; see memory")
         else:
             finding = _found(check, self.case)
-        # Where others have failed, checks go on with those that are compared.
-        if culprit is not None or (finding.status == "failed" and self.case.is_compared(finding.index)):
+        if culprit is not None or self.case.is_fatal(finding):
             self._culprits[check.name] = culprit or check.name
         remedy = check.remedy if finding.remedy is None else finding.remedy
         return CheckResult(

@@ -195,10 +195,11 @@ def test_a_class_without_a_fault_passes_all_checks(name, tmp_path):
     assert flagged(report) <= WARNED.get(name, set()), report
 
 
-def test_a_scene_that_hangs_is_given_up_and_named():
+@pytest.mark.parametrize("compared", [64, 2])
+def test_a_scene_that_hangs_is_given_up_and_named_and_not_waited_for_again(compared):
     bad.Hanging.release.clear()
     try:
-        report = kf.check_sequence(bad.Hanging(), seconds=3.0)
+        report = kf.check_sequence(bad.Hanging(), scenes=compared, seconds=3.0)
     finally:
         bad.Hanging.release.set()
         for thread in threading.enumerate():
@@ -207,6 +208,7 @@ def test_a_scene_that_hangs_is_given_up_and_named():
     found = report["scenes_load"]
     assert (found.message, found.index) == ("scene 3 takes more than 1 s in a worker thread", 3)
     assert report["same_twice"].message == "scenes_load has failed"
+    assert report["finite"].message == "scenes_load has failed"
 
 
 @pytest.mark.heavy
@@ -356,6 +358,16 @@ def test_scenes_that_take_long_to_look_at_are_compared_in_smaller_number(monkeyp
     monkeypatch.setattr(reading, "reading_of", slowly)
     report = kf.check_sequence([1.0] * 64, seconds=4, checks=["same_twice"])
     assert (report["same_twice"].status, report.scenes) == ("passed", 2)
+
+
+def test_scenes_that_differ_each_time_are_no_fault_of_negative_indices():
+    class Drifts(bad.Sound):
+        def __getitem__(self, index):
+            return np.random.random(3) * range(len(self))[index]
+
+    report = kf.check_sequence(Drifts(), checks=["indices", "same_twice"])
+    assert (report["same_twice"].status, report["indices"].status) == ("failed", "passed")
+    assert report["indices"].message.endswith("sequence[-1] is one")
 
 
 def test_the_global_generators_stand_where_they_stood():

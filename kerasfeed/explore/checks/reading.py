@@ -134,7 +134,10 @@ class Reader:
         return self.within(index if place is None else place, lambda: self.sequence[index], index)
 
     def within(self, place: int | None, call: Any, noted: int) -> Any:
-        """What `call()` returns where the scene `place` is being loaded; None where many are."""
+        """What `call()` returns, with the random numbers of scene `place`, or of a batch where that is None.
+
+        If it hangs, the scene `noted` is named.
+        """
         self._note[1] = noted
         self._context.move_to(place)
         with self._context:

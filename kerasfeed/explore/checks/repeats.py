@@ -141,12 +141,12 @@ def pickle_cost(case: Case) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """A process.
+    """How a worker process is started, and in which order it reads.
 
     Attributes:
         hash_seed: Its PYTHONHASHSEED.
-        elsewhere: Whether it reads from another directory.
-        number: Tells processes that are alike apart.
+        elsewhere: Whether its current directory is another one.
+        number: Another number is another process of the same kind.
         backwards: Whether it reads the last scene first.
     """
 

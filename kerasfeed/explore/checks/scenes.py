@@ -136,11 +136,12 @@ def indices(case: Case) -> str:
             f"sequence[{last + 1}] raises {beyond.error}, so `for scene in sequence` ends with that", remedy=remedy
         )
     unlike = difference(expected, negative, f"as sequence[{last}]", "as sequence[-1]")
-    if not negative.error and unlike is not None:
+    are_stable = all(one == two for one, two in case.twice)  # else `same_twice` tells of it
+    if not negative.error and unlike is not None and are_stable:
         text = f"sequence[-1] returns a scene that is not the last: {unlike.message}"
         raise warned(text, index=-1, remedy=remedy)
     return f"sequence[{last + 1}] raises {beyond.error.split(':')[0]}; sequence[-1] " + (
-        f"raises {negative.error.split(':')[0]}" if negative.error else "is the last scene"
+        f"raises {negative.error.split(':')[0]}" if negative.error else "is the last scene" if are_stable else "is one"
     )
 
 
