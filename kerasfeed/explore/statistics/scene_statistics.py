@@ -81,7 +81,7 @@ class SceneStatistics:
         self._rows.append((position, int.from_bytes(digest, "little"), nbytes, seconds))
 
     def close(self, begin: int, end: int) -> None:
-        """Note that no more scenes come of the positions from `begin` to `end`: it is now merged, or pickled."""
+        """Note that no more scenes come of the positions from `begin` to `end`, before this is pickled or merged."""
         for field in self.fields.values():
             field.close(begin, end)
         self._tables, self._rows, self._known = [self.table()], [], (None, ())
