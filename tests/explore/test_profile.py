@@ -89,6 +89,10 @@ def test_the_verdict_says_what_training_waits_for_and_what_would_end_it():
         "training does not wait: the feed loads 100 scenes/s, and the model takes 90"
     )
     assert verdict(GIL, Setup(2, "thread"), 100.0, None, None, None).endswith("nothing that was tried loads more")
+    assert verdict(GIL, Setup(2, "thread"), 100.0, None, None, None).startswith("2 threads load 100 scenes/s; ")
+    assert verdict(GIL, Setup(1, "thread"), 100.0, None, None, FOUR).startswith("1 thread loads 100 scenes/s; ")
+    far = Prediction("kf.Cached(sequence)", 25_000.0, 1_250.0, wait_share=0.1)
+    assert "would load 1,250 times as much" in verdict(GIL, Setup(1, "thread"), 20.0, 30_000.0, 0.9, far)
 
 
 def test_workers_that_end_the_wait_come_before_what_costs_more():
