@@ -239,7 +239,8 @@ class Case:
     @functools.cached_property
     def indices(self) -> list[int]:
         """The scenes that are compared: spread over the sequence, fewer where they are slow."""
-        seconds = max(reading.cost for reading in self.first)
+        # Looking at the first one takes longer: what it needs is imported.
+        seconds = max(one.seconds for one in self.first) + min(one.looking for one in self.first)
         fitting = int(_SHARE * self.seconds / (_PASSES * seconds + 1e-9))
         return probe_indices(self.length, max(_FEWEST, min(self._most, fitting)))
 
@@ -253,7 +254,7 @@ class Case:
     def survey(self) -> Survey:
         """What reading once as many scenes as the time allows has shown, spread over the sequence, in their order."""
         seconds = _SURVEY_SHARE * self.seconds
-        usual = float(np.median([one.cost for one, _ in self.twice]))
+        usual = float(np.median([one.seconds + one.looking for one, _ in self.twice]))
         fitting = max(1, int(seconds / max(usual, _LEAST_SECONDS)))
         plan = range(0, self.length, -(-self.length // fitting))
         return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]

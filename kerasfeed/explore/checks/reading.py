@@ -71,7 +71,7 @@ class SceneReading:
         out_of_range: Whether that was an `IndexError`.
         refusal: Why it cannot be part of a batch; empty where it can.
         seconds: How long it took, s.
-        cost: The same with what was then looked at in it, s.
+        looking: How long it then took to look at it, s.
         spec: Its spec, which is not sent between processes.
     """
 
@@ -82,7 +82,7 @@ class SceneReading:
     out_of_range: bool = False
     refusal: str = ""
     seconds: float = field(default=0.0, compare=False)
-    cost: float = field(default=0.0, compare=False)
+    looking: float = field(default=0.0, compare=False)
     spec: SceneSpec | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -162,7 +162,7 @@ class Reader:
                 seconds=time.perf_counter() - begun,
             )  # fmt: skip
         reading = reading_of(index, value, time.perf_counter() - begun)
-        return replace(reading, cost=time.perf_counter() - begun)
+        return replace(reading, looking=time.perf_counter() - begun - reading.seconds)
 
 
 def reading_of(index: int, scene: Any, seconds: float = 0.0) -> SceneReading:
