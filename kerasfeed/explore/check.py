@@ -333,7 +333,6 @@ def refuse(sequence: Any) -> None:
         raise TypeError(f"{_CALLER} reads scenes by their index, and a {class_name(sequence)} has none")
     try:
         check_arguments(as_sequence(sequence), _CALLER)
-    except TypeError:
-        raise
-    except Exception:  # noqa: BLE001 - of __len__, which is checked
-        return
+    except Exception as error:
+        if isinstance(error, TypeError):  # others are those of __len__, which is checked
+            raise

@@ -100,7 +100,7 @@ def draw_volume(axes: Any, panel: Panel) -> str:
     """Three slices through the middle, side by side; of frames in colour the first, the middle and the last."""
     labels = panel.labels()
     slices, titles, said = slices_of(panel.value)
-    over = None if labels is None else _middles(labels)
+    over = [] if labels is None else _middles(labels)
     flat = np.concatenate([piece.reshape(-1)[:: max(1, piece.size // 50_000)] for piece in slices])
     flat = flat[np.isfinite(flat)]
     low, high = (float(flat.min()), float(flat.max())) if flat.size else (0.0, 1.0)
@@ -111,7 +111,7 @@ def draw_volume(axes: Any, panel: Panel) -> str:
         thin, (down, across), _ = _thinned(piece, _MOST_PIXELS[panel.large])
         pixels = in_unit_range(thin)[0] if piece.ndim == 3 else np.clip((thin - low) / max(high - low, 1e-30), 0, 1)
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="nearest")
-        if over is not None:
+        if over:
             axes.imshow(_overlay(over[number][::down, ::across]), extent=extent, interpolation="nearest")
         axes.text(begin, height * 1.02, titles[number], va="top", fontsize=8 if panel.large else 6, color=MUTED)
         begin += columns + 0.06 * height
