@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kerasfeed as kf
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import cause_message
 
 
@@ -156,14 +157,15 @@ def sibling_for_validation(path: str | os.PathLike[str]) -> Path | None:
     return sibling if sibling != where and sibling.is_file() else None
 
 
-def hold_out(length: int, *, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Divide `length` scenes at random into two sorted lists of indices, the second `share` of all.
+def hold_out(clouds: kf.SceneSequence, seed: int) -> tuple[kf.Subset, ...]:
+    """Four fifths of the scenes to train on and one to validate with, drawn at random.
 
     Raises:
-        DataError: There are fewer than 2 scenes.
+        DataError: There are too few.
     """
-    if length < 2:
-        raise DataError(f"{length} scene is too few to hold some out; name a file with --validation")
-    shuffled = np.random.default_rng(seed).permutation(length)
-    held = min(length - 1, max(1, round(share * length)))
-    return sorted(shuffled[held:].tolist()), sorted(shuffled[:held].tolist())
+    try:
+        return kf.split(clouds, (0.8, 0.2), seed)
+    except ValueError as error:
+        raise DataError(
+            f"{counted(len(clouds), 'scene')} is too few to hold some out; name a file with --validation"
+        ) from error

@@ -104,10 +104,10 @@ def run(settings: argparse.Namespace) -> None:
             training: kf.SceneSequence = clouds
             testing: kf.SceneSequence = others
             if test_file is None:
-                kept, held = hold_out(len(labels), share=0.2, seed=settings.seed)
+                training, held = hold_out(clouds, settings.seed)
                 print(f"{trained}, {len(held):,} of them held out for validation")
-                labels, answers = labels[kept], answers[held]
-                training, testing = kf.Subset(clouds, kept), kf.Subset(others, held)
+                labels, answers = labels[training.indices], answers[held.indices]
+                testing = kf.Subset(others, held.indices)
             else:
                 print(f"{trained}\n{tested}, for validation")
             classes = int(max(labels.max(), answers.max())) + 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from kerasfeed.explore.checks import growth, methods, repeats, scenes
 from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.result import CheckResult, Finding, SequenceReport, failed, skipped
+from kerasfeed.explore.checks.result import CheckResult, Finding, MemoryGrown, SequenceReport, failed, skipped
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence as check_arguments
 from kerasfeed.util.error_text import class_name, exception_text
@@ -227,13 +227,13 @@ class Checks:
         culprit = next((self._culprits[needed] for needed in check.needs if needed in self._culprits), None)
         if culprit is not None:
             finding = skipped(f"{culprit} has failed")
-        elif self.case.over:
+        elif begun >= self.case.deadline:
             finding = skipped(f"the {self.case.seconds:g} s are over: give more seconds=")
         elif check.name not in _MEMORY and self.case.has_grown:
             finding = skipped("reading scenes has taken much memory; see memory")
         else:
             finding = _found(check, self.case)
-        if culprit is not None or (finding.status == "failed" and finding.blocks):
+        if culprit is not None or self.case.is_fatal(finding):
             self._culprits[check.name] = culprit or check.name
         remedy = check.remedy if finding.remedy is None else finding.remedy
         return CheckResult(
@@ -245,6 +245,8 @@ class Checks:
 def _found(check: Check, case: Case) -> Finding:
     try:
         return Finding("passed", check.run(case))
+    except MemoryGrown as grown:
+        return skipped(f"{grown.message}; see memory")
     except Finding as finding:
         return replace(finding)  # without the frames that raised it, which hold scenes
     except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it
@@ -331,7 +333,6 @@ def refuse(sequence: Any) -> None:
         raise TypeError(f"{_CALLER} reads scenes by their index, and a {class_name(sequence)} has none")
     try:
         check_arguments(as_sequence(sequence), _CALLER)
-    except TypeError:
-        raise
-    except Exception:  # noqa: BLE001 - of __len__, which is checked
-        return
+    except Exception as error:
+        if isinstance(error, TypeError):  # others are those of __len__, which is checked
+            raise

@@ -352,25 +352,29 @@ def _scenes_report(description: Description) -> list[tuple[str, str]]:
     """What is known of single scenes: those that failed, are there twice, or are slow."""
     rows = []
     if description.failed:
-        shown = [f"{index} ({text})" for index, text in description.failures[:_SHOWN_GROUPS]]
-        rows.append(("failed", _first_text(description.failed, shown, description.failed - len(shown), "more")))
+        by_text: dict[str, list[int]] = {}
+        for index, text in description.failures:
+            by_text.setdefault(text, []).append(index)
+        failures = [f"{_indices_text(indices, ', ')} ({text})" for text, indices in by_text.items()]
+        rows.append(("failed", _first_text(description.failed, failures, "more errors")))
     if description.duplicates:
         count = sum(len(group) - 1 for group in description.duplicates)
-        shown = [_group_text(group) for group in description.duplicates[:_SHOWN_GROUPS]]
-        rows.append(("duplicates", _first_text(count, shown, len(description.duplicates) - len(shown), "more groups")))
+        groups = [_indices_text(group, " = ") for group in description.duplicates]
+        rows.append(("duplicates", _first_text(count, groups, "more groups")))
     if description.timing.slowest:
         slow = [f"{index} ({duration(seconds)})" for index, seconds in description.timing.slowest]
         rows.append(("slowest", ", ".join(slow)))
     return rows
 
 
-def _first_text(count: int, shown: list[str], more: int, what: str) -> str:
-    return f"{count:,}: " + "; ".join([*shown, *([f"{more:,} {what}"] if more > 0 else [])])
+def _first_text(count: int, groups: list[str], what: str) -> str:
+    more = len(groups) - _SHOWN_GROUPS
+    return f"{count:,}: " + "; ".join([*groups[:_SHOWN_GROUPS], *([f"{more:,} {what}"] if more > 0 else [])])
 
 
-def _group_text(group: tuple[int, ...]) -> str:
-    shown = " = ".join(map(str, group[:_SHOWN_INDICES]))
-    return shown if len(group) <= _SHOWN_INDICES else f"{shown} = … ({len(group):,})"
+def _indices_text(indices: Sequence[int], between: str) -> str:
+    shown = between.join(map(str, indices[:_SHOWN_INDICES]))
+    return shown if len(indices) <= _SHOWN_INDICES else f"{shown}{between}… ({len(indices):,})"
 
 
 # ---- the pass

@@ -10,7 +10,6 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +98,8 @@ class _Measurement:
         self._began = time.perf_counter()
         self._seconds = seconds
         self._model = model
-        self._scale = 1.0  # times what is expected of the costs of a scene, what was measured with the feed's workers
+        self._rates: dict[Setup, tuple[float, float] | None] = {}
+        self._scale = 1.0  # measured rate of the feed's workers, over the rate that the cost of a scene predicts
         if job.free and not stats.chosen:
             loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
         else:
@@ -121,7 +121,8 @@ class _Measurement:
         """All of it."""
         # By the feed's workers first: where a scene ends its process, it is one of theirs.
         rates = self._rate(self.setup, 0.12, max(1, self.setup.workers) / max(self._scene_seconds, 1e-9))
-        measured = None if rates is None else self._measured_cost()
+        seconds = max(0.3, min(2.0, 0.15 * self._seconds))
+        measured = None if rates is None else measured_cost(self._here, self.layout, seconds, self._scene_seconds)
         if rates is None or measured is None:
             raise RuntimeError(_RAISED)
         least, rate = rates
@@ -145,16 +146,15 @@ class _Measurement:
     # ---- the parts
 
     def _rate(self, setup: Setup, share: float, expected: float) -> tuple[float, float] | None:
-        """Scenes/s of the slowest and the quickest run of a trial that takes a share of the time.
+        """Scenes/s of the slowest and the quickest run of a trial, which is made once, and takes a share of the time.
 
         About so many are expected.
         """
-        seconds = max(0.2, share * self._seconds)
-        job, layout = smaller_batches(self.job, self.layout, expected * seconds)
-        return trial(job, setup, layout, seconds=seconds, scene_seconds=self._scene_seconds)
-
-    def _measured_cost(self) -> tuple[SceneCost, list[ReadCost]] | None:
-        return measured_cost(self._here, self.layout, max(0.3, min(2.0, 0.15 * self._seconds)), self._scene_seconds)
+        if setup not in self._rates:
+            seconds = max(0.2, share * self._seconds)
+            job, layout = smaller_batches(self.job, self.layout, expected * seconds)
+            self._rates[setup] = trial(job, setup, layout, seconds=seconds, scene_seconds=self._scene_seconds)
+        return self._rates[setup]
 
     def _with_threads(self, cost: SceneCost) -> SceneCost:
         """The cost, and how far apart scenes that compute come where as many threads as cores read, if several may."""
@@ -175,18 +175,6 @@ class _Measurement:
     def _loader(self) -> Loader:
         return Loader(self.job, self.setup.worker_type, self.layout, scene_seconds=self._scene_seconds)
 
-    def _batches(self, loader: Loader) -> Callable[[], Any]:
-        """The batches of epoch 0, loaded ahead, again and again."""
-        steps = itertools.cycle(range(self.job.plan.steps))
-        pending = deque(loader.submit(0, next(steps)) for _ in range(loader.look_ahead))
-
-        def take() -> Any:
-            batch = pending.popleft().result()
-            pending.append(loader.submit(0, next(steps)))
-            return batch
-
-        return take
-
     def _step(self) -> float | None:
         if self._model is None:
             return None
@@ -205,7 +193,16 @@ class _Measurement:
         from kerasfeed.adapters.keras.step_time import wait_share
 
         with closing(self._loader()) as loader:
-            return wait_share(self._model, self._batches(loader), 0.15 * self._seconds)
+            # The batches of epoch 0, loaded ahead, again and again.
+            futures = (loader.submit(0, step) for step in itertools.cycle(range(self.job.plan.steps)))
+            pending = deque(itertools.islice(futures, loader.look_ahead))
+
+            def next_batch() -> Any:
+                batch = pending.popleft().result()
+                pending.append(next(futures))
+                return batch
+
+            return wait_share(self._model, next_batch, 0.15 * self._seconds)
 
     # ---- what else there is
 
@@ -229,7 +226,8 @@ class _Measurement:
                 note="" if safe[setup] else "if several threads may read the class at once", remedy=safe[setup],
                 setup=setup,
             )  # fmt: skip
-            tries = setup in tried and (setup == tried[0] or self._has_time())  # one is, on a busy machine too
+            # One is tried on a busy machine, too; some were for what scenes cost.
+            tries = setup in self._rates or (setup in tried and (setup == tried[0] or self._has_time()))
             predictions.append(self._tried(predicted, rate) if tries else predicted)
         return _ranked([*predictions, *remedies(self._here, self.setup, cost, read_costs, rate)], training)
 

@@ -60,8 +60,8 @@ def show(
     masks and label maps (drawn over the image of the same height and width), point clouds (float[N, 2 to 16],
     coloured by the labels of the points, else by height; the third coordinate is up), volumes (three slices; of
     frames in colour three frames), signals, spectra, tables of numbers, text; single numbers and labels are written
-    above. Where that guesses wrong, give `kinds`. Large arrays are subsampled, and the picture says so. Needs
-    matplotlib: `pip install matplotlib` (the extra "plot").
+    above, and so are dtype and shape of what cannot be drawn. Where that guesses wrong, give `kinds`. Large arrays are
+    subsampled, and the picture says so. Needs matplotlib: `pip install matplotlib` (the extra "plot").
 
     Args:
         data: Any object with `__len__` and `__getitem__(index)`; a feed; an order, a plan, or a function `(length,
@@ -150,7 +150,7 @@ def _refuse(what: str, **given: Any) -> None:
 
 
 def _place(index: Any, length: int) -> int:
-    number = check_integer("index", index, -length if -length < 0 else 0)
+    number = check_integer("index", index, -length)
     if number >= length:
         raise IndexError(f"index {index} is out of range: the sequence has {counted(length, 'scene')}")
     return number % length

@@ -52,8 +52,8 @@ def kind_of(path: str, value: Any) -> str:
     """What a field is, one of `KINDS`; told from shape, dtype and values of an array or text, and from its name."""
     if isinstance(value, str | bytes) or value.dtype.kind in "OUST":
         return "word" if isinstance(value, str | bytes) and len(value) <= _LONGEST_WORD else "text"
-    if value.dtype.kind not in "biufc":
-        return "hidden"
+    if value.dtype.kind not in "biufc" or value.ndim > 5:
+        return "number"  # for which its dtype and shape are written
     name = path.rsplit(".", 1)[-1].lower()
     if value.size <= 1 or not value.ndim:
         return "label" if value.dtype.kind in "biu" else "number"
@@ -65,7 +65,7 @@ def kind_of(path: str, value: Any) -> str:
     if value.ndim == 3:
         is_last = value.shape[-1] in (*_CHANNELS, 2) and min(value.shape[:2]) >= 4
         return "image" if _is_channels_first(value) or is_last else "volume"
-    return "volume" if value.ndim in (4, 5) else "hidden"
+    return "volume"
 
 
 def _kind_of_row(name: str, row: NDArray[Any]) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from scenes import Batched, Clouds, Nested, Sized
 from scenes_views import Hooked, Noisy, NoisyInto, Squares, in_dict, tripled
 
 import kerasfeed as kf
-from kerasfeed.explore.check import CHECKS
+from kerasfeed.explore.check import CHECKS, Checks
 from kerasfeed.explore.checks import case as case_module
 from kerasfeed.explore.checks import growth as growth_module
 from kerasfeed.explore.checks import reading
-from kerasfeed.explore.checks.result import Finding
+from kerasfeed.explore.checks.reading import reading_of
+from kerasfeed.explore.checks.result import Finding, MemoryGrown
 from kerasfeed.feeds.base import BaseFeed
 
 # The class, its check, what is said; index and field that are named; other checks that find it, too.
@@ -193,10 +195,11 @@ def test_a_class_without_a_fault_passes_all_checks(name, tmp_path):
     assert flagged(report) <= WARNED.get(name, set()), report
 
 
-def test_a_scene_that_hangs_is_given_up_and_named():
+@pytest.mark.parametrize("compared", [64, 2])
+def test_a_scene_that_hangs_is_given_up_and_named_and_not_waited_for_again(compared):
     bad.Hanging.release.clear()
     try:
-        report = kf.check_sequence(bad.Hanging(), seconds=3.0)
+        report = kf.check_sequence(bad.Hanging(), scenes=compared, seconds=3.0)
     finally:
         bad.Hanging.release.set()
         for thread in threading.enumerate():
@@ -205,6 +208,7 @@ def test_a_scene_that_hangs_is_given_up_and_named():
     found = report["scenes_load"]
     assert (found.message, found.index) == ("scene 3 takes more than 1 s in a worker thread", 3)
     assert report["same_twice"].message == "scenes_load has failed"
+    assert report["finite"].message == "scenes_load has failed"
 
 
 @pytest.mark.heavy
@@ -248,6 +252,15 @@ def test_a_pass_ends_where_memory_has_grown_too_much(monkeypatch):
     found = kf.check_sequence(bad.KeepsAll(), scenes=64, checks=["scenes_load"])["scenes_load"]
     assert found.status == "skipped"
     assert found.message.startswith("memory has grown by ")
+    assert found.message.endswith(" bytes each; see memory")
+
+
+def test_what_grows_too_much_to_be_measured_has_failed():
+    grown = MemoryGrown("skipped", "memory has grown by 600 MB over 64 readings of scenes, 9,375,000 bytes each")
+    checks = Checks([1.0, 2.0], scenes=2, seconds=20.0, seed=0)
+    checks.case.known[growth_module._growth,] = grown
+    assert (checks.result("memory").status, checks.result("memory").message) == ("failed", grown.message)
+    assert checks.result("descriptors").message == f"{grown.message}; see memory"
 
 
 def test_items_of_a_pydataset_are_batches_of_which_the_last_is_shorter():
@@ -335,6 +348,26 @@ def test_slow_scenes_are_compared_in_smaller_number():
             return super().scene(index)
 
     assert kf.check_sequence(Slow(), seconds=6.0, checks=["any_order"]).scenes == 2
+
+
+def test_scenes_that_take_long_to_look_at_are_compared_in_smaller_number(monkeypatch):
+    def slowly(*given):
+        time.sleep(0.05)
+        return reading_of(*given)
+
+    monkeypatch.setattr(reading, "reading_of", slowly)
+    report = kf.check_sequence([1.0] * 64, seconds=4, checks=["same_twice"])
+    assert (report["same_twice"].status, report.scenes) == ("passed", 2)
+
+
+def test_scenes_that_differ_each_time_are_no_fault_of_negative_indices():
+    class Drifts(bad.Sound):
+        def __getitem__(self, index):
+            return np.random.random(3) * range(len(self))[index]
+
+    report = kf.check_sequence(Drifts(), checks=["indices", "same_twice"])
+    assert (report["same_twice"].status, report["indices"].status) == ("failed", "passed")
+    assert report["indices"].message.endswith("sequence[-1] is one")
 
 
 def test_the_global_generators_stand_where_they_stood():

@@ -180,6 +180,19 @@ class Deadly(scenes.Clouds):
 
 
 @pytest.mark.heavy
+def test_scenes_that_fail_alike_are_told_together():
+    def scene(index):
+        if index % 2:
+            raise ValueError("damaged" if index < 14 else f"damaged in row {index}")
+        return index
+
+    failed = described(kf.Map(range(24), scene)).to_text().partition("failed")[2].partition("slowest")[0]
+    assert " ".join(failed.split()) == (
+        "12: 1, 3, 5, 7, 9, … (7) (ValueError: damaged); 15 (ValueError: damaged in row 15); "
+        "17 (ValueError: damaged in row 17); 3 more errors"
+    )
+
+
 def test_a_scene_that_ends_its_worker_is_one_that_failed():
     found = described(Deadly(12), workers=1, worker_type="process")
     assert [index for index, _ in found.failures] == [5]

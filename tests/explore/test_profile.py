@@ -89,6 +89,10 @@ def test_the_verdict_says_what_training_waits_for_and_what_would_end_it():
         "training does not wait: the feed loads 100 scenes/s, and the model takes 90"
     )
     assert verdict(GIL, Setup(2, "thread"), 100.0, None, None, None).endswith("nothing that was tried loads more")
+    assert verdict(GIL, Setup(2, "thread"), 100.0, None, None, None).startswith("2 threads load 100 scenes/s; ")
+    assert verdict(GIL, Setup(1, "thread"), 100.0, None, None, FOUR).startswith("1 thread loads 100 scenes/s; ")
+    far = Prediction("kf.Cached(sequence)", 25_000.0, 1_250.0, wait_share=0.1)
+    assert "would load 1,250 times as much" in verdict(GIL, Setup(1, "thread"), 20.0, 30_000.0, 0.9, far)
 
 
 def test_workers_that_end_the_wait_come_before_what_costs_more():
@@ -184,6 +188,22 @@ def test_what_is_predicted_is_scaled_by_what_was_measured_with_the_workers_of_th
     rates = {option.setup: option.rate for option in found.predictions if option.setup is not None}
     assert found.rate == 100
     assert rates[Setup(8, "thread")] == pytest.approx(800)
+
+
+def test_every_set_up_that_was_tried_is_told_as_measured_and_tried_once(monkeypatch):
+    tries = []
+
+    def tried(job, setup, *given, **arguments):
+        tries.append(setup)
+        return 90.0 + setup.workers, 100.0 + setup.workers
+
+    monkeypatch.setattr(profile, "trial", tried)
+    with BaseFeed(scenes_costs.Costly(), 8, workers=2, worker_type="process") as feed:
+        found = kf.profile(feed, seconds=1)
+    assert len(set(tries)) == len(tries)
+    shown = {option.setup: option.measured for option in found.predictions if option.setup is not None}
+    assert Setup(1, "process") in tries
+    assert all(shown[setup] for setup in tries if setup in shown)
 
 
 def test_what_cannot_be_profiled_is_refused():

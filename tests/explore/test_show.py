@@ -207,7 +207,9 @@ def test_of_a_long_text_the_beginning_alone_is_looked_at():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_not_finite_spoil_no_picture(value):
     bad = [np.full(shape, value) for shape in ((30, 30, 3), (50, 3), (9, 9, 9), (100,))]
-    assert kf.show([tuple(bad)] * 2)._repr_png_().startswith(b"\x89PNG")
+    figure = kf.show([{"spectrum": bad[3], **dict(zip("abcd", bad, strict=True))}] * 2)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert not any("Warning" in text or "Error" in text for text in words(figure))
 
 
 def test_scenes_that_differ_in_structure_take_their_places_with_the_error():
@@ -248,6 +250,56 @@ def test_images_of_a_dtype_that_numpy_does_not_know_are_drawn():
 def test_wrong_arguments_are_refused_with_the_remedy(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.show(scenes.Clouds(), **arguments)
+
+
+def test_the_error_of_a_scene_of_numbers_is_told_once_beside_the_others():
+    def scene(index):
+        if index == 1:
+            raise OSError("a file of the archive is truncated, and has no end " * 9)
+        return {"a": index, "b": index / 3, "c": "word"}
+
+    figure = kf.show(kf.Map(range(3), scene))
+    assert [text.startswith("OSError: a file") for text in words(figure)].count(True) == 1
+    assert figure.get_figwidth() < 8
+
+
+def test_what_cannot_be_drawn_is_told_by_its_dtype_and_shape():
+    scene = {"many axes": np.zeros((2,) * 6), "records": np.zeros(3, [("x", "f4")]), "y": 3}
+    assert {"float64[2, 2, 2, 2, 2, 2]", "void32[3]", "3"} <= set(words(kf.show([scene] * 2)))
+    found = words(kf.show([{**scene, "image": IMAGE}], 0))
+    assert "many axes float64[2, 2, 2, 2, 2, 2] · records void32[3] · y 3" in found
+
+
+def test_the_largest_scene_tells_what_fields_are_and_how_much_room_they_take():
+    figure = kf.show([np.zeros((count, 3), np.float32) for count in (0, 30, 60)])
+    assert [len(axes.collections) for axes in figure.axes] == [0, 1, 1]
+    figure = kf.show([np.zeros((count, 3)) for count in (1, 5)])
+    height = figure.axes[1].get_window_extent().height
+    assert kf.show([np.zeros((1, 3))] * 2).axes[1].get_window_extent().height < height / 4
+
+
+@pytest.mark.parametrize("shape", [(4_000, 20), (20, 4_000)])
+def test_an_image_with_sides_of_very_different_lengths_is_stretched(shape):
+    figure = kf.show([RNG.random(shape)] * 2)
+    assert "1 of 13 pixels, stretched" in words(figure)
+    (image,) = figure.axes[0].images
+    assert sorted(image.get_array().shape) == [20, 308]
+    assert min(image.get_window_extent().size) > 40
+
+
+def test_labels_of_moments_and_padding_are_one_image_behind_a_curve():
+    scene = {"ecg": RNG.random((500, 2)), "part": RNG.integers(0, 5, 500)}
+    axes = kf.show([scene], 0).axes[0]
+    assert [image.get_array().shape for image in axes.images] == [(1, 500, 4)]
+    assert len(axes.patches) == 0
+    bottom, top = axes.get_ylim()
+    assert bottom < scene["ecg"].min() < scene["ecg"].max() < top
+    axes = kf.show([{"x": SMOOTH, "x_mask": np.arange(400) < 60}], 0).axes[0]
+    assert axes.images[0].get_array()[0, :, 3].astype(bool).tolist() == [False] * 60 + [True] * 340
+
+
+def test_long_numbers_of_a_table_are_shortened():
+    assert words(kf.show([np.array([2**64 - 1, 7], np.uint64)], 0))[1:] == ["1.84e+19", "7"]
 
 
 def test_pyplot_is_left_alone():

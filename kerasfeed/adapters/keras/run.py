@@ -103,9 +103,6 @@ class Handover:
     def received(self, place: Any) -> None:
         """See `Cursor.received`; Keras tells the run."""
 
-    def end(self) -> None:
-        """See `Cursor.end`; Keras tells the run."""
-
     def close(self, returned: list[Any]) -> None:
         """No more is taken; idempotent. Whoever gives the batches knows what comes again."""
         if not self._closed:

@@ -137,11 +137,8 @@ class ScenesCursor:
         self._given += len(stack[0])
         return first, stack
 
-    def received(self, place: int) -> None:
+    def received(self, place: int | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`: nobody asks where a consumer stands."""
-
-    def end(self) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.end`."""
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`."""

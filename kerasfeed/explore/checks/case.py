@@ -18,7 +18,7 @@ import numpy as np
 
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, SceneReading, Survey, read_all, resident, survey
-from kerasfeed.explore.checks.result import LostWorker, skipped
+from kerasfeed.explore.checks.result import Finding, LostWorker, skipped
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.environment import Environment
@@ -150,17 +150,12 @@ class Case:
         self.thread_trouble = ""  # what scene 0 raises in a worker thread, where it is read in the calling thread
         self.scene_seconds = min(_HANG_MOST, _HANG_SHARE * seconds)
         self._resident = resident()
-        self.known: dict[Any, Any] = {}  # by what has found it; see `once`
+        self.known: dict[Any, Any] = {}  # results by function and arguments; see `once`
         self.begin()
 
     def begin(self) -> None:
         """The time begins to run."""
         self.deadline = time.monotonic() + self.seconds
-
-    @property
-    def over(self) -> bool:
-        """Whether it is spent."""
-        return time.monotonic() >= self.deadline
 
     @functools.cached_property
     def length(self) -> int:
@@ -199,7 +194,7 @@ class Case:
             return None
 
     def once(self, find: Callable[..., Found], *given: Any) -> Found:
-        """What `find` finds of this case and of what is given; it is called once."""
+        """`find(self, *given)`, called the first time only; later its result is returned again."""
         if (find, *given) not in self.known:
             self.known[find, *given] = find(self, *given)
         return self.known[find, *given]  # type: ignore[no-any-return]
@@ -244,15 +239,22 @@ class Case:
     @functools.cached_property
     def indices(self) -> list[int]:
         """The scenes that are compared: spread over the sequence, fewer where they are slow."""
-        seconds = max(reading.seconds for reading in self.first)
+        # Looking at the first one takes longer: what it needs is imported.
+        seconds = max(one.seconds for one in self.first) + min(one.looking for one in self.first)
         fitting = int(_SHARE * self.seconds / (_PASSES * seconds + 1e-9))
         return probe_indices(self.length, max(_FEWEST, min(self._most, fitting)))
+
+    def is_fatal(self, finding: Finding) -> bool:
+        """Whether checks that need this one are skipped: not for a fault of a scene that they do not compare."""
+        compared = vars(self).get("indices", [finding.index])
+        would_hang = isinstance(finding, LostWorker)
+        return finding.status == "failed" and (finding.index is None or finding.index in compared or would_hang)
 
     @functools.cached_property
     def survey(self) -> Survey:
         """What reading once as many scenes as the time allows has shown, spread over the sequence, in their order."""
         seconds = _SURVEY_SHARE * self.seconds
-        usual = float(np.median([one.seconds for one, _ in self.twice]))
+        usual = float(np.median([one.seconds + one.looking for one, _ in self.twice]))
         fitting = max(1, int(seconds / max(usual, _LEAST_SECONDS)))
         plan = range(0, self.length, -(-self.length // fitting))
         return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ import mmap
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,7 @@ class SceneReading:
         out_of_range: Whether that was an `IndexError`.
         refusal: Why it cannot be part of a batch; empty where it can.
         seconds: How long it took, s.
+        looking: How long it then took to look at it, s.
         spec: Its spec, which is not sent between processes.
     """
 
@@ -81,6 +82,7 @@ class SceneReading:
     out_of_range: bool = False
     refusal: str = ""
     seconds: float = field(default=0.0, compare=False)
+    looking: float = field(default=0.0, compare=False)
     spec: SceneSpec | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -128,11 +130,14 @@ class Reader:
         self._reads += 1
         if self._reads % _LOOK_READS == 0 and (grown := self.grown()) > MOST_GROWTH:
             text = f"memory has grown by {grown / 1e6:,.0f} MB over {self._reads:,} readings of scenes"
-            raise MemoryGrown("skipped", f"{text}; see memory", nbytes=grown, reads=self._reads)
+            raise MemoryGrown("skipped", f"{text}, {grown / self._reads:,.0f} bytes each")
         return self.within(index if place is None else place, lambda: self.sequence[index], index)
 
     def within(self, place: int | None, call: Any, noted: int) -> Any:
-        """What `call()` returns where the scene `place` is being loaded; None where many are."""
+        """What `call()` returns, with the random numbers of scene `place`, or of a batch where that is None.
+
+        If it hangs, the scene `noted` is named.
+        """
         self._note[1] = noted
         self._context.move_to(place)
         with self._context:
@@ -156,7 +161,8 @@ class Reader:
                 index, error=exception_text(error), out_of_range=isinstance(error, IndexError),
                 seconds=time.perf_counter() - begun,
             )  # fmt: skip
-        return reading_of(index, value, time.perf_counter() - begun)
+        reading = reading_of(index, value, time.perf_counter() - begun)
+        return replace(reading, looking=time.perf_counter() - begun - reading.seconds)
 
 
 def reading_of(index: int, scene: Any, seconds: float = 0.0) -> SceneReading:

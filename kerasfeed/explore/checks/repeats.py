@@ -140,12 +140,12 @@ def pickle_cost(case: Case) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """A process.
+    """How a worker process is started, and in which order it reads.
 
     Attributes:
         hash_seed: Its PYTHONHASHSEED.
-        elsewhere: Whether it reads from another directory.
-        number: Tells processes that are alike apart.
+        elsewhere: Whether its current directory is another one.
+        number: Another number is another process of the same kind.
         backwards: Whether it reads the last scene first.
     """
 
@@ -191,7 +191,7 @@ def loses_workers(case: Case) -> bool:
 
 def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[SceneReading]:
     """What a process, a worker that does nothing else, reads from a directory; from its own where that is empty."""
-    with contextlib.chdir(folder) if folder else contextlib.nullcontext():
+    with contextlib.chdir(folder) if folder else contextlib.nullcontext():  # the class was imported from its own
         return read_all(reader, plan=plan)
 
 

@@ -25,7 +25,6 @@ class Finding(Exception):
         index: Index of the scene; None where it is about several.
         field: Path of the field; None likewise.
         remedy: What to change, where that is not what the check says in general.
-        blocks: Whether checks that need this one are skipped where it has failed.
     """
 
     status: Status
@@ -33,7 +32,6 @@ class Finding(Exception):
     index: int | None = None
     field: str | None = None
     remedy: str | None = None
-    blocks: bool = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), dataclasses.astuple(self)
@@ -43,17 +41,8 @@ class LostWorker(Finding):
     """A worker ended, hung or did not start."""
 
 
-@dataclass(eq=False)
 class MemoryGrown(Finding):
-    """Memory has grown by more than reading scenes may take.
-
-    Attributes:
-        nbytes: By how much, bytes.
-        reads: Over how many readings of scenes.
-    """
-
-    nbytes: int = 0
-    reads: int = 0
+    """Memory has grown by more than reading scenes may take: for `memory` a fault, for other checks their end."""
 
 
 def failed(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:

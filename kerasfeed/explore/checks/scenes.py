@@ -1,7 +1,6 @@
 """Checks of single scenes: that they are there, can be batched, are alike, and belong to whoever reads them."""
 
 import time
-from dataclasses import replace
 
 import numpy as np
 
@@ -39,8 +38,8 @@ def scenes_load(case: Case) -> str:
     if errors:
         raise _unreadable(errors[0], len(errors), len(case.twice), case)
     seen = case.survey
-    if "error" in seen.first:  # the compared ones can be read: other checks go on with these
-        raise replace(_unreadable(seen.first["error"], seen.faults["error"], seen.count, case), blocks=False)
+    if "error" in seen.first:
+        raise _unreadable(seen.first["error"], seen.faults["error"], seen.count, case)
     slowest = max(seen.slowest, *(reading.seconds for pair in case.twice for reading in pair))
     stopped = f" ({seen.stopped} allowed no more)" if seen.stopped else ""
     return f"{_read_text(case)} read{stopped}, at most {1e3 * slowest:,.3g} ms each"
@@ -63,11 +62,9 @@ def _read_text(case: Case) -> str:
 
 def fields(case: Case) -> str:
     """Every field of a scene can be part of a batch."""
-    refused = next((one for one, _ in case.twice if one.refusal), None)
-    blocks = refused is not None
-    refused = refused or case.survey.first.get("refusal")
+    refused = next((one for one, _ in case.twice if one.refusal), None) or case.survey.first.get("refusal")
     if refused is not None:
-        raise Finding("failed", f"scene {refused.index}: {refused.refusal}", refused.index, None, "", blocks)
+        raise failed(f"scene {refused.index}: {refused.refusal}", index=refused.index, remedy="")
     return ", ".join(f"{field.path}: {field.spec}" for field in case.readings[0].fields)
 
 
@@ -75,10 +72,7 @@ def same_spec(case: Case) -> str:
     """All scenes have one structure, one dtype a field, and one shape."""
     _check_alike(case.readings, case.items_are_batches)
     unlike = {reading.index: reading for reading in [*case.readings, *case.survey.unlike]}
-    try:
-        _check_alike([unlike[index] for index in sorted(unlike)], case.items_are_batches)
-    except Finding as finding:
-        raise replace(finding, blocks=False) from None
+    _check_alike([unlike[index] for index in sorted(unlike)], case.items_are_batches)
     rows = " but for the number of rows, for items are batches" if case.items_are_batches else ""
     return f"the same in {_read_text(case)}{rows}"
 
@@ -142,11 +136,12 @@ def indices(case: Case) -> str:
             f"sequence[{last + 1}] raises {beyond.error}, so `for scene in sequence` ends with that", remedy=remedy
         )
     unlike = difference(expected, negative, f"as sequence[{last}]", "as sequence[-1]")
-    if not negative.error and unlike is not None:
+    are_stable = all(one == two for one, two in case.twice)  # else `same_twice` tells of it
+    if not negative.error and unlike is not None and are_stable:
         text = f"sequence[-1] returns a scene that is not the last: {unlike.message}"
         raise warned(text, index=-1, remedy=remedy)
     return f"sequence[{last + 1}] raises {beyond.error.split(':')[0]}; sequence[-1] " + (
-        f"raises {negative.error.split(':')[0]}" if negative.error else "is the last scene"
+        f"raises {negative.error.split(':')[0]}" if negative.error else "is the last scene" if are_stable else "is one"
     )
 
 

@@ -13,14 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.explore.pictures.parts import ACCENT, INK, LINE, MUTED, Panel, class_colours, joined, spatial_shape
-from kerasfeed.spec.array_pictures import MOST_CURVES, channels_of, image_of, in_unit_range, runs, seen, spread
+from kerasfeed.spec.array_pictures import MOST_CURVES, channels_of, image_of, in_unit_range, seen, spread
 
 _MOST_PIXELS = (320, 1_200)  # along a side, in a grid and alone
 _MASK_OPACITY = 0.5
 _BACKGROUND = (0.93, 0.94, 0.95)
+_PADDING = (0.84, 0.86, 0.88)
+_NARROW = 8  # times as long as wide: an image that is not seen where both sides have one scale
 _MOST_POINTS = (2_500, 30_000)  # in a grid and alone
 _MOST_MOMENTS = (1_000, 6_000)
 _MOST_CELLS = (6, 12)  # along a side
+_LONGEST_NUMBER = 9  # characters
 _CHARACTERS = (220, 2_000)
 # Inches of a panel in a grid, and of one that is alone; the height of pictures follows from their shape.
 _SIZES = {
@@ -58,38 +61,46 @@ def draw_panel(axes: Any, panel: Panel) -> str:
 
 def draw_image(axes: Any, panel: Panel) -> str:
     """An image with its mask over it."""
-    array, channels = image_of(panel.value)
-    array, step = _thinned(array, _MOST_PIXELS[panel.large])
+    image, channels = image_of(panel.value)
+    array, steps, said = _thinned(image, _MOST_PIXELS[panel.large])
     array = np.abs(array) if array.dtype.kind == "c" else array
     pixels, scaled = in_unit_range(array)
-    if pixels.ndim == 3:
-        axes.imshow(pixels[..., : 4 if pixels.shape[-1] == 4 else 3], interpolation="nearest")
-    else:
-        axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    labels = panel.labels(step)
+    stretched = _draw_pixels(axes, pixels, image.shape)
+    labels = panel.labels(steps)
     if labels is not None:
-        axes.imshow(_overlay(labels), interpolation="nearest")
-    _frame(axes)
-    one = f"channel 0 of {channels}" if channels == 2 else ""
-    return joined(one, f"1 of {step**2} pixels" if step > 1 else "", scaled)
+        _draw_pixels(axes, _overlay(labels), image.shape)
+    return joined(f"channel 0 of {channels}" if channels == 2 else "", said, stretched, scaled)
 
 
 def draw_mask(axes: Any, panel: Panel) -> str:
     """Labels of pixels, a colour each."""
-    array = panel.value
-    array, step = _thinned(array[..., 0] if array.ndim == 3 else array, _MOST_PIXELS[panel.large])
+    mask = panel.value[..., 0] if panel.value.ndim == 3 else panel.value
+    array, _, said = _thinned(mask, _MOST_PIXELS[panel.large])
     colours = class_colours(array)
     colours[array == 0] = _BACKGROUND
-    axes.imshow(colours, interpolation="nearest")
-    _frame(axes)
-    return f"1 of {step**2} pixels" if step > 1 else ""
+    return joined(said, _draw_pixels(axes, colours, mask.shape))
+
+
+def _draw_pixels(axes: Any, pixels: NDArray[Any], shape: tuple[int, ...]) -> str:
+    """Draw pixels of an image of `shape`; returns "stretched" where its sides do not have one scale, else nothing."""
+    rows, columns = shape[:2]
+    is_narrow = max(rows, columns) > _NARROW * min(rows, columns)
+    axes.imshow(
+        pixels, cmap="gray", vmin=0, vmax=1, extent=(0, columns, rows, 0), interpolation="nearest",
+        aspect="auto" if is_narrow else "equal",
+    )  # fmt: skip
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_color(LINE)
+    return "stretched" if is_narrow else ""
 
 
 def draw_volume(axes: Any, panel: Panel) -> str:
     """Three slices through the middle, side by side; of frames in colour the first, the middle and the last."""
     labels = panel.labels()
     slices, titles, said = slices_of(panel.value)
-    over = None if labels is None else _middles(labels)
+    over = [] if labels is None else _middles(labels)
     flat = np.concatenate([piece.reshape(-1)[:: max(1, piece.size // 50_000)] for piece in slices])
     flat = flat[np.isfinite(flat)]
     low, high = (float(flat.min()), float(flat.max())) if flat.size else (0.0, 1.0)
@@ -97,11 +108,11 @@ def draw_volume(axes: Any, panel: Panel) -> str:
     for number, piece in enumerate(slices):
         rows, columns = piece.shape[:2]
         extent = (begin, begin + columns, (height + rows) / 2, (height - rows) / 2)
-        thin, step = _thinned(piece, _MOST_PIXELS[panel.large])
+        thin, (down, across), _ = _thinned(piece, _MOST_PIXELS[panel.large])
         pixels = in_unit_range(thin)[0] if piece.ndim == 3 else np.clip((thin - low) / max(high - low, 1e-30), 0, 1)
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="nearest")
-        if over is not None:
-            axes.imshow(_overlay(over[number][::step, ::step]), extent=extent, interpolation="nearest")
+        if over:
+            axes.imshow(_overlay(over[number][::down, ::across]), extent=extent, interpolation="nearest")
         axes.text(begin, height * 1.02, titles[number], va="top", fontsize=8 if panel.large else 6, color=MUTED)
         begin += columns + 0.06 * height
     axes.set_xlim(0, begin - 0.06 * height)
@@ -139,16 +150,11 @@ def _overlay(labels: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.concatenate([class_colours(labels), opacity[..., None]], axis=-1)
 
 
-def _thinned(array: NDArray[Any], most: int) -> tuple[NDArray[Any], int]:
-    step = -(-max(array.shape[:2]) // most)
-    return array[::step, ::step], step
-
-
-def _frame(axes: Any) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_color(LINE)
+def _thinned(array: NDArray[Any], most: int) -> tuple[NDArray[Any], tuple[int, int], str]:
+    """At most so many rows and columns of pixels; the steps between them; and what was left out, in words."""
+    down, across = (max(1, -(-size // most)) for size in array.shape[:2])
+    said = f"1 of {down * across} pixels" if down * across > 1 else ""
+    return array[::down, ::across], (down, across), said
 
 
 def draw_points(axes: Any, panel: Panel) -> str:
@@ -199,11 +205,10 @@ def draw_signal(axes: Any, panel: Panel) -> str:
     for channel in range(shown):
         axes.plot(moments, values[:, channel], color=colours[channel] if shown > 1 else ACCENT, linewidth=0.9)
     _axes_of_curve(axes, length)
-    if panel.valid is not None:
-        _shade_padding(axes, panel.valid)
+    _shade_padding(axes, panel)
     labels = panel.labels()
     if labels is not None:
-        _shade_classes(axes, labels)
+        _shade(axes, class_colours(labels[moments]), 0.18)
     more = f"{shown} of {channels} channels" if channels > shown else ""
     return joined(f"{len(moments):,} of {length:,} values" if len(moments) < length else "", more)
 
@@ -219,9 +224,8 @@ def draw_spectrum(axes: Any, panel: Panel) -> str:
     axes.fill_between(begins, peaks, color=ACCENT, alpha=0.25, linewidth=0)
     axes.plot(begins, peaks, color=ACCENT, linewidth=0.9)
     _axes_of_curve(axes, len(spectrum))
-    if panel.valid is not None:
-        _shade_padding(axes, panel.valid)
-    axes.set_ylim(bottom=min(0.0, float(np.nanmin(peaks)) if len(peaks) else 0.0))
+    axes.set_ylim(bottom=float(peaks[np.isfinite(peaks)].min(initial=0.0)))
+    _shade_padding(axes, panel)
     said = f"highest of each {len(spectrum) / bins:.3g} values" if bins < len(spectrum) else ""
     return joined("magnitude" if array.dtype.kind == "c" else "", said)
 
@@ -236,15 +240,18 @@ def _axes_of_curve(axes: Any, length: int) -> None:
     axes.locator_params(nbins=4)
 
 
-def _shade_padding(axes: Any, valid: NDArray[np.bool_]) -> None:
-    for begin, end in runs(~valid):
-        axes.axvspan(begin, end, color=LINE, alpha=0.7, linewidth=0)
+def _shade_padding(axes: Any, panel: Panel) -> None:
+    if panel.valid is not None:
+        valid = panel.valid[spread(len(panel.valid), _MOST_MOMENTS[panel.large])]
+        _shade(axes, np.full((len(valid), 3), _PADDING), np.where(valid, 0.0, 0.7))
 
 
-def _shade_classes(axes: Any, labels: NDArray[np.int64]) -> None:
-    for value in np.unique(labels)[:20]:
-        for begin, end in runs(labels == value)[:200]:
-            axes.axvspan(begin, end, color=class_colours(value), alpha=0.18, linewidth=0)
+def _shade(axes: Any, colours: NDArray[np.float64], opacity: NDArray[np.float64] | float) -> None:
+    """Colour the ground of a curve from left to right."""
+    ground = np.concatenate([colours, np.broadcast_to(opacity, len(colours))[:, None]], axis=1)
+    axes.set_ylim(axes.get_ylim())  # which are not to follow the image
+    extent = (*axes.get_xlim(), *axes.get_ylim())
+    axes.imshow(ground[None], extent=extent, aspect="auto", interpolation="nearest", zorder=0)
 
 
 def cells_of(value: NDArray[Any], large: bool) -> tuple[int, int]:
@@ -259,11 +266,16 @@ def draw_table(axes: Any, panel: Panel) -> str:
     table = np.asarray(panel.value)
     table = table.reshape(1, -1) if table.ndim < 2 else table.reshape(len(table), -1)
     rows, columns = cells_of(panel.value, panel.large)
-    is_float = table.dtype.kind in "fc"
-    cells = [[f"{value:.3g}"[:9] if is_float else str(value) for value in row[:columns]] for row in table[:rows]]
+    cells = [[_cell_text(value) for value in row[:columns]] for row in table[:rows]]
     write_table(axes, cells, 9 if panel.large else 6.5)
     left_out = (rows, columns) != table.shape
     return f"{rows} x {columns} of {table.shape[0]:,} x {table.shape[1]:,} numbers" if left_out else ""
+
+
+def _cell_text(value: Any) -> str:
+    text = str(value)
+    is_short = isinstance(value, np.inexact) or (isinstance(value, np.integer) and len(text) > _LONGEST_NUMBER)
+    return f"{value:.3g}"[:_LONGEST_NUMBER] if is_short else text
 
 
 def write_table(axes: Any, rows: Sequence[Sequence[str]], size: float, widths: Sequence[float] | None = None) -> Any:

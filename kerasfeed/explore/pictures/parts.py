@@ -167,10 +167,11 @@ class Panel:
         """The field."""
         return self.fields[self.part.path]
 
-    def labels(self, step: int = 1) -> NDArray[Any] | None:
-        """The labels of it, int64, without an axis of 1, of an image those of every `step`-th pixel along both axes.
+    def labels(self, steps: tuple[int, int] = (1, 1)) -> NDArray[Any] | None:
+        """The labels of it, int64, without an axis of 1; None where there are none.
 
-        None where there are none.
+        Args:
+            steps: Of an image, from one row and one column of the labels that are wanted to the next.
         """
         if not self.part.labels:
             return None
@@ -179,8 +180,8 @@ class Panel:
         is_one_hot = labels.ndim == len(inner) + 1 and labels.shape[-1] > 1
         if not is_one_hot and labels.ndim > 1 and labels.shape[-1] == 1 and labels.shape != inner:
             labels = labels[..., 0]
-        if step > 1:  # before any copy is made of what may be large
-            labels = labels[::step, ::step]
+        if steps != (1, 1):  # before any copy is made of what may be large
+            labels = labels[:: steps[0], :: steps[1]]
         return (labels.argmax(axis=-1) if is_one_hot else labels).astype(np.int64)
 
     @property
@@ -195,7 +196,7 @@ class Panel:
         kind, value, step = self.part.kind, np.asarray(self.value), 1
         if kind in ("image", "mask"):
             step = max(1, max(spatial_shape(value, "image")) // _MOST_LOOKED_AT)
-        labels = value[::step, ::step].astype(np.int64) if kind == "mask" else self.labels(step)
+        labels = value[::step, ::step].astype(np.int64) if kind == "mask" else self.labels((step, step))
         if labels is None:
             return []
         return [*map(int, np.unique(labels[labels != 0] if kind in ("image", "volume", "mask") else labels))]

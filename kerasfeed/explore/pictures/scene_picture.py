@@ -21,6 +21,7 @@ from kerasfeed.explore.pictures.parts import (
     MUTED,
     WRONG,
     ClassNames,
+    Fields,
     Panel,
     ScenePart,
     class_colours,
@@ -35,7 +36,7 @@ _WIDTH = 10.0  # of a grid, inches, as are all sizes here
 _GAP, _MARGIN = 0.16, 0.14
 _TITLE, _HEAD, _LEGEND = 0.42, 0.4, 0.34  # over all, over each scene, below all
 _TICKS = (0.36, 0.2)  # left of and below curves
-_CHARACTERS = (17.0, 13.0)  # that fit into an inch of a head, in a grid and alone
+_CHARACTERS = (15.5, 13.0)  # that fit into an inch of a head, in a grid and alone
 _SMALL_CHARACTERS = (18.5, 16.0)
 _MOST_NAMED = 12
 _LINE = 0.21
@@ -67,19 +68,19 @@ def draw_scenes(shown: Shown, kinds: Mapping[str, str], names: ClassNames) -> Pi
         ValueError: `kinds` names a field that there is not.
     """
     scenes, title = shown.scenes, shown.title
-    first = next((scene.fields for scene in scenes if scene.fields), {})
-    unknown = [path for path in kinds if path not in first]
-    if unknown and first:
+    fields = max((scene.fields for scene in scenes if scene.fields), key=_number_of_values, default={})
+    unknown = [path for path in kinds if path not in fields]
+    if unknown and fields:
         raise ValueError(
             f"kinds names the field {unknown[0]!r}, which scenes do not have: their fields are "
-            f"{', '.join(map(repr, first))}"
+            f"{', '.join(map(repr, fields))}"
         )
-    parts = parts_of(first, kinds)  # of the first scene that can be read
+    parts = parts_of(fields, kinds)  # of the largest scene: an empty field does not tell what it is
     drawn = [part for part in parts if part.is_drawn]
-    if first and not drawn:
+    if fields and not drawn:
         return _draw_numbers(scenes, parts, title, names)
     large = len(scenes) == 1
-    grid = _Grid.of(len(scenes), [panel_size(first[part.path], part.kind, large) for part in drawn], large)
+    grid = _Grid.of(len(scenes), [panel_size(fields[part.path], part.kind, large) for part in drawn], large)
     classes = _classes([Panel(scene.fields, part, large) for scene in scenes if scene.fields for part in drawn])
     height = _TITLE + grid.rows * (grid.height + _GAP) + (_LEGEND if classes else 0.0) + _MARGIN
     picture = new_picture(grid.columns * (grid.width + _GAP) + 2 * _MARGIN, height)
@@ -93,6 +94,10 @@ def draw_scenes(shown: Shown, kinds: Mapping[str, str], names: ClassNames) -> Pi
     if classes:
         _add_legend(picture, classes, names)
     return picture
+
+
+def _number_of_values(fields: Fields) -> int:
+    return sum(getattr(value, "size", 1) for value in fields.values())
 
 
 @dataclass(frozen=True)
@@ -174,12 +179,12 @@ def _axes_at(picture: Picture, left: float, top: float, wide: float, high: float
 
 def _write(
     picture: Picture, left: float, top: float, text: str, size: float, colour: str,
-    *, below: bool = False, right: bool = False, bold: bool = False,
+    *, below: bool = False, bold: bool = False,
 ) -> None:  # fmt: skip
     width, height = picture.get_size_inches()
     picture.text(
         left / width, 1 - top / height, text.replace("$", r"\$"), fontsize=size, color=colour,
-        va="top" if below else "bottom", ha="right" if right else "left", linespacing=1.4,
+        va="top" if below else "bottom", ha="left", linespacing=1.4,
         fontweight="bold" if bold else "normal",
     )  # fmt: skip
 
@@ -208,26 +213,24 @@ def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
 def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[ScenePart], title: str, names: ClassNames) -> Picture:
     """Scenes of single numbers and short texts: a table with a row a scene and a column a field."""
     rows = [["", *(_named(part) for part in parts)]]
-    rows += [[scene.title, *(_value_text(scene, part, names) for part in parts)] for scene in scenes]
+    for scene in scenes:
+        rows.append([scene.title, *(_written_value(scene.fields.get(part.path), part, names) for part in parts)])
     widths = [max(map(len, column)) * 0.075 + 0.3 for column in zip(*rows, strict=True)]
-    width, height = sum(widths) + 2 * _MARGIN, len(rows) * _LINE
-    picture = new_picture(max(width, 0.1 * len(title) + 0.5), _TITLE + height + 2 * _MARGIN)
+    height = len(rows) * _LINE
+    least = _WIDTH / 2 if any(scene.error for scene in scenes) else 0.1 * len(title) + 0.5
+    picture = new_picture(max(sum(widths) + 2 * _MARGIN, least), _TITLE + height + 2 * _MARGIN)
     _write(picture, _MARGIN, 0.12, title, 10, INK, below=True, bold=True)
     table = write_table(_axes_at(picture, _MARGIN, _TITLE, sum(widths), height), rows, 8, widths)
     for (row, column), cell in table.get_celld().items():
         if row == 0 or column == 0:
             cell.get_text().set(color=MUTED)
-        if column == 0 or (row > 0 and scenes[row - 1].error):
+        if column == 0:
             cell.get_text().set(ha="left")
-        if row > 0 and column == 1 and scenes[row - 1].error:
-            cell.get_text().set(color=WRONG)
+    left = _MARGIN + widths[0]
+    for row, scene in enumerate(scenes, 1):
+        text = _cut(scene.error, int((picture.get_figwidth() - left) * _CHARACTERS[0]))
+        _write(picture, left, _TITLE + (row + 0.75) * _LINE, text, 8, WRONG)
     return picture
-
-
-def _value_text(scene: ShownScene, part: ScenePart, names: ClassNames) -> str:
-    if scene.error:
-        return scene.error if part.path else ""
-    return _written_value(scene.fields.get(part.path), part, names)
 
 
 def _written(scene: ShownScene, parts: Sequence[ScenePart], names: ClassNames) -> list[str]:
@@ -243,10 +246,11 @@ def _written(scene: ShownScene, parts: Sequence[ScenePart], names: ClassNames) -
 
 
 def _written_value(value: Any, part: ScenePart, names: ClassNames) -> str:
-    if isinstance(value, str | bytes):
-        return plain_text(value)
-    if not isinstance(value, np.ndarray) or value.size != 1:
-        return ""
+    """Text of a value; of an array that cannot be drawn, its dtype and shape."""
+    if not isinstance(value, np.ndarray):
+        return "" if value is None else plain_text(value)
+    if value.size != 1:
+        return f"{value.dtype.name}{list(value.shape)}"
     one = value.reshape(-1)[0]
     if part.kind == "number" or value.dtype.kind not in "biu":
         return f"{one:.4g}" if value.dtype.kind in "fc" else plain_text(str(one))

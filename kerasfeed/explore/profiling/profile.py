@@ -73,15 +73,16 @@ def verdict(
     """
     scene = held_text(cost)
     if share is None or step_rate is None:
-        if best is None:
-            return f"{setup} load {rate:,.0f} scenes/s; {scene}; nothing that was tried loads more"
-        return f"{setup} load {rate:,.0f} scenes/s; {scene}; {_change_text(best)} would load {best.rate:,.0f}"
+        more = "nothing that was tried loads more"
+        if best is not None:
+            more = f"{_change_text(best)} would load {best.rate:,.0f}"
+        return f"{setup} load{'s' if setup.workers == 1 else ''} {rate:,.0f} scenes/s; {scene}; {more}"
     if share < LITTLE:
         return f"training does not wait: the feed loads {rate:,.0f} scenes/s, and the model takes {step_rate:,.0f}"
     if best is None:
         return f"training waits {share:.0%} of the time; {scene}; nothing that was tried loads more"
     left = best.wait_share or 0.0
-    ends = "would end it" if left < LITTLE else f"would load {best.gain:.2g} times as much and leave {left:.0%}"
+    ends = "would end it" if left < LITTLE else f"would load {_gain_text(best)} times as much and leave {left:.0%}"
     return f"training waits {share:.0%} of the time; {scene}; {_change_text(best)} {ends}"
 
 
@@ -95,6 +96,10 @@ def held_text(cost: SceneCost) -> str:
     ]
     seconds, text = max(parts)
     return f"{text} {duration(seconds)} of {duration(cost.total_seconds)}"
+
+
+def _gain_text(prediction: Prediction) -> str:
+    return f"{prediction.gain:,.0f}" if prediction.gain >= 10 else f"{prediction.gain:.2g}"
 
 
 def _change_text(prediction: Prediction) -> str:
@@ -185,7 +190,7 @@ class Profile:
         parts = [(name, duration(seconds), bar(seconds / longest)) for name, seconds in self.parts]
         scene = Table(["a scene in one worker", duration(total), ""], parts, right=[duration(total)])
         shown = [(f"as it is, {Setup(self.workers, self.worker_type)}", self.rate, "", _how(self.least, self.rate), "")]
-        shown += [(each.change, each.rate, f"x {each.gain:.2g}", each.how, each.note) for each in self.predictions]
+        shown += [(each.change, each.rate, f"x {_gain_text(each)}", each.how, each.note) for each in self.predictions]
         if self.training_rate is not None:
             shown.append(("the model, batches being there", self.training_rate, "", "", ""))
         most = max(rate for _, rate, *_ in shown) or 1.0
@@ -195,9 +200,9 @@ class Profile:
             for what, rate, gain, how, note in shown
         ]
         note = "runs of one set-up scatter: the machine does other things; measure again when it is quiet"
-        facts = [("", self.verdict), *([("", note)] if scatters(self.least, self.rate) else [])]
         changes = Table(["with", "scenes/s", "gain", "", "", ""], rows, right=["scenes/s", "gain"])
-        return Report(self.name, facts, [scene, changes])
+        more = note if scatters(self.least, self.rate) else ""
+        return Report(self.name, [("", self.verdict)], [scene, changes], more)
 
     def __repr__(self) -> str:
         return self._report().text

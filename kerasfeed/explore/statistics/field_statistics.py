@@ -1,4 +1,4 @@
-"""What is known of one field after some scenes, and how two such things become one.
+"""Statistics of one field, which grow scene by scene, and of which two can be merged into one.
 
 Invariant: merging gives the same bits in any order, but for the place of the first scene with other bits. Only numbers
 are kept; a scene never, but for small arrays of one shape and dtype, which wait to be added together. Counts are of
@@ -36,8 +36,8 @@ _SMALL_NBYTES = 16_384
 _KEPT = 64
 _MOST_TOLD = 2_048  # bytes that are compared as they are
 
-# How many values, about what their mean is, what it is more than that, and the sum of squared differences from it: so a
-# mean far from zero costs no digits. As numbers where it is of all values, as arrays where it is by column.
+# (count, origin, offset, squares): the mean is origin + offset, so that one far from zero loses no digits; squares is
+# the sum of squared differences from it. Numbers where they are of all values, arrays where they are by column.
 Node = tuple[Any, Any, Any, Any]
 
 
@@ -348,7 +348,7 @@ class Moments:
         self._nodes[level, place] = node
 
     def close(self, begin: int, end: int) -> None:
-        """No more scenes come of the positions from `begin` to `end`: a half whose other half lacks is the whole."""
+        """Note that no more scenes come of the positions from `begin` to `end`; nodes stop waiting for another half."""
         for level in range(end.bit_length()):
             size = 2 << level
             for place in [place for its_level, place in self._nodes if its_level == level]:
@@ -405,7 +405,7 @@ def counts_of(row: NDArray[Any], low: int) -> dict[int, int] | None:
 
 
 class Sample:
-    """Values of scenes spread over the sequence: of those whose hashed positions are smallest, whoever adds them."""
+    """Values of the scenes whose hashed positions are smallest: the same ones in whatever order scenes are added."""
 
     def __init__(self) -> None:
         self._most = (1 << 64) - 1  # of a hashed position
@@ -427,7 +427,7 @@ class Sample:
             self.settle()
 
     def settle(self) -> NDArray[np.float64]:
-        """Keep what is to be kept; returns it."""
+        """Drop the scenes that are too many; returns the values of the others."""
         if not self._parts:
             return np.empty(0)
         hashed, values = map(np.concatenate, zip(*self._parts, strict=True))

@@ -81,9 +81,10 @@ class SceneStatistics:
         self._rows.append((position, int.from_bytes(digest, "little"), nbytes, seconds))
 
     def close(self, begin: int, end: int) -> None:
-        """Note that no more scenes come of the positions from `begin` to `end`."""
+        """Note that no more scenes come of the positions from `begin` to `end`, before this is pickled or merged."""
         for field in self.fields.values():
             field.close(begin, end)
+        self._tables, self._rows, self._known = [self.table()], [], (None, ())
 
     def fail(self, position: int, text: str) -> None:
         """Note that a scene has failed."""
@@ -106,9 +107,6 @@ class SceneStatistics:
         """A row for each scene that did not fail: position, digest of its bits, bytes, seconds; by position."""
         tables = [np.array(self._rows, SCENE), *self._tables]
         return np.sort(np.concatenate(tables), order="position")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": (None, ()), "_rows": [], "_tables": [self.table()]}
 
 
 def _nbytes(value: Any) -> int:
