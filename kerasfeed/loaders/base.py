@@ -85,6 +85,10 @@ class Job:
         """Whether every batch has weights, for rows that count for nothing."""
         return self.policy.on_error == "mask" or self.plan.pad_remainder
 
+    def filler(self, epoch: int, step: int) -> int | None:
+        """How many of the last rows of a batch only fill it up; None where batches are not filled up."""
+        return self.plan.filler(epoch, step) if self.plan.pad_remainder else None
+
 
 @dataclass(frozen=True)
 class LoaderStats:

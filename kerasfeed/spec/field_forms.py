@@ -118,15 +118,13 @@ class Padded:
 
     def fill_mask(self, mask: NDArray[np.bool_], shapes: NDArray[np.int64]) -> None:
         """Set bool[B, ...] to True where rows of `shapes` have values, False where they are padding."""
+        mask[...] = True
         for place, axis in enumerate(self.axes, 1):
             shape = [1] * mask.ndim
             shape[place] = mask.shape[place]
             position = np.arange(mask.shape[place]).reshape(shape)
             lengths = shapes[:, axis.axis].reshape([-1] + [1] * (mask.ndim - 1))
-            if place == 1:
-                np.less(position, lengths, out=mask)
-            else:
-                np.logical_and(mask, position < lengths, out=mask)
+            np.logical_and(mask, position < lengths, out=mask)
 
 
 @dataclass(frozen=True)

@@ -35,17 +35,21 @@ class FieldLocation:
         row_bytes: Bytes reserved for one row; 0 for text.
         shapes: Of int64[rows, axes], the shape of every row; only for fields whose shape is not fixed.
         starts: Of int64[rows], where rows begin; only for rows that stand one behind the other.
+        mask: Of the mask of the whole batch; only where there is one.
+        mask_bytes: Bytes reserved for it.
     """
 
     offset: int
     row_bytes: int
     shapes: int
     starts: int
+    mask: int
+    mask_bytes: int
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Memory map of one slot: a header, the indices, then the fields, each behind the tables of its rows.
+    """Memory map of one slot: a header, the indices, then the fields.
 
     Attributes:
         spec: Spec of a scene; of a batch, where batches are made whole.
@@ -107,16 +111,29 @@ class Layout:
     def _map(self) -> tuple[tuple[FieldLocation, ...], int]:
         rows = self.places_per_field
         cursor = align(_HEADER + 8 * self.rows)
-        places = []
-        for number, (field, row_bytes) in enumerate(zip(self.spec.fields, self.row_bytes, strict=True)):
-            shapes = starts = cursor
+        tables = []
+        for number, field in enumerate(self.spec.fields):
+            shapes, starts = cursor, cursor
             if not field.is_fixed and not field.is_text:
                 cursor = align(cursor + 8 * rows * len(field.shape))
                 if self.form(number) is not None and self.fixed_shape(number) is None:
                     starts, cursor = cursor, align(cursor + 8 * rows)
-            places.append(FieldLocation(cursor, row_bytes, shapes, starts))
-            cursor = align(cursor + row_bytes * rows)
+            tables.append((shapes, starts))
+        places = []
+        for number, row_bytes in enumerate(self.row_bytes):
+            offset, cursor = cursor, align(cursor + row_bytes * rows)
+            mask_bytes = self._mask_bytes(number, row_bytes)
+            places.append(FieldLocation(offset, row_bytes, *tables[number], cursor, mask_bytes))
+            cursor = align(cursor + mask_bytes)
         return tuple(places), cursor
+
+    def _mask_bytes(self, number: int, row_bytes: int) -> int:
+        form, field = self.form(number), self.spec.fields[number]
+        if not isinstance(form, Padded) or not form.masked:
+            return 0
+        padded = {axis.axis for axis in form.axes}
+        rest = prod(size or 1 for axis, size in enumerate(field.shape) if axis not in padded)
+        return self.rows * (row_bytes // (max(1, field.dtype.itemsize) * rest))
 
     @property
     def nbytes(self) -> int:

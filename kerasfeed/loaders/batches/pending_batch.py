@@ -39,17 +39,25 @@ class FormedField:
         view, self._rows = batch.slot.view, batch.rows
         starts, shapes = view.starts[number], view.shapes[number]
         assert shapes is not None
-        self._field, self._form = layout.spec.fields[number], form
-        self._items = field_array(layout, number, self._rows, memory, base)
-        self._beside, self._empty_rows = batch.beside.get(number, {}), list(batch.empty_rows)
+        self._layout, self._number, self._form = layout, number, form
+        self._dtype = layout.spec.fields[number].dtype
+        self._beside, self._empty_rows = batch.beside.get(number, {}), batch.empty_rows
+        self._memory, self._base = memory, base
         self._shapes = shapes[: self._rows]
         self._starts = None if starts is None else starts[: self._rows]
         if self._empty_rows:
-            self._shapes[self._empty_rows] = [size or 0 for size in self._field.shape]
-            for axis in [each.axis for each in form.axes] if isinstance(form, Padded) else [0]:
-                self._shapes[self._empty_rows, axis] = 0
-            if self._starts is not None:
-                self._starts[self._empty_rows] = 0
+            self._shape_empty_rows()
+
+    def _shape_empty_rows(self) -> None:
+        field = self._layout.spec.fields[self._number]
+        self._shapes[list(self._empty_rows)] = [size or 0 for size in field.shape]
+        if isinstance(self._form, Padded):
+            for axis in self._form.axes:
+                self._shapes[list(self._empty_rows), axis.axis] = 0
+        else:
+            self._shapes[list(self._empty_rows), 0] = 0
+        if self._starts is not None:
+            self._starts[list(self._empty_rows)] = 0
 
     def leaf(self, kept: list[int] | None, *, copy: bool) -> Any:
         """What stands in the batch for the field.
@@ -68,59 +76,67 @@ class FormedField:
             return RaggedArray(aligned_copy(values) if copy or kept is not None else values, splits)
         array, shapes = self._padded(form), self._shapes
         if copy or kept is not None:
-            array, shapes = aligned_copy(array, kept), shapes if kept is None else shapes[kept]
-        if not form.masked:
-            return array
-        mask = aligned_empty((len(array), *(size or 0 for size in form.mask_shape(array.shape[1:]))), MASK)
-        form.fill_mask(mask, shapes)
-        return Masked(array, mask)
+            array, shapes, copy = aligned_copy(array, kept), shapes if kept is None else shapes[kept], True
+        return Masked(array, self._mask(form, array, shapes, copy)) if form.masked else array
 
     # ---- padded
 
     def _padded(self, form: Padded) -> NDArray[Any]:
+        items = field_array(self._layout, self._number, self._rows, self._memory, self._base)
         if self._starts is None:
             if self._empty_rows:
-                self._items[self._empty_rows] = form.value
-            return self._items
+                items[list(self._empty_rows)] = form.value
+            return items
         shape = form.target(self._shapes)
         if len(self._empty_rows) == self._rows:
-            shape = form.smallest(self._field.shape)
+            shape = form.smallest(self._layout.spec.fields[self._number].shape)
         count = self._rows * prod(shape)
-        if self._beside or count > self._items.size:
-            padded = aligned_empty((self._rows, *shape), self._field.dtype)
+        if self._beside or count > items.size:
+            padded = aligned_empty((self._rows, *shape), self._dtype)
             for row in range(self._rows):
-                pad_into(padded[row], self._row(row), form)
+                pad_into(padded[row], self._row(items, row), form)
             return padded
-        self._join()
-        expand(self._items, self._starts, self._shapes, shape, form)
-        return self._items[:count].reshape(self._rows, *shape)
+        self._join(items)
+        expand(items, self._starts, self._shapes, shape, form)
+        return items[:count].reshape(self._rows, *shape)
+
+    def _mask(self, form: Padded, array: NDArray[Any], shapes: NDArray[np.int64], copy: bool) -> NDArray[np.bool_]:
+        shape = tuple(size or 0 for size in form.mask_shape(array.shape[1:]))
+        place = self._layout.places[self._number]
+        if copy or len(array) * prod(shape) > place.mask_bytes:
+            mask = aligned_empty((len(array), *shape), MASK)
+        else:
+            mask = np.ndarray((len(array), *shape), MASK, buffer=self._memory, offset=self._base + place.mask)
+        form.fill_mask(mask, shapes)
+        return mask
 
     # ---- ragged
 
     def _joined(self) -> NDArray[Any]:
-        inner = tuple(size or 0 for size in self._field.shape[1:])
+        items = field_array(self._layout, self._number, self._rows, self._memory, self._base)
+        inner = tuple(size or 0 for size in self._layout.spec.fields[self._number].shape[1:])
         total = int(self._shapes[:, 0].sum())
         if not self._beside:
-            self._join()
-            return self._items[: total * prod(inner)].reshape(total, *inner)
-        joined = aligned_empty((total, *inner), self._field.dtype)
+            self._join(items)
+            return items[: total * prod(inner)].reshape(total, *inner)
+        joined = aligned_empty((total, *inner), self._dtype)
         stop = 0
         for row, length in enumerate(self._shapes[:, 0].tolist()):
-            joined[stop : stop + length] = self._row(row)
+            joined[stop : stop + length] = self._row(items, row)
             stop += length
         return joined
 
     # ---- rows
 
-    def _row(self, row: int) -> NDArray[Any]:
+    def _row(self, items: NDArray[Any], row: int) -> NDArray[Any]:
         if row in self._beside and row not in self._empty_rows:
             beside: NDArray[Any] = self._beside[row]
             return beside
         assert self._starts is not None
         start, shape = int(self._starts[row]), tuple(self._shapes[row].tolist())
-        return self._items[start : start + prod(shape)].reshape(shape)
+        return items[start : start + prod(shape)].reshape(shape)
 
-    def _join(self) -> None:
+    def _join(self, items: NDArray[Any]) -> None:
         """Move runs of rows towards the first, until all rows stand one behind the other.
 
         From the first run to the last: none is moved over one that is still to be moved, for no run is larger than
@@ -139,7 +155,7 @@ class FormedField:
             start, place = int(self._starts[first]), int(wanted[first])
             if start != place:
                 size = int(sizes[first:after].sum())
-                self._items[place : place + size] = self._items[start : start + size]
+                items[place : place + size] = items[start : start + size]
         self._starts[:] = wanted
 
 
@@ -190,7 +206,7 @@ class BatchInProgress:
         self.step = step
         self.rows = self.missing = rows = len(indices)
         self.on_error = job.policy.on_error
-        self.filler = job.plan.filler(epoch, step) if job.plan.pad_remainder else None  # rows that fill it up
+        self.filler = job.filler(epoch, step)
         self.is_stuck = False  # whether a thread that hangs may still write to its slot
         self.landed = False  # whether no worker can write to its slot any more, and it is being delivered
         self.empty_rows: set[int] = set()  # rows that hold no scene
@@ -221,6 +237,11 @@ class BatchInProgress:
         if row < self.failure_row or self.failure is None:
             self.failure, self.failure_row = error, row
         self.missing -= stop - start
+
+    def leave_out(self, row: int) -> None:
+        """Account for one row that will hold no scene."""
+        self.empty_rows.add(row)
+        self.missing -= 1
 
     def give_up(self, error: BaseException) -> None:
         """Fail the future at once and have workers skip what is left; the slot comes back when they have."""
@@ -289,16 +310,15 @@ class BatchInProgress:
             if not layout.batched:
                 return beside[0]
             return stack_text(path, [beside[row] for row in range(self.rows)], view.indices)
-        rows, shapes = self.rows if layout.batched else 1, view.shapes[number]
+        shapes = view.shapes[number]
         if shapes is None:
             shape = tuple(size or 0 for size in field.shape)
         else:
-            shape = common_shape(path, shapes[:rows], view.indices)
+            shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
         if beside:
-            stacked = aligned_empty((rows, *shape), field.dtype)
+            stacked = aligned_empty((self.rows if layout.batched else 1, *shape), field.dtype)
             for row, value in beside.items():
                 stacked[row] = value
-        else:
-            offset = base + layout.places[number].offset
-            stacked = np.ndarray((rows, *shape), field.dtype, buffer=memory, offset=offset)
-        return stacked if layout.batched else stacked[0, ...]
+            return stacked if layout.batched else stacked[0]
+        whole = (self.rows, *shape) if layout.batched else shape
+        return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.places[number].offset)

@@ -70,10 +70,10 @@ class Recovery:
 
     def _left_out(self, batch: BatchInProgress, start: int, stop: int, row: int) -> list[Range]:
         """Go on without a row; a batch that is made whole is made anew."""
-        batch.empty_rows.add(row)
         if not self.job.maker:
-            batch.add(row, row + 1, {})
+            batch.leave_out(row)
             return _around(start, stop, row)
+        batch.empty_rows.add(row)
         batch.slot.view.indices[row] = LEFT_OUT
         if len(batch.empty_rows) < batch.rows:
             return [(start, stop)]
