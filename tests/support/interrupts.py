@@ -1,5 +1,6 @@
 """Ctrl-C at a chosen place, as a signal that comes just then."""
 
+import gc
 import sys
 import threading
 
@@ -7,7 +8,8 @@ import threading
 def interrupted_at(number, call, *arguments, module=None):
     """Raise KeyboardInterrupt in `call` where its `number`th function begins or returns; whether there was one.
 
-    With a `module`, only its functions count, and those of `threading` that they call.
+    With a `module`, only its functions count, and those of `threading` that they call. The collector does not run
+    meanwhile: what is raised in its calls goes no further.
     """
     events = 0
 
@@ -24,6 +26,8 @@ def interrupted_at(number, call, *arguments, module=None):
                 raise KeyboardInterrupt
         return trace
 
+    collects = gc.isenabled()
+    gc.disable()
     sys.settrace(trace)
     try:
         call(*arguments)
@@ -31,4 +35,6 @@ def interrupted_at(number, call, *arguments, module=None):
         return True
     finally:
         sys.settrace(None)
+        if collects:
+            gc.enable()
     return False

@@ -467,7 +467,8 @@ class HostsSession:
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be asked any more."""
-        self.failure = self.failure or error
+        if self.failure is None:
+            self.failure = error
         self._news.put(lambda: None)  # wakes the thread that decides
         for call in list(self._open):
             self._settle(call, error=error)
