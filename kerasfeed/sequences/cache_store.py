@@ -5,8 +5,8 @@ and what is read of it is checked (CRC-32 of its bytes and its index), so that w
 scene's is never returned. In memory a scene is there once its record in the table is, which is written last: what a
 killed process leaves half written is never read. One process writes at a time, under a lock that the system frees with
 the process. Readers wait for it only to see what a row is, once after each beginning: they copy, and look afterwards
-whether the memory was begun anew meanwhile. What a file holds is text, numbers and the bytes of
-arrays: it cannot run code.
+whether the memory was begun anew meanwhile. A file holds a pickle that may name no class but `complex`, and the bytes
+of arrays: it cannot run code.
 
 The memory is one anonymous file (memfd): nothing appears in /dev/shm, and nothing is left behind by a killed process.
 Whoever unpickles it opens that file through /proc of the process that pickled it. Where there is no such file, as in a
@@ -28,6 +28,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def encoded(leaves: list[Any], structure: str) -> bytes:
         else:
             # Dtypes of other packages, such as bfloat16, go by their names.
             descr = leaf.dtype.name if leaf.dtype.isbuiltin == 2 else np.lib.format.dtype_to_descr(leaf.dtype)
-            parts.append(("scalar" if isinstance(leaf, np.generic) else "array", descr, leaf.shape))
+            parts.append(("scalar" if isinstance(leaf, np.generic) else "array", repr(descr), leaf.shape))
             data.append(leaf.tobytes())
     head = pickle.dumps((structure, parts), 5)
     return b"".join([len(head).to_bytes(8, "little"), head, *data])
@@ -130,7 +131,7 @@ def decoded(data: memoryview) -> tuple[list[Any], str]:
             array[:] = held
             leaves.append(array.reshape(shape))
         else:
-            dtype = np.lib.format.descr_to_dtype(held)
+            dtype = _dtype_of(held)
             stop = start + prod(shape) * dtype.itemsize
             array = (
                 np.frombuffer(data[start:stop], dtype).reshape(shape).copy() if stop > start else np.empty(shape, dtype)
@@ -138,6 +139,11 @@ def decoded(data: memoryview) -> tuple[list[Any], str]:
             leaves.append(array if kind == "array" else array[()])
             start = stop
     return leaves, structure
+
+
+@lru_cache(maxsize=64)  # most scenes of a sequence have the same
+def _dtype_of(descr: str) -> np.dtype[Any]:
+    return np.lib.format.descr_to_dtype(ast.literal_eval(descr))
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -175,10 +181,9 @@ class SceneFiles:
             return None
         try:
             return decoded(body)
-        except (
-            TypeError,
-            pickle.UnpicklingError,
-        ):  # a dtype that this process does not know; or somebody else's pickle
+        except TypeError:  # a dtype that this process does not know
+            return None
+        except pickle.UnpicklingError:  # a pickle that somebody else wrote
             return None
 
     def write(self, index: int, data: bytes) -> None:

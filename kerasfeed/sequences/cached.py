@@ -84,8 +84,6 @@ class Cached(SceneByScene, SceneSequence):
         (1.0, 1.0)
     """
 
-    read_ahead: Any = None  # scenes that are kept need not be read
-
     def __init__(
         self,
         sequence: Any,
@@ -150,6 +148,9 @@ class Cached(SceneByScene, SceneSequence):
 
     def _identity(self) -> str:
         return identity_of(self.sequence)  # its scenes are the same
+
+    def _offers(self, name: str) -> bool:
+        return name != "read_ahead" and super()._offers(name)  # scenes that are kept need not be read
 
     def __getitem__(self, index: int | slice) -> Any:
         """Scene `index`, with arrays that you may change. Negative indices count from the end.

@@ -161,7 +161,7 @@ class Packed(OfOne, SceneSequence):
 
     def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         inside = [self._inside_of(place) for place in places.tolist()]
-        yield self.sequence, np.concatenate([np.empty(0, np.int64), *inside])  # none in a batch that is left out
+        yield self.sequence, np.concatenate([np.empty(0, np.int64), *inside])  # no index in a batch that is left out
 
     def _choice(self) -> str:
         return f"to {self.length} {self._groups.digest()}"

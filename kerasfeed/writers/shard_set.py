@@ -110,8 +110,8 @@ def write_set(
     """Write a set of files, each shard by one worker, those that are there already left as they are.
 
     Raises:
-        Exception: What the sequence raised, with scene and shard as a note; FileExistsError; SpecError; OSError;
-            WorkerDiedError.
+        Exception: What the sequence raised, with scene and shard as a note; FileExistsError; SpecError; OSError, also
+            where a folder or what is no regular file stands in the place of a shard; WorkerDiedError.
     """
     for name in files.names:
         check_place(name)

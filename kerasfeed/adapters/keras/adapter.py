@@ -253,7 +253,8 @@ def _begun_cursor(run: Callable[[], KerasRun | None], _: Any) -> Handover:
     """What an iterator of TensorFlow takes from: the cursor of the epoch in which it asks for its first batch.
 
     Args:
-        run: A weak reference to the run, which closes the cursor.
+        run: A weak reference to the run. Who ends first closes the cursor: the run, or TensorFlow's iterator, which is
+            the only one of its epoch.
 
     Raises:
         NotYet: Keras has not begun the epoch; TensorFlow prefetches from an iterator that is for the one to come.
@@ -321,7 +322,9 @@ def class_weights_of(targets: Any, class_weight: Any) -> Any:
     if isinstance(targets, dict | tuple | list):
         raise ValueError("`class_weight` is only supported for Models with a single output.")
     labels = np.asarray(targets)
+    weights = np.ones(labels.shape[0], keras.config.floatx())
     if labels.ndim > 1:
         labels = np.squeeze(labels, axis=-1) if labels.shape[-1] == 1 else np.argmax(labels, axis=-1)
-    classes = np.round(labels).astype(np.int32).tolist()
-    return np.array([class_weight.get(label, 1.0) for label in classes], keras.config.floatx())
+    for row, label in enumerate(np.round(labels).astype(np.int32)):
+        weights[row] = class_weight.get(int(label), 1.0)
+    return weights

@@ -284,8 +284,8 @@ def evaluate(
     counted_rows: list[tuple[int, int]] = []  # of a batch, and the repeat that it is of
     with _metrics_left_alone(model):
         for repeat in range(repeats):
-            batches = feed.epoch(first_epoch + repeat) if isinstance(feed, Feed) else feed
-            for batch in itertools.islice(batches, steps):
+            # Without a name: a frame that an exception holds would keep the loop over the feed open.
+            for batch in itertools.islice(feed.epoch(first_epoch + repeat) if isinstance(feed, Feed) else feed, steps):
                 parts = keras.utils.unpack_x_y_sample_weight(lists_as_arrays(batch))
                 x, y, weight, count = _counting(*map(lists_as_tuples, parts))
                 if not count:

@@ -263,9 +263,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
                 stream.read(start + len(data), 1)  # which says why
         except RecordError as error:
             raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
-        if len(data) != size or data_length(data) != size - FRAME_BYTES:
+        if len(data) != size or int.from_bytes(data[:8], "little") != size - FRAME_BYTES:
             raise RecordError(f"{self._place(index)} is not where the index has it: the file was changed or is damaged")
-        if self.verify and not is_whole(data):
+        if self.verify and (data_length(data) is None or not is_whole(data)):
             raise RecordError(f"{self._place(index)} is damaged: its checksum does not hold")
         return data[HEADER_BYTES:-4]
 

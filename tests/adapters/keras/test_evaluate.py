@@ -279,3 +279,15 @@ WRONG = [
 def test_what_cannot_be_evaluated_is_told(model, call, kind, says):
     with pytest.raises(kind, match=says):
         call(model)
+
+
+def test_a_batch_that_fails_leaves_no_loop_open_while_its_exception_is_held(model, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(model, "test_on_batch", fail)
+    with kf.Feed(Values(), 8, workers=0) as feed:
+        with pytest.raises(ZeroDivisionError) as held:
+            kf.evaluate(model, feed)
+        assert not list(feed._loops)
+        del held

@@ -13,6 +13,7 @@ from scenes_frameworks import Numbered, run_script
 from waits import SECONDS, wait_until
 
 import kerasfeed as kf
+from kerasfeed.adapters.keras.adapter import class_weights_of
 
 pytestmark = MARKS
 
@@ -151,6 +152,11 @@ def test_a_prediction_on_the_dataset_is_of_the_next_epoch_each_time_and_ends_wit
         feed.set_state(feed.get_state(epoch=5, step=3))
         assert model.predict(data, verbose=0).ravel().astype(int).tolist() == feed.indices(5).tolist()[6:]
         assert model.predict(data, verbose=0).ravel().astype(int).tolist() == feed.indices(6).tolist()
+
+
+def test_a_class_weight_that_is_no_number_is_refused_as_keras_does():
+    with pytest.raises(ValueError, match="setting an array element with a sequence"):
+        class_weights_of(np.array([0, 1]), {0: [1.0, 5.0], 1: [2.0, 7.0]})
 
 
 def test_class_weights_beside_weights_are_refused_with_keras_s_words():

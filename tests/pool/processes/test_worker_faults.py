@@ -19,7 +19,7 @@ from waits import wait_until
 import kerasfeed as kf
 from kerasfeed.loaders.batch_runner import DESCRIBE, FirstOrder
 from kerasfeed.loaders.session import FirstTask
-from kerasfeed.pool.processes import dispatch, pool, worker_process
+from kerasfeed.pool.processes import pool, worker_process
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, start_text
 from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.pool.task import Crash
@@ -273,7 +273,7 @@ def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, t
 
 @pytest.mark.heavy
 def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(feed_of, monkeypatch):
-    start = dispatch.start_worker
+    start = pool.start_worker
 
     def scarce(number, *others, **options):
         if number == 2:
@@ -281,7 +281,7 @@ def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(fee
         return start(number, *others, **options)
 
     monkeypatch.setattr(pool, "cores", lambda: 1)  # the third worker is started when another is up
-    monkeypatch.setattr(dispatch, "start_worker", scarce)
+    monkeypatch.setattr(pool, "start_worker", scarce)
     feed = feed_of(scenes.Augmented(), workers=3)
     assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     monkeypatch.undo()

@@ -78,6 +78,21 @@ def test_a_file_that_is_cut_off_gives_its_whole_records_and_an_error_for_the_res
     assert listing(tmp_path) == ["x"]
 
 
+def test_a_checksum_of_a_length_counts_where_checksums_are_verified_alone(tmp_path):
+    records = records_of(5, 3000)
+    path = by_tensorflow(tmp_path / "x", records)
+    sequences = [kf.TFRecordSequence(path, verify=verify) for verify in (True, False)]
+    data = bytearray(path.read_bytes())
+    data[len(records[0]) + 16 + 9] ^= 1
+    with path.open("r+b") as file:  # as a disk does: what is known of the file stays so
+        times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+        file.write(data)
+    os.utime(path, ns=times)
+    with pytest.raises(kf.RecordError, match=r"record 1 of .* is damaged: its checksum does not hold"):
+        sequences[0].record(1)
+    assert sequences[1].record(1) == records[1]
+
+
 def test_a_flipped_bit_is_an_error_with_file_offset_and_record(tmp_path):
     records = records_of(30, 3000)
     path = by_tensorflow(tmp_path / "x", records)
