@@ -1,5 +1,6 @@
 """`QueueFeed`: epochs that other code puts, in loops, in `fit` and as a dataset."""
 
+import errno
 import gc
 import itertools
 import pickle
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
+from kerasfeed.feeds.streams import pipeline
 
 SPEC = (kf.ArraySpec((3,), np.float32), kf.ArraySpec((), np.float32))
 EPOCHS = [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]], [[100, 101, 102, 103], [104, 105, 106, 107], [108, 109]]]
@@ -134,6 +136,24 @@ def test_map_makes_scenes_of_what_is_put():
         ]
         with pytest.raises(kf.SpecError, match="field 'number': expected int64"):
             mapped.put({"name": "d", "number": 0.5})
+
+
+@pytest.mark.parametrize("fails", ["FileStore", "make_loader"])
+def test_a_feed_that_could_not_start_has_lost_no_scene(fails, monkeypatch):
+    def refuses(*given):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with kf.QueueFeed(batch_size=2, workers=1, worker_type="process").map(float) as feed:
+        for number in range(2):
+            feed.put(number)
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, fails, refuses)
+            with pytest.raises(OSError, match="Too many open files"):
+                next(iter(feed))
+        for number in range(2, 4):
+            feed.put(number)
+        feed.close()
+        assert [batch.tolist() for batch in feed] == [[0, 1], [2, 3]]
 
 
 def test_a_failure_of_a_producer_comes_after_the_batches_before_it():
