@@ -96,7 +96,7 @@ class Repetition:
     def _submit_next(self) -> Future[Any] | None:
         plan = self._core.plan
         while not self._held or not self._core.inferred:
-            items = [] if self._over else self._collect()
+            items = self._items if self._over else self._collect()
             if not items or (plan.drop_remainder and len(items) < plan.rows):
                 self._held.clear()
                 if self._error is None and not self._core.inferred:
@@ -105,8 +105,10 @@ class Repetition:
                     return None
                 raised, self._error = [self._error], None
                 raise raised.pop()  # whose traceback holds this frame, which must not hold it
-            self._held.append((self.steps, items))
+            # The call comes last: Ctrl-C strikes after calls.
+            self._items = []
             self.steps += 1
+            self._held.append((self.steps - 1, items))
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
@@ -116,6 +118,7 @@ class Repetition:
         return promised.pop()  # see `StreamLoader.submit`
 
     def _collect(self) -> list[Any]:
+        """The items of the next batch, which stay in `_items` until they are held."""
         source, rows = self._core.source, self._core.plan.rows
         items = self._items
         try:
@@ -133,7 +136,10 @@ class Repetition:
         except Exception as error:  # noqa: BLE001 - raised after the scenes that came before it
             self._over = True
             self._error = error
-        self._items = []
+        except BaseException:  # Ctrl-C, which has ended the generator that it struck: what it gave is made again
+            if source.afresh:
+                self._items, self._begun, self._over = [], False, False
+            raise
         return items
 
     def _tell_steps(self, rest: int) -> None:
