@@ -32,7 +32,7 @@ class Repetition:
     """One run of the source from its beginning, as the consumer sees it: batches in their order, loaded ahead."""
 
     def __init__(self, core: StreamLoader, place: StreamPlace) -> None:
-        """Begin at `place`, and to read ahead, where that is wanted.
+        """Begin at `place`; nothing is read yet.
 
         Attributes:
             number: Of the repetition.
@@ -57,14 +57,21 @@ class Repetition:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._stopped = False
-        self._thread: threading.Thread | None = None
-        if core.ahead:
-            self._thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
-            start_thread(self._thread, "a stream feed that reads ahead")
+        self._thread: threading.Thread | None = None  # that reads
+
+    def read_ahead(self) -> None:
+        """Have a thread read from now on, where that is wanted; idempotent, also where Ctrl-C has ended a call."""
+        if self._core.ahead and self._thread is None:
+            thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
+            start_thread(thread, "a stream feed that reads ahead")
 
     # ---- the reading thread, or the consumer's where there is none
 
     def _read_ahead(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
         while True:
             entry = None if self._stopped else self._read()
             with self._lock:
@@ -88,7 +95,7 @@ class Repetition:
         try:
             return self._submit_next()
         except BaseException as error:
-            if self._thread is None and is_the_programs(error):  # Ctrl-C of the consumer: nothing has ended
+            if is_the_programs(error):  # Ctrl-C of the consumer: nothing has ended
                 raise
             self._over = True
             return error if can_travel(error) else wrapped(error, "the stream raised ")
@@ -317,8 +324,10 @@ class Repetitions:
             kept = self._last if self._is_kept and (chained or not self._is_chained) else None
             self._is_kept = False
         try:
-            if kept is not None and not kept.is_used_up(timeout):
-                return kept
+            if kept is not None:
+                kept.read_ahead()
+                if not kept.is_used_up(timeout):
+                    return kept
         except BaseException:  # NotYet, or Ctrl-C while it waited for the source
             self._is_kept = kept is self._last
             raise
@@ -335,9 +344,13 @@ class Repetitions:
                         "the stream cannot begin anew: what was left of the repetition before still waits for its "
                         "source, which does not return. Give generators a timeout, or make a new feed"
                     )
-            self._last, self._next = Repetition(core, place), place.repetition + 1
-            self.known.append(self._last)
-            return self._last
+            # Kept until it reads: Ctrl-C that strikes meanwhile leaves it to whoever comes next.
+            begun = Repetition(core, place)
+            self._last, self._next, self._is_kept, self._is_chained = begun, place.repetition + 1, True, False
+            self.known.append(begun)
+            begun.read_ahead()
+            self._is_kept = False
+            return begun
 
     def keep(self, repetition: Repetition, *, chained: bool, whole: bool, goes_on: bool) -> None:
         """Keep a repetition that was left, for whoever comes next, or close it.

@@ -270,6 +270,33 @@ def test_ctrl_c_in_a_loop_loses_nothing(mapped, workers):
         assert [batch.tolist() for batch in feed] == [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_ctrl_c_as_the_thread_that_reads_ahead_begins_loses_nothing_and_leaves_no_thread(begun, monkeypatch):
+    start, readers = threading.Thread.start, []
+
+    def struck(thread):
+        if thread.name != "kerasfeed-stream":
+            start(thread)
+            return
+        readers.append(thread)
+        if begun or len(readers) > 1:
+            start(thread)
+        if len(readers) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", struck)
+    with kf.QueueFeed(batch_size=2, maxsize=40, workers=1, worker_type="thread") as feed:
+        for number in range(20):
+            feed.put(number)
+        feed.close()
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(feed))
+        assert [number for batch in feed for number in batch.tolist()] == list(range(20))
+    for thread in readers[1 - begun :]:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def test_a_warning_that_is_an_error_loses_nothing():
     with kf.QueueFeed(batch_size=2) as feed:
         for number in range(4):
