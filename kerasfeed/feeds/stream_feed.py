@@ -296,7 +296,7 @@ class BaseStreamFeed(BaseStream):
 def _departures(given: Any, count: Any) -> tuple[Departure, ...]:
     with suppress(TypeError, ValueError):
         found = tuple(Departure(operator.index(n), operator.index(items)) for n, items in given)
-        numbers, items = {each.n for each in found} & {*range(count)}, [0, *(each.items for each in found)]
+        numbers, items = {each.n for each in found if 0 <= each.n < count}, [0, *(each.items for each in found)]
         if len(numbers) == len(found) and items == sorted(items):
             return found
     raise ValueError(

@@ -16,7 +16,7 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.pool.base import PoolOptions
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_text import exception_text
+from kerasfeed.util.error_text import PACKAGE_FOLDER, exception_text
 
 STALL_SECONDS = 30.0
 _TICK = 1.0
@@ -25,8 +25,8 @@ _NO_ANSWER = (
     "Where it is cannot be told, for it does not answer: it may be starting its interpreter, or be within a call of "
     "the system. "
 )
-OWN_FOLDERS = tuple(f"{os.sep}kerasfeed{os.sep}{name}{os.sep}" for name in ("pool", "loaders"))
-VIEWS = f"{os.sep}kerasfeed{os.sep}sequences{os.sep}"  # stand between these and the user's class
+OWN_FOLDERS = tuple(f"{PACKAGE_FOLDER}{name}{os.sep}" for name in ("pool", "loaders"))
+VIEWS = f"{PACKAGE_FOLDER}sequences{os.sep}"  # stand between these and the user's class
 
 
 def tick_seconds(timeout: float | None) -> float:
@@ -102,9 +102,9 @@ def stack_of(thread: threading.Thread) -> str:
     if frame is None:
         return "(the thread has ended)"
     stack = traceback.extract_stack(frame)
-    own = [number for number, each in enumerate(stack[:-1], 1) if any(map(each.filename.__contains__, OWN_FOLDERS))]
+    own = [number for number, each in enumerate(stack[:-1], 1) if each.filename.startswith(OWN_FOLDERS)]
     users = stack[own[-1] if own else 0 :]
-    while len(users) > 1 and VIEWS in users[0].filename:
+    while len(users) > 1 and users[0].filename.startswith(VIEWS):
         del users[0]
     return "".join(traceback.format_list(users)).rstrip()
 

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 from kerasfeed.errors import FeedWarning, KerasfeedError, SceneError, SpecError
 
-_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
-_DEMO = f"{_PACKAGE}demo{os.sep}"  # scenes as a user writes them
+PACKAGE_FOLDER = f"{Path(__file__).parent.parent}{os.sep}"
+_DEMO = f"{PACKAGE_FOLDER}demo{os.sep}"  # scenes as a user writes them
 _WAITING = (futures.Future.result.__code__.co_filename, threading.__file__)
 TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
 _MAX_LINE = 200
@@ -107,7 +107,7 @@ def _carries(filename: str) -> bool:
 
 
 def _is_own(filename: str) -> bool:
-    return filename.startswith(_PACKAGE) and not filename.startswith(_DEMO)
+    return filename.startswith(PACKAGE_FOLDER) and not filename.startswith(_DEMO)
 
 
 def _begin_with_the_users(described: traceback.TracebackException | None) -> None:

@@ -1,6 +1,7 @@
 """What the watching thread counts and says; what becomes of scenes that hang is tested with the loaders."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -54,6 +55,30 @@ def test_the_stack_of_a_thread_begins_with_the_user_s_class():
         loop.join()
     assert lines[0].startswith(f'  File "{__file__}"')
     assert lines[0].endswith("in __getitem__")
+
+
+@pytest.mark.parametrize("folder", ["sequences", "pool"])
+def test_a_user_s_file_in_a_folder_that_is_called_as_one_of_kerasfeed_s_is_the_user_s(folder):
+    source = """
+def __getitem__(begun, go_on):
+    inner(begun, go_on)
+
+def inner(begun, go_on):
+    begun.set()
+    go_on.wait(60)
+"""
+    scope = {}
+    exec(compile(source, f"/home/me/kerasfeed/{folder}/rooms.py", "exec"), scope)
+    begun, go_on = threading.Event(), threading.Event()
+    worker = LocalWorker(Worker(0, 1, "thread"), "worker thread 0", InlinePool(Tokens(), PoolOptions(1, "the test")))
+    thread = threading.Thread(target=worker.in_turn, args=(partial(scope["__getitem__"], begun, go_on),))
+    thread.start()
+    begun.wait(60)
+    stack = watch.stack_of(thread)
+    go_on.set()
+    thread.join()
+    assert "in __getitem__" in stack
+    assert "in inner" in stack
 
 
 def test_a_stall_timer_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():

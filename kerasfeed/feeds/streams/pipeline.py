@@ -154,7 +154,7 @@ class StreamLoader:
             options: What the user has asked for.
             plan: Nobody else's.
             collation: How scenes become a batch.
-            source: Where items come from; closed with this, and where this fails.
+            source: Where items come from; closed with this. Where this fails, a source that is `afresh` is closed too.
             functions: Applied to every item one after the other, by workers.
             spec: Spec of what they return, where it is known.
 
@@ -166,7 +166,8 @@ class StreamLoader:
         processes = workers > 0 and options.worker_type != "thread" and processes_supported()
         self.source, self.plan = source, plan
         with ExitStack() as undo:
-            undo.callback(source.close)
+            if source.afresh:  # else, as a queue, it may have scenes that nobody has taken yet
+                undo.callback(source.close)
             store: ItemStore = FileStore(plan.rows, options.ahead) if processes else MemoryStore(plan.rows)
             self._item_store = store
             undo.callback(store.close)

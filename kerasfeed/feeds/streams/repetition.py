@@ -32,7 +32,7 @@ class Repetition:
     """One run of the source from its beginning, as the consumer sees it: batches in their order, loaded ahead."""
 
     def __init__(self, core: StreamLoader, place: StreamPlace) -> None:
-        """Begin at `place`, and to read ahead, where that is wanted.
+        """Begin at `place`; nothing is read yet.
 
         Attributes:
             number: Of the repetition.
@@ -57,14 +57,21 @@ class Repetition:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._stopped = False
-        self._thread: threading.Thread | None = None
-        if core.ahead:
-            self._thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
-            start_thread(self._thread, "a stream feed that reads ahead")
+        self._thread: threading.Thread | None = None  # that reads
+
+    def read_ahead(self) -> None:
+        """Have a thread read from now on, where that is wanted; idempotent, also where Ctrl-C has ended a call."""
+        if self._core.ahead and self._thread is None:
+            thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
+            start_thread(thread, "a stream feed that reads ahead")
 
     # ---- the reading thread, or the consumer's where there is none
 
     def _read_ahead(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
         while True:
             entry = None if self._stopped else self._read()
             with self._lock:
@@ -88,7 +95,7 @@ class Repetition:
         try:
             return self._submit_next()
         except BaseException as error:
-            if self._thread is None and is_the_programs(error):  # Ctrl-C of the consumer: nothing has ended
+            if is_the_programs(error):  # Ctrl-C of the consumer: nothing has ended
                 raise
             self._over = True
             return error if can_travel(error) else wrapped(error, "the stream raised ")
@@ -96,7 +103,7 @@ class Repetition:
     def _submit_next(self) -> Future[Any] | None:
         plan = self._core.plan
         while not self._held or not self._core.inferred:
-            items = [] if self._over else self._collect()
+            items = self._items if self._over else self._collect()
             if not items or (plan.drop_remainder and len(items) < plan.rows):
                 self._held.clear()
                 if self._error is None and not self._core.inferred:
@@ -105,8 +112,10 @@ class Repetition:
                     return None
                 raised, self._error = [self._error], None
                 raise raised.pop()  # whose traceback holds this frame, which must not hold it
-            self._held.append((self.steps, items))
+            # The call comes last: Ctrl-C strikes after calls.
+            self._items = []
             self.steps += 1
+            self._held.append((self.steps - 1, items))
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
@@ -116,6 +125,7 @@ class Repetition:
         return promised.pop()  # see `StreamLoader.submit`
 
     def _collect(self) -> list[Any]:
+        """The items of the next batch, which stay in `_items` until they are held."""
         source, rows = self._core.source, self._core.plan.rows
         items = self._items
         try:
@@ -133,7 +143,10 @@ class Repetition:
         except Exception as error:  # noqa: BLE001 - raised after the scenes that came before it
             self._over = True
             self._error = error
-        self._items = []
+        except BaseException:  # Ctrl-C, which has ended the generator that it struck: what it gave is made again
+            if source.afresh:
+                self._items, self._begun, self._over = [], False, False
+            raise
         return items
 
     def _tell_steps(self, rest: int) -> None:
@@ -311,8 +324,10 @@ class Repetitions:
             kept = self._last if self._is_kept and (chained or not self._is_chained) else None
             self._is_kept = False
         try:
-            if kept is not None and not kept.is_used_up(timeout):
-                return kept
+            if kept is not None:
+                kept.read_ahead()
+                if not kept.is_used_up(timeout):
+                    return kept
         except BaseException:  # NotYet, or Ctrl-C while it waited for the source
             self._is_kept = kept is self._last
             raise
@@ -329,9 +344,13 @@ class Repetitions:
                         "the stream cannot begin anew: what was left of the repetition before still waits for its "
                         "source, which does not return. Give generators a timeout, or make a new feed"
                     )
-            self._last, self._next = Repetition(core, place), place.repetition + 1
-            self.known.append(self._last)
-            return self._last
+            # Kept until it reads: Ctrl-C that strikes meanwhile leaves it to whoever comes next.
+            begun = Repetition(core, place)
+            self._last, self._next, self._is_kept, self._is_chained = begun, place.repetition + 1, True, False
+            self.known.append(begun)
+            begun.read_ahead()
+            self._is_kept = False
+            return begun
 
     def keep(self, repetition: Repetition, *, chained: bool, whole: bool, goes_on: bool) -> None:
         """Keep a repetition that was left, for whoever comes next, or close it.

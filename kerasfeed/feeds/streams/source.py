@@ -92,7 +92,7 @@ class Source(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """The consumer has gone in the middle of a repetition: stop working ahead. Idempotent."""
+        """The consumer has gone: stop working ahead. Idempotent; called also behind the end, and before any `begin`."""
 
     def stats(self) -> LoaderStats | None:
         """Counters of the workers that make the items, if there are any."""

@@ -13,7 +13,16 @@ from kerasfeed.pool.watchdog import OWN_FOLDERS, VIEWS
 
 _MAX_BYTES = 1 << 16
 _MACHINERY = '"<frozen importlib'  # five lines of it for each import
-_WORKER_FILE = f"{OWN_FOLDERS[0]}processes{os.sep}worker.py"
+
+
+def _line_in(folder: str) -> str:
+    """How the line of a call in `folder` begins; faulthandler writes ASCII alone."""
+    return f'  File "{folder}'.encode("ascii", "backslashreplace").decode()
+
+
+_OWN = tuple(map(_line_in, OWN_FOLDERS))
+_VIEWS = _line_in(VIEWS)
+_WORKER_FILE = _line_in(f"{OWN_FOLDERS[0]}processes{os.sep}worker.py")
 
 
 class StackDumps:
@@ -61,14 +70,12 @@ def users_part(text: str) -> str:
     cut = ""  # lines are innermost first
     for section in text.split("\n\n"):
         lines = [line for line in section.splitlines() if line.startswith("  File ") and _MACHINERY not in line]
-        own = next(
-            (number for number, line in enumerate(lines) if any(map(line.__contains__, OWN_FOLDERS))), len(lines)
-        )
+        own = next((number for number, line in enumerate(lines) if line.startswith(_OWN)), len(lines))
         calls = lines[: own or 1]
-        while len(calls) > 1 and VIEWS in calls[-1]:
+        while len(calls) > 1 and calls[-1].startswith(_VIEWS):
             calls.pop()
         users = "\n".join(reversed(calls))
-        if any(_WORKER_FILE in line and line.endswith(" in main") for line in lines):
+        if any(line.startswith(_WORKER_FILE) and line.endswith(" in main") for line in lines):
             return users
         if section.rstrip().endswith("\n  ..."):  # faulthandler stops after 100 calls, which imports easily make
             cut = users

@@ -1,5 +1,6 @@
 """`QueueFeed`: epochs that other code puts, in loops, in `fit` and as a dataset."""
 
+import errno
 import gc
 import itertools
 import pickle
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
+from kerasfeed.feeds.streams import pipeline
 
 SPEC = (kf.ArraySpec((3,), np.float32), kf.ArraySpec((), np.float32))
 EPOCHS = [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]], [[100, 101, 102, 103], [104, 105, 106, 107], [108, 109]]]
@@ -136,6 +138,24 @@ def test_map_makes_scenes_of_what_is_put():
             mapped.put({"name": "d", "number": 0.5})
 
 
+@pytest.mark.parametrize("fails", ["FileStore", "make_loader"])
+def test_a_feed_that_could_not_start_has_lost_no_scene(fails, monkeypatch):
+    def refuses(*given):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with kf.QueueFeed(batch_size=2, workers=1, worker_type="process").map(float) as feed:
+        for number in range(2):
+            feed.put(number)
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, fails, refuses)
+            with pytest.raises(OSError, match="Too many open files"):
+                next(iter(feed))
+        for number in range(2, 4):
+            feed.put(number)
+        feed.close()
+        assert [batch.tolist() for batch in feed] == [[0, 1], [2, 3]]
+
+
 def test_a_failure_of_a_producer_comes_after_the_batches_before_it():
     with kf.QueueFeed(batch_size=2) as feed:
         for number in range(3):
@@ -248,6 +268,33 @@ def test_ctrl_c_in_a_loop_loses_nothing(mapped, workers):
             feed.put(number)
         feed.close()
         assert [batch.tolist() for batch in feed] == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_ctrl_c_as_the_thread_that_reads_ahead_begins_loses_nothing_and_leaves_no_thread(begun, monkeypatch):
+    start, readers = threading.Thread.start, []
+
+    def struck(thread):
+        if thread.name != "kerasfeed-stream":
+            start(thread)
+            return
+        readers.append(thread)
+        if begun or len(readers) > 1:
+            start(thread)
+        if len(readers) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", struck)
+    with kf.QueueFeed(batch_size=2, maxsize=40, workers=1, worker_type="thread") as feed:
+        for number in range(20):
+            feed.put(number)
+        feed.close()
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(feed))
+        assert [number for batch in feed for number in batch.tolist()] == list(range(20))
+    for thread in readers[1 - begun :]:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_a_warning_that_is_an_error_loses_nothing():

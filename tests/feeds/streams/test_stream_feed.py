@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import cloudpickle
 import h5py
@@ -181,6 +182,39 @@ def test_a_loop_after_one_that_ctrl_c_has_struck_as_it_began_has_every_scene(str
     with pytest.raises(KeyboardInterrupt):
         next(iter(feed))
     assert labels_in(feed) == LABELS
+
+
+@pytest.mark.parametrize("strikes", range(12))
+@pytest.mark.parametrize("arguments", [
+    {}, {"count": 2}, {"shuffle_buffer": 3}, {"count": 2, "shard_index": 0, "shard_count": 3},
+], ids=str)  # fmt: skip
+def test_ctrl_c_in_a_generator_of_this_thread_costs_the_next_loop_no_scene(stream, arguments, strikes):
+    def made(n, count):
+        for number in range(n, 12, count):
+            if number in struck:
+                struck.clear()
+                raise KeyboardInterrupt
+            yield np.float32(number)
+
+    struck = set()
+    arguments = {"count": 1, "workers": 0, **arguments}
+    feed = stream(made, 3, **arguments)
+    wanted = [[batch.tolist() for batch in feed] for _ in range(2)]
+
+    struck.add(strikes)
+    feed, taken = stream(made, 3, **arguments), []
+    cursor = StreamCursor(weakref.ref(feed), None, chained=True)
+    while len(taken) < len(wanted[0]):  # as a fit that goes on in the midst of a repetition
+        with suppress(KeyboardInterrupt):
+            taken.append(cursor.take(None)[1].tolist())
+    assert taken == wanted[0]
+    cursor.leave(len(taken))
+
+    struck.add(strikes)
+    feed, used = stream(made, 3, **arguments), []
+    with suppress(KeyboardInterrupt):
+        used += (batch.tolist() for batch in feed)
+    assert [batch.tolist() for batch in feed] == wanted[bool(used)]  # of one of which something was used, the next
 
 
 def test_no_more_than_so_many_batches_are_made_ahead(stream):

@@ -136,6 +136,14 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
     for departures in ([[4, 1]], [[0, -1]], [[0, 1], [0, 1]], [[0, 2], [1, 1]], [[0, 1.0]]):
         with pytest.raises(ValueError, match="one for each of the 4 generators at most"):
             stream(starting, 3, count=4).set_state({**state, "departures": departures})
+    changed = {**state, "departures": [[0, 1]], "fingerprint": {**state["fingerprint"], "count": 10**6}}
+    feed = stream(starting, 3, count=4)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="count was 1,000,000, is 4"):
+        feed.set_state(changed)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**7  # no memory by a count that is not this feed's
     with kf.Feed(np.arange(4.0), 2) as feed, pytest.raises(ValueError, match="of kind 'stream', and not that of a kf"):
         feed.set_state(state)
     with pytest.raises(ValueError, match="nothing is known of step 5 of repetition 0"):
