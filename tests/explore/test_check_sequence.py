@@ -409,6 +409,15 @@ def test_a_class_of_a_notebook_passes():
     assert not flagged(kf.check_sequence(scope["Rooms"](), checks=["pickle", "process", "directory"]))
 
 
+def test_a_worker_process_reads_the_same_where_the_current_directory_is_gone(tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    report = kf.check_sequence(bad.Sound(), checks=["process", "hash_seed", "directory"])
+    assert [result.status for result in report.results] == ["passed"] * 3, report
+
+
 # ---- the report
 
 
