@@ -240,6 +240,23 @@ def test_one_scene_of_many_is_found_and_the_other_checks_go_on(fault, check, mes
     assert "(640 of 640 scenes read, 64 compared, " in str(report)
 
 
+def test_a_scene_with_another_number_of_axes_is_named_and_hides_no_wrong_get_batch():
+    class Rows(kf.SceneSequence):
+        def __len__(self):
+            return 300
+
+        def __getitem__(self, index):
+            return {"n": 1.5 if index == 19 else 1, "x": np.float32(index) if index == 137 else np.full(8, index, "f4")}
+
+        def get_batch(self, indices):
+            return {"n": np.ones(len(indices)), "x": np.stack([np.full(8, index + 1, "f4") for index in indices])}
+
+    report = kf.check_sequence(Rows(), scenes=16, checks=["same_spec", "get_batch"])
+    assert (report["same_spec"].status, report["same_spec"].index) == ("failed", 137)
+    assert report["same_spec"].field == "x"
+    assert report["get_batch"].status == "failed"
+
+
 def test_what_a_sequence_keeps_of_each_scene_is_told_before_memory_runs_out(monkeypatch):
     monkeypatch.setattr(case_module, "MOST_GROWTH", 40e6)
     report = kf.check_sequence(bad.KeepsAll(), scenes=16, checks=["pickle_cost", "views", "memory"])
