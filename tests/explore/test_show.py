@@ -298,6 +298,19 @@ def test_labels_of_moments_and_padding_are_one_image_behind_a_curve():
     assert axes.images[0].get_array()[0, :, 3].astype(bool).tolist() == [False] * 60 + [True] * 340
 
 
+def test_the_title_over_scenes_of_which_some_fail_is_not_cut_off():
+    def scene(index):
+        if index:
+            raise OSError("truncated")
+        return np.float32(index)
+
+    name = "ScenesOfPointCloudsInTheWildWhichSomebodyMadeForAThesisOnThem"
+    figure = kf.show(type(name, (scenes.Clouds,), {"__getitem__": lambda self, index: scene(index)})())
+    figure.canvas.draw()
+    assert figure.texts[0].get_text().startswith(name)
+    assert figure.texts[0].get_window_extent().x1 < figure.bbox.width
+
+
 def test_long_numbers_of_a_table_are_shortened():
     assert words(kf.show([np.array([2**64 - 1, 7], np.uint64)], 0))[1:] == ["1.84e+19", "7"]
 
