@@ -158,14 +158,14 @@ def sibling_for_validation(path: str | os.PathLike[str]) -> Path | None:
 
 
 def hold_out(clouds: kf.SceneSequence, seed: int) -> tuple[kf.Subset, ...]:
-    """Four fifths of the scenes to train on and one to validate with, drawn at random.
+    """Four fifths of the scenes to train on and one to validate with, at least one scene each, drawn at random.
 
     Raises:
-        DataError: There are too few.
+        DataError: There are fewer than 2 scenes.
     """
-    try:
-        return kf.split(clouds, (0.8, 0.2), seed)
-    except ValueError as error:
-        raise DataError(
-            f"{counted(len(clouds), 'scene')} is too few to hold some out; name a file with --validation"
-        ) from error
+    count = len(clouds)
+    if count < 2:
+        are = "is" if count == 1 else "are"
+        raise DataError(f"{counted(count, 'scene')} {are} too few to hold some out; name a file with --validation")
+    held = max(0.2, 1 / count)
+    return kf.split(clouds, (1 - held, held), seed)

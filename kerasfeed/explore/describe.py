@@ -355,8 +355,10 @@ def _scenes_report(description: Description) -> list[tuple[str, str]]:
         by_text: dict[str, list[int]] = {}
         for index, text in description.failures:
             by_text.setdefault(text, []).append(index)
-        failures = [f"{_indices_text(indices, ', ')} ({text})" for text, indices in by_text.items()]
-        rows.append(("failed", _first_text(description.failed, failures, "more errors")))
+        lost = description.failed - len(description.failures)  # whose errors are not kept: any text may be theirs, too
+        failures = [f"{_indices_text(indices, ', ', is_whole=not lost)} ({text})" for text, indices in by_text.items()]
+        told = _first_text(description.failed, failures, "other errors, at least" if lost else "more errors")
+        rows.append(("failed", f"{told}; the errors of {counted(lost, 'scene')} were not kept" if lost else told))
     if description.duplicates:
         count = sum(len(group) - 1 for group in description.duplicates)
         groups = [_indices_text(group, " = ") for group in description.duplicates]
@@ -372,9 +374,12 @@ def _first_text(count: int, groups: list[str], what: str) -> str:
     return f"{count:,}: " + "; ".join([*groups[:_SHOWN_GROUPS], *([f"{more:,} {what}"] if more > 0 else [])])
 
 
-def _indices_text(indices: Sequence[int], between: str) -> str:
+def _indices_text(indices: Sequence[int], between: str, *, is_whole: bool = True) -> str:
+    """The first indices, and how many there are, where those that are given are all."""
     shown = between.join(map(str, indices[:_SHOWN_INDICES]))
-    return shown if len(indices) <= _SHOWN_INDICES else f"{shown}{between}… ({len(indices):,})"
+    if len(indices) <= _SHOWN_INDICES:
+        return shown
+    return f"{shown}{between}… ({len(indices):,})" if is_whole else f"{shown}{between}…"
 
 
 # ---- the pass

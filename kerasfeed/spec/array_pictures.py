@@ -8,6 +8,7 @@ an array however large it is. Pictures are a mid-tone, so that light and dark th
 
 import base64
 import html
+import math
 import struct
 import zlib
 from typing import Any
@@ -161,7 +162,7 @@ def seen(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.f
 def channels_of(signal: NDArray[Any]) -> NDArray[Any]:
     """A signal as [moments, channels]: moments are along the longer axis."""
     series = signal.T if signal.ndim == 2 and signal.shape[0] < signal.shape[1] else signal
-    return series.reshape(len(series), -1)
+    return series.reshape(len(series), math.prod(series.shape[1:]))
 
 
 def spread(length: int, count: int) -> NDArray[np.intp]:

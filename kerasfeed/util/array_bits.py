@@ -46,8 +46,14 @@ def _copy_members(array: NDArray[Any], made: NDArray[Any]) -> None:
     if dtype.names is not None:
         for name in dtype.names:
             _copy_members(array[name], made[name])
-    elif is_padded(dtype):
-        np.positive(array, out=made)  # arithmetic writes the number alone, and a copy the bytes after it, too
+        return
+    if dtype.kind in "fc" and is_padded(dtype) and np.finfo(np.longdouble).nmant == 63:
+        parts = range(0, dtype.itemsize, dtype.itemsize if dtype.kind == "f" else dtype.itemsize // 2)
+        meant = np.dtype({
+            "names": [str(part) for part in parts], "formats": ["V10"] * len(parts), "offsets": list(parts),
+            "itemsize": dtype.itemsize,
+        })  # fmt: skip
+        _copy_members(array.view(meant), made.view(meant))
     else:
         made[...] = array
 

@@ -83,8 +83,15 @@ def test_held_out_scenes_are_a_fifth_and_never_trained_on():
     assert sorted(kept + held) == list(range(50))
     assert held_out(1) == [kept, held]
     assert held_out(2) != [kept, held]
-    with pytest.raises(DataError, match="1 scene is too few to hold some out; name a file with --validation"):
-        hold_out(range(1), 0)
+
+
+def test_of_few_scenes_one_is_held_out_and_of_fewer_than_two_none_can_be():
+    assert [[len(part) for part in hold_out(range(count), 0)] for count in range(2, 8)] == [
+        [1, 1], [2, 1], [3, 1], [4, 1], [5, 1], [6, 1]
+    ]  # fmt: skip
+    for count, scenes in ((0, "0 scenes are"), (1, "1 scene is")):
+        with pytest.raises(DataError, match=f"^{scenes} too few to hold some out; name a file with --validation$"):
+            hold_out(range(count), 0)
 
 
 def test_validation_uses_the_file_beside_with_test_for_train_in_its_name(tmp_path):

@@ -240,6 +240,23 @@ def test_one_scene_of_many_is_found_and_the_other_checks_go_on(fault, check, mes
     assert "(640 of 640 scenes read, 64 compared, " in str(report)
 
 
+def test_a_scene_with_another_number_of_axes_is_named_and_hides_no_wrong_get_batch():
+    class Rows(kf.SceneSequence):
+        def __len__(self):
+            return 300
+
+        def __getitem__(self, index):
+            return {"n": 1.5 if index == 19 else 1, "x": np.float32(index) if index == 137 else np.full(8, index, "f4")}
+
+        def get_batch(self, indices):
+            return {"n": np.ones(len(indices)), "x": np.stack([np.full(8, index + 1, "f4") for index in indices])}
+
+    report = kf.check_sequence(Rows(), scenes=16, checks=["same_spec", "get_batch"])
+    assert (report["same_spec"].status, report["same_spec"].index) == ("failed", 137)
+    assert report["same_spec"].field == "x"
+    assert report["get_batch"].status == "failed"
+
+
 def test_what_a_sequence_keeps_of_each_scene_is_told_before_memory_runs_out(monkeypatch):
     monkeypatch.setattr(case_module, "MOST_GROWTH", 40e6)
     report = kf.check_sequence(bad.KeepsAll(), scenes=16, checks=["pickle_cost", "views", "memory"])
@@ -259,7 +276,8 @@ def test_what_grows_too_much_to_be_measured_has_failed():
     grown = MemoryGrown("skipped", "memory has grown by 600 MB over 64 readings of scenes, 9,375,000 bytes each")
     checks = Checks([1.0, 2.0], scenes=2, seconds=20.0, seed=0)
     checks.case.known[growth_module._growth,] = grown
-    assert (checks.result("memory").status, checks.result("memory").message) == ("failed", grown.message)
+    assert checks.result("memory").status == "failed"
+    assert checks.result("memory").message == f"{grown.message} (2 scenes, over and over)"
     assert checks.result("descriptors").message == f"{grown.message}; see memory"
 
 
@@ -407,6 +425,15 @@ def test_a_class_of_a_notebook_passes():
         scope,
     )
     assert not flagged(kf.check_sequence(scope["Rooms"](), checks=["pickle", "process", "directory"]))
+
+
+def test_a_worker_process_reads_the_same_where_the_current_directory_is_gone(tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    report = kf.check_sequence(bad.Sound(), checks=["process", "hash_seed", "directory"])
+    assert [result.status for result in report.results] == ["passed"] * 3, report
 
 
 # ---- the report

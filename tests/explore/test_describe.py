@@ -179,7 +179,6 @@ class Deadly(scenes.Clouds):
         return super().__getitem__(index)
 
 
-@pytest.mark.heavy
 def test_scenes_that_fail_alike_are_told_together():
     def scene(index):
         if index % 2:
@@ -193,6 +192,24 @@ def test_scenes_that_fail_alike_are_told_together():
     )
 
 
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (1, "1,250: 0, 1, 2, 3, 4, … (ValueError: 0)"),
+        (5000, "1,250: 0 (ValueError: 0); 1 (ValueError: 1); 2 (ValueError: 2); 997 other errors, at least"),
+    ],
+)
+def test_where_not_all_errors_are_kept_no_count_is_told_as_if_they_were(texts, told):
+    def scene(index):
+        if index < 1_250:
+            raise ValueError(index % texts)
+        return index
+
+    failed = described(kf.Map(range(1_300), scene)).to_text().partition("failed")[2].partition("slowest")[0]
+    assert " ".join(failed.split()) == f"{told}; the errors of 250 scenes were not kept"
+
+
+@pytest.mark.heavy
 def test_a_scene_that_ends_its_worker_is_one_that_failed():
     found = described(Deadly(12), workers=1, worker_type="process")
     assert [index for index, _ in found.failures] == [5]

@@ -298,6 +298,50 @@ def test_labels_of_moments_and_padding_are_one_image_behind_a_curve():
     assert axes.images[0].get_array()[0, :, 3].astype(bool).tolist() == [False] * 60 + [True] * 340
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_labels_and_masks_of_channels_do_not_colour_the_moments(large):
+    ecg = np.cumsum(RNG.normal(size=(12, 1_000)), 1)
+    shown = [{"ecg": ecg, "diagnoses": np.arange(12) % 2}] * 2
+    for scenes_ in (shown, [{"ecg": ecg, "ecg_mask": np.arange(12) < 9}] * 2):
+        figure = kf.show(scenes_, 0) if large else kf.show(scenes_)
+        assert "8 of 12 channels" in " ".join(words(figure))
+        curves = next(axes for axes in figure.axes if axes.lines)
+        assert (len(curves.lines), len(curves.images)) == (8, 0)
+    parts = parts_of(fields_of(shown[0]), {})
+    assert [(part.path, part.labels) for part in parts] == [("diagnoses", ""), ("ecg", "")]
+
+
+def test_a_signal_is_drawn_where_its_labels_do_not_fit():
+    moments = np.arange(40)
+    whole = {"signal": np.ones((40, 2)), "label": moments // 20}
+    others = [{**whole, "label": moments[:20] // 5}, {"signal": np.ones((1, 2)), "label": np.zeros(1, np.int64)}]
+    figure = kf.show([whole, *others])
+    assert [(len(axes.lines), len(axes.images)) for axes in figure.axes[:3]] == [(2, 1), (2, 0), (1, 0)]
+    assert not any("Error" in text for text in words(figure))
+
+
+def test_what_is_empty_is_said_to_be():
+    kinds = {"signal": "signal", "spectrum": "spectrum", "image": "image"}
+    full = {"signal": np.ones((40, 2)), "spectrum": np.ones(40), "image": IMAGE, "label": np.arange(40) // 20}
+    figure = kf.show([{name: value[:0] for name, value in full.items()}, full], kinds=kinds)
+    found = words(figure)
+    assert {f"{name} · empty" for name in kinds} <= set(found)
+    assert not any("Error" in text for text in found)
+
+
+def test_the_title_over_scenes_of_which_some_fail_is_not_cut_off():
+    def scene(index):
+        if index:
+            raise OSError("truncated")
+        return np.float32(index)
+
+    name = "ScenesOfPointCloudsInTheWildWhichSomebodyMadeForAThesisOnThem"
+    figure = kf.show(type(name, (scenes.Clouds,), {"__getitem__": lambda self, index: scene(index)})())
+    figure.canvas.draw()
+    assert figure.texts[0].get_text().startswith(name)
+    assert figure.texts[0].get_window_extent().x1 < figure.bbox.width
+
+
 def test_long_numbers_of_a_table_are_shortened():
     assert words(kf.show([np.array([2**64 - 1, 7], np.uint64)], 0))[1:] == ["1.84e+19", "7"]
 

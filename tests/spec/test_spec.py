@@ -171,6 +171,8 @@ _X87 = pytest.mark.skipif(np.finfo(np.longdouble).nmant != 63, reason="long doub
         (_ALIGNED, [*range(1, 8), *range(18, 24), *range(34, 40)]),
         pytest.param(np.dtype(np.longdouble), range(10, 16), marks=_X87),
         pytest.param(np.dtype(np.clongdouble), [*range(10, 16), *range(26, 32)], marks=_X87),
+        pytest.param(np.dtype([("a", "i1"), ("b", "g")]), range(11, 17), marks=_X87),  # not aligned
+        pytest.param(np.dtype([("a", "i1"), ("b", "G")]), [*range(11, 17), *range(27, 33)], marks=_X87),
     ],
 )
 def test_bytes_that_mean_nothing_are_the_same_in_equal_values(dtype, padding):

@@ -17,6 +17,7 @@ from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, resident
 from kerasfeed.explore.checks.repeats import loses_workers
 from kerasfeed.explore.checks.result import Finding, LostWorker, MemoryGrown, failed, skipped
 from kerasfeed.pool.processes.pool import processes_supported
+from kerasfeed.util.counted import counted
 
 _READS, _FEWEST = 1000, 64
 _SHARE, _MOST = 1 / 6, 10.0  # of the time; s
@@ -127,7 +128,7 @@ def memory(case: Case) -> str:
     """Memory does not grow."""
     growth = case.once(_growth)
     if isinstance(growth, MemoryGrown):
-        raise failed(growth.message)
+        raise failed(f"{growth.message} ({counted(len(case.few), 'scene')}, over and over)")
     if isinstance(growth, Finding):
         raise growth
     traced = growth.traced if growth.traced > max(_TRACED_LEAST, _LEAST_A_SCENE * growth.reads) else 0

@@ -5,6 +5,7 @@ each with one change, to tell what the scenes depend on.
 """
 
 import contextlib
+import os
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -191,8 +192,13 @@ def loses_workers(case: Case) -> bool:
 
 def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[SceneReading]:
     """What a process, a worker that does nothing else, reads from a directory; from its own where that is empty."""
-    with contextlib.chdir(folder) if folder else contextlib.nullcontext():  # the class was imported from its own
+    if not folder:
         return read_all(reader, plan=plan)
+    os.chdir(folder)  # contextlib.chdir would ask for the directory before, which may be gone
+    try:
+        return read_all(reader, plan=plan)
+    finally:
+        os.chdir("/")
 
 
 def process(case: Case) -> str:

@@ -11,6 +11,7 @@ from kerasfeed.explore.checks.result import Finding, failed, skipped, warned
 from kerasfeed.sequences.global_random import GlobalRandomWatch, globals_put_back, names, seed_globals
 from kerasfeed.spec.inference import merge
 from kerasfeed.spec.nesting import flatten
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import exception_text, message_of
 from kerasfeed.util.frames import is_in_memory
@@ -79,11 +80,12 @@ def same_spec(case: Case) -> str:
 
 def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
     """Raise what tells some scenes apart; of batches the number of rows does not."""
+    specs = [(reading.index, reading.spec) for reading in readings if reading.spec is not None]
     try:
-        spec = merge([(reading.index, reading.spec) for reading in readings if reading.spec is not None])
+        spec = merge(specs)
     except SpecError as error:
-        other, field = _other(readings[0], readings)
-        raise failed(message_of(error), index=other.index, field=field, remedy="") from error
+        index, field = _other(specs)
+        raise failed(message_of(error), index=index, field=field, remedy="") from error
     for path, merged in zip(spec.paths, spec.fields, strict=True):
         if None in merged.shape[are_batches:]:
             (one, first_spec), (other_index, other_spec) = _unequal(path, readings)
@@ -93,16 +95,20 @@ def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
             )  # fmt: skip
 
 
-def _other(first: SceneReading, readings: list[SceneReading]) -> tuple[SceneReading, str | None]:
-    """The first scene that does not go with the first, and the field in which it does not."""
-    for reading in readings[1:]:
-        if reading.structure != first.structure:
-            return reading, None
-        for one, other in zip(first.fields, reading.fields, strict=True):
-            kinds = [(field.spec.split("[")[0], field.spec.count(",")) for field in (one, other)]
-            if kinds[0] != kinds[1]:
-                return reading, one.path
-    return first, None
+def _other(specs: list[tuple[int, SceneSpec]]) -> tuple[int, str | None]:
+    """Index of the first scene that does not go with those before it, and the field in which it does not."""
+    merged = specs[0]
+    for index, spec in specs[1:]:
+        try:
+            merged = index, merge([merged, (index, spec)])
+        except SpecError:
+            if spec.treespec == merged[1].treespec:
+                for path, one, other in zip(spec.paths, merged[1].fields, spec.fields, strict=True):
+                    is_promoted = one.weak and other.weak
+                    if len(one.shape) != len(other.shape) or (one.dtype != other.dtype and not is_promoted):
+                        return index, path
+            return index, None
+    return specs[0][0], None
 
 
 def _unequal(path: str, readings: list[SceneReading]) -> tuple[tuple[int, str], tuple[int, str]]:

@@ -54,6 +54,9 @@ def panel_size(value: Any, kind: str, large: bool) -> tuple[float, float]:
 
 def draw_panel(axes: Any, panel: Panel) -> str:
     """Draw a part of a scene into axes; returns what was left out or scaled, in words, empty for nothing."""
+    if getattr(panel.value, "size", 1) == 0 and panel.part.kind not in ("points", "text"):  # which tell more
+        axes.set_axis_off()
+        return "empty"
     with np.errstate(all="ignore"):
         said: str = _DRAWN[panel.part.kind](axes, panel)
     return said
@@ -205,7 +208,7 @@ def draw_signal(axes: Any, panel: Panel) -> str:
     for channel in range(shown):
         axes.plot(moments, values[:, channel], color=colours[channel] if shown > 1 else ACCENT, linewidth=0.9)
     _axes_of_curve(axes, length)
-    _shade_padding(axes, panel)
+    _shade_padding(axes, panel, length)
     labels = panel.labels()
     if labels is not None:
         _shade(axes, class_colours(labels[moments]), 0.18)
@@ -225,7 +228,7 @@ def draw_spectrum(axes: Any, panel: Panel) -> str:
     axes.plot(begins, peaks, color=ACCENT, linewidth=0.9)
     _axes_of_curve(axes, len(spectrum))
     axes.set_ylim(bottom=float(peaks[np.isfinite(peaks)].min(initial=0.0)))
-    _shade_padding(axes, panel)
+    _shade_padding(axes, panel, len(spectrum))
     said = f"highest of each {len(spectrum) / bins:.3g} values" if bins < len(spectrum) else ""
     return joined("magnitude" if array.dtype.kind == "c" else "", said)
 
@@ -240,8 +243,9 @@ def _axes_of_curve(axes: Any, length: int) -> None:
     axes.locator_params(nbins=4)
 
 
-def _shade_padding(axes: Any, panel: Panel) -> None:
-    if panel.valid is not None:
+def _shade_padding(axes: Any, panel: Panel, length: int) -> None:
+    """Colour what is padded of a curve of `length`, where its mask is along it: channels may be padded, too."""
+    if panel.valid is not None and len(panel.valid) == length:
         valid = panel.valid[spread(len(panel.valid), _MOST_MOMENTS[panel.large])]
         _shade(axes, np.full((len(valid), 3), _PADDING), np.where(valid, 0.0, 0.7))
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.array_pictures import KINDS, MOST_CLASSES, WRITTEN, image_of, is_labels, kind_of
+from kerasfeed.spec.array_pictures import KINDS, MOST_CLASSES, WRITTEN, channels_of, image_of, is_labels, kind_of
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.nesting import field_paths, flatten
@@ -107,7 +107,8 @@ def _labelled(path: str, fields: Fields, kinds: Mapping[str, str]) -> str:
         if owner == path or kind not in _LINKED or not isinstance(other, np.ndarray):
             continue
         if kind in ("points", "signal"):
-            if value.dtype.kind in "biu" and shape == other.shape[:1] and other.ndim > 1:
+            drawn = channels_of(other) if kind == "signal" else other  # of which the longer axis is that of moments
+            if value.dtype.kind in "biu" and shape == drawn.shape[:1] and other.ndim > 1:
                 return owner
             continue
         inner = spatial_shape(other, kind)
@@ -168,7 +169,7 @@ class Panel:
         return self.fields[self.part.path]
 
     def labels(self, steps: tuple[int, int] = (1, 1)) -> NDArray[Any] | None:
-        """The labels of it, int64, without an axis of 1; None where there are none.
+        """The labels of it, int64, without an axis of 1; None where there are none, or not one for each moment.
 
         Args:
             steps: Of an image, from one row and one column of the labels that are wanted to the next.
@@ -180,6 +181,8 @@ class Panel:
         is_one_hot = labels.ndim == len(inner) + 1 and labels.shape[-1] > 1
         if not is_one_hot and labels.ndim > 1 and labels.shape[-1] == 1 and labels.shape != inner:
             labels = labels[..., 0]
+        if self.part.kind == "signal" and labels.shape != channels_of(np.atleast_1d(self.value)).shape[:1]:
+            return None
         if steps != (1, 1):  # before any copy is made of what may be large
             labels = labels[:: steps[0], :: steps[1]]
         return (labels.argmax(axis=-1) if is_one_hot else labels).astype(np.int64)

@@ -192,7 +192,7 @@ def _write(
 def _draw_part(axes: Any, panel: Panel) -> str:
     try:
         return draw_panel(axes, panel)
-    except Exception as error:  # noqa: BLE001 - scenes may differ from the first in any way; the others are drawn
+    except Exception as error:  # noqa: BLE001 - scenes may differ in any way; the others are drawn
         axes.set_axis_off()
         text = "\n".join(textwrap.wrap(exception_text(error), 26)[:6])
         axes.text(0, 0.97, text, va="top", fontsize=7, color=WRONG, transform=axes.transAxes)
@@ -217,8 +217,8 @@ def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[ScenePart], titl
         rows.append([scene.title, *(_written_value(scene.fields.get(part.path), part, names) for part in parts)])
     widths = [max(map(len, column)) * 0.075 + 0.3 for column in zip(*rows, strict=True)]
     height = len(rows) * _LINE
-    least = _WIDTH / 2 if any(scene.error for scene in scenes) else 0.1 * len(title) + 0.5
-    picture = new_picture(max(sum(widths) + 2 * _MARGIN, least), _TITLE + height + 2 * _MARGIN)
+    least = _WIDTH / 2 if any(scene.error for scene in scenes) else 0.0
+    picture = new_picture(max(sum(widths) + 2 * _MARGIN, 0.1 * len(title) + 0.5, least), _TITLE + height + 2 * _MARGIN)
     _write(picture, _MARGIN, 0.12, title, 10, INK, below=True, bold=True)
     table = write_table(_axes_at(picture, _MARGIN, _TITLE, sum(widths), height), rows, 8, widths)
     for (row, column), cell in table.get_celld().items():
