@@ -87,10 +87,16 @@ class ProcessPool(Dispatch):
         self.fail(FeedClosedError(CLOSED_BEFORE_DONE))
         self._over = True
         self.pipes.wake()
+        try:
+            self._join()
+        finally:
+            self._join()  # after a Ctrl-C, too: what is freed now, that thread uses
+            self._end_workers()  # where this is that thread, or there is none
+            super()._end()
+
+    def _join(self) -> None:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-        self._end_workers()  # where this is that thread, or there is none
-        super()._end()
 
     # ---- the supervisor
 

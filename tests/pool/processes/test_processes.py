@@ -17,8 +17,13 @@ from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerDiedError, WorkerStartError
+from kerasfeed.explore.checks.case import CallRunner
+from kerasfeed.explore.checks.growth import descriptors_open
 from kerasfeed.loaders.base import Job
 from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.base import PoolOptions
+from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.processes.protocol import Result, Status, decode_results, decode_task, encode_task
 from kerasfeed.pool.task import MOST_NUMBERS
 
@@ -424,3 +429,24 @@ def test_more_tasks_than_a_pipe_holds_are_all_done():
     loader._sessions.present.timing.seconds = 1.0  # single scenes: 80 bytes each, far more than the pipe takes
     assert np.array_equal(loader.submit(0, 0).result(timeout=60)[1], np.arange(20_000))
     loader.close()
+
+
+def test_a_ctrl_c_while_workers_end_leaves_no_descriptors(monkeypatch):
+    def started():
+        options = PoolOptions(1, "a test", timeout=None, tries=1, environment=Environment.now())
+        return make_pool(CallRunner([1.0], 0), options, "process")
+
+    started().close()  # what is opened once is there
+    before = descriptors_open()
+    pool = started()
+    join, interrupts = pool._thread.join, [KeyboardInterrupt]
+
+    def interrupted():
+        if interrupts:
+            raise interrupts.pop()
+        join()
+
+    monkeypatch.setattr(pool._thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.close()
+    assert descriptors_open() == before
