@@ -123,7 +123,7 @@ class Filler:
                     move_to(index)
                     note[1] = row
                     if collate is not None:
-                        scenes.append((index, sequence[index]))
+                        scenes.append(sequence[index])
                         continue
                     if read_into is None:
                         write(view, row, sequence[index], places, beside, runs)
@@ -223,21 +223,16 @@ class Filler:
             self._check(view, start, context, "get_batch")
 
     def _collate_all(
-        self,
-        collate: Custom,
-        scenes: list[tuple[int, Any]],
-        view: SlotView,
-        context: SceneContext,
-        note: Note,
-        beside: Beside,
+        self, collate: Custom, scenes: list[Any], view: SlotView, context: SceneContext, note: Note, beside: Beside
     ) -> None:
         context.begin_collate(view.control[2])
         note[1] = MANY
         try:
-            batch = collate.function([scene for _, scene in scenes])
+            batch = collate.function(scenes.copy())  # the list may be changed there
             self._writer.write(view, 0, batch, self._writer.places(view), beside, [])
         except BaseException as error:
-            if isinstance(error, Exception) and (difference := difference_text(scenes)):
+            read = [index for index in view.indices.tolist() if index >= 0]
+            if isinstance(error, Exception) and (difference := difference_text(list(zip(read, scenes, strict=False)))):
                 note_once(error, f"kerasfeed: the scenes given to collate differ, as it has left them: {difference}")
             raise failed(None, None, "collate") from error
 

@@ -243,7 +243,8 @@ def _check(path: str, field: ArraySpec) -> None:
 def write_rows(dataset: h5py.Dataset, start: int, rows: Any) -> None:
     """Write rows of a dataset from `start` on.
 
-    h5py's own assignment makes one array of a list of arrays that happen to be equally long.
+    h5py's own assignment makes one array of rows of variable length that happen to be equally long. Items that are
+    arrays of text are left to it.
     """
     if not dataset.dtype.hasobject or dataset.dtype.subdtype is not None:
         dataset[start : start + len(rows)] = rows
