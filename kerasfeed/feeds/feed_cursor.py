@@ -141,36 +141,6 @@ def _first_done(futures: list["Future[Any]"], timeout: float | None) -> "Future[
     return done.pop()
 
 
-def window_of(
-    feed: Any,
-    numbers: range,
-    shuffled: bool | None = False,
-    *,
-    in_order: bool = True,
-) -> Prefetcher:
-    """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it.
-
-    Args:
-        feed: The feed.
-        numbers: Numbers of batches.
-        shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
-        in_order: See `Prefetcher`.
-    """
-    clock = feed.clock
-
-    def submit(number: int, timeout: float | None) -> Any:
-        place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
-        return feed.submit(*place, patience=timeout)
-
-    border = len(feed) if feed.hooks.exist else None
-    generations = feed.refreshes.planned
-    feed.enter_epoch(numbers.start // clock.steps)
-    return Prefetcher(
-        submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order,
-        check=lambda: feed.refreshes.refuse_others(generations),
-    )  # fmt: skip
-
-
 def begin_cursor(
     feed: Any, count: int, in_order: bool, generations: tuple[int, ...], context: contextvars.Context
 ) -> Cursor:
@@ -205,6 +175,8 @@ class FeedCursor:
         feed: Callable[[], Any],
         numbers: range,
         *,
+        ahead_until: int | None = None,
+        shuffled: bool | None = False,
         in_order: bool = True,
         log: RequestLog | None = None,
         counted: bool = False,
@@ -214,16 +186,39 @@ class FeedCursor:
         Args:
             feed: A weak reference to it.
             numbers: Numbers of the batches.
-            in_order: See `window_of`.
+            ahead_until: Number after that of the last batch worth loading ahead; None is the end of `numbers`.
+            shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
+            in_order: See `Prefetcher`.
             log: Where the moments are noted at which batches are asked for, and come.
             counted: Whether the feed stands where the consumer of these batches does.
         """
-        known = check_alive(feed())
+        known = weakref.proxy(check_alive(feed()))
         self._feed = feed
         self._numbers = numbers
         self._counted = counted
-        self._window = window_of(weakref.proxy(known), numbers, in_order=in_order)
         self._log = log
+        clock, generations = known.clock, known.refreshes.planned
+
+        def submit(number: int, timeout: float | None) -> Any:
+            place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
+            return known.submit(*place, patience=timeout)
+
+        known.enter_epoch(numbers.start // clock.steps)
+        self._window = Prefetcher(
+            submit, numbers.start, numbers.stop if ahead_until is None else ahead_until, known.look_ahead,
+            len(known) if known.hooks.exist else None, in_order=in_order,
+            check=lambda: known.refreshes.refuse_others(generations),
+        )  # fmt: skip
+
+    @property
+    def next(self) -> int:
+        """Number of the batch that is taken next."""
+        return self._window.next
+
+    def extend(self, stop: int, ahead_until: int) -> None:
+        """Give the batches before number `stop`, and load ahead those before `ahead_until`."""
+        self._numbers = range(self._numbers.start, stop)
+        self._window.extend(ahead_until)
 
     def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`; the place is the batch's number."""

@@ -17,7 +17,7 @@ from kerasfeed.feeds.cursor import batches_of, wait_for_background
 from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import ONE_SHARD, Shard
-from kerasfeed.feeds.stream_cursor import StreamCursor
+from kerasfeed.feeds.stream_cursor import EMPTY, StreamCursor
 from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition, Repetitions
 from kerasfeed.feeds.streams.source import Source, StreamPlace
@@ -28,11 +28,6 @@ from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
-
-EMPTY = (
-    "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
-    "for all, outside make_generator, is exhausted after one repetition"
-)
 
 
 class BaseStream(AnyFeed):

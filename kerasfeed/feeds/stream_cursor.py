@@ -15,6 +15,10 @@ from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.polling import NotYet
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
+EMPTY = (
+    "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
+    "for all, outside make_generator, is exhausted after one repetition"
+)
 KEPT = 8  # more than Keras and its backends take ahead of what they use
 
 
@@ -27,6 +31,7 @@ class StreamCursor:
         repetitions: int | None = 1,
         *,
         chained: bool = False,
+        required: bool = False,
         building: bool = False,
         kept: int = 0,
     ) -> None:
@@ -36,6 +41,7 @@ class StreamCursor:
             feed: A weak reference to it.
             repetitions: How many, at least 1. None is one after the other, until one of them is empty.
             chained: Whether to go on where a chained cursor before this one ended, instead of beginning a repetition.
+            required: Whether it is an error that there is nothing.
             building: Whether Keras takes only to build a model, and so uses nothing.
             kept: How many of the last batches are kept, for `leave`.
 
@@ -48,6 +54,7 @@ class StreamCursor:
         self._feed = feed
         self._repetitions = repetitions
         self._chained = chained
+        self._required = required
         self.building = building
         self._repetition: Any = None
         self._last: deque[Any] = deque(maxlen=kept)
@@ -64,6 +71,7 @@ class StreamCursor:
             NotYet: See there.
             EndOfData: There is none, or this cursor was left.
             FeedClosedError: Another fit, or a loop, has begun.
+            ValueError: There is nothing, and something is required.
             Exception: What the stream raised.
         """
         with self._lock:
@@ -101,6 +109,8 @@ class StreamCursor:
                 return place, batch
         if self.superseded:
             raise FeedClosedError(SUPERSEDED)
+        if self._required and not (self.taken or self.left):
+            raise ValueError(EMPTY)
         raise EndOfData
 
     def _take_from(self, feed: Any, timeout: float | None) -> Any:

@@ -13,8 +13,7 @@ from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.feed_cursor import FeedLoop, Prefetcher, begin_cursor, only_submits, window_of
+from kerasfeed.feeds.feed_cursor import FeedCursor, FeedLoop, begin_cursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
 from kerasfeed.loaders.arguments import refuse_skip
@@ -57,8 +56,8 @@ class FeedRun(KerasRun):
         self._batches = batches
         self._in_order = in_order
         self.shuffled = request.trains and shuffled
-        self.superseded = False
-        self.window: Prefetcher | None = None
+        self._superseded = False
+        self._batches_ahead: FeedCursor | None = None  # also between two epochs
         self.numbers = range(0)
         self.has_epoch_cursors = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
         self.stop = 0  # number after that of the last batch worth loading ahead
@@ -79,6 +78,8 @@ class FeedRun(KerasRun):
 
     def begin_epoch(self, epoch: int) -> int | None:
         """See `KerasRun.begin_epoch`."""
+        if self._superseded:
+            raise FeedClosedError(self.closed)
         feed = self.feed
         clock = feed.clock
         feed.request_log.clear()
@@ -113,9 +114,14 @@ class FeedRun(KerasRun):
                 first, most = self._claimed.start, len(self._claimed)
             self.numbers = range(first, first + min(most, self.steps_per_epoch or most))
             self.stop = self.numbers.stop
-        if self.window is not None:
-            self.window.extend(self.stop)
+        if self._batches_ahead is not None:
+            self._batches_ahead.extend(self._last, self.stop)
         return len(self.numbers)
+
+    @property
+    def _last(self) -> int:
+        """Number after that of the last batch that the present cursor gives."""
+        return self.numbers.stop if self.has_epoch_cursors else self.stop
 
     def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
@@ -123,39 +129,26 @@ class FeedRun(KerasRun):
         if self.built and (self.request.trains or self.other):
             self.feed.end_fit_epoch()
 
-    def begin_taking(self) -> None:
+    def begin_taking(self) -> FeedCursor:
         """See `KerasRun.begin_taking`."""
-        feed = self.feed
-        if self.window is not None and self.window.next != self.numbers.start:
-            self.window.close()
-            self.window = None
-        if self.window is None:
-            shuffled = self.shuffled if self.request.trains else None
-            numbers = range(self.numbers.start, self.stop)
-            self.window = window_of(feed, numbers, shuffled, in_order=self._in_order)
-
-    def take(self, timeout: float | None) -> tuple[int, Any]:
-        """See `KerasRun.take`; the place is the batch's number."""
-        window = self.window
-        if self.superseded or window is None:
-            raise FeedClosedError(self.closed)
-        number = window.next
-        if number >= (self.numbers.stop if self.has_epoch_cursors else self.stop):
-            raise EndOfData
-        return number, self.feed.request_log.timed(max(0, number - self.numbers.start), window.take, timeout)
-
-    @property
-    def runs_what_users_wrote(self) -> bool:
-        """See `KerasRun.runs_what_users_wrote`."""
-        return not only_submits(self.feed)
+        cursor = self._batches_ahead
+        if cursor is not None and cursor.next == self.numbers.start:
+            return cursor
+        if cursor is not None:
+            cursor.close([])
+        self._batches_ahead = cursor = FeedCursor(
+            self.feed_reference, range(self.numbers.start, self._last), ahead_until=self.stop,
+            shuffled=self.shuffled if self.request.trains else None, in_order=self._in_order,
+        )  # fmt: skip
+        return cursor
 
     def close(self) -> None:
         """See `KerasRun.close`; what was loaded ahead of the end of an epoch is kept for the next."""
-        over = self.window is not None and self.window.next == self.numbers.stop < self.stop
-        if not over and self.window is not None:
-            self.window.close()  # whoever waits for a batch of it stops waiting
-            self.window = None
         super().close()
+        cursor = self._batches_ahead
+        if cursor is not None and (self._superseded or not cursor.next == self.numbers.stop < self.stop):
+            cursor.close([])  # whoever waits for a batch of it stops waiting
+            self._batches_ahead = None
 
     def number(self, *, before: bool) -> int:
         """Number of the next batch that is trained on, `before` the execution that runs or behind it."""
@@ -164,9 +157,8 @@ class FeedRun(KerasRun):
 
     def supersede(self) -> None:
         """See `KerasRun.supersede`."""
-        self.superseded = True
-        if self.window is not None:
-            self.window.close()
+        self._superseded = True
+        self.close()
 
 
 class Feed(BaseFeed, KerasAdapter, FrameworkLoops):

@@ -15,7 +15,7 @@ from typing import Any
 
 from kerasfeed.adapters.keras.trainer import TrainerRequest, asked_by_the_loop, asked_steps, execution_of
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import EndOfData, run_in_background
+from kerasfeed.feeds.cursor import Cursor, EndOfData, run_in_background
 from kerasfeed.util.error_text import drop_frame, note_causes, short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
@@ -23,32 +23,22 @@ from kerasfeed.util.polling import POLL_SECONDS, NotYet
 class Handover:
     """Batches between Keras's loop, which waits until they are there, and whoever takes them for the training step.
 
-    On JAX and PyTorch both are the trainer's thread; on TensorFlow its threads take. It is a `Cursor`.
+    On JAX and PyTorch both are the trainer's thread. On TensorFlow its threads take what `ensure` has taken, which is
+    one batch more than is asked for where it is there: they convert and copy it while the model is trained on those
+    before. It is a `Cursor`.
 
     Args:
-        take: Gives the next batch with its place, as `Cursor.take` does.
-        convert: Makes of a batch what Keras gets.
-        shared: Whether whoever gets batches waits for those that `ensure` has taken, as threads of TensorFlow do, and
-            takes none.
-        ahead: Whether `ensure` takes one more batch where it is there, which TensorFlow then converts and copies while
-            the model is trained on those before.
+        run: Whose batches they are.
+        cursor: What it takes from.
 
     Attributes:
         counted: Batches that were taken so far, with the one ahead.
     """
 
-    def __init__(
-        self,
-        take: Callable[[float | None], tuple[Any, Any]],
-        convert: Callable[[Any], Any],
-        *,
-        shared: bool = False,
-        ahead: bool = False,
-    ) -> None:
-        self._take = take
-        self._convert = convert
-        self._shared = shared
-        self._ahead = ahead
+    def __init__(self, run: "KerasRun", cursor: Cursor) -> None:
+        self._run = run
+        self._cursor = cursor
+        self._shared = run.in_other_threads
         self._ready: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()  # None is the end
         self._ended = self._closed = False
         self._error: Exception | None = None  # of the batch ahead
@@ -90,7 +80,7 @@ class Handover:
             return False
         if last:
             self._end()
-        elif self._ahead and self.counted == count:
+        elif self._shared and self.counted == count:
             try:
                 self._ready.put(self._next(0))
             except (NotYet, EndOfData):
@@ -117,8 +107,9 @@ class Handover:
         if self._ended or self._closed:
             raise EndOfData
         try:
-            place, batch = self._take(timeout)
-            batch = self._convert(batch)
+            number, log = max(0, self.counted - self._run.seen_at_begin), self._run.feed.request_log
+            place, batch = log.timed(number, self._cursor.take, timeout)
+            batch = self._run.convert(batch)
         except EndOfData:
             self._end()
             raise
@@ -230,6 +221,7 @@ class KerasRun(ABC):
 
     Attributes:
         feed: A weak proxy of the feed.
+        feed_reference: A weak reference to it.
         request: As it was given.
         steps: What Keras is told of the number of batches.
         steps_per_epoch: Batches of an epoch as the user, or the debugging switch of Keras, has asked for; None for all.
@@ -245,6 +237,7 @@ class KerasRun(ABC):
 
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest, most: int | None) -> None:
         self.feed: Any = weakref.proxy(feed)
+        self.feed_reference = weakref.ref(feed)
         self.request = request
         self._iterator = weakref.ref(iterator)
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
@@ -266,18 +259,9 @@ class KerasRun(ABC):
 
     closed = "the feed is closed, or another fit of it has begun: this one gets no more batches"
 
-    @property
     @abstractmethod
-    def runs_what_users_wrote(self) -> bool:
-        """Whether taking a batch may run scenes, hooks or generators in the calling thread."""
-
-    @abstractmethod
-    def begin_taking(self) -> None:
-        """`take` is about to be called, for the batches from the epoch that begins on."""
-
-    @abstractmethod
-    def take(self, timeout: float | None) -> tuple[Any, Any]:
-        """The next batch with its place; see `kerasfeed.feeds.cursor.Cursor.take`."""
+    def begin_taking(self) -> Cursor:
+        """The batches from the epoch that begins on; the run closes what it gives."""
 
     @abstractmethod
     def begin_epoch(self, epoch: int) -> int | None:
@@ -310,9 +294,7 @@ class KerasRun(ABC):
         self._count = self.begin_epoch(self._epoch)
         if self.cursor is None:
             self.seen_at_begin = 0
-            self.begin_taking()
-            ahead = self.in_other_threads and not self.runs_what_users_wrote
-            self.cursor = Handover(self.take, self.convert, shared=self.in_other_threads, ahead=ahead)
+            self.cursor = Handover(self, self.begin_taking())
 
     def on_epoch_end(self) -> None:
         """Keras has come to the end of the data, or of as many as it wanted."""
@@ -354,7 +336,7 @@ class KerasRun(ABC):
             over = not cursor.ensure(count, last=last) and cursor.counted <= seen
         except Exception:
             if self.cursor is cursor:
-                self.fail()
+                self.close()
                 raise
         if self.cursor is not cursor:  # closed meanwhile by another thread
             raise FeedClosedError(self.closed)
@@ -368,10 +350,6 @@ class KerasRun(ABC):
     def serves(self, iterator: Any) -> bool:
         """Whether it is `iterator`, Keras's, whose run this is."""
         return self._iterator() is iterator
-
-    def fail(self) -> None:
-        """A batch has raised, which ends whatever Keras does."""
-        self.close()
 
     def close(self) -> None:
         """Nothing more is taken of what is being taken."""

@@ -17,15 +17,14 @@ from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
-from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
+from kerasfeed.feeds.cursor import Cursor, check_alive
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
 from kerasfeed.feeds.sharding import refuse_second_sharding
-from kerasfeed.feeds.stream_base import EMPTY, BaseStream
+from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.feeds.streams.source import StreamPlace
 from kerasfeed.loaders.arguments import refuse_skip
-from kerasfeed.util.polling import NotYet
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -36,12 +35,10 @@ class StreamRun(KerasRun):
 
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest) -> None:
         super().__init__(feed, iterator, request, None)
-        self._feed = weakref.ref(feed)
         self._stream_cursor: StreamCursor | None = None
         self._leaving = threading.RLock()
 
     closed = SUPERSEDED
-    runs_what_users_wrote = True
 
     def reset(self) -> None:
         """See `KerasRun.reset`; what came before was taken to build the model, also by `predict`."""
@@ -67,39 +64,14 @@ class StreamRun(KerasRun):
     def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
 
-    def begin_taking(self) -> None:
+    def begin_taking(self) -> StreamCursor:
         """See `KerasRun.begin_taking`."""
         goes_on = bool(self.steps_per_epoch)
-        self._stream_cursor = StreamCursor(
-            self._feed, None if goes_on else 1, chained=goes_on and self.request.trains,
+        self._stream_cursor = cursor = StreamCursor(
+            self.feed_reference, None if goes_on else 1, chained=goes_on and self.request.trains, required=True,
             building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
         )  # fmt: skip
-
-    def take(self, timeout: float | None) -> tuple[StreamPlace, Any]:
-        """See `KerasRun.take`."""
-        cursor = self._stream_cursor
-        if cursor is None:
-            raise EndOfData
-        try:
-            number, log = max(0, cursor.taken - self.seen_at_begin), self.feed.request_log
-            taken: tuple[StreamPlace, Any] = log.timed(number, cursor.take, timeout)
-            return taken
-        except EndOfData:
-            if cursor.taken or cursor.left:
-                raise
-            raise ValueError(EMPTY) from None
-        except NotYet:
-            raise
-        except BaseException:
-            if self.feed.goes_on:
-                cursor.leave(self.used())
-            raise
-
-    def fail(self) -> None:
-        """See `KerasRun.fail`; a stream that goes on where it was left does so, others begin anew."""
-        if not self.feed.goes_on:
-            self._stream_cursor = None
-        self.close()
+        return cursor
 
     def close(self) -> None:
         """See `KerasRun.close`; what was not used comes again."""

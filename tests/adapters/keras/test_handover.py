@@ -1,9 +1,12 @@
 """`Handover`: what the trainer's thread takes, and what TensorFlow's threads get of it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from kerasfeed.adapters.keras.run import Handover
 from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.hooks import RequestLog
 from kerasfeed.util.polling import NotYet
 
 
@@ -13,7 +16,7 @@ class Batches:
     def __init__(self, stop, *, bad=-1, late=99):
         self.stop, self.bad, self.late, self.taken = stop, bad, late, 0
 
-    def __call__(self, timeout):
+    def take(self, timeout):
         number = self.taken
         if number == self.stop:
             raise EndOfData
@@ -25,9 +28,16 @@ class Batches:
         return number, number
 
 
+def handover(batches, convert=lambda batch: batch, *, shared=False):
+    run = SimpleNamespace(
+        convert=convert, in_other_threads=shared, seen_at_begin=0, feed=SimpleNamespace(request_log=RequestLog())
+    )
+    return Handover(run, batches)
+
+
 def test_what_is_handed_over_was_waited_for_before_and_one_more_is_taken_where_it_is_there():
     batches = Batches(5, late=2)
-    cursor = Handover(batches, lambda batch: -batch, shared=True, ahead=True)
+    cursor = handover(batches, lambda batch: -batch, shared=True)
     with pytest.raises(NotYet):
         cursor.take(0.01)
     assert batches.taken == 0
@@ -41,16 +51,16 @@ def test_what_is_handed_over_was_waited_for_before_and_one_more_is_taken_where_i
 
 
 def test_an_error_of_the_batch_ahead_is_raised_in_its_turn():
-    cursor = Handover(Batches(5, bad=1), lambda batch: batch, shared=True, ahead=True)
+    cursor = handover(Batches(5, bad=1), shared=True)
     assert cursor.ensure(1)
     assert cursor.take(1) == (0, 0)
     with pytest.raises(ValueError, match="batch 1"):
         cursor.ensure(2)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_who_gets_the_batches_is_told_of_the_end_at_once(ahead):
-    cursor = Handover(Batches(2), lambda batch: batch, shared=True, ahead=ahead)
+@pytest.mark.parametrize("late", [0, 99])
+def test_who_gets_the_batches_is_told_of_the_end_at_once(late):
+    cursor = handover(Batches(2, late=late), shared=True)
     assert cursor.ensure(2, last=True)
     assert [cursor.take(1) for _ in range(2)] == [(0, 0), (1, 1)]
     for _ in range(2):
@@ -60,7 +70,7 @@ def test_who_gets_the_batches_is_told_of_the_end_at_once(ahead):
 
 
 def test_one_that_is_not_shared_is_taken_from_without_being_waited_for():
-    cursor = Handover(Batches(2), lambda batch: batch)
+    cursor = handover(Batches(2))
     assert cursor.ensure(1)
     assert [cursor.take(None) for _ in range(2)] == [(0, 0), (1, 1)]
     with pytest.raises(EndOfData):
@@ -69,7 +79,7 @@ def test_one_that_is_not_shared_is_taken_from_without_being_waited_for():
 
 def test_nothing_is_taken_of_one_that_is_closed():
     batches = Batches(2)
-    cursor = Handover(batches, lambda batch: batch)
+    cursor = handover(batches)
     cursor.close([])
     cursor.close([])
     with pytest.raises(EndOfData):
