@@ -1,7 +1,7 @@
 """Batches of a feed in the order of its stream: loaded ahead, taken by one iteration, and consumed by loops.
 
-Invariant: `take` returns the batch of the next number whatever was loaded ahead, and whoever loaded it. Whoever stops
-early closes the window, and the scenes not yet begun are skipped. An iteration of a `tf.data` dataset claims its
+Invariant: `next_batch` returns the batch of the next number whatever was loaded ahead, and whoever loaded it. Whoever
+stops early closes the window, and the scenes not yet begun are skipped. An iteration of a `tf.data` dataset claims its
 batches when the first is asked for. A loop that begins within an epoch ends with it, like a loop over the feed; what
 TensorFlow loaded beyond is given back to the feed.
 """
@@ -32,7 +32,7 @@ class Prefetcher:
     """Some consecutive batches of the stream in flight.
 
     Attributes:
-        next: Number of the batch that `take` returns next; where they come in any order, of the first not yet counted.
+        next: Number of the batch that `next_batch` returns; where they come in any order, of the first not yet counted.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Prefetcher:
         in_order: bool = True,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Look ahead from the first `take` on.
+        """Look ahead from the first `next_batch` on.
 
         Args:
             submit: From a batch's number, and how long to wait for memory, s, to a promise of it.
@@ -66,7 +66,7 @@ class Prefetcher:
         self._in_order = in_order
         self._pending: deque[Future[Any]] = deque()
 
-    def take(self, timeout: float | None = None) -> Any:
+    def next_batch(self, timeout: float | None = None) -> Any:
         """The next batch; waits for it.
 
         Args:
@@ -230,9 +230,9 @@ class FeedCursor:
                 raise NotYet
             del feed  # while this waits it holds no feed
             if self._log is None:
-                batch = self._window.take(timeout)
+                batch = self._window.next_batch(timeout)
             else:
-                batch = self._log.timed(number - self._numbers.start, self._window.take, timeout)
+                batch = self._log.timed(number - self._numbers.start, self._window.next_batch, timeout)
             if batch is not None:
                 return number, batch
         raise EndOfData

@@ -115,7 +115,7 @@ class StreamCursor:
 
     def _take_from(self, feed: Any, timeout: float | None) -> Any:
         try:
-            batch = self._repetition.take(timeout)
+            batch = self._repetition.next_batch(timeout)
             try:
                 feed.issue_warnings()
             except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch

@@ -41,7 +41,7 @@ def submitted_by_takes(count, **options):
     log, found = Log(), []
     taken = window(log.submit, **options)
     for number in range(count):
-        assert taken.take() == number
+        assert taken.next_batch() == number
         found.append(len(log.futures))
     return found
 
@@ -53,22 +53,22 @@ def test_the_next_batch_is_asked_for_with_each_that_is_taken():
 def test_a_batch_that_was_given_up_is_an_error_that_says_so():
     log = Log()
     taken = window(log.submit)
-    assert taken.take() == 0
+    assert taken.next_batch() == 0
     log.futures[1].cancel()
     with pytest.raises(FeedClosedError, match="closed before this batch was loaded"):
-        taken.take()
+        taken.next_batch()
 
 
 def test_nothing_is_asked_for_behind_a_batch_that_has_failed():
     log = Log()
     taken = window(log.submit)
-    assert taken.take() == 0
+    assert taken.next_batch() == 0
     log.futures[3].set_exception(HostLostError("no hosts any more"))
-    assert [taken.take(), taken.take()] == [1, 2]
+    assert [taken.next_batch(), taken.next_batch()] == [1, 2]
     assert len(log.futures) == AHEAD
     with pytest.raises(HostLostError):
-        taken.take()
-    assert taken.take() == 4  # whoever goes on may
+        taken.next_batch()
+    assert taken.next_batch() == 4  # whoever goes on may
 
 
 def test_batches_in_flight_are_given_before_what_asking_for_more_raises():
@@ -80,6 +80,6 @@ def test_batches_in_flight_are_given_before_what_asking_for_more_raises():
         return log.submit(number, timeout)
 
     taken = window(submit)
-    assert [taken.take() for _ in range(AHEAD)] == [0, 1, 2, 3]
+    assert [taken.next_batch() for _ in range(AHEAD)] == [0, 1, 2, 3]
     with pytest.raises(WorkerStartError):
-        taken.take()
+        taken.next_batch()

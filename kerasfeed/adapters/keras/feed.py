@@ -82,7 +82,6 @@ class FeedRun(KerasRun):
             raise FeedClosedError(self.closed)
         feed = self.feed
         clock = feed.clock
-        feed.request_log.clear()
         if self.request.trains and self.built:
             position = trainer_position("fit")
             number = epoch + self.request.initial_epoch
@@ -90,12 +89,6 @@ class FeedRun(KerasRun):
             if position is not None and position.epoch is not None:
                 number, last = position.epoch, max(position.epochs - 1, position.epoch)
             self.numbers = clock.begin(number, shuffled=self.shuffled)
-            if not self.has_epoch_cursors and len(self.numbers) % self.execution:
-                raise ValueError(
-                    f"the epoch that is resumed has {len(self.numbers):,} batches left, and with "
-                    f"steps_per_epoch={self.steps_per_epoch} Keras takes {self.execution} at a time, also of the next "
-                    "epoch: compile with steps_per_execution=1, or resume at a multiple of it"
-                )
             self.stop = clock.numbers(last).stop
         elif self.request.trains:
             self.numbers = clock.fit_numbers

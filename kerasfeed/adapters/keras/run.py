@@ -291,7 +291,15 @@ class KerasRun(ABC):
         self.is_running, self._asked = True, -1
         if self.cursor is not None and self.has_epoch_cursors:
             self.close()  # of an epoch that was left
-        self._count = self.begin_epoch(self._epoch)
+        self._count = count = self.begin_epoch(self._epoch)
+        self.feed.request_log.clear()
+        trains = self.request.trains and self.built
+        if trains and not self.has_epoch_cursors and count is not None and count % self.execution:
+            raise ValueError(
+                f"the epoch that is resumed has {count:,} batches left, and with "
+                f"steps_per_epoch={self.steps_per_epoch} Keras takes {self.execution} at a time, also of the next "
+                "epoch: compile with steps_per_execution=1, or resume at a multiple of it"
+            )
         if self.cursor is None:
             self.seen_at_begin = 0
             self.cursor = Handover(self, self.begin_taking())

@@ -48,18 +48,10 @@ class StreamRun(KerasRun):
 
     def begin_epoch(self, epoch: int) -> int | None:
         """See `KerasRun.begin_epoch`; of one that is resumed, of so many steps, the rest."""
-        self.feed.request_log.clear()
         if not (self.request.trains and self.built):
             return None
         rest: int | None = self.feed.take_rest()
-        if rest is None or not self.steps_per_epoch:
-            return None
-        if rest % self.execution:
-            raise ValueError(
-                f"the epoch that is resumed has {rest:,} batches left, and Keras takes {self.execution} at a time: "
-                "compile with steps_per_execution=1, or resume at a multiple of it"
-            )
-        return rest
+        return rest if self.steps_per_epoch else None
 
     def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""

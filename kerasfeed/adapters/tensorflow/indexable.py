@@ -128,7 +128,7 @@ class ScenesCursor:
         if not self._stacks:
             if self._given == self._length:
                 raise EndOfData
-            self._stacks.extend(self._window.take(timeout))
+            self._stacks.extend(self._window.next_batch(timeout))
         stack = self._stacks.popleft()
         if isinstance(stack, BaseException):
             self._given += 1

@@ -165,7 +165,7 @@ class Repetition:
 
     # ---- the consumer
 
-    def take(self, timeout: float | None = None) -> Any:
+    def next_batch(self, timeout: float | None = None) -> Any:
         """The next batch; waits for it. None where every scene of it was skipped.
 
         Args:
