@@ -166,7 +166,7 @@ def test_ctrl_c_wherever_a_batch_is_taken_keeps_nobody_from_taking_the_next(stre
     number = 1
     with ThreadPoolExecutor(1) as executor:
         while interrupted_at(number, taken.next_batch, module=repetition):
-            executor.submit(taken.take).result(SECONDS)
+            executor.submit(taken.next_batch).result(SECONDS)
             number += 1
     assert number > 10
 
