@@ -24,13 +24,6 @@ GIL = SceneCost(12e-3, 9.5e-3, 0.1e-3, 2, 9e-3, 64, 20, 4)
 FOUR = Prediction("workers=4", 400.0, 4.0, True, 0.0, setup=Setup(4, "process"))
 
 
-@pytest.fixture
-def few_processes(monkeypatch):
-    """Try one and two worker processes alone: on two cores up to 15 are started, of which each takes 0.3 s of one."""
-    monkeypatch.setattr(profile, "cores", lambda: 1)
-    monkeypatch.setattr(profile, "processes_for", lambda *given: 1)
-
-
 @pytest.fixture(scope="module")
 def waiting():
     with BaseFeed(scenes_costs.Waits(), 8, shuffle=True, seed=0, workers=1, worker_type="thread") as feed:
