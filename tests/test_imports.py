@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,9 @@ def _may_import(package: Path) -> list[str] | None:
     return None if said is None else [name.strip() for name in said[1].split(",")]
 
 
+@cache
 def _imports(path: Path, *, types: bool):
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for child in ast.walk(node):
@@ -55,10 +58,10 @@ def _imports(path: Path, *, types: bool):
         if getattr(node, "in_type_checking", False):
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_where)
@@ -141,6 +144,29 @@ def test_what_a_worker_imports_loads_no_framework():
         "import kerasfeed.pool.processes.worker, kerasfeed.sequences.split; from kerasfeed import SceneSequence"
     )
     assert not loaded & FRAMEWORKS
+
+
+LOADS = """
+import sys, numpy as np, kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed
+is_there_anyway = "numpy.ma" in sys.modules
+
+class Rooms(kf.SceneSequence):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return np.zeros(3), [1.0, 2.0], np.float32(index), "text", "numpy.ma" in sys.modules
+
+with BaseFeed(Rooms(), 4, workers=1, worker_type="process") as feed:
+    print([bool(loaded.any()) > is_there_anyway for *_, loaded in feed])
+"""
+
+
+def test_scenes_without_masks_are_loaded_by_a_worker_without_masked_arrays():
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[False, False]\n", "")
 
 
 WITHOUT_KERAS = """

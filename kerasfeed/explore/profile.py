@@ -112,7 +112,7 @@ class _Measurement:
             self._scene_seconds = loader.scene_seconds  # so that a trial hands scenes out as the feed does
         self.setup = Setup(chosen.workers_argument, chosen.worker_type)
         self.job = job.with_workers(self.setup.workers)
-        # What this thread reads is a copy: files that the user's own would hold open may keep that from being pickled.
+        # What this process reads is a copy: files that the user's own would hold open may keep that from being pickled.
         self._here = dataclasses.replace(self.job, sequence=_copied(job.sequence))
         self.rows = job.plan.rows
         self._safe = job.thread_safe or (self.setup.worker_type == "thread" and self.setup.workers > 1)
@@ -152,7 +152,9 @@ class _Measurement:
         """
         if setup not in self._rates:
             seconds = max(0.2, share * self._seconds)
-            job, layout = smaller_batches(self.job, self.layout, expected * seconds)
+            apart = self.setup.worker_type == "process"  # of such a feed nothing is read in this process
+            job = self._here if apart and setup.worker_type == "thread" else self.job
+            job, layout = smaller_batches(job, self.layout, expected * seconds)
             self._rates[setup] = trial(job, setup, layout, seconds=seconds, scene_seconds=self._scene_seconds)
         return self._rates[setup]
 

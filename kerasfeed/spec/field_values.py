@@ -16,7 +16,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.spec.lists import array_of, big_text, is_array, is_weak
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, as_others
-from kerasfeed.util.array_bits import exact_text
+from kerasfeed.util.array_bits import exact_text, is_masked_array
 
 _FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "ps", "fs": "fs", "as": "as"}
 
@@ -56,7 +56,7 @@ def as_array(leaf: Any, path: str) -> Any:
         or hasattr(leaf, "__array_interface__")
     ):
         raise SpecError(f"field {path!r} is {_remedy_for(leaf)}")
-    if isinstance(leaf, np.ma.MaskedArray):
+    if is_masked_array(leaf):
         raise SpecError(
             f"field {path!r} is a masked array, and a batch holds no masks. Return array.filled(value), and the mask "
             "as a field of its own if the model needs it"

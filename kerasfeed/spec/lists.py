@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.util.array_bits import exact_text
+from kerasfeed.util.array_bits import exact_text, is_masked_array
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
 _REMEDY = "crop or pad the inner lists to one length, or return np.concatenate(...) of them and their lengths"
@@ -112,7 +112,7 @@ def _name_of(kind: type) -> str | None:
 
 def _kind_of_array(value: Any) -> str | None:
     """The kind of an array without axes, or of another framework's; None for anything else."""
-    if not hasattr(value, "__array__") or getattr(value, "shape", None) != () or isinstance(value, np.ma.MaskedArray):
+    if not hasattr(value, "__array__") or getattr(value, "shape", None) != () or is_masked_array(value):
         return None
     kind = value.dtype.kind if isinstance(value, np.ndarray) else ""
     return {"U": "str", "T": "str", "S": "bytes", "O": None}.get(kind, "number")

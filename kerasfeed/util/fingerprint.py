@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.util.array_bits import comparable, exact_text
+from kerasfeed.util.array_bits import comparable, exact_text, is_masked_array
 
 _BYTES = 12  # 96 bits: a chance of 1e-17 that two of a million differ and look alike
 _ATOMS = (bool, int, float, complex, str, bytes, type(None))
@@ -134,7 +134,7 @@ class Hasher:
         array = np.asarray(value)
         label = f"{type(value).__qualname__} {array.dtype.str} {array.dtype} {array.shape}"
         more = {name: part for name, part in getattr(value, "__dict__", {}).items() if name not in _OF_MEMMAP}
-        if isinstance(value, np.ma.MaskedArray):
+        if is_masked_array(value):
             more = {name: part for name, part in more.items() if name not in _OF_MASKED}
             fill = vars(value).get("_fill_value")  # made when it is first used
             is_own = fill is not None and not np.array_equal(fill, np.ma.default_fill_value(array.dtype))

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from functools import cache
 
 import pytest
 from places import ROOT
@@ -62,7 +63,13 @@ def strings_of(tree):
             yield node.value
 
 
-SOURCES = "\0".join(text for path in sorted(PACKAGE.rglob("*.py")) for text in strings_of(ast.parse(path.read_text())))
+@cache
+def sources():
+    """Every text of the package; not read where the tests are merely found."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return "\0".join(text for path in paths for text in strings_of(ast.parse(path.read_text())))
+
+
 MESSAGES = re.findall(r"^### (`+) ?(.+?) ?\1$", PAGES["errors.md"], re.MULTILINE)
 
 
@@ -74,7 +81,7 @@ def fragments(message):
 def test_a_message_of_the_page_is_one_of_the_package(message):
     assert fragments(message), f"nothing of {message!r} is fixed"
     for part in fragments(message):
-        assert part.strip(" :;.,()") in SOURCES, f"no message of the package holds {part!r}"
+        assert part.strip(" :;.,()") in sources(), f"no message of the package holds {part!r}"
 
 
 QUOTED = [
@@ -87,7 +94,7 @@ QUOTED = [
 
 @pytest.mark.parametrize(("page", "message"), QUOTED, ids=[f"{page}-{text[:40]}" for page, text in QUOTED])
 def test_an_error_that_a_page_quotes_is_worded_by_the_package(page, message):
-    texts = {" ".join(text.split()) for text in SOURCES.split("\0")}
+    texts = {" ".join(text.split()) for text in sources().split("\0")}
     rest = message
     for text in sorted((text for text in texts if len(text) > 8), key=len, reverse=True):
         rest = rest.replace(text, "")

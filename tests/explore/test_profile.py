@@ -224,7 +224,8 @@ def test_scenes_that_raise_are_an_error_that_says_what_to_do():
     assert len(feed.failures) == 0
 
 
-def test_the_sequence_of_the_user_is_left_as_it_is_and_can_be_pickled_afterwards(chunked):
+def test_the_sequence_of_the_user_is_left_as_it_is_and_can_be_pickled_afterwards(chunked, few_processes, monkeypatch):
+    monkeypatch.setattr(profile._Measurement, "_has_time", lambda self: True)
     path = str(chunked)
 
     class Lazy:
@@ -245,6 +246,7 @@ def test_the_sequence_of_the_user_is_left_as_it_is_and_can_be_pickled_afterwards
         found = kf.profile(feed, seconds=1)
     assert scenes.file is None
     assert found.worker_type == "process"
+    assert any(each.measured and each.setup.worker_type == "thread" for each in found.predictions)
 
 
 class FailsNowAndThen(scenes_costs.Costly):
@@ -255,10 +257,12 @@ class FailsNowAndThen(scenes_costs.Costly):
 
 
 @pytest.mark.parametrize("on_error", ["skip", "replace", "mask"])
-def test_scenes_that_the_feed_leaves_out_are_left_out_and_neither_counted_nor_logged(on_error, tmp_path):
+def test_scenes_that_the_feed_leaves_out_are_left_out_and_neither_counted_nor_logged(on_error, tmp_path, few_processes):
     log = tmp_path / "errors.jsonl"
     options = {"workers": 1, "worker_type": "thread", "on_error": on_error, "max_failures": 3, "error_log": log}
     with BaseFeed(FailsNowAndThen(), 8, shuffle=True, seed=0, **options) as feed:
-        assert kf.profile(feed, seconds=1).rate > 0
+        found = kf.profile(feed, seconds=1)
+        assert found.rate > 0
+        assert any(each.measured and each.setup.worker_type == "process" for each in found.predictions)
         assert len(feed.failures) == 0
     assert not log.exists()

@@ -187,7 +187,7 @@ def test_counters_begin_with_the_first_batch_of_the_feed(monkeypatch):
 
 
 @pytest.mark.heavy
-def test_scenes_in_memory_and_short_epochs_get_no_other_workers(choices):
+def test_scenes_in_memory_and_short_epochs_get_no_other_workers(choices, few_processes):
     with _feed(np.zeros((100_000, 2))) as feed:
         feed[0]
         assert feed.stats().worker_type == "inline"

@@ -329,7 +329,8 @@ class QueueSource(Source):
             finally:
                 _WAITING.discard(threading.get_ident())
             if has_ended:
-                wait_for_exit()
+                if threading.current_thread() not in self._threads:  # of those, no error is printed
+                    wait_for_exit()
                 raise ConsumerGoneError(
                     f"{_NO_MORE} the program has ended, after {self.count} were put, and takes no more"
                 )

@@ -98,7 +98,7 @@ def test_the_share_of_the_wait_is_that_of_the_batches():
 
 @pytest.mark.heavy
 @pytest.mark.versions
-def test_a_profile_with_a_model_says_what_training_waits_for():
+def test_a_profile_with_a_model_says_what_training_waits_for(few_processes):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     with kf.Feed(scenes_costs.Waits(), 8, workers=1, worker_type="thread") as feed:

@@ -373,3 +373,25 @@ def test_producers_that_wait_do_not_keep_a_program_from_its_end(tmp_path):
     )
     told = r"the program has ended, after [23] were put, and takes no more\n"
     assert re.fullmatch(f"({told}){{2}}", finish(program))
+
+
+def test_a_thread_of_produce_that_waits_at_the_end_of_a_program_leaves_its_blocks_and_is_not_waited_for(tmp_path):
+    program = launch(
+        tmp_path,
+        """
+        import light_keras
+        import kerasfeed as kf
+
+        def produce(put):
+            try:
+                for number in range(100):
+                    put(number)
+            finally:
+                print("left", flush=True)
+
+        feed = kf.QueueFeed(batch_size=2, maxsize=2)
+        feed.produce(produce, feed.put)
+        print(next(iter(feed)).tolist(), flush=True)
+        """,
+    )
+    assert finish(program) == "[0, 1]\nleft\n"

@@ -207,7 +207,7 @@ def test_no_default_hangs_in_silence(monkeypatch, tmp_path, workers, worker_type
 
 @pytest.fixture(scope="module")
 def slow_module(tmp_path_factory):
-    """A module that takes 4 s to import, through more calls than faulthandler tells, and then holds a sequence."""
+    """A module whose import waits to be told of, in more calls than faulthandler tells; it holds a sequence."""
     folder = tmp_path_factory.mktemp("slow")
     (folder / "slow_to_import.py").write_text(
         textwrap.dedent("""
@@ -218,7 +218,9 @@ def slow_module(tmp_path_factory):
             def wait(depth):
                 if depth:
                     return wait(depth - 1)
-                time.sleep(4.0)
+                open(os.environ["BEGUN"], "w").close()
+                while not os.path.exists(os.environ["TOLD"]):
+                    time.sleep(0.02)
 
             if os.environ.get("PARENT") == str(os.getppid()):
                 wait(int(os.environ["DEPTH"]))
@@ -237,15 +239,23 @@ def slow_module(tmp_path_factory):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("depth", [0, 150])
-def test_a_class_that_is_slow_to_import_is_told_as_loading_with_its_stack(monkeypatch, slow_module, depth):
+def test_a_class_that_is_slow_to_import_is_told_as_loading_with_its_stack(monkeypatch, tmp_path, slow_module, depth):
     monkeypatch.setenv("DEPTH", str(depth))
     monkeypatch.setenv("PARENT", str(os.getpid()))
-    monkeypatch.setattr(watch, "STALL_SECONDS", 1.5)
+    monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+
+    def look_once_begun():  # until then a busy machine starts the interpreter
+        wait_until((tmp_path / "begun").exists)
+        monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
+
+    thread = threading.Thread(target=look_once_begun)
+    thread.start()
     with kf.Feed(slow_module.Rooms(), 1, workers=1, worker_type="process") as feed:
-        with pytest.warns(
-            kf.FeedWarning, match=r"worker process 0 \(pid \d+\) is still loading the sequence and"
-        ) as told:
+        message = r"worker process 0 \(pid \d+\) is still loading the sequence and"
+        with pytest.warns(kf.FeedWarning, match=message) as told, once_told(told, (tmp_path / "told").touch):
             assert feed[0].tolist() == [0]
+        thread.join()
         assert len(told) == 1
         text = str(told[0].message)
         assert "slow_to_import.py" in text

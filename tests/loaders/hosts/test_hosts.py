@@ -224,7 +224,7 @@ def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_others_
 
 
 @pytest.mark.heavy
-def test_a_profile_is_of_this_machine():
+def test_a_profile_is_of_this_machine(few_processes):
     feed, _ = feed_of(Noisy(0.003, 150), count=1)
     with feed:
         found = kf.profile(feed, seconds=1)
