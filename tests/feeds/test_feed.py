@@ -87,7 +87,7 @@ class Endless(keras.utils.PyDataset):
         (iter([1]), 2, TypeError, "can only be read forward"),
         ([], 2, ValueError, r"the sequence is empty: len\(list\) is 0"),
         ({"x": np.zeros(3)}, 2, TypeError, "received a dict. For a dict of arrays pass kf.Zip"),
-        ("text", 2, TypeError, "received a str"),
+        ("rooms.h5", 2, TypeError, r"received a str. A file is opened first: kf.HDF5File\(path\), or a class of yours"),
         (7, 2, TypeError, "received a int without __len__ and __getitem__. Subclass kerasfeed.SceneSequence"),
         (NoLength(), 2, TypeError, "received a NoLength without __len__. Subclass kerasfeed.SceneSequence$"),
         (ReadByLoop(), 2, TypeError, r"a ReadByLoop without __getitem__.*kf.StreamFeed\(lambda: data, batch_size\)"),
