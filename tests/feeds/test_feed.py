@@ -102,6 +102,15 @@ def test_an_object_that_is_no_sequence_is_refused_with_a_remedy(sequence, batch_
         kf.Feed(sequence, batch_size, workers=0)
 
 
+def test_a_slice_of_a_feed_is_told_of_islice():
+    with kf.Feed([1, 2, 3], 2, workers=0) as feed:
+        with pytest.raises(
+            TypeError, match=r"number of a batch, received a slice. Loop over itertools.islice\(feed, count"
+        ):
+            feed[:2]
+        assert feed[np.int64(1)].tolist() == [3]
+
+
 class ReadBothWays:
     """An iterator that can be indexed, as Keras's `ImageDataGenerator().flow(...)` is."""
 
