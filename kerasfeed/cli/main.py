@@ -110,9 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         "name, else 20 %% of the scenes are held out",
     )
     add("--epochs", type=_positive, default=30, metavar="N", help="passes over the scenes" + _DEFAULT)
-    add(
-        "--workers", type=_workers, default="auto", metavar="N", help="concurrent loads; 0 for none, or auto" + _DEFAULT
-    )
+    add("--workers", type=_workers, default="auto", metavar="N", help="scenes loaded at once, or auto" + _DEFAULT)
     add(
         "--worker-type", choices=["auto", "process", "thread"], default="thread", help="what the workers are" + _DEFAULT
     )
@@ -135,7 +133,12 @@ def _add_rechunk(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("path", type=Path, metavar="IN.h5", help="file to read")
     add("out", type=Path, metavar="OUT.h5", help="file to write")
     add("--dataset", action="append", metavar="NAME", help="dataset to rewrite, may be given again; by default all")
-    add("--scenes-per-chunk", type=_positive, metavar="N", help="scenes in a chunk; by default 16 KiB of them")
+    add(
+        "--scenes-per-chunk",
+        type=_positive,
+        metavar="N",
+        help="scenes in a chunk; by default one, or 16 KiB",
+    )
     add(
         "--compression",
         type=_compression,

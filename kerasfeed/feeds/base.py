@@ -176,6 +176,7 @@ class BaseFeed(AnyFeed):
 
         Raises:
             IndexError: `step` is out of range.
+            TypeError: `step` is no integer.
             Exception: What the sequence raised, with index, epoch and step as a note.
 
         Examples:
@@ -183,6 +184,9 @@ class BaseFeed(AnyFeed):
             ...     print(feed[0], feed[-1])
             [0 1 2 3] [8 9]
         """
+        if not hasattr(step, "__index__"):
+            what = f"a feed is indexed by the number of a batch, received a {type(step).__name__}"
+            raise TypeError(f"{what}. {self._no_methods['take']}")
         step = operator.index(step)
         if step < 0:
             step += len(self)

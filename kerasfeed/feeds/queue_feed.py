@@ -168,6 +168,9 @@ class BaseQueueFeed(BaseStream):
         Returns:
             The thread, already started.
 
+        Raises:
+            TypeError: `function` is none, or is a generator function, which would put nothing.
+
         Examples:
             >>> def receive(feed):
             ...     feed.put(1.0)

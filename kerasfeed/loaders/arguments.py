@@ -268,6 +268,8 @@ _WORD_HERE = {
     "shard_options": 'shard (a pair, or "auto")',
     "dataset": "sequence, the first argument",
     "pin_memory": "feed.to_torch(device, pin_memory=...), which copies batches to a GPU ahead of their use",
+    "shuffle": "shuffle_buffer of a kf.StreamFeed; what can be indexed is shuffled by a kf.Feed",
+    "order": "kf.Feed: what can be indexed has an order, and what is read forward a shuffle_buffer",
     "hosts": "kf.Feed: any host can load a scene by its index, and what is read forward is read on this machine",
 }
 _NOT_NEEDED = {

@@ -7,7 +7,9 @@ worker's traceback) is attached as notes, never mixed into the user's own messag
 """
 
 import itertools
+import linecache
 import os
+import re
 import reprlib
 import signal
 import threading
@@ -26,6 +28,7 @@ _WAITING = (futures.Future.result.__code__.co_filename, threading.__file__)
 TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
 _MAX_LINE = 200
 TRACEBACK_HEAD = "Traceback in the worker:"
+_FRAME_WITHOUT_LINE = re.compile(r'^  File "(?P<file>.+)", line (?P<number>\d{1,9}), in .+\n(?!    )', re.MULTILINE)
 _CAUSE_HEAD = "Traceback with its causes:"
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
@@ -218,8 +221,19 @@ def noted(
         add_note(error, note)
     if traceback:
         # A note and not the cause: Keras raises what it caught `from None`.
-        add_note(error, f"{TRACEBACK_HEAD}\n{traceback}")
+        add_note(error, f"{TRACEBACK_HEAD}\n{_with_lines(traceback)}")
     return error
+
+
+def _with_lines(traceback: str) -> str:
+    """A traceback of another process, with lines of code that only this one knows, such as of cells of a notebook."""
+
+    def told(frame: re.Match[str]) -> str:
+        is_known = frame["file"] in linecache.cache
+        line = linecache.getline(frame["file"], int(frame["number"])).strip() if is_known else ""
+        return f"{frame[0]}    {line}\n" if line else frame[0]
+
+    return _FRAME_WITHOUT_LINE.sub(told, traceback)
 
 
 def can_travel(error: BaseException) -> bool:

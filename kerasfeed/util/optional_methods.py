@@ -131,10 +131,10 @@ def check_part(caller: str, sequence: Any) -> int:
     if getattr(sequence, "requires_grad", False) is True:
         raise TypeError(f"{caller} needs data, received a {name} that requires grad: pass tensor.detach()")
     if isinstance(sequence, Mapping | str | bytes):
-        raise TypeError(
-            f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays "
-            "pass kf.Zip(**arrays), whose scenes are dicts"
-        )
+        remedy = "For a dict of arrays pass kf.Zip(**arrays), whose scenes are dicts"
+        if not isinstance(sequence, Mapping):
+            remedy = "A file is opened first: kf.HDF5File(path), or a class of yours that reads it"
+        raise TypeError(f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. {remedy}")
     if missing and not (missing == ["__len__"] and hasattr(type(sequence), "num_batches")):
         stream = ", or pass a function that returns what can only be iterated: kf.StreamFeed(lambda: data, batch_size)"
         raise TypeError(

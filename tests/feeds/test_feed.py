@@ -87,7 +87,7 @@ class Endless(keras.utils.PyDataset):
         (iter([1]), 2, TypeError, "can only be read forward"),
         ([], 2, ValueError, r"the sequence is empty: len\(list\) is 0"),
         ({"x": np.zeros(3)}, 2, TypeError, "received a dict. For a dict of arrays pass kf.Zip"),
-        ("text", 2, TypeError, "received a str"),
+        ("rooms.h5", 2, TypeError, r"received a str. A file is opened first: kf.HDF5File\(path\), or a class of yours"),
         (7, 2, TypeError, "received a int without __len__ and __getitem__. Subclass kerasfeed.SceneSequence"),
         (NoLength(), 2, TypeError, "received a NoLength without __len__. Subclass kerasfeed.SceneSequence$"),
         (ReadByLoop(), 2, TypeError, r"a ReadByLoop without __getitem__.*kf.StreamFeed\(lambda: data, batch_size\)"),
@@ -100,6 +100,15 @@ class Endless(keras.utils.PyDataset):
 def test_an_object_that_is_no_sequence_is_refused_with_a_remedy(sequence, batch_size, error, message):
     with pytest.raises(error, match=message):
         kf.Feed(sequence, batch_size, workers=0)
+
+
+def test_a_slice_of_a_feed_is_told_of_islice():
+    with kf.Feed([1, 2, 3], 2, workers=0) as feed:
+        with pytest.raises(
+            TypeError, match=r"number of a batch, received a slice. Loop over itertools.islice\(feed, count"
+        ):
+            feed[:2]
+        assert feed[np.int64(1)].tolist() == [3]
 
 
 class ReadBothWays:

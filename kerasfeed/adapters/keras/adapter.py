@@ -196,13 +196,16 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
                     "(in __getitem__, or with map), or have Keras run on TensorFlow: KERAS_BACKEND=tensorflow"
                 )
         scene = spec.unflatten(spec.fields)
-        is_pair = isinstance(scene, dict) and {"x", "y"} <= scene.keys() <= {"x", "y", "sample_weight"}
-        if is_pair and run.request.needs_targets:
-            pair = ", ".join(f'scene["{name}"]' for name in ("x", "y", "sample_weight") if name in scene)
+        has_targets = isinstance(scene, tuple | list) and len(scene) > 1 and scene[1] is not None
+        if run.request.needs_targets and not has_targets:
+            what, tuple_text = "fit takes all that a scene holds for inputs", "from __getitem__: (inputs, targets)"
+            if isinstance(scene, dict):
+                what = f"scenes are dicts with the keys {', '.join(map(str, scene))}, all of which fit takes for inputs"
+                if {"x", "y"} <= scene.keys() <= {"x", "y", "sample_weight"}:
+                    pair = [f'scene["{name}"]' for name in ("x", "y", "sample_weight") if name in scene]
+                    tuple_text = f"in place of the dict: ({', '.join(pair)})"
             warn_caller(
-                f"scenes are dicts with the keys {', '.join(scene)}, all of which fit takes for inputs, and the model "
-                f"has a loss, which needs targets. Return a tuple in place of the dict: ({pair})",
-                FeedWarning,
+                f"{what}, and the model has a loss, which needs targets. Return a tuple {tuple_text}", FeedWarning
             )
 
 

@@ -74,6 +74,9 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         epochs: One [EpochTiming][kerasfeed.adapters.keras.input_monitor.EpochTiming] for each epoch trained, in order.
         verdict: What the last epoch of this training waited for, in a sentence; empty before the end of the first.
 
+    Raises:
+        TypeError: `feed` is no feed.
+
     Examples:
         >>> import keras
         >>> scenes = kf.Zip(np.zeros((8, 2), np.float32), np.zeros((8, 1), np.float32))
@@ -94,6 +97,8 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, feed: "Feed") -> None:
         super().__init__()
+        if not hasattr(feed, "request_log"):
+            raise TypeError(f"InputMonitor(feed) needs the feed that is trained on, received a {type(feed).__name__}")
         self.feed = feed
         self.epochs: list[EpochTiming] = []
         self.verdict = ""

@@ -18,6 +18,7 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, EndOfData, run_in_background
 from kerasfeed.util.error_text import drop_frame, note_causes, short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
+from kerasfeed.util.validate import check_integer
 
 
 class Handover:
@@ -242,6 +243,9 @@ class KerasRun(ABC):
         self._iterator = weakref.ref(iterator)
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
         self.steps_per_epoch: int | None = asked_steps(iterator)
+        if self.steps_per_epoch:  # of 0 Keras makes all
+            others = "validation_steps" if request.method == "fit" else "steps"
+            check_integer("steps_per_epoch" if request.trains else others, self.steps_per_epoch, 1)
         self.execution = execution_of(iterator)
         self.has_epoch_cursors = not self.steps_per_epoch
         self.built = False

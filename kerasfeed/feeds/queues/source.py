@@ -5,6 +5,7 @@ waits here waits for somebody who will not come: `close`, `finish`, `fail` and t
 """
 
 import contextlib
+import inspect
 import os
 import threading
 import time
@@ -151,7 +152,17 @@ class QueueSource(Source):
             raise
 
     def produce(self, function: Callable[..., Any], *args: Any) -> threading.Thread:
-        """Call `function(*args)` in a thread, which `close` joins; an exception of it goes to the consumer alone."""
+        """Call `function(*args)` in a thread, which `close` joins; an exception of it goes to the consumer alone.
+
+        Raises:
+            TypeError: `function` is none, or is a generator function, which would put nothing.
+        """
+        if not callable(function) or inspect.isgeneratorfunction(function):
+            what = "a generator function" if callable(function) else f"a {type(function).__name__}"
+            raise TypeError(
+                f"produce needs a function that puts scenes, received {what}. Pass the function and its arguments, "
+                "produce(function, feed), or put what a generator yields: for scene in scenes(): feed.put(scene)"
+            )
 
         def run() -> None:
             with contextlib.suppress(BaseException), self.producing():

@@ -5,6 +5,7 @@ the path, the arguments and, once the file has been opened, what it was then: wh
 here, gets the same file or an error.
 """
 
+import inspect
 import itertools
 import os
 from abc import ABC, abstractmethod
@@ -198,15 +199,16 @@ class HDF5File(Members):
         swmr: Whether another process extends the file meanwhile (single writer, multiple readers). h5py then reads it,
             and every access sees the rows written so far.
         driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
-        **driver_options: Options of the driver; for a URL without a driver, those of fsspec's file system.
+        **driver_options: Options of the driver and of `h5py.File` (`locking`, `rdcc_nbytes`, ...); for a URL without a
+            driver, those of fsspec's file system.
 
     Raises:
         FileNotFoundError: There is no such file; of a URL, on first use.
         OSError: On first use: it is not an HDF5 file, or it has changed since it was first opened; a URL cannot be
             read, also at the third try.
         ImportError: On first use of a URL: fsspec is missing, or the package of the protocol.
-        ValueError, TypeError: `chunk_cache` is neither an integer >= 0 nor "auto"; or `swmr` is set for a URL, or, on
-            first use, fsspec does not know its protocol.
+        ValueError, TypeError: `chunk_cache` is neither an integer >= 0 nor "auto"; h5py has no such option; or `swmr`
+            is set for a URL, or, on first use, fsspec does not know its protocol.
 
     Examples:
         >>> import h5py
@@ -239,6 +241,8 @@ class HDF5File(Members):
             raise ValueError(f"swmr=True follows a file that grows on a disk of this machine, received {self.path!r}")
         if self._local:
             self.path = str(Path(path).absolute())
+        if self._local and driver is None:
+            _refuse_unknown(driver_options)
         limit = cache_bytes("chunk_cache", chunk_cache)
         self._cache_limit = None if isinstance(chunk_cache, str) else limit
         self._how = How(swmr, driver, tuple(sorted(driver_options.items())))
@@ -425,3 +429,17 @@ class HDF5Group(Members):
 
     def __repr__(self) -> str:
         return repr(self.file) if self.name == "/" else f"HDF5Group({self.name!r}, file={self.file.path!r})"
+
+
+def _refuse_unknown(options: dict[str, Any]) -> None:
+    """Refuse options of a local file that h5py would refuse where it is first read, which may be in a worker.
+
+    Raises:
+        TypeError: One is neither ours nor h5py's.
+    """
+    known = inspect.signature(h5py.File.__init__).parameters.keys() - {"self", "name", "mode", "kwds"}
+    for name in options.keys() - known:
+        raise TypeError(
+            f"HDF5File() has no argument {name!r}: a file is opened for reading alone, with chunk_cache, swmr, driver "
+            "and the options of h5py.File"
+        )

@@ -214,6 +214,11 @@ def test_the_batches_of_a_stream_count_as_full_ones():
     assert [(epoch.epoch, epoch.steps, epoch.scenes) for epoch in monitor.epochs] == [(0, 4, 24), (1, 4, 24)]
 
 
+def test_a_monitor_of_what_is_no_feed_is_refused_at_once():
+    with pytest.raises(TypeError, match="needs the feed that is trained on, received a ndarray"):
+        kf.InputMonitor(np.zeros((4, 2)))
+
+
 # ---- what it says
 
 

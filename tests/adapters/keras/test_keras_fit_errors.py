@@ -88,6 +88,21 @@ def test_a_feed_closed_within_an_epoch_ends_fit_with_an_error():
         trainer.fit(feed)
 
 
+@pytest.mark.parametrize(
+    ("steps", "error", "message"),
+    [(-1, ValueError, "at least 1, received -1"), (2.5, TypeError, "an integer")],
+    ids=str,
+)
+def test_steps_that_are_no_number_of_batches_are_refused_and_no_fit_goes_on_for_ever(feed, steps, error, message):
+    model = Trainer().model
+    with pytest.raises(error, match=f"^steps_per_epoch must be {message}"):
+        model.fit(feed, steps_per_epoch=steps, verbose=0)
+    with pytest.raises(error, match=f"^validation_steps must be {message}"):
+        model.fit(feed, validation_data=feed, validation_steps=steps, verbose=0)
+    with pytest.raises(error, match=f"^steps must be {message}"):
+        model.evaluate(feed, steps=steps, verbose=0)
+
+
 def test_as_little_memory_as_two_batches_suffices():
     with make_feed(max_memory=2 * 4096) as feed:
         trainer = Trainer()

@@ -275,3 +275,26 @@ def test_dicts_of_x_and_y_are_told_to_be_a_pair():
         own = StepOfDicts()
         own.compile("sgd", "mse")
         own.fit(feed, verbose=0)  # draws no warning
+
+
+X = np.zeros((8, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "told"),
+    [
+        (X, "fit takes all that a scene holds for inputs"),
+        ([(x,) for x in X], "fit takes all that a scene holds for inputs"),
+        ([(x, None) for x in X], "fit takes all that a scene holds for inputs"),
+        (kf.Zip(x=X, label=X[:, 0]), "scenes are dicts with the keys x, label, all of which fit takes for inputs"),
+    ],
+    ids=["array", "tuple of one", "None", "dict"],
+)
+def test_scenes_without_targets_for_a_model_with_a_loss_are_told_of(sequence, told):
+    text = f"{told}, and the model has a loss, which needs targets. Return a tuple from __getitem__: .inputs, targets"
+    model = OfDicts() if isinstance(sequence, kf.Zip) else keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with kf.Feed(sequence, 4, workers=0) as feed:
+        with pytest.warns(kf.FeedWarning, match=text), contextlib.suppress(ValueError, TypeError, AttributeError):
+            model.fit(feed, verbose=0)
+        model.predict(feed, verbose=0)  # draws no warning

@@ -236,6 +236,21 @@ def test_bad_arguments_are_refused():
         pickle.dumps(kf.QueueFeed(batch_size=2))
 
 
+def _yields():
+    yield np.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"), [(_yields, "a generator function"), (_yields(), "a generator"), (None, "a NoneType")], ids=str
+)
+def test_a_producer_that_is_no_function_that_puts_is_refused_at_once(given, what):
+    with (
+        kf.QueueFeed(batch_size=2) as feed,
+        pytest.raises(TypeError, match=f"needs a function that puts scenes, received {what}. Pass the function"),
+    ):
+        feed.produce(given)
+
+
 def _held(item):
     _go_on.wait(60)
     return item

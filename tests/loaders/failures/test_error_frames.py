@@ -1,5 +1,6 @@
 """Tracebacks of scenes that fail begin with the user's own lines."""
 
+import linecache
 import traceback
 
 import numpy as np
@@ -126,3 +127,24 @@ def test_frames_of_kerasfeed_that_the_user_has_called_stay():
         text = full_text(error)
     assert files_in(text)[0] == "test_error_frames.py"
     assert "views.py" in files_in(text)
+
+
+CELL = """
+class Cell(kf.SceneSequence):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return 1 / (index - index)
+"""
+
+
+def test_the_traceback_of_a_class_from_a_notebooks_cell_has_its_lines(monkeypatch):
+    lines = CELL.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, "/cells/3.py", (len(CELL), None, lines, "/cells/3.py"))  # as IPython does
+    names = {"kf": kf, "__name__": "__main__"}
+    exec(compile(CELL, "/cells/3.py", "exec"), names)
+    feed = kf.Feed(names["Cell"](), 4, workers=1, worker_type="process")
+    note = note_of(raised_by(feed, ZeroDivisionError))
+    assert 'File "/cells/3.py", line 7, in __getitem__\n    return 1 / (index - index)\n' in note
+    assert note.count("return 1 /") == 1

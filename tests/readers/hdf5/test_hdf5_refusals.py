@@ -90,6 +90,16 @@ def test_a_missing_dataset_names_the_file_and_what_it_holds(path):
             file[0]
 
 
+@pytest.mark.parametrize("option", ["mode", "chunk_cach"])
+def test_an_option_that_h5py_lacks_is_refused_before_the_file_is_read(path, option):
+    with pytest.raises(
+        TypeError, match=f"has no argument '{option}': a file is opened for reading alone, with chunk_cache"
+    ):
+        kf.HDF5File(path, **{option: "r"})
+    with kf.HDF5File(path, rdcc_nbytes=2**20, locking=False) as file:
+        assert len(file["points"]) == 20
+
+
 def test_a_missing_dataset_of_a_large_file_lists_a_few(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as writer:
