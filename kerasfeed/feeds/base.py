@@ -82,7 +82,7 @@ class BaseFeed(AnyFeed):
         max_queue_size: int = 10,
         max_memory: int | None = None,
         collate: Any = "stack",
-        shard_index: int = 0,
+        shard_index: int | None = None,
         shard_count: int = 1,
         shard: Any = None,
         pad_remainder: bool = False,
@@ -120,7 +120,7 @@ class BaseFeed(AnyFeed):
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
         self._loops: weakref.WeakSet[FeedCursor] = weakref.WeakSet()  # what loops take from; closed with the feed
         self._arguments = {
-            **options.given, "seed": seed, "shard_index": 0, "shard_count": 1,
+            **options.given, "seed": seed, "shard_index": None, "shard_count": 1,
             "order": None if order is None else chosen,  # which pickles where the function may not
             "shard": shard if isinstance(shard, str) else self.shard,
         }  # fmt: skip

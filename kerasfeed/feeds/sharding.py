@@ -53,10 +53,9 @@ def find_shard(shard: Any, shard_index: Any, shard_count: Any) -> Shard:
     """
     if shard is None:
         return _checked(shard_index, shard_count, "")
-    if (shard_index, shard_count) != (0, 1):
+    if (shard_index, shard_count) != (None, 1):
         raise ValueError(
-            f"shard={shard!r} and shard_index={shard_index!r}, shard_count={shard_count!r} are two answers to one "
-            "question; give either"
+            f"shard={shard!r}, and shard_index or shard_count beside it, are two answers to one question; give either"
         )
     if isinstance(shard, Shard):
         return shard
@@ -87,7 +86,12 @@ def refuse_second_sharding(shard_count: int) -> None:
 
 def _checked(index: Any, count: Any, source: str) -> Shard:
     count = check_integer("shard_count", count, 1)
-    index = check_integer("shard_index", index, 0)
+    if index is None and count > 1:
+        raise ValueError(
+            f"shard_count={count} needs shard_index, the number of this shard, in [0, {count}): without it, every host "
+            'would load the same scenes. Or let shard="auto" find both'
+        )
+    index = check_integer("shard_index", 0 if index is None else index, 0)
     if index >= count:
         raise ValueError(f"shard_index must be below shard_count ({count}), received {index}")
     return Shard(index, count, source)

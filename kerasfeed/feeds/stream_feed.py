@@ -55,7 +55,7 @@ class BaseStreamFeed(BaseStream):
         max_queue_size: int = 10,
         max_memory: int | None = None,
         collate: Any = "stack",
-        shard_index: int = 0,
+        shard_index: int | None = None,
         shard_count: int = 1,
         shard: Any = None,
         on_error: Literal["raise", "mask", "skip"] = "raise",
@@ -272,7 +272,7 @@ class BaseStreamFeed(BaseStream):
     def __reduce__(self) -> Any:
         asked = self._options.given["shard"]
         arguments = {
-            **self._options.given, "seed": self.seed, "shard_index": 0, "shard_count": 1,
+            **self._options.given, "seed": self.seed, "shard_index": None, "shard_count": 1,
             "shard": asked if isinstance(asked, str) else self.shard,
         }  # fmt: skip
         return _restore, (

@@ -39,7 +39,16 @@ import kerasfeed as kf
         ({"suffle": True}, TypeError, "no argument 'suffle'. Did you mean 'shuffle'. It takes sequence, batch_size"),
         ({"colour": 1}, TypeError, "no argument 'colour'. It takes sequence, batch_size, shuffle"),
         ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops everything: .* 37 scenes"),
-        ({"batch_size": 4, "shard_count": 3}, ValueError, "the last step has 1 scene for 3 shards.*drop_remainder"),
+        (
+            {"shard_count": 2},
+            ValueError,
+            "shard_count=2 needs shard_index, the number of this shard, in .0, 2.: without",
+        ),
+        (
+            {"batch_size": 4, "shard_index": 0, "shard_count": 3},
+            ValueError,
+            "the last step has 1 scene for 3 shards.*drop_remainder",
+        ),
     ],
     ids=lambda value: str(value)[:30],
 )

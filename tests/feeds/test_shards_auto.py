@@ -64,7 +64,7 @@ def found(monkeypatch):
                 context.delitem(sys.modules, name, raising=False)
                 if word in modules:
                     context.setitem(sys.modules, name, modules[word])
-            return str(sharding.find_shard("auto", 0, 1))
+            return str(sharding.find_shard("auto", None, 1))
 
     for name in ("KERAS_DISTRIBUTION_NUM_PROCESSES", "JAX_NUM_PROCESSES", "WORLD_SIZE", "TF_CONFIG"):
         monkeypatch.delenv(name, raising=False)

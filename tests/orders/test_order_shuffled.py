@@ -110,7 +110,7 @@ def test_a_seed_of_its_own_takes_the_place_of_the_feeds():
     with kf.Feed(scenes.Clouds(), 8, order=own, seed=1, workers=0) as feed:
         assert "shuffled with seed 9" in repr(feed)
         assert "seed 1" not in feed._repr_html_()
-    with kf.Feed(scenes.Clouds(), 8, order=own, shard_count=2, workers=0) as feed:  # shards need share no other seed
+    with kf.Feed(scenes.Clouds(), 8, order=own, shard=(0, 2), workers=0) as feed:  # shards need share no other seed
         assert feed.plan.indices(0, 0).tolist() == epoch_of(own, 37).tolist()[:8]
 
 

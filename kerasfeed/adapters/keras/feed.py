@@ -192,8 +192,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         collate: How scenes become a batch: "stack" (all scenes have one shape); "pad" or `kerasfeed.Pad(...)`; "ragged"
             or `kerasfeed.Ragged(...)`; or a function from a list of scenes to a batch. The function is called in the
             worker, once for each batch. For worker processes it must be picklable (with `cloudpickle`).
-        shard_index: Number of this shard, in [0, shard_count). Each global batch of `batch_size * shard_count` scenes
-            is divided among the shards.
+        shard_index: Number of this shard, in [0, shard_count); needed with `shard_count`. Each global batch of
+            `batch_size * shard_count` scenes is divided among the shards.
         shard_count: Number of shards, at least 1. All shards have the same number of steps.
         shard: Instead of `shard_index` and `shard_count`: a pair of them, a `tf.distribute.InputContext`, or "auto",
             which asks tf.distribute, keras.distribution, JAX and torch.distributed. `feed.shard` tells which of them

@@ -214,10 +214,10 @@ class StreamFeed(BaseStreamFeed, KerasStream):
         max_queue_size: Batches that are made ahead of the consumer, at least 1.
         max_memory: Upper limit of the batch memory, bytes. None is a quarter of the memory of the machine or container.
         collate: How scenes become a batch; see `kerasfeed.Feed`.
-        shard_index: Number of this shard, in [0, shard_count). With at least as many generators as shards, a shard runs
-            every `shard_count`-th of them, and how many steps that were is told at the end of a repetition, for the
-            shards may differ. With fewer, each shard runs all of them and takes every `shard_count`-th scene: all
-            shards then have the same number of steps, and must be given the same seed.
+        shard_index: Number of this shard, in [0, shard_count); needed with `shard_count`. With at least as many
+            generators as shards, a shard runs every `shard_count`-th of them, and how many steps that were is told at
+            the end of a repetition, for the shards may differ. With fewer, each shard runs all of them and takes every
+            `shard_count`-th scene: all shards then have the same number of steps, and must be given the same seed.
         shard_count: Number of shards, at least 1.
         shard: Instead of these two: a pair of them, "auto", and more; see `kerasfeed.Feed`.
         on_error: What to do about a generator that raises, or an item whose function raises. "raise": the consumer gets
