@@ -37,6 +37,17 @@ class Reusing:
         return self.buffer
 
 
+class Uneven:
+    """Batches (float64[rows, 2], int64[rows]), two of which have other rows than the rest: not those read first."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        rows = {2: 3, 7: 7}.get(index, 4)
+        return np.full((rows, 2), float(index)), np.full(rows, index)
+
+
 class OwnNumbers:
     """Scenes that draw from a generator of their own."""
 
