@@ -346,6 +346,24 @@ def test_batches_that_take_a_while_may_differ_on_any_axis(workers):
             assert [batch.shape for batch in feed] == [(4, 5), (4, 6), (4, 7), (4, 8)]
 
 
+def test_batches_that_do_not_go_by_their_index_are_told_of_and_read_by_one_worker():
+    with BaseFeed(scenes_first.NextInLine(), None) as feed:
+        with pytest.warns(kf.FeedWarning, match=r"another when it was read again: .*, not by a counter.*one worker"):
+            numbers = [batch[0] for batch in feed]
+        assert feed.stats().workers == 1
+    assert len(set(numbers)) == 20
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("workers", [THREADS, PROCESSES], ids=["thread", "process"])
+def test_workers_that_were_asked_for_read_such_batches_with_a_warning(workers):
+    with (
+        BaseFeed(scenes_first.NextInLine(), None, **workers) as feed,
+        pytest.warns(kf.FeedWarning, match="another when it was read again.*which worker reads"),
+    ):
+        feed[0]
+
+
 @EACH
 def test_a_batch_may_have_other_rows_than_those_that_were_read_first(workers):
     with BaseFeed(scenes_first.Uneven(), None, **workers) as feed:

@@ -61,6 +61,20 @@ class OwnNumbers:
         return self.numbers.normal(size=3)
 
 
+class NextInLine:
+    """Batches float64[2] of a counter, whatever their index."""
+
+    def __init__(self):
+        self.read = 0
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        self.read += 1
+        return np.full(2, float(self.read))
+
+
 class LazyOrder:
     """Batches int64[5] of an order that is drawn when it is first needed, as image libraries do it."""
 
