@@ -36,7 +36,7 @@ def no_field_text(scene: Any, made: str, remedy: str) -> str:
     """What is said of a scene that holds no array: what was made, which parts of it are None, and the remedy."""
     paths = [".".join(map(str, path)) for path in optree.tree_paths(scene, none_is_leaf=True)]
     if scene is None:
-        remedy += " (is a `return` missing?)"
+        remedy += ' (is a `return` missing?). To leave scenes out, give the feed on_error="replace", or "skip"'
     elif paths:
         made += f", where {', '.join(map(repr, paths))} {'is' if len(paths) == 1 else 'are'} None"
     return f"the scene holds no field: {made}. {remedy}"
