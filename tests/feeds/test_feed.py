@@ -1,7 +1,9 @@
 """`Feed`: arguments, epochs, iteration, what a notebook shows."""
 
+import contextlib
 import gc
 import pickle
+import sqlite3
 
 import h5py
 import keras
@@ -383,6 +385,27 @@ def test_auto_takes_one_thread_with_a_warning_where_the_sequence_cannot_be_pickl
     with feed:
         assert feed.stats().worker_type == "thread"
         assert sorted(_labels(feed)) == list(range(37))
+
+
+def test_what_only_the_thread_that_made_it_may_use_is_read_with_workers_0_as_the_warning_says():
+    class Rows:
+        def __init__(self):
+            self.connection = sqlite3.connect(":memory:")
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return self.connection.execute("select ?", (index,)).fetchone()
+
+    rows = Rows()
+    with contextlib.closing(rows.connection):
+        with pytest.warns(UserWarning, match=r"attribute 'connection' .* sqlite3, needs workers=0"):
+            feed = kf.Feed(rows, 3)
+        with feed, pytest.raises(sqlite3.ProgrammingError):
+            feed[0]
+        with kf.Feed(rows, 3, workers=0) as feed:
+            assert [batch[0].tolist() for batch in feed] == [[0, 1, 2], [3, 4, 5]]
 
 
 # ---- scenes
