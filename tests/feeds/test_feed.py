@@ -273,6 +273,16 @@ def test_hooks_of_the_sequence_are_called_once_an_epoch_and_reach_the_workers(wo
     assert sequence.began == 3
 
 
+def test_a_hook_that_wants_an_argument_is_told_how_a_feed_calls_it():
+    class Scheduled(scenes.Clouds):
+        def on_epoch_begin(self, epoch):
+            self.epoch = epoch
+
+    with kf.Feed(Scheduled(), 4, workers=0) as feed, pytest.raises(TypeError, match="'epoch'") as raised:
+        feed[0]
+    assert "Scheduled.on_epoch_begin, which a feed calls once an epoch, without arguments" in raised.value.__notes__[0]
+
+
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 @pytest.mark.parametrize("step", [2, -2])
 @pytest.mark.light(where=lambda worker_type, step: worker_type == "thread" or step == 2)
