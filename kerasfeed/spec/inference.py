@@ -82,9 +82,11 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
             "both. Return np.uint64(...), or smaller numbers, for every index"
         )
     if not weak and one.dtype != other.dtype:
+        wider = max(one.dtype, other.dtype, key=lambda dtype: "biufcSU".find(dtype.kind))  # of one kind the first
+        name = {"S": "bytes", "U": "str"}.get(wider.kind, f"np.{wider.name}")
         raise SpecError(
             f"field {path!r} is {one} in scene {first_index} and {other} in scene {index}. Return one dtype for every "
-            f"index, for example array.astype(np.{one.dtype.name})"
+            f"index, for example array.astype({name})"
         )
     shape = tuple(a if a == b else None for a, b in zip(one.shape, other.shape, strict=True))
     return ArraySpec(shape, dtype, weak, one.untyped and other.untyped)

@@ -138,6 +138,20 @@ def test_scenes_that_differ_in_structure_or_axes_name_both_indices():
         merge([(0, describe(np.zeros((1, 2)))), (4, describe(np.zeros(2)))])
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "remedy"),
+    [
+        (np.zeros(2, np.int64), np.zeros(2, np.float32), "astype(np.float32)"),
+        (np.zeros(2, np.float64), np.zeros(2, np.float32), "astype(np.float64)"),
+        (np.zeros(2, bool), np.zeros(2, np.uint8), "astype(np.uint8)"),
+        (np.zeros(2), np.array(["a", "b"]), "astype(str)"),
+    ],
+)
+def test_the_dtype_that_a_message_names_cuts_no_value_off(one, other, remedy):
+    with pytest.raises(SpecError, match=re.escape(remedy)):
+        merge([(0, describe(one)), (1, describe(other))])
+
+
 def test_coerce_makes_byte_order_native_and_refuses_every_other_dtype():
     field = ArraySpec((2,), np.dtype(np.int32))
     assert coerce(np.array([1, 2], ">i4"), field, "x").dtype.isnative
