@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from kerasfeed.sequences.base import optional_method
 from kerasfeed.sequences.view_base import Refreshable, parts_of
+from kerasfeed.util.optional_methods import note_once
 
 _NOTED = 1 << 16  # batches
 
@@ -51,12 +52,19 @@ class SequenceHooks:
     def _switch(self, epoch: int | None) -> None:
         if self._running is not None:
             self._running = None
-            if self._end is not None:
-                self._end()
+            self._call(self._end)
         if epoch is not None:
-            if self._begin is not None:
-                self._begin()
+            self._call(self._begin)
             self._running = epoch
+
+    def _call(self, hook: Callable[[], Any] | None) -> None:
+        try:
+            if hook is not None:
+                hook()
+        except Exception as error:
+            name = getattr(hook, "__qualname__", hook)
+            note_once(error, f"kerasfeed: in {name}, which a feed calls once an epoch, without arguments")
+            raise
 
 
 def _own_hook(sequence: Any, name: str) -> Callable[[], Any] | None:

@@ -82,8 +82,9 @@ class FirstScenes:
             )
         if self.differs:
             return (
-                f"scene {first} was another when it was read again: draw random numbers from self.rng, and return "
-                "copies, array.copy(), of arrays that the class uses again"
+                f"scene {first} was another when it was read again: go by the index, not by a counter or an iterator, "
+                "draw random numbers from self.rng (from kf.current_rng() in a class that is no kf.SceneSequence), and "
+                "return copies, array.copy(), of arrays that are used again"
             )
         return ""
 

@@ -3,6 +3,7 @@
 Invariant: all workers of a feed are given the same, those that replace dead ones too: what held when the feed was made.
 """
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Mapping
@@ -72,6 +73,13 @@ def hash_seed(seed: int) -> int:
 def search_path() -> tuple[str, ...]:
     """This process's module search path, relative entries as this process understands them."""
     return tuple(map(_absolute, sys.path))
+
+
+def managers_key() -> bytes:
+    """The key by which proxies of this program's `multiprocessing` managers reach them; empty where it has none."""
+    if "multiprocessing.managers" not in sys.modules:
+        return b""
+    return bytes(multiprocessing.current_process().authkey)
 
 
 def _absolute(entry: str) -> str:

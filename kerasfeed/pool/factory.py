@@ -34,6 +34,9 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
         except DirectoryGoneError:
             raise
         except (TypeError, OSError) as error:
-            taken = "worker threads" if options.thread_safe else "one worker thread"
-            warn_caller(f"worker_type='auto' takes {taken}: {message_of(error)}", UserWarning)
+            taken, more = "worker threads", ""
+            if not options.thread_safe:
+                taken = "one worker thread"
+                more = ". What only the thread that made it may use, such as a connection of sqlite3, needs workers=0"
+            warn_caller(f"worker_type='auto' takes {taken}: {message_of(error)}{more}", UserWarning)
     return ThreadPool(runner, options if options.thread_safe else dataclasses.replace(options, workers=1))

@@ -150,7 +150,8 @@ def warning_text(used: int, *, seeded: bool) -> str:
         "share these with the rest of the program, so the batches differ from run to run, whatever the seed. "
     )
     remedy = (
-        "Draw from self.rng instead (from kerasfeed.current_rng() in functions, from self.rng_for(index) in "
-        "get_batch), which is a function of (seed, epoch, index) with all workers"
+        "Draw from self.rng instead (from kerasfeed.current_rng() in functions, and in classes that are no "
+        "kf.SceneSequence; from self.rng_for(index) in get_batch), which is a function of (seed, epoch, index) with "
+        "all workers"
     )
     return found + remedy + ("" if seeded else "; or use worker_type='process', where the global ones are seeded so")

@@ -36,7 +36,7 @@ def no_field_text(scene: Any, made: str, remedy: str) -> str:
     """What is said of a scene that holds no array: what was made, which parts of it are None, and the remedy."""
     paths = [".".join(map(str, path)) for path in optree.tree_paths(scene, none_is_leaf=True)]
     if scene is None:
-        remedy += " (is a `return` missing?)"
+        remedy += ' (is a `return` missing?). To leave scenes out, give the feed on_error="replace", or "skip"'
     elif paths:
         made += f", where {', '.join(map(repr, paths))} {'is' if len(paths) == 1 else 'are'} None"
     return f"the scene holds no field: {made}. {remedy}"
@@ -82,9 +82,11 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
             "both. Return np.uint64(...), or smaller numbers, for every index"
         )
     if not weak and one.dtype != other.dtype:
+        wider = max(one.dtype, other.dtype, key=lambda dtype: "biufcSU".find(dtype.kind))  # of one kind the first
+        name = {"S": "bytes", "U": "str"}.get(wider.kind, f"np.{wider.name}")
         raise SpecError(
             f"field {path!r} is {one} in scene {first_index} and {other} in scene {index}. Return one dtype for every "
-            f"index, for example array.astype(np.{one.dtype.name})"
+            f"index, for example array.astype({name})"
         )
     shape = tuple(a if a == b else None for a, b in zip(one.shape, other.shape, strict=True))
     return ArraySpec(shape, dtype, weak, one.untyped and other.untyped)

@@ -30,6 +30,7 @@ _OTHER_KINDS = {
     ("kerasfeed", "BaseFeed"): "is a Feed already, which gives batches: pass feed.sequence",
     ("tensorflow", "DatasetV2"): "is a tf.data.Dataset, which fit takes as it is: model.fit(dataset.batch(...), "
     "shuffle=False)",
+    ("torch", "DataLoader"): "gives batches: pass loader.dataset, and batch_size, shuffle and workers as arguments",
     ("h5py", "Group"): _BY_NAME.replace("pass", "open it as file = kf.HDF5File(path) and pass"),
     ("zarr", "Group"): _BY_NAME,
     ("pandas", "BaseGroupBy"): "holds groups of rows: a list of them, [group.to_numpy() for _, group in groups], has "

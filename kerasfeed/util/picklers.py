@@ -2,7 +2,8 @@
 
 Invariant: text arrives as it was returned, by every worker, and a traceback of a worker names the lines of the user's
 file. What the main module defines arrives as well, wherever it stands: functions with a cache (empty then) or with
-several implementations, and all of a main module that `multiprocessing` has imported for a process it has started.
+several implementations, and all of a main module that `multiprocessing` has imported for a process it has started; and
+objects whose `__getattr__` asks another object.
 """
 
 import copyreg
@@ -65,6 +66,23 @@ def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
+def _asks_its_own_attributes(kind: type) -> bool:
+    """Whether pickle, as it makes an object of a class anew, would ask its `__getattr__` for `__setstate__`.
+
+    The object has no attributes yet, so one that asks another (`return getattr(self.dataset, name)`) calls itself for
+    ever.
+    """
+    if not hasattr(kind, "__getattr__") or hasattr(kind, "__setstate__") or kind in CloudPickler.dispatch_table:
+        return False
+    if issubclass(kind, type):  # its objects are classes, which go by their names
+        return False
+    return all(getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__"))
+
+
+def _restore(obj: Any, state: dict[str, Any]) -> None:
+    obj.__dict__.update(state)
+
+
 def _can_be_imported(function: Any) -> bool:
     """Whether a worker finds this very object by its module and name."""
     name = function.__module__ or "__main__"
@@ -90,6 +108,10 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object."""
+        if _asks_its_own_attributes(type(obj)):
+            reduced = obj.__reduce_ex__(5)
+            if len(reduced) == 5 and type(reduced[2]) is dict:
+                return *reduced, _restore
         if type(obj) is _Cached:
             made: tuple[Any, ...] = _cached, (obj.__wrapped__, obj.cache_parameters())
         elif type(obj) is FunctionType and obj.__code__ is _generic.__code__:

@@ -11,6 +11,7 @@ from places import ROOT
 from programs import finish, launch
 
 import kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.sequences.context import current_rng
 
 PAGE = (ROOT / "docs" / "how-to" / "jax-and-pytorch.md").read_text()
@@ -107,6 +108,15 @@ def test_a_sequence_is_a_dataset_of_a_data_loader(context, kinds):
 
 def run(name):
     exec(SNIPPETS[name], {"kf": kf, "np": np, "Clouds": Clouds})
+
+
+def test_a_data_loader_in_place_of_a_sequence_is_answered_with_its_dataset():
+    data = pytest.importorskip("torch.utils.data")
+    loader = data.DataLoader(Clouds(), batch_size=4)
+    with pytest.raises(TypeError, match=r"the DataLoader gives batches: pass loader\.dataset, and batch_size"):
+        BaseFeed(loader, 4)
+    with BaseFeed(loader.dataset, 4, workers=0) as feed:
+        assert len(feed) == len(loader)
 
 
 def test_a_sequence_is_a_source_of_grain(capsys):

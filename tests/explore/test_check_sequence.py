@@ -26,6 +26,7 @@ from kerasfeed.explore.checks import reading
 from kerasfeed.explore.checks.reading import reading_of
 from kerasfeed.explore.checks.result import Finding, MemoryGrown
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.sequences.context import Worker
 
 # The class, its check, what is said; index and field that are named; other checks that find it, too.
 ZOO = [
@@ -334,6 +335,17 @@ def test_what_looking_at_memory_takes_is_no_growth_however_few_scenes_were_read(
         case.known[growth_module._growth,] = growth(reads, traced)
         with contextlib.nullcontext() if status == "passed" else pytest.raises(Finding, match="memory grows by"):
             assert growth_module.memory(case) == f"none over {2 * reads:,} scenes"
+
+
+def test_names_that_python_keeps_of_files_which_numpy_loads_are_no_growth(tmp_path, monkeypatch):
+    monkeypatch.setattr(growth_module, "_READS", 128)
+    paths = [tmp_path / f"{number}.npy" for number in range(32)]
+    for number, path in enumerate(paths):
+        np.save(path, np.full(18, number))
+    batches = kf.Map(range(4), lambda index: np.stack([np.load(path) for path in paths]))
+    reader = reading.Reader(batches, 0, [0, 0], Worker(0, 1, "process"))
+    growth = growth_module._measured(reader, plan=[0, 1, 2, 3], seconds=600.0)
+    assert growth.traced < 800 + 20 * growth.reads, growth  # it was 100 bytes a scene
 
 
 class Here(bad.Sound):

@@ -1,7 +1,9 @@
 """`Feed`: arguments, epochs, iteration, what a notebook shows."""
 
+import contextlib
 import gc
 import pickle
+import sqlite3
 
 import h5py
 import keras
@@ -289,6 +291,16 @@ def test_hooks_of_the_sequence_are_called_once_an_epoch_and_reach_the_workers(wo
     assert sequence.began == 3
 
 
+def test_a_hook_that_wants_an_argument_is_told_how_a_feed_calls_it():
+    class Scheduled(scenes.Clouds):
+        def on_epoch_begin(self, epoch):
+            self.epoch = epoch
+
+    with kf.Feed(Scheduled(), 4, workers=0) as feed, pytest.raises(TypeError, match="'epoch'") as raised:
+        feed[0]
+    assert "Scheduled.on_epoch_begin, which a feed calls once an epoch, without arguments" in raised.value.__notes__[0]
+
+
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 @pytest.mark.parametrize("step", [2, -2])
 @pytest.mark.light(where=lambda worker_type, step: worker_type == "thread" or step == 2)
@@ -401,6 +413,27 @@ def test_auto_takes_one_thread_with_a_warning_where_the_sequence_cannot_be_pickl
     with feed:
         assert feed.stats().worker_type == "thread"
         assert sorted(_labels(feed)) == list(range(37))
+
+
+def test_what_only_the_thread_that_made_it_may_use_is_read_with_workers_0_as_the_warning_says():
+    class Rows:
+        def __init__(self):
+            self.connection = sqlite3.connect(":memory:")
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return self.connection.execute("select ?", (index,)).fetchone()
+
+    rows = Rows()
+    with contextlib.closing(rows.connection):
+        with pytest.warns(UserWarning, match=r"attribute 'connection' .* sqlite3, needs workers=0"):
+            feed = kf.Feed(rows, 3)
+        with feed, pytest.raises(sqlite3.ProgrammingError):
+            feed[0]
+        with kf.Feed(rows, 3, workers=0) as feed:
+            assert [batch[0].tolist() for batch in feed] == [[0, 1, 2], [3, 4, 5]]
 
 
 # ---- scenes

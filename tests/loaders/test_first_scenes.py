@@ -346,6 +346,44 @@ def test_batches_that_take_a_while_may_differ_on_any_axis(workers):
             assert [batch.shape for batch in feed] == [(4, 5), (4, 6), (4, 7), (4, 8)]
 
 
+def test_batches_that_do_not_go_by_their_index_are_told_of_and_read_by_one_worker():
+    with BaseFeed(scenes_first.NextInLine(), None) as feed:
+        with pytest.warns(kf.FeedWarning, match=r"another when .*, not by a counter.*current_rng.*one worker"):
+            numbers = [batch[0] for batch in feed]
+        assert feed.stats().workers == 1
+    assert len(set(numbers)) == 20
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("workers", [THREADS, PROCESSES], ids=["thread", "process"])
+def test_workers_that_were_asked_for_read_such_batches_with_a_warning(workers):
+    with (
+        BaseFeed(scenes_first.NextInLine(), None, **workers) as feed,
+        pytest.warns(kf.FeedWarning, match="another when it was read again.*which worker reads"),
+    ):
+        feed[0]
+
+
+@EACH
+def test_a_batch_may_have_other_rows_than_those_that_were_read_first(workers):
+    with BaseFeed(scenes_first.Uneven(), None, **workers) as feed:
+        assert feed.scene_spec.fields[0].shape == (4, 2)  # those that were read agree
+        for _ in range(2):
+            batches = list(feed)
+            assert [len(x) for x, _ in batches] == [4, 4, 3, 4, 4, 4, 4, 7, *[4] * 12]
+            assert all((x == step).all() and len(y) == len(x) for step, (x, y) in enumerate(batches))
+            assert all(x.ctypes.data % 64 == 0 for x, _ in batches)
+
+
+def test_a_batch_of_other_axes_than_those_that_were_read_first_is_refused():
+    batches = [np.zeros((4, 3 if step == 2 else 2)) for step in range(20)]
+    with (
+        BaseFeed(batches, None, workers=0) as feed,
+        pytest.raises(kf.SpecError, match=r"scene 2: field 'scene': expected float64\[\?, 2\].* float64\[4, 3\]"),
+    ):
+        list(feed)
+
+
 def test_a_batch_that_was_read_for_the_spec_alone_is_read_again():
     class Scaled:
         scale = 1

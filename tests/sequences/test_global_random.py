@@ -388,3 +388,28 @@ def test_producers_of_a_queue_that_draw_are_not_taken_for_its_function(kind):
     with queue, queue.map(np.negative) as feed:
         queue.produce(produce)
         assert len(list(feed)) == _LENGTH // 4
+
+
+def test_a_class_of_any_kind_can_do_as_the_warning_says():
+    class Drawn:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return np.random.normal(size=2)
+
+    with (
+        kf.Feed(Drawn(), 4, workers=0) as feed,
+        pytest.warns(kf.FeedWarning, match=r"current_rng\(\) in functions, and in classes that are no kf.Scene"),
+    ):
+        feed[0]
+
+    class Mended(Drawn):
+        def __getitem__(self, index):
+            return kf.current_rng().normal(size=2)
+
+    batches = []
+    for _ in range(2):
+        with kf.Feed(Mended(), 4, workers=0, seed=3) as feed:
+            batches.append(feed[0].tolist())
+    assert batches[0] == batches[1]

@@ -83,7 +83,7 @@ class Room:
         ((1, {3, 4}), r"field '1' is of type set .*NumPy arrays"),
         ((1, np.array([1, None], object)), r"field '1' is an object array holding 1"),
         (np.array(None), r"field 'scene' is an object array holding None"),
-        (None, r"holds no field: __getitem__ returned None.*`return` missing"),
+        (None, r"holds no field: __getitem__ returned None.*`return` missing.*on_error=\"replace\", or \"skip\""),
         ((), r"holds no field"),
         (
             {"a": None},
@@ -136,6 +136,20 @@ def test_scenes_that_differ_in_structure_or_axes_name_both_indices():
         merge([(0, describe((1, 2))), (4, describe(1))])
     with pytest.raises(SpecError, match=r"2 axes in scene 0 and 1 in scene 4"):
         merge([(0, describe(np.zeros((1, 2)))), (4, describe(np.zeros(2)))])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "remedy"),
+    [
+        (np.zeros(2, np.int64), np.zeros(2, np.float32), "astype(np.float32)"),
+        (np.zeros(2, np.float64), np.zeros(2, np.float32), "astype(np.float64)"),
+        (np.zeros(2, bool), np.zeros(2, np.uint8), "astype(np.uint8)"),
+        (np.zeros(2), np.array(["a", "b"]), "astype(str)"),
+    ],
+)
+def test_the_dtype_that_a_message_names_cuts_no_value_off(one, other, remedy):
+    with pytest.raises(SpecError, match=re.escape(remedy)):
+        merge([(0, describe(one)), (1, describe(other))])
 
 
 def test_coerce_makes_byte_order_native_and_refuses_every_other_dtype():

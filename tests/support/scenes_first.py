@@ -37,6 +37,17 @@ class Reusing:
         return self.buffer
 
 
+class Uneven:
+    """Batches (float64[rows, 2], int64[rows]), two of which have other rows than the rest: not those read first."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        rows = {2: 3, 7: 7}.get(index, 4)
+        return np.full((rows, 2), float(index)), np.full(rows, index)
+
+
 class OwnNumbers:
     """Scenes that draw from a generator of their own."""
 
@@ -48,6 +59,20 @@ class OwnNumbers:
 
     def __getitem__(self, index):
         return self.numbers.normal(size=3)
+
+
+class NextInLine:
+    """Batches float64[2] of a counter, whatever their index."""
+
+    def __init__(self):
+        self.read = 0
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        self.read += 1
+        return np.full(2, float(self.read))
 
 
 class LazyOrder:

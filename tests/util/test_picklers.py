@@ -1,5 +1,6 @@
 """What picklers keep that others change; for text see `test_exact_text`."""
 
+import enum
 import functools
 import pickle
 import sys
@@ -149,3 +150,36 @@ def _importable(index):
 @functools.singledispatch
 def _generic(value):
     return value
+
+
+class Wrapper:
+    def __init__(self, inside):
+        self.inside = inside
+
+    def __getattr__(self, name):
+        return getattr(self.inside, name)
+
+
+class Kept(Wrapper):
+    def __getstate__(self):
+        return {"inside": self.inside, "was_sent": True}
+
+
+class Named(list):
+    def __getattr__(self, name):
+        return getattr(self.inside, name)
+
+
+class Kind(enum.Enum):  # its class has a __getattr__ before Python 3.12
+    ROOM = 1
+
+
+def test_an_object_whose_attributes_are_those_of_another_is_sent():
+    assert _sent(Wrapper(Wrapper([1]))).inside.inside == [1]
+    assert _sent(Wrapper([1, 1])).count(1) == 2
+    assert _sent(Kept([1])).was_sent
+    named = Named([1])
+    named.inside = (2, 2)
+    assert _sent([named]) == [[1]]
+    assert _sent(named).inside == (2, 2)
+    assert _sent([Kind, Kind.ROOM, Wrapper]) == [Kind, Kind.ROOM, Wrapper]

@@ -183,9 +183,11 @@ def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[
     for array, path, shape in zip(arrays, paths, shapes, strict=True):
         found = getattr(array, "shape", shape)
         if found != shape and any(size not in (None, now) for size, now in zip(shape, found, strict=False)):
+            only_rows = tuple(found[1:]) == tuple(shape[1:])
+            others = "give the feed itself to fit" if only_rows else "train with Keras on PyTorch or JAX"
             raise SpecError(
                 f"field {path!r} has shape {tuple(found)} in a batch, and the graph was made for {tuple(shape)}, after "
-                "the batches that were read first. Return one shape, or train with Keras on PyTorch or JAX"
+                f"the batches that were read first. Return one shape, or {others}"
             )
 
 

@@ -315,10 +315,12 @@ class BatchInProgress:
             shape = tuple(size or 0 for size in field.shape)
         else:
             shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
+        if beside and not layout.batched:
+            return aligned_copy(beside[0])
         if beside:
-            stacked = aligned_empty((self.rows if layout.batched else 1, *shape), field.dtype)
+            stacked = aligned_empty((self.rows, *shape), field.dtype)
             for row, value in beside.items():
                 stacked[row] = value
-            return stacked if layout.batched else stacked[0]
+            return stacked
         whole = (self.rows, *shape) if layout.batched else shape
         return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.places[number].offset)

@@ -139,7 +139,7 @@ class SceneWriter:
         """Write scenes, or, with `whole`, batches that the user's function made, as if each were one scene."""
         self._layout, self._spec = layout, layout.spec
         self._whole = whole
-        self._any_size = layout.first is not None  # batches as they are, of which perhaps one was read so far
+        self._are_batches = layout.first is not None  # as they are, of which perhaps one was read so far
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
         self._leaves_of = layout.spec.treespec.flatten_up_to
         self._checks = [
@@ -210,13 +210,13 @@ class SceneWriter:
         if field.is_text:
             beside.setdefault(number, {})[row] = array  # text is immutable, and arrays of it were copied by coerce
             return
-        if field.is_fixed:
+        if field.is_fixed and (array.shape == field.shape or not self._are_batches):
             view.fields[number][row] = array
             return
         shapes = view.shapes[number]
-        assert shapes is not None
-        shapes[row] = array.shape
-        if array.nbytes > self._layout.row_bytes[number]:
+        if shapes is not None:
+            shapes[row] = array.shape
+        if shapes is None or array.nbytes > self._layout.row_bytes[number]:
             beside.setdefault(number, {})[row] = array.copy()  # the sequence may reuse its array for the next scene
             return
         # Rows of one batch must agree in shape, so each stands at its number times its own size, with no gaps.
@@ -235,8 +235,8 @@ class SceneWriter:
             one, other = (self._layout.witness, field.shape), (int(view.indices[row]), found.shape)
             return f"; {rare_shape_text(self._spec.paths[number], one, other)}"
 
-        if self._any_size and not field.is_fixed:
-            field = replace(field, shape=(None,) * len(field.shape))
+        if self._are_batches and field.shape:  # where those that were read agreed, the number of rows alone may differ
+            field = replace(field, shape=(None, *(size if field.is_fixed else None for size in field.shape[1:])))
         try:
             return coerce(leaf, field, self._spec.paths[number], remedy)
         except SpecError as error:

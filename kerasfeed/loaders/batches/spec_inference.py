@@ -92,7 +92,8 @@ def _order(job: Job, epoch: int, least: int) -> FirstOrder:
     if plan.batch_size is None:
         first = int(plan.indices(epoch, 0)[0])
         wanted = [wanted[-1], *wanted[:-1]]  # the last is often the smallest
-        return FirstOrder((first, *(index for index in wanted if index != first)), least, epoch, keeps=True)
+        indices = (first, *(index for index in wanted if index != first))
+        return FirstOrder(indices, least, epoch, keeps=True, compares=job.workers > 1)
     ends = wanted[0], wanted[-1]
     indices = tuple(sorted(wanted, key=lambda index: index not in ends))
     return FirstOrder(indices, 2, epoch, compares=job.workers > 1)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from kerasfeed.pool.base import Pool, PoolOptions, Receipt, Runner
-from kerasfeed.pool.environment import search_path
+from kerasfeed.pool.environment import managers_key, search_path
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.processes.pipes import Pipes
 from kerasfeed.pool.processes.protocol import STOP, WorkerStart, encode_task
@@ -53,7 +53,9 @@ class Dispatch(Pool):
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
             first, count = options.place.first, max(options.place.count, options.place.first + options.workers)
-            self._start = WorkerStart(search_path(), first, count, module_texts(), options.first_opened.copy())
+            self._start = WorkerStart(
+                search_path(), first, count, module_texts(), options.first_opened.copy(), managers_key()
+            )
             self.shared_objects.post(Topic.START, self._start)
             self._post_runner()
             self.pipes = Pipes(options.workers if options.addressed else 1)

@@ -11,7 +11,7 @@ import select
 import signal
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kerasfeed.pool.exception_pickle import Sent
@@ -137,6 +137,7 @@ class WorkerStart:
         count: Number of workers, those of other hosts too.
         modules: The modules of the user's that the parent has imported.
         first_opened: What files were when workers of the feed first opened them, as far as they have told.
+        managers_key: See `kerasfeed.pool.environment.managers_key`.
     """
 
     sys_path: tuple[str, ...]
@@ -144,3 +145,4 @@ class WorkerStart:
     count: int
     modules: ModuleTexts
     first_opened: Mapping[Opened, Identity]
+    managers_key: bytes = field(default=b"", repr=False)

@@ -7,6 +7,7 @@ own code does, and never the user's main module.
 
 import faulthandler
 import mmap
+import multiprocessing
 import os
 import select
 import signal
@@ -93,6 +94,8 @@ class WorkerProcess:
         _, start = self._shared_objects.read(Topic.START)
         assert isinstance(start, WorkerStart)
         sys.path[:] = start.sys_path
+        if start.managers_key:
+            multiprocessing.current_process().authkey = start.managers_key
         opened_files.begin_worker(start.first_opened)
         self._modules = ModuleWatch(start.modules)
         self.worker = Worker(start.first + self._number, start.count, "process")

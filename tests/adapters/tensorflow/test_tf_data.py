@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scenes
+import scenes_first
 import tensorflow as tf
 from scenes_frameworks import (
     Nesting,
@@ -268,6 +269,15 @@ def test_a_keras_dataset_of_batches_is_taken_as_it_is():
         dataset = feed.to_tf_dataset()
         assert dataset.element_spec == (tf.TensorSpec((3, 2), tf.float32), tf.TensorSpec((3,), tf.int64))
         assert indices_of(dataset) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_a_keras_dataset_whose_batches_differ_in_rows_is_fitted_as_a_feed_and_refused_by_a_graph_made_for_the_first():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with kf.Feed(scenes_first.Uneven(), None, workers=0) as feed:
+        assert len(model.predict(feed, verbose=0)) == sum(len(y) for _, y in feed)
+        with pytest.raises(kf.SpecError, match=r"shape \(3, 2\) in a batch.* \(4, 2\).*give the feed itself to fit"):
+            list(feed.to_tf_dataset())
 
 
 # ---- further transformations

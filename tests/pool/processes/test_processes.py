@@ -161,6 +161,27 @@ def test_a_process_that_multiprocessing_has_started_sends_workers_its_main_modul
     assert done.stdout == "[[3, 4], [5, 6]]\n"
 
 
+def test_scenes_may_share_a_dict_of_a_manager_of_multiprocessing(run_script):
+    done = run_script("""
+        import multiprocessing
+        import kerasfeed as kf
+        from kerasfeed.feeds.base import BaseFeed
+
+        class Rooms:
+            def __init__(self, cache):
+                self.cache = cache
+            def __len__(self): return 4
+            def __getitem__(self, index):
+                return self.cache.setdefault(index, float(index))
+
+        with multiprocessing.get_context("fork").Manager() as manager:
+            cache = manager.dict()
+            with BaseFeed(Rooms(cache), 2, workers=1, worker_type="process") as feed:
+                print([batch.tolist() for batch in feed], sorted(cache))
+    """)
+    assert done.stdout == "[[0.0, 1.0], [2.0, 3.0]] [0, 1, 2, 3]\n"
+
+
 def test_a_module_that_is_edited_while_a_feed_lives_is_told_of_and_never_mixed(run_script):
     done = run_script("""
         import light_keras
