@@ -27,14 +27,13 @@ from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.calls import MOST_CALLS, HostAnswer, HostStats, Packed, State, pack, unpack, versions
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions
 from kerasfeed.pool.environment import Environment, search_path
-from kerasfeed.pool.processes.crash_policy import CrashPolicy
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.pool.task import Crash
 from kerasfeed.util.error_text import class_name, message_of, wrapped
 from kerasfeed.util.read_cost import ReadCost
 
 _TICK = 0.5
 _MOST_REST = 30.0  # from one try to start a host at a place to the next
+_MOST_STARTS = 3  # that fail at a place, one after the other; what a host itself refuses, it will refuse again
 _GRACE = 6.0  # for hosts to end their workers
 _RELEASE_SECONDS = 4.0 + _GRACE  # where the head of a cluster is gone, Ray ends the program after 60 s
 
@@ -124,7 +123,7 @@ class HostsSession:
         )  # fmt: skip
         self.layout: Layout | None = None
         self.failure: BaseException | None = None
-        self.batches = self.respawns = self._used_random = self._failed_starts = 0
+        self.batches = self.respawns = self._used_random = 0
         self._waste: ReadCost | None = None
         # Without a lock, which Ctrl-C could leave taken: `_ask` adds a call and then looks at `failure`, `_fail` sets
         # that and then looks at the calls, so at least one of them tells whoever waits.
@@ -133,8 +132,8 @@ class HostsSession:
         # One thread adds hosts, and the one that decides takes them out.
         self._hosts: dict[str, _Host] = {}  # by their place
         self._places: Sequence[str] = ()
+        self._failed_starts = Counter[str]()  # at each place, one after the other
         self._rests: dict[str, float] = {}  # by their place: until when, s, no host is started there
-        self._deaths = CrashPolicy()
         self._made = Counter[int]()  # batches, by the number of each host that has answered anything
         self._counts = Counter[str]()  # what `HostStats` counts
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # what the thread that decides is to do
@@ -356,27 +355,24 @@ class HostsSession:
         """A host has answered for the first time.
 
         Raises:
-            WorkerStartError: It can take no work, and there is no other one that does, or may when it has started.
+            WorkerStartError: See `_lose`.
         """
         if answer.error is not None:
             error = answer.error.arrived()
-            if list(self._hosts.values()) == [host]:
-                raise error
-            self._lose(host, f"can take no work: {message_of(error)}")
+            self._lose(host, f"can take no work: {message_of(error)}", error)
             return
         name, workers = unpack(answer.value)
         host.name, host.depth = f"{host.name} ({name})", self._depth(workers)
         host.generation = answer.generation
-        self._failed_starts = 0
-        self._deaths.started()
+        del self._failed_starts[host.place]
         LOGGER.info("%s: %s started", self.options.who, host.name)
         self._tell(host, lambda *_: None, "live")  # which fails where the host ends
 
-    def _lose(self, host: _Host, how: str) -> None:
-        """A host is lost: others are asked for what it had.
+    def _lose(self, host: _Host, how: str, why: BaseException | None = None) -> None:
+        """A host is lost, or says `why` it can take no work: others are asked for what it had.
 
         Raises:
-            WorkerStartError: Hosts end before they can take work, one after the other.
+            WorkerStartError: No host takes work, and none can be started at any place.
         """
         if self._hosts.get(host.place) is not host:
             return
@@ -385,10 +381,12 @@ class HostsSession:
         self.respawns += 1
         LOGGER.warning("%s: lost a host: %s %s", self.options.who, host.name, how)
         if not host.depth:
-            self._failed_starts += 1
-            self._rests[host.place] = time.monotonic() + min(2.0**self._failed_starts, _MOST_REST)
-            if self._deaths.at_start(Crash(host.name, how)) and not self._depths():
-                raise WorkerStartError(f"{host.name} {how} before it could take work, as did others before it")
+            starts = self._failed_starts
+            starts[host.place] += 1 if why is None else _MOST_STARTS
+            self._rests[host.place] = time.monotonic() + min(2 ** starts[host.place], _MOST_REST)
+            if not self._depths() and all(starts[place] >= _MOST_STARTS for place in self._places):
+                text = f"{host.name} {how} before it could take work, as did others before it"
+                raise WorkerStartError(text) if why is None else why
         self.options.deferred_warnings.defer(
             "host", f"{host.name} {how}. Its batches are asked of other hosts, or of the one in its place: no batch is "
             "lost, none changes. feed.stats().hosts counts the hosts lost; this is said once", FeedWarning,

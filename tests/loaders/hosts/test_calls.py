@@ -290,6 +290,65 @@ def test_a_host_that_can_take_no_work_is_no_error_while_another_one_is_starting(
     assert future.result(SECONDS) == 3
 
 
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_however_many_hosts_cannot_start_there_is_no_error_while_another_one_may(session_of, is_refused):
+    class Failing(PlayedCluster):
+        """Of four hosts all but the last fail to start; that one has not answered yet."""
+
+        def call(self, host, method, *arguments):
+            future = super().call(host, method, *arguments)
+            if method == "start" and host.place != "3":
+                future = Future()
+                if is_refused:
+                    future.set_result(HostAnswer(error=Sent.of(WorkerStartError("it has another version"))))
+                else:
+                    future.set_exception(RuntimeError("No module named 'kerasfeed'"))
+            elif method == "start":
+                self.last_start = future = Future()
+            return future
+
+    cluster = Failing(4)
+    session = session_of(cluster, expected=0)
+    (future,) = ask(session, 3)
+    wait_until(lambda: session.host_stats().lost >= 3)
+    assert session.failure is None
+    cluster.last_start.set_result(HostAnswer(pack(("here", WORKERS))))
+    last = next(host for host in cluster.hosts if host.place == "3")
+    wait_until(lambda: last.asked)
+    last.answer(3)
+    assert future.result(SECONDS) == 3
+
+
+def test_hosts_that_all_end_again_and_again_before_they_can_take_work_are_an_error(session_of, monkeypatch):
+    monkeypatch.setattr("kerasfeed.loaders.hosts.session._MOST_REST", 0.0)
+
+    class Ending(PlayedCluster):
+        def call(self, host, method, *arguments):
+            future = Future()
+            future.set_exception(RuntimeError("it has no memory"))
+            return future
+
+    cluster = Ending(2, silence=0.1)
+    session = session_of(cluster, expected=0)
+    with pytest.raises(WorkerStartError, match=r"it has no memory.* before it could take work, as did others"):
+        ask(session, 3)[0].result(SECONDS)
+    assert {sum(host.place == place for host in cluster.hosts) >= 3 for place in "01"} == {True}
+
+
+@pytest.mark.heavy
+def test_a_place_at_which_no_host_ever_starts_does_not_end_the_feed_of_others(session_of, monkeypatch):
+    monkeypatch.setattr("kerasfeed.loaders.hosts.session._MOST_REST", 0.0)
+    cluster = Refusing(2, silence=0.001)  # looked at 4,000 times a second, not twice
+    session = session_of(cluster, expected=1)
+    wait_until(lambda: session.host_stats().lost > 1100 or session.failure is not None)
+    (future,) = ask(session, 3)
+    working = next(host for host in cluster.hosts if host.place == "1")
+    wait_until(lambda: working.asked or session.failure is not None)
+    assert session.failure is None
+    working.answer(3)
+    assert future.result(SECONDS) == 3
+
+
 def test_hosts_of_which_none_can_take_work_are_an_error(session_of):
     session = session_of(Refusing(1), expected=0)
     wait_until(lambda: session.failure is not None)
