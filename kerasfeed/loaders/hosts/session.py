@@ -230,7 +230,6 @@ class HostsSession:
 
     def close(self) -> None:
         """End the hosts and free everything; what is open fails with `FeedClosedError`. Idempotent."""
-        self._over.set()
         self._fail(FeedClosedError(CLOSED_BEFORE_DONE))
         for thread in (self._deciding, self._looking):
             if thread is not threading.current_thread():  # as where the collector drops a feed there
@@ -239,17 +238,16 @@ class HostsSession:
     # ---- the thread that starts and ends hosts
 
     def _look(self) -> None:
-        """Start hosts wherever one is missing, until the session is over; then end them."""
-        while True:
+        """Start hosts wherever one is missing, until nothing can be asked any more; then end them."""
+        while not self._over.is_set():
             try:
                 self._fill(tuple(self._cluster.places()))
                 self._check()
             except (HostLostError, WorkerStartError) as error:
-                self._news.put(partial(self._fail, error))
+                self._fail(error)
             except Exception:  # noqa: BLE001 - where this goes on, the cluster is not believed to be well
                 LOGGER.debug("%s: the cluster does not answer", self.options.who, exc_info=True)
-            if self._over.wait(self._tick):
-                break
+            self._over.wait(self._tick)
         with suppress(Exception):  # where the cluster is gone, calls fail
             stops = [self._call(host, "stop") for host in list(self._hosts.values()) if host.depth]
             for stop in wait(stops, _GRACE).done:  # others are frozen, or in the middle of a scene
@@ -467,6 +465,7 @@ class HostsSession:
         """Nothing can be asked any more."""
         if self.failure is None:
             self.failure = error
+        self._over.set()
         self._news.put(lambda: None)  # wakes the thread that decides
         for call in list(self._open):
             self._settle(call, error=error)

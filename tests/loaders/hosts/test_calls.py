@@ -356,6 +356,25 @@ def test_hosts_of_which_none_can_take_work_are_an_error(session_of):
         ask(session, 3)[0].result(SECONDS)
 
 
+def test_hosts_are_ended_as_soon_as_nothing_can_be_asked_of_them_any_more(session_of):
+    closed = threading.Event()
+
+    class Closing(PlayedCluster):
+        def places(self):
+            if self.count:
+                return super().places()
+            raise kf.HostLostError("the cluster has gone")
+
+        def close(self):
+            closed.set()
+
+    cluster = Closing(1)
+    session = session_of(cluster)
+    cluster.count = 0
+    wait_until(closed.is_set)
+    assert str(session.failure) == "the cluster has gone"
+
+
 def test_slow_calls_are_not_asked_for_twice_where_others_wait(session_of):
     cluster = PlayedCluster(2, silence=0.2)
     ask(session_of(cluster), *range(8))
