@@ -141,7 +141,8 @@ class HostsSession:
         self._tick = min(_TICK, job.hosts.silence / 4)
         packed = self._packed_job()
         self._cluster = job.hosts.join()  # may take long
-        self._heard = self._had_host = time.monotonic()  # when the cluster has answered last, and had a host
+        self._had_host = time.monotonic()  # when there was a host last
+        self._quiet = 0.0  # seconds that this process has run since the cluster has answered
         try:
             self._shared = 0, self._cluster.share(packed)
             self._deciding = threading.Thread(target=self._decide, name="kerasfeed-hosts", daemon=True)
@@ -259,8 +260,8 @@ class HostsSession:
         """Start a host at each of these places that has none, and end those that were lost."""
         self._places = places
         for place in places:
-            self._heard = time.monotonic()
-            if place in self._hosts or self._rests.get(place, 0.0) > self._heard:
+            self._quiet = 0.0
+            if place in self._hosts or self._rests.get(place, 0.0) > time.monotonic():
                 continue
             numbers = {host.number for host in list(self._hosts.values())}
             number = next(number for number in itertools.count() if number not in numbers)
@@ -271,7 +272,7 @@ class HostsSession:
             except Exception as error:  # noqa: BLE001 - whatever it is, there is no host
                 self._news.put(partial(self._lose, host, _ending(error)))
         self._cluster.keep([host.handle for host in list(self._hosts.values())])
-        self._heard = time.monotonic()
+        self._quiet = 0.0
 
     def _check(self) -> None:
         """See that there are hosts.
@@ -280,10 +281,10 @@ class HostsSession:
             WorkerStartError: None has started in time.
             HostLostError: There is none any more.
         """
-        timeout = self._wanted.start_timeout
+        timeout, now = self._wanted.start_timeout, time.monotonic()
         if self._depths():
-            self._had_host = self._heard
-        if self._heard - self._had_host > timeout:
+            self._had_host = now
+        if now - self._had_host > timeout:
             kind, missing = HostLostError if self._made else WorkerStartError, self._cluster.missing()
             raise kind(f"{self.options.who} has had no host for start_timeout={timeout:g} s: {missing}")
 
@@ -313,13 +314,15 @@ class HostsSession:
         """Do what stands in the queue, and ask hosts, until nothing can be asked any more."""
         try:
             while self.failure is None:
+                began = time.monotonic()
                 with suppress(queue.Empty):
                     self._news.get(timeout=self._tick)()
                     while True:
                         self._news.get_nowait()()
                 self._hand_out(time.monotonic())
                 well_for = self._cluster.well_for
-                if self._open and time.monotonic() - self._heard > well_for:
+                self._quiet += min(time.monotonic() - began, _TICK)  # Ctrl-Z may have stopped this process for longer
+                if self._open and self._quiet > well_for:
                     raise HostLostError(
                         f"{self.options.who} has no hosts any more: the cluster has not answered for {well_for:g} s"
                     )
@@ -402,7 +405,7 @@ class HostsSession:
 
     def _answered(self, call: _HostCall, host: _Host, answer: HostAnswer) -> None:
         """A host has answered a call; the first answer counts."""
-        self._heard = time.monotonic()
+        self._quiet = 0.0
         self.respawns += max(0, answer.respawns - host.respawns)
         host.respawns = max(host.respawns, answer.respawns)
         host.generation = max(host.generation, answer.generation)

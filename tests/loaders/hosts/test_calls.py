@@ -476,6 +476,33 @@ def test_a_cluster_that_is_slow_to_be_joined_is_not_taken_for_one_that_is_gone(s
     assert future.result(SECONDS) == 3
 
 
+def test_a_process_that_was_stopped_for_longer_than_a_cluster_may_be_silent_goes_on(session_of, monkeypatch):
+    class Silent(PlayedCluster):
+        well_for, may_answer = 15.0, threading.Event()
+
+        def places(self):
+            self.may_answer.wait(SECONDS)  # whoever decides looks at the clock before the cluster has answered again
+            return super().places()
+
+    stopped = 0.0  # s
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stopped)
+    monkeypatch.setattr("kerasfeed.loaders.hosts.session.time", clock)
+    cluster = Silent(1)
+    cluster.may_answer.set()
+    session = session_of(cluster)
+    (future,) = ask(session, 3)
+    wait_until(lambda: cluster.hosts[0].asked)
+    cluster.may_answer.clear()
+    stopped = 100.0
+    ask(session, 4)  # has it decide
+    wait_until(lambda: 4 in cluster.hosts[0].asked)
+    time.sleep(0.2)
+    assert session.failure is None
+    cluster.may_answer.set()
+    cluster.hosts[0].answer(3)
+    assert future.result(SECONDS) == 3
+
+
 def test_ctrl_c_wherever_a_batch_is_asked_for_keeps_nobody_from_asking_for_others(session_of):
     cluster = PlayedCluster(1, workers=1000)
     session = session_of(cluster)
