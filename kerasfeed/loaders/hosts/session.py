@@ -195,7 +195,11 @@ class HostsSession:
 
     def renew(self) -> None:
         """Have hosts load what the job is now, from the next call on."""
-        self._shared = self._shared[0] + 1, self._cluster.share(self._packed_job())
+        packed = self._packed_job()
+        try:
+            self._shared = self._shared[0] + 1, self._cluster.share(packed)
+        except HostLostError as error:  # whoever asks next begins with another cluster, and with what the job is now
+            self._fail(error)
 
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters the job, while nothing is asked for; hosts then see the result."""
