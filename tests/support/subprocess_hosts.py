@@ -38,6 +38,8 @@ def _read(stream):
 
 def serve():
     """Body of a host."""
+    if "KERASFEED_TEST_OMP" in os.environ:
+        os.environ["OMP_NUM_THREADS"] = os.environ["KERASFEED_TEST_OMP"]
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what scenes print is no message
     host, lock = FeedHost(), threading.Lock()

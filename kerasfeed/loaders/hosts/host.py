@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,10 +141,18 @@ def _start_error(error: BaseException, name: str) -> BaseException:
     return found
 
 
+def _was_given(variable: str) -> bool:
+    """Whether this process was started with that variable, as far as the system tells."""
+    with suppress(OSError):
+        return f"\0{variable}=".encode() in b"\0" + Path("/proc/self/environ").read_bytes()
+    return False
+
+
 def _environment(driver: Environment) -> Environment:
     """That of this process, with the driver's seed of text hashes, and the driver's directory where that is here."""
     variables = {**os.environ, "PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
-    if variables.get("RAY_RAYLET_PID"):  # Ray sets it to the CPUs of the actor; each worker would start so many threads
+    # Where the user has set none, Ray sets it to the CPUs of the actor, and each worker would start so many threads.
+    if variables.get("RAY_RAYLET_PID") and not _was_given("OMP_NUM_THREADS"):
         variables.pop("OMP_NUM_THREADS", None)
     here = driver.directory is not None and Path(driver.directory).is_dir()
     return Environment(driver.directory if here else Environment.now().directory, variables)
