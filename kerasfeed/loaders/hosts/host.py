@@ -2,11 +2,12 @@
 
 Invariant: a call brings with it what the host must know to answer it: the `State`, and the packed job, or None where
 the host has said that it has the one of that generation. All methods may be called by several threads at once, but for
-`start`, which is called first.
+`start`, which all but `live` come after.
 """
 
 import os
 import platform
+import queue
 import sys
 import threading
 from collections import defaultdict
@@ -34,13 +35,14 @@ _CAUSES = 2  # of an exception, one behind the other, that are sent along
 
 
 class FeedHost:
-    """One host. Each method but `live` returns a `HostAnswer`."""
+    """One host. Each method returns a `HostAnswer`."""
 
     def __init__(self) -> None:
         """Nothing runs yet."""
         self._taking = threading.Lock()
         self._loader: Loader | None = None
         self._generation = 0
+        self._urgent: queue.SimpleQueue[tuple[str, str, type[Warning]]] = queue.SimpleQueue()
         # By epoch and step, which are None for scenes that were read to infer the spec.
         self._failures: defaultdict[tuple[int | None, int | None], list[Failure]] = defaultdict(list)
 
@@ -61,7 +63,7 @@ class FeedHost:
             log = FailureLog(given.policy, given.plan.length, given.plan.shard_count)
             log.on_note = self._note
             log.deferred_warnings.mute("copied")  # of memory of this host alone
-            log.deferred_warnings.is_of_host = True
+            log.deferred_warnings.urgent = self._urgent
             own = replace(
                 given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
                 environment=_environment(given.environment),
@@ -83,9 +85,9 @@ class FeedHost:
         """The batch."""
         return self._answer(job, state, (epoch, step), lambda loader: loader.submit(epoch, step).result())
 
-    def live(self, *_: Any) -> None:
-        """Never return: whoever waits is told when the host ends."""
-        threading.Event().wait()
+    def live(self, *_: Any) -> HostAnswer:
+        """Wait for a warning that is not to wait for an answer; whoever waits is also told when the host ends."""
+        return HostAnswer(warnings=[self._urgent.get()])
 
     def stop(self, *_: Any) -> HostAnswer:
         """End the workers."""

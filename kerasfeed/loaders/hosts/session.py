@@ -273,6 +273,7 @@ class HostsSession:
             try:
                 host.handle = self._cluster.start(place)
                 self._tell(host, self._started, "start", number, len(places), versions(), search_path())
+                self._tell(host, self._warned, "live")
             except Exception as error:  # noqa: BLE001 - whatever it is, there is no host
                 self._news.put(partial(self._lose, host, _ending(error)))
         self._cluster.keep([host.handle for host in list(self._hosts.values())])
@@ -297,8 +298,9 @@ class HostsSession:
     def _call(self, host: _Host, method: str, *arguments: Any) -> Future[Any]:
         generation, job = self._shared
         state = State(generation, self.layout, self._used_random)
-        has_job = host.generation == generation  # else Ray fetches it for each call: 1 ms for 60 MB
-        return self._cluster.call(host.handle, method, None if has_job else job, state, *arguments)
+        # Ray fetches it anew for each call, 1 ms for 60 MB, and keeps it as long as the call lasts.
+        brings_job = host.generation != generation and method != "live"
+        return self._cluster.call(host.handle, method, job if brings_job else None, state, *arguments)
 
     def _tell(self, host: _Host, do: Callable[[_Host, Any], None], method: str, *arguments: Any) -> None:
         """Call a host. The thread that decides then calls `do(host, answer)`, or `_lose` where the call fails."""
@@ -371,7 +373,12 @@ class HostsSession:
         host.generation = answer.generation
         del self._failed_starts[host.place]
         LOGGER.info("%s: %s started", self.options.who, host.name)
-        self._tell(host, lambda *_: None, "live")  # which fails where the host ends
+
+    def _warned(self, host: _Host, answer: HostAnswer) -> None:
+        """A host has a warning for a user who may be waiting for it. The next call waits for more, or for its end."""
+        for warning in answer.warnings:
+            self.options.deferred_warnings.issue_now(*warning)
+        self._tell(host, self._warned, "live")
 
     def _lose(self, host: _Host, how: str, why: BaseException | None = None) -> None:
         """A host is lost, or says `why` it can take no work: others are asked for what it had.

@@ -69,6 +69,7 @@ class PlayedCluster(Cluster, Hosts):
             host.brought.append(job is not None)
             self.asked_for(host, arguments[1])
         elif method == "live":
+            assert job is None  # which Ray would keep as long as the host lives
             future = host.live
         elif method == "infer":
             future.set_result(HostAnswer(pack(SimpleNamespace(nbytes=1))))

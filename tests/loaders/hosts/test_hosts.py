@@ -6,13 +6,14 @@ import pickle
 import random
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
 from hosts_feeds import feed_of, reference, same
 from scenes_hosts import Epochs, Failing, Global, Hanging, Killing, Mixed, Noisy
 from subprocess_hosts import SubprocessHosts
-from waits import SECONDS, wait_until
+from waits import SECONDS, once_told, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
@@ -84,7 +85,7 @@ def test_workers_start_as_many_threads_as_the_user_has_said_and_not_what_ray_say
     if is_given:
         monkeypatch.setenv("OMP_NUM_THREADS", "1000")
     else:
-        monkeypatch.setenv("KERASFEED_TEST_OMP", "1000")  # as Ray does: in the process that runs
+        monkeypatch.setenv("KERASFEED_TEST_HOST", "os.environ['OMP_NUM_THREADS'] = '1000'")  # as Ray does
     feed, _ = feed_of(Threads(0, 16), count=1)
     with feed:
         assert (feed[0].max() == 1000) == is_given
@@ -226,6 +227,49 @@ def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batch
             [batch for step, batch in enumerate(reference(Noisy(0, 96), shuffle=False)) if step != 2],
         )
         assert feed.stats().hosts.lost == 0
+
+
+STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 1.0"
+
+
+class Held(Noisy):
+    """Scene 40, or the beginning of a worker, takes until a file is there."""
+
+    def __init__(self, place, file):
+        super().__init__(0, 48)
+        self.place, self.file = place, file
+
+    def wait(self):
+        while not self.file.exists():
+            time.sleep(0.01)
+
+    def on_worker_begin(self, worker):
+        if self.place == "begin":
+            self.wait()
+
+    def __getitem__(self, index):
+        if (self.place, index) == ("scene", 40):
+            self.wait()
+        return super().__getitem__(index)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("place", "told"), [("scene", r"no progress for \d+ s: .* scene 40"), ("begin", "is still loading the sequence")]
+)
+def test_a_scene_or_a_worker_that_hangs_on_a_host_is_told_of_while_it_does(monkeypatch, tmp_path, place, told):
+    monkeypatch.setenv("KERASFEED_TEST_HOST", STALLS_SOON)
+    file = tmp_path / "go on"
+
+    def taken():
+        feed, _ = feed_of(Held(place, file), count=1, shuffle=False)
+        with feed:
+            return list(feed)
+
+    with pytest.warns(kf.FeedWarning, match=f"(?s){told}.*in wait") as caught, once_told(caught, file.touch):
+        found = taken()
+    assert caught[0].filename == __file__
+    same(found, reference(Noisy(0, 48), shuffle=False))
 
 
 @pytest.mark.heavy
