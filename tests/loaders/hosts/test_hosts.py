@@ -17,6 +17,7 @@ from waits import SECONDS, once_told, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.util import opened_files
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -140,6 +141,36 @@ def test_a_dataset_and_fit_take_the_batches_of_hosts():
         copy = pickle.loads(pickle.dumps(feed))
     with copy:
         assert copy.stats().hosts.wanted in (0, 2)
+
+
+class Rooms(kf.SceneSequence):
+    """Scenes of a file that whoever asks for the length has opened."""
+
+    def __init__(self, path):
+        self.file = kf.HDF5File(path)
+
+    def __len__(self):
+        return len(self.file["points"])
+
+    def __getitem__(self, index):
+        return self.file["points"][index]
+
+
+@pytest.mark.heavy
+def test_files_may_have_other_numbers_and_times_on_hosts_as_those_of_a_network_and_copies_have(monkeypatch, tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "rooms.h5", "w") as file:
+        file["points"] = np.arange(32)
+
+    def of_this_machine(status):
+        return opened_files.Identity(status.st_dev + 1, status.st_ino + 1, status.st_size, status.st_mtime_ns + 1)
+
+    monkeypatch.setattr(opened_files.Identity, "of", of_this_machine)
+    monkeypatch.setattr(opened_files, "_files_of", lambda: 1)
+    feed, _ = feed_of(Rooms(tmp_path / "rooms.h5"), count=1, shuffle=False)
+    with feed:
+        assert np.concatenate(list(feed)).tolist() == list(range(32))
 
 
 # ---- hosts that are lost
