@@ -5,6 +5,7 @@ a filter which makes warnings errors reaches the user, and the warning names the
 """
 
 import inspect
+import queue
 import sys
 import threading
 import warnings
@@ -23,11 +24,11 @@ class DeferredWarnings:
     """Warnings that wait for the user. Thread-safe.
 
     Attributes:
-        is_of_host: Whether they are for the user of another process, who is told what is `taken`.
+        urgent: What would be issued now, where the user is that of another process, who is told what is `taken`, too.
     """
 
     def __init__(self) -> None:
-        self.is_of_host = False
+        self.urgent: queue.SimpleQueue[tuple[str, str, type[Warning]]] | None = None
         self._waiting: deque[tuple[str, str, type[Warning]]] = deque()
         self._known: set[str] = set()
         self._lock = threading.Lock()
@@ -71,7 +72,7 @@ class DeferredWarnings:
 
     def issue_last(self) -> None:
         """Warn of what waits, and raise nothing: where warnings are errors, on stderr."""
-        while self._waiting and not self.is_of_host and (waiting := self._next()) is not None:
+        while self._waiting and self.urgent is None and (waiting := self._next()) is not None:
             _say(*waiting[1:])
 
     def issue_now(self, kind: str, text: str, category: type[Warning], consumer: int | None = None) -> None:
@@ -79,10 +80,11 @@ class DeferredWarnings:
 
         The line that is named is where the thread `consumer` stands, or whoever last asked for a batch.
         """
-        if self.is_of_host:
-            self.defer(kind, text, category)
-        elif self._is_first(kind):
-            _say(text, category, consumer or self._consumer)
+        if self._is_first(kind):
+            if self.urgent is None:
+                _say(text, category, consumer or self._consumer)
+            else:
+                self.urgent.put((kind, text, category))
 
 
 def _say(text: str, category: type[Warning], thread: int | None = None) -> None:

@@ -5,20 +5,26 @@ the feed of files that are new to it before it tells the result of the task. The
 another worker has told, and workers that start later begin with all of it. So a worker that opens a file late, because
 it takes the place of a dead one or was never needed before, does not mix the scenes of a file that was replaced with
 those of the file as it was. Outside worker processes an object that reads a file holds one handle, and remembers itself
-what it opened.
+what it opened. On another machine, to which the object was sent, the file has other numbers, and may be a copy: it need
+only be as large there.
 """
 
 import os
+import platform
+import zlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+_ELSEWHERE = -1  # in place of the number of a file system of another machine
 
 
 class Identity(NamedTuple):
     """What tells one state of a file from another.
 
     Attributes:
-        device: Number of the file system; 0 for a URL.
+        device: Number of the file system; 0 for a URL, -1 for a file of another machine.
         inode: Number of the file in it; of a URL, one made of its text.
         size: Bytes.
         mtime_ns: Time of the last modification, ns; of a URL, a number made of what the store says of the version.
@@ -41,7 +47,7 @@ class Identity(NamedTuple):
             now: What the file is now.
             may_grow: Whether somebody writes to the file meanwhile, so that only another file is a change.
         """
-        if (self.device, self.inode) != (now.device, now.inode):
+        if self.device != _ELSEWHERE and (self.device, self.inode) != (now.device, now.inode):
             return f"another file stands in its place (inode {now.inode}, was {self.inode})"
         if may_grow:
             return ""
@@ -49,7 +55,7 @@ class Identity(NamedTuple):
             return f"its size is {now.size:,} bytes, was {self.size:,}"
         if self.mtime_ns != now.mtime_ns and not self.device:
             return "another version stands in its place"
-        if self.mtime_ns != now.mtime_ns:
+        if self.mtime_ns != now.mtime_ns and self.device != _ELSEWHERE:
             return f"it was modified {(now.mtime_ns - self.mtime_ns) / 1e9:,.3f} s later"
         return ""
 
@@ -57,6 +63,27 @@ class Identity(NamedTuple):
         """Raise an OSError where the file at `path` changed since; see `difference`."""
         if difference := self.difference(now, may_grow=may_grow):
             raise changed(path, difference)
+
+    def __reduce__(self) -> Any:
+        return _arrived, (*self, _files_of())
+
+    def _cache_state(self) -> Any:
+        return tuple(self)  # as it is, wherever it is looked at
+
+
+def _arrived(device: int, inode: int, size: int, mtime_ns: int, files: int) -> Identity:
+    """An identity that was pickled where `files` are."""
+    return Identity(device if not device or files == _files_of() else _ELSEWHERE, inode, size, mtime_ns)
+
+
+@cache
+def _files_of() -> int:
+    """A number of the machine, since it was started, and the container: file systems and inodes are the same there."""
+    try:
+        place = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/mnt").readlink())
+    except OSError:  # not Linux
+        place = platform.node()
+    return zlib.crc32(place.encode())
 
 
 class WorkersDisagreeError(OSError):

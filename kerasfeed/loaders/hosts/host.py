@@ -2,15 +2,17 @@
 
 Invariant: a call brings with it what the host must know to answer it: the `State`, and the packed job, or None where
 the host has said that it has the one of that generation. All methods may be called by several threads at once, but for
-`start`, which is called first.
+`start`, which all but `live` come after.
 """
 
 import os
 import platform
+import queue
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +35,14 @@ _CAUSES = 2  # of an exception, one behind the other, that are sent along
 
 
 class FeedHost:
-    """One host. Each method but `live` returns a `HostAnswer`."""
+    """One host. Each method returns a `HostAnswer`."""
 
     def __init__(self) -> None:
         """Nothing runs yet."""
         self._taking = threading.Lock()
         self._loader: Loader | None = None
         self._generation = 0
+        self._urgent: queue.SimpleQueue[tuple[str, str, type[Warning]]] = queue.SimpleQueue()
         # By epoch and step, which are None for scenes that were read to infer the spec.
         self._failures: defaultdict[tuple[int | None, int | None], list[Failure]] = defaultdict(list)
 
@@ -60,7 +63,7 @@ class FeedHost:
             log = FailureLog(given.policy, given.plan.length, given.plan.shard_count)
             log.on_note = self._note
             log.deferred_warnings.mute("copied")  # of memory of this host alone
-            log.deferred_warnings.is_of_host = True
+            log.deferred_warnings.urgent = self._urgent
             own = replace(
                 given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
                 environment=_environment(given.environment),
@@ -82,9 +85,9 @@ class FeedHost:
         """The batch."""
         return self._answer(job, state, (epoch, step), lambda loader: loader.submit(epoch, step).result())
 
-    def live(self, *_: Any) -> None:
-        """Never return: whoever waits is told when the host ends."""
-        threading.Event().wait()
+    def live(self, *_: Any) -> HostAnswer:
+        """Wait for a warning that is not to wait for an answer; whoever waits is also told when the host ends."""
+        return HostAnswer(warnings=[self._urgent.get()])
 
     def stop(self, *_: Any) -> HostAnswer:
         """End the workers."""
@@ -140,10 +143,18 @@ def _start_error(error: BaseException, name: str) -> BaseException:
     return found
 
 
+def _was_given(variable: str) -> bool:
+    """Whether this process was started with that variable, as far as the system tells."""
+    with suppress(OSError):
+        return f"\0{variable}=".encode() in b"\0" + Path("/proc/self/environ").read_bytes()
+    return False
+
+
 def _environment(driver: Environment) -> Environment:
     """That of this process, with the driver's seed of text hashes, and the driver's directory where that is here."""
     variables = {**os.environ, "PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
-    if variables.get("RAY_RAYLET_PID"):  # Ray sets it to the CPUs of the actor; each worker would start so many threads
+    # Where the user has set none, Ray sets it to the CPUs of the actor, and each worker would start so many threads.
+    if variables.get("RAY_RAYLET_PID") and not _was_given("OMP_NUM_THREADS"):
         variables.pop("OMP_NUM_THREADS", None)
     here = driver.directory is not None and Path(driver.directory).is_dir()
     return Environment(driver.directory if here else Environment.now().directory, variables)

@@ -6,7 +6,6 @@ this process; a session of Ray is ended only if it was begun here, and with the 
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -226,8 +225,8 @@ def _present(ray: Any) -> Name | None:
     return context.get_node_id(), context.get_job_id()
 
 
-# Feeds that use a session, by its name, where it was begun here. It ends with the last of them.
-_users = Counter[Name]()
+# Sessions that were begun here, once for each feed that uses one. It ends with the last of them.
+_used: list[Name] = []
 _lock = threading.Lock()
 
 
@@ -251,17 +250,15 @@ def _enter(ray: Any, address: str | None) -> Name:
                 ) from error
         name = _present(ray)
         assert name is not None
-        if begins or name in _users:
-            _users[name] += 1
+        if begins or name in _used:
+            _used.append(name)
         return name
 
 
 def _leave(ray: Any, name: Name) -> None:
     """Use it no more; end it where it was begun here, and nobody else uses it."""
     with _lock:
-        if name in _users:
-            _users[name] -= 1
-            if not _users[name]:
-                del _users[name]
-                if _present(ray) == name:
-                    ray.shutdown()
+        if name in _used:
+            _used.remove(name)
+            if name not in _used and _present(ray) == name:
+                ray.shutdown()

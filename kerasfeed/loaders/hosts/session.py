@@ -27,14 +27,13 @@ from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.calls import MOST_CALLS, HostAnswer, HostStats, Packed, State, pack, unpack, versions
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions
 from kerasfeed.pool.environment import Environment, search_path
-from kerasfeed.pool.processes.crash_policy import CrashPolicy
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.pool.task import Crash
 from kerasfeed.util.error_text import class_name, message_of, wrapped
 from kerasfeed.util.read_cost import ReadCost
 
 _TICK = 0.5
 _MOST_REST = 30.0  # from one try to start a host at a place to the next
+_MOST_STARTS = 3  # that fail at a place, one after the other; what a host itself refuses, it will refuse again
 _GRACE = 6.0  # for hosts to end their workers
 _RELEASE_SECONDS = 4.0 + _GRACE  # where the head of a cluster is gone, Ray ends the program after 60 s
 
@@ -124,7 +123,7 @@ class HostsSession:
         )  # fmt: skip
         self.layout: Layout | None = None
         self.failure: BaseException | None = None
-        self.batches = self.respawns = self._used_random = self._failed_starts = 0
+        self.batches = self.respawns = self._used_random = 0
         self._waste: ReadCost | None = None
         # Without a lock, which Ctrl-C could leave taken: `_ask` adds a call and then looks at `failure`, `_fail` sets
         # that and then looks at the calls, so at least one of them tells whoever waits.
@@ -133,8 +132,8 @@ class HostsSession:
         # One thread adds hosts, and the one that decides takes them out.
         self._hosts: dict[str, _Host] = {}  # by their place
         self._places: Sequence[str] = ()
+        self._failed_starts = Counter[str]()  # at each place, one after the other
         self._rests: dict[str, float] = {}  # by their place: until when, s, no host is started there
-        self._deaths = CrashPolicy()
         self._made = Counter[int]()  # batches, by the number of each host that has answered anything
         self._counts = Counter[str]()  # what `HostStats` counts
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # what the thread that decides is to do
@@ -142,7 +141,8 @@ class HostsSession:
         self._tick = min(_TICK, job.hosts.silence / 4)
         packed = self._packed_job()
         self._cluster = job.hosts.join()  # may take long
-        self._heard = self._had_host = time.monotonic()  # when the cluster has answered last, and had a host
+        self._had_host = time.monotonic()  # when there was a host last
+        self._quiet = 0.0  # seconds that this process has run since the cluster has answered
         try:
             self._shared = 0, self._cluster.share(packed)
             self._deciding = threading.Thread(target=self._decide, name="kerasfeed-hosts", daemon=True)
@@ -195,7 +195,11 @@ class HostsSession:
 
     def renew(self) -> None:
         """Have hosts load what the job is now, from the next call on."""
-        self._shared = self._shared[0] + 1, self._cluster.share(self._packed_job())
+        packed = self._packed_job()
+        try:
+            self._shared = self._shared[0] + 1, self._cluster.share(packed)
+        except HostLostError as error:  # whoever asks next begins with another cluster, and with what the job is now
+            self._fail(error)
 
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters the job, while nothing is asked for; hosts then see the result."""
@@ -231,7 +235,6 @@ class HostsSession:
 
     def close(self) -> None:
         """End the hosts and free everything; what is open fails with `FeedClosedError`. Idempotent."""
-        self._over.set()
         self._fail(FeedClosedError(CLOSED_BEFORE_DONE))
         for thread in (self._deciding, self._looking):
             if thread is not threading.current_thread():  # as where the collector drops a feed there
@@ -240,17 +243,16 @@ class HostsSession:
     # ---- the thread that starts and ends hosts
 
     def _look(self) -> None:
-        """Start hosts wherever one is missing, until the session is over; then end them."""
-        while True:
+        """Start hosts wherever one is missing, until nothing can be asked any more; then end them."""
+        while not self._over.is_set():
             try:
                 self._fill(tuple(self._cluster.places()))
                 self._check()
             except (HostLostError, WorkerStartError) as error:
-                self._news.put(partial(self._fail, error))
+                self._fail(error)
             except Exception:  # noqa: BLE001 - where this goes on, the cluster is not believed to be well
                 LOGGER.debug("%s: the cluster does not answer", self.options.who, exc_info=True)
-            if self._over.wait(self._tick):
-                break
+            self._over.wait(self._tick)
         with suppress(Exception):  # where the cluster is gone, calls fail
             stops = [self._call(host, "stop") for host in list(self._hosts.values()) if host.depth]
             for stop in wait(stops, _GRACE).done:  # others are frozen, or in the middle of a scene
@@ -262,8 +264,8 @@ class HostsSession:
         """Start a host at each of these places that has none, and end those that were lost."""
         self._places = places
         for place in places:
-            self._heard = time.monotonic()
-            if place in self._hosts or self._rests.get(place, 0.0) > self._heard:
+            self._quiet = 0.0
+            if place in self._hosts or self._rests.get(place, 0.0) > time.monotonic():
                 continue
             numbers = {host.number for host in list(self._hosts.values())}
             number = next(number for number in itertools.count() if number not in numbers)
@@ -271,10 +273,11 @@ class HostsSession:
             try:
                 host.handle = self._cluster.start(place)
                 self._tell(host, self._started, "start", number, len(places), versions(), search_path())
+                self._tell(host, self._warned, "live")
             except Exception as error:  # noqa: BLE001 - whatever it is, there is no host
                 self._news.put(partial(self._lose, host, _ending(error)))
         self._cluster.keep([host.handle for host in list(self._hosts.values())])
-        self._heard = time.monotonic()
+        self._quiet = 0.0
 
     def _check(self) -> None:
         """See that there are hosts.
@@ -283,10 +286,10 @@ class HostsSession:
             WorkerStartError: None has started in time.
             HostLostError: There is none any more.
         """
-        timeout = self._wanted.start_timeout
+        timeout, now = self._wanted.start_timeout, time.monotonic()
         if self._depths():
-            self._had_host = self._heard
-        if self._heard - self._had_host > timeout:
+            self._had_host = now
+        if now - self._had_host > timeout:
             kind, missing = HostLostError if self._made else WorkerStartError, self._cluster.missing()
             raise kind(f"{self.options.who} has had no host for start_timeout={timeout:g} s: {missing}")
 
@@ -295,8 +298,9 @@ class HostsSession:
     def _call(self, host: _Host, method: str, *arguments: Any) -> Future[Any]:
         generation, job = self._shared
         state = State(generation, self.layout, self._used_random)
-        has_job = host.generation == generation  # else Ray fetches it for each call: 1 ms for 60 MB
-        return self._cluster.call(host.handle, method, None if has_job else job, state, *arguments)
+        # Ray fetches it anew for each call, 1 ms for 60 MB, and keeps it as long as the call lasts.
+        brings_job = host.generation != generation and method != "live"
+        return self._cluster.call(host.handle, method, job if brings_job else None, state, *arguments)
 
     def _tell(self, host: _Host, do: Callable[[_Host, Any], None], method: str, *arguments: Any) -> None:
         """Call a host. The thread that decides then calls `do(host, answer)`, or `_lose` where the call fails."""
@@ -316,13 +320,15 @@ class HostsSession:
         """Do what stands in the queue, and ask hosts, until nothing can be asked any more."""
         try:
             while self.failure is None:
+                began = time.monotonic()
                 with suppress(queue.Empty):
                     self._news.get(timeout=self._tick)()
                     while True:
                         self._news.get_nowait()()
                 self._hand_out(time.monotonic())
                 well_for = self._cluster.well_for
-                if self._open and time.monotonic() - self._heard > well_for:
+                self._quiet += min(time.monotonic() - began, _TICK)  # Ctrl-Z may have stopped this process for longer
+                if self._open and self._quiet > well_for:
                     raise HostLostError(
                         f"{self.options.who} has no hosts any more: the cluster has not answered for {well_for:g} s"
                     )
@@ -356,27 +362,29 @@ class HostsSession:
         """A host has answered for the first time.
 
         Raises:
-            WorkerStartError: It can take no work, and there is no other one that does, or may when it has started.
+            WorkerStartError: See `_lose`.
         """
         if answer.error is not None:
             error = answer.error.arrived()
-            if list(self._hosts.values()) == [host]:
-                raise error
-            self._lose(host, f"can take no work: {message_of(error)}")
+            self._lose(host, f"can take no work: {message_of(error)}", error)
             return
         name, workers = unpack(answer.value)
         host.name, host.depth = f"{host.name} ({name})", self._depth(workers)
         host.generation = answer.generation
-        self._failed_starts = 0
-        self._deaths.started()
+        del self._failed_starts[host.place]
         LOGGER.info("%s: %s started", self.options.who, host.name)
-        self._tell(host, lambda *_: None, "live")  # which fails where the host ends
 
-    def _lose(self, host: _Host, how: str) -> None:
-        """A host is lost: others are asked for what it had.
+    def _warned(self, host: _Host, answer: HostAnswer) -> None:
+        """A host has a warning for a user who may be waiting for it. The next call waits for more, or for its end."""
+        for warning in answer.warnings:
+            self.options.deferred_warnings.issue_now(*warning)
+        self._tell(host, self._warned, "live")
+
+    def _lose(self, host: _Host, how: str, why: BaseException | None = None) -> None:
+        """A host is lost, or says `why` it can take no work: others are asked for what it had.
 
         Raises:
-            WorkerStartError: Hosts end before they can take work, one after the other.
+            WorkerStartError: No host takes work, and none can be started at any place.
         """
         if self._hosts.get(host.place) is not host:
             return
@@ -385,10 +393,12 @@ class HostsSession:
         self.respawns += 1
         LOGGER.warning("%s: lost a host: %s %s", self.options.who, host.name, how)
         if not host.depth:
-            self._failed_starts += 1
-            self._rests[host.place] = time.monotonic() + min(2.0**self._failed_starts, _MOST_REST)
-            if self._deaths.at_start(Crash(host.name, how)) and not self._depths():
-                raise WorkerStartError(f"{host.name} {how} before it could take work, as did others before it")
+            starts = self._failed_starts
+            starts[host.place] += 1 if why is None else _MOST_STARTS
+            self._rests[host.place] = time.monotonic() + min(2 ** starts[host.place], _MOST_REST)
+            if not self._depths() and all(starts[place] >= _MOST_STARTS for place in self._places):
+                text = f"{host.name} {how} before it could take work, as did others before it"
+                raise WorkerStartError(text) if why is None else why
         self.options.deferred_warnings.defer(
             "host", f"{host.name} {how}. Its batches are asked of other hosts, or of the one in its place: no batch is "
             "lost, none changes. feed.stats().hosts counts the hosts lost; this is said once", FeedWarning,
@@ -406,7 +416,7 @@ class HostsSession:
 
     def _answered(self, call: _HostCall, host: _Host, answer: HostAnswer) -> None:
         """A host has answered a call; the first answer counts."""
-        self._heard = time.monotonic()
+        self._quiet = 0.0
         self.respawns += max(0, answer.respawns - host.respawns)
         host.respawns = max(host.respawns, answer.respawns)
         host.generation = max(host.generation, answer.generation)
@@ -469,6 +479,7 @@ class HostsSession:
         """Nothing can be asked any more."""
         if self.failure is None:
             self.failure = error
+        self._over.set()
         self._news.put(lambda: None)  # wakes the thread that decides
         for call in list(self._open):
             self._settle(call, error=error)

@@ -69,6 +69,7 @@ class PlayedCluster(Cluster, Hosts):
             host.brought.append(job is not None)
             self.asked_for(host, arguments[1])
         elif method == "live":
+            assert job is None  # which Ray would keep as long as the host lives
             future = host.live
         elif method == "infer":
             future.set_result(HostAnswer(pack(SimpleNamespace(nbytes=1))))
@@ -290,11 +291,89 @@ def test_a_host_that_can_take_no_work_is_no_error_while_another_one_is_starting(
     assert future.result(SECONDS) == 3
 
 
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_however_many_hosts_cannot_start_there_is_no_error_while_another_one_may(session_of, is_refused):
+    class Failing(PlayedCluster):
+        """Of four hosts all but the last fail to start; that one has not answered yet."""
+
+        def call(self, host, method, *arguments):
+            future = super().call(host, method, *arguments)
+            if method == "start" and host.place != "3":
+                future = Future()
+                if is_refused:
+                    future.set_result(HostAnswer(error=Sent.of(WorkerStartError("it has another version"))))
+                else:
+                    future.set_exception(RuntimeError("No module named 'kerasfeed'"))
+            elif method == "start":
+                self.last_start = future = Future()
+            return future
+
+    cluster = Failing(4)
+    session = session_of(cluster, expected=0)
+    (future,) = ask(session, 3)
+    wait_until(lambda: session.host_stats().lost >= 3)
+    assert session.failure is None
+    cluster.last_start.set_result(HostAnswer(pack(("here", WORKERS))))
+    last = next(host for host in cluster.hosts if host.place == "3")
+    wait_until(lambda: last.asked)
+    last.answer(3)
+    assert future.result(SECONDS) == 3
+
+
+def test_hosts_that_all_end_again_and_again_before_they_can_take_work_are_an_error(session_of, monkeypatch):
+    monkeypatch.setattr("kerasfeed.loaders.hosts.session._MOST_REST", 0.0)
+
+    class Ending(PlayedCluster):
+        def call(self, host, method, *arguments):
+            future = Future()
+            future.set_exception(RuntimeError("it has no memory"))
+            return future
+
+    cluster = Ending(2, silence=0.1)
+    session = session_of(cluster, expected=0)
+    with pytest.raises(WorkerStartError, match=r"it has no memory.* before it could take work, as did others"):
+        ask(session, 3)[0].result(SECONDS)
+    assert {sum(host.place == place for host in cluster.hosts) >= 3 for place in "01"} == {True}
+
+
+@pytest.mark.heavy
+def test_a_place_at_which_no_host_ever_starts_does_not_end_the_feed_of_others(session_of, monkeypatch):
+    monkeypatch.setattr("kerasfeed.loaders.hosts.session._MOST_REST", 0.0)
+    cluster = Refusing(2, silence=0.001)  # looked at 4,000 times a second, not twice
+    session = session_of(cluster, expected=1)
+    wait_until(lambda: session.host_stats().lost > 1100 or session.failure is not None)
+    (future,) = ask(session, 3)
+    working = next(host for host in cluster.hosts if host.place == "1")
+    wait_until(lambda: working.asked or session.failure is not None)
+    assert session.failure is None
+    working.answer(3)
+    assert future.result(SECONDS) == 3
+
+
 def test_hosts_of_which_none_can_take_work_are_an_error(session_of):
     session = session_of(Refusing(1), expected=0)
     wait_until(lambda: session.failure is not None)
     with pytest.raises(WorkerStartError, match="it has another version"):
         ask(session, 3)[0].result(SECONDS)
+
+
+def test_hosts_are_ended_as_soon_as_nothing_can_be_asked_of_them_any_more(session_of):
+    closed = threading.Event()
+
+    class Closing(PlayedCluster):
+        def places(self):
+            if self.count:
+                return super().places()
+            raise kf.HostLostError("the cluster has gone")
+
+        def close(self):
+            closed.set()
+
+    cluster = Closing(1)
+    session = session_of(cluster)
+    cluster.count = 0
+    wait_until(closed.is_set)
+    assert str(session.failure) == "the cluster has gone"
 
 
 def test_slow_calls_are_not_asked_for_twice_where_others_wait(session_of):
@@ -394,6 +473,33 @@ def test_a_cluster_that_is_slow_to_be_joined_is_not_taken_for_one_that_is_gone(s
     session = session_of(cluster, expected=0)
     (future,) = ask(session, 3)
     wait_until(lambda: cluster.hosts and cluster.hosts[0].asked)
+    cluster.hosts[0].answer(3)
+    assert future.result(SECONDS) == 3
+
+
+def test_a_process_that_was_stopped_for_longer_than_a_cluster_may_be_silent_goes_on(session_of, monkeypatch):
+    class Silent(PlayedCluster):
+        well_for, may_answer = 15.0, threading.Event()
+
+        def places(self):
+            self.may_answer.wait(SECONDS)  # whoever decides looks at the clock before the cluster has answered again
+            return super().places()
+
+    stopped = 0.0  # s
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stopped)
+    monkeypatch.setattr("kerasfeed.loaders.hosts.session.time", clock)
+    cluster = Silent(1)
+    cluster.may_answer.set()
+    session = session_of(cluster)
+    (future,) = ask(session, 3)
+    wait_until(lambda: cluster.hosts[0].asked)
+    cluster.may_answer.clear()
+    stopped = 100.0
+    ask(session, 4)  # has it decide
+    wait_until(lambda: 4 in cluster.hosts[0].asked)
+    time.sleep(0.2)
+    assert session.failure is None
+    cluster.may_answer.set()
     cluster.hosts[0].answer(3)
     assert future.result(SECONDS) == 3
 

@@ -6,16 +6,18 @@ import pickle
 import random
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
 from hosts_feeds import feed_of, reference, same
 from scenes_hosts import Epochs, Failing, Global, Hanging, Killing, Mixed, Noisy
 from subprocess_hosts import SubprocessHosts
-from waits import SECONDS, wait_until
+from waits import SECONDS, once_told, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.util import opened_files
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -73,6 +75,24 @@ def test_what_scenes_draw_from_global_generators_is_that_of_worker_processes():
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("is_given", [True, False])
+def test_workers_start_as_many_threads_as_the_user_has_said_and_not_what_ray_says_of_the_actor(monkeypatch, is_given):
+    class Threads(Noisy):
+        def __getitem__(self, index):
+            return int(os.environ["OMP_NUM_THREADS"])
+
+    monkeypatch.setenv("RAY_RAYLET_PID", "1")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if is_given:
+        monkeypatch.setenv("OMP_NUM_THREADS", "1000")
+    else:
+        monkeypatch.setenv("KERASFEED_TEST_HOST", "os.environ['OMP_NUM_THREADS'] = '1000'")  # as Ray does
+    feed, _ = feed_of(Threads(0, 16), count=1)
+    with feed:
+        assert (feed[0].max() == 1000) == is_given
+
+
+@pytest.mark.heavy
 def test_a_feed_goes_on_where_another_one_stopped():
     with BaseFeed(Noisy(0, 160), 16, seed=1, shuffle=True, workers=0) as feed:
         batches = iter(feed)
@@ -121,6 +141,36 @@ def test_a_dataset_and_fit_take_the_batches_of_hosts():
         copy = pickle.loads(pickle.dumps(feed))
     with copy:
         assert copy.stats().hosts.wanted in (0, 2)
+
+
+class Rooms(kf.SceneSequence):
+    """Scenes of a file that whoever asks for the length has opened."""
+
+    def __init__(self, path):
+        self.file = kf.HDF5File(path)
+
+    def __len__(self):
+        return len(self.file["points"])
+
+    def __getitem__(self, index):
+        return self.file["points"][index]
+
+
+@pytest.mark.heavy
+def test_files_may_have_other_numbers_and_times_on_hosts_as_those_of_a_network_and_copies_have(monkeypatch, tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "rooms.h5", "w") as file:
+        file["points"] = np.arange(32)
+
+    def of_this_machine(status):
+        return opened_files.Identity(status.st_dev + 1, status.st_ino + 1, status.st_size, status.st_mtime_ns + 1)
+
+    monkeypatch.setattr(opened_files.Identity, "of", of_this_machine)
+    monkeypatch.setattr(opened_files, "_files_of", lambda: 1)
+    feed, _ = feed_of(Rooms(tmp_path / "rooms.h5"), count=1, shuffle=False)
+    with feed:
+        assert np.concatenate(list(feed)).tolist() == list(range(32))
 
 
 # ---- hosts that are lost
@@ -208,6 +258,49 @@ def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batch
             [batch for step, batch in enumerate(reference(Noisy(0, 96), shuffle=False)) if step != 2],
         )
         assert feed.stats().hosts.lost == 0
+
+
+STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 1.0"
+
+
+class Held(Noisy):
+    """Scene 40, or the beginning of a worker, takes until a file is there."""
+
+    def __init__(self, place, file):
+        super().__init__(0, 48)
+        self.place, self.file = place, file
+
+    def wait(self):
+        while not self.file.exists():
+            time.sleep(0.01)
+
+    def on_worker_begin(self, worker):
+        if self.place == "begin":
+            self.wait()
+
+    def __getitem__(self, index):
+        if (self.place, index) == ("scene", 40):
+            self.wait()
+        return super().__getitem__(index)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("place", "told"), [("scene", r"no progress for \d+ s: .* scene 40"), ("begin", "is still loading the sequence")]
+)
+def test_a_scene_or_a_worker_that_hangs_on_a_host_is_told_of_while_it_does(monkeypatch, tmp_path, place, told):
+    monkeypatch.setenv("KERASFEED_TEST_HOST", STALLS_SOON)
+    file = tmp_path / "go on"
+
+    def taken():
+        feed, _ = feed_of(Held(place, file), count=1, shuffle=False)
+        with feed:
+            return list(feed)
+
+    with pytest.warns(kf.FeedWarning, match=f"(?s){told}.*in wait") as caught, once_told(caught, file.touch):
+        found = taken()
+    assert caught[0].filename == __file__
+    same(found, reference(Noisy(0, 48), shuffle=False))
 
 
 @pytest.mark.heavy

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from hosts_feeds import feed_of, reference, same
-from scenes_hosts import Noisy
+from scenes_hosts import Epochs, Noisy
 from subprocess_hosts import SubprocessCluster, SubprocessHost, SubprocessHosts
 from waits import SECONDS, wait_until
 
@@ -194,6 +194,20 @@ def test_hosts_that_cannot_be_had_leave_their_cluster(monkeypatch):
     with pytest.raises(kf.HostLostError, match="has gone"):
         BaseFeed(Noisy(0, 32), 16, workers=1, hosts=hosts)
     assert closed == hosts.clusters
+
+
+@pytest.mark.heavy
+def test_where_a_cluster_has_gone_between_epochs_a_sequence_with_hooks_goes_on_with_the_next():
+    def gone(packed):
+        raise kf.HostLostError("the cluster has gone")
+
+    feed, cluster = feed_of(Epochs(0, 32), count=1)
+    with feed:
+        found = list(feed)
+        cluster.share = gone
+        found += feed
+        found += feed
+    same(found, reference(Epochs(0, 32), 3))
 
 
 def test_a_cluster_that_is_gone_is_an_error_for_whoever_waits():
