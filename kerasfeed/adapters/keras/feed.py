@@ -69,7 +69,8 @@ class FeedRun(KerasRun):
 
     def _prepare(self) -> None:
         self.feed.begin_fit(self)
-        self.feed.clock.prepare(self._iterator(), self.request.initial_epoch, self.steps_per_epoch or int(self.steps))
+        steps = self.steps_per_epoch or int(self.steps)
+        self.feed.clock.prepare(self._iterator(), self.request.initial_epoch, steps, shuffled=self.shuffled)
 
     def reset(self) -> None:
         """See `KerasRun.reset`."""
