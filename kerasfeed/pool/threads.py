@@ -173,10 +173,11 @@ class ThreadPool(LocalPool):
             in_flight = list(self._tasks)
         for task in in_flight:
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))
+        # Before anything is waited for, and also for a thread that Ctrl-C has kept from being known.
+        for number in range(self.options.workers):
+            self._queue_of(number).put(None)
         if self._watch is not None:
             self._watch.stop()
-        for worker in self.workers:
-            self._queue_of(worker.worker.index).put(None)
         deadline = time.monotonic() + _JOIN_SECONDS
         for worker in self.workers:
             if worker.thread is not threading.current_thread():

@@ -9,7 +9,10 @@ import scenes
 from programs import finish, launch
 from waits import SECONDS
 
+import kerasfeed as kf
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
+from kerasfeed.pool import threads
+from kerasfeed.pool.resource_errors import start_thread
 
 # In a program of its own: an interrupt may strike in any callback of whatever the tests have imported.
 PROGRAM = """
@@ -90,3 +93,25 @@ def test_an_interrupt_while_a_batch_is_delivered_inline_gives_its_slot_back_once
     gc.collect()  # the interrupt's traceback has held the lease
     batches = [future.result(timeout=SECONDS) for future in [loader.submit(1, step) for step in range(4)]]
     assert sorted(np.concatenate([labels for _, labels in batches]).tolist()) == [*range(64)]
+
+
+@pytest.mark.parametrize("when", ["as the last one starts", "as they are ended"])
+def test_an_interrupt_leaves_no_worker_thread_behind(when, monkeypatch):
+    """`nothing_leaks` looks for them."""
+
+    def start(thread, *arguments):
+        start_thread(thread, *arguments)
+        if thread.name == "kerasfeed-worker-1":
+            raise KeyboardInterrupt
+
+    def stop(watchdog):
+        raise KeyboardInterrupt
+
+    feed = kf.Feed(list(range(8)), 2, workers=2, worker_type="thread")
+    if when == "as the last one starts":
+        monkeypatch.setattr(threads, "start_thread", start)
+    else:
+        monkeypatch.setattr(threads.watchdog.Watchdog, "stop", stop)
+    with pytest.raises(KeyboardInterrupt), feed:
+        next(iter(feed))
+    feed.close()
