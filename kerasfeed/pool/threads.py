@@ -88,7 +88,9 @@ class ThreadPool(LocalPool):
         trouble = worker.in_turn(partial(begin_worker, target, worker.worker, worker.name))
         worker.busy = False
         while not worker.given_up and (task := queue.get()) is not None:
-            if self.closed or not self._do(task, worker, trouble):
+            if closed := self.closed:
+                task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))  # `_end` may not have come so far
+            if closed or not self._do(task, worker, trouble):
                 with self.lock:
                     self._forget(task)
             del task  # while this waits it holds no batch

@@ -1,13 +1,14 @@
 """Ctrl-C at any moment of a submission loses no slot, leaves nobody waiting, and spoils no later batch."""
 
 import gc
+import threading
 from contextlib import suppress
 
 import numpy as np
 import pytest
 import scenes
 from programs import finish, launch
-from waits import SECONDS
+from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
@@ -115,3 +116,25 @@ def test_an_interrupt_leaves_no_worker_thread_behind(when, monkeypatch):
     with pytest.raises(KeyboardInterrupt), feed:
         next(iter(feed))
     feed.close()
+
+
+def test_a_task_that_a_thread_takes_as_its_pool_is_being_closed_leaves_nobody_waiting(monkeypatch):
+    gate, end = threading.Event(), threads.ThreadPool._end
+
+    def after_all_were_taken(pool):
+        gate.set()
+        wait_until(lambda: pool.in_flight == 0)
+        end(pool)
+
+    def waiting(scene):
+        gate.wait(SECONDS)
+        return scene
+
+    gate.set()
+    with kf.Feed(kf.Map(np.arange(32.0), waiting), 4, workers=1, worker_type="thread") as feed:
+        assert len(feed[0]) == 4
+        gate.clear()
+        futures = [feed.submit(0, step) for step in range(8)]
+        monkeypatch.setattr(threads.ThreadPool, "_end", after_all_were_taken)
+    assert isinstance(futures[-1].exception(timeout=SECONDS), kf.FeedClosedError)
+    assert all(future.done() for future in futures)
