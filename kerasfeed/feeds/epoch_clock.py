@@ -178,13 +178,14 @@ class EpochClock:
 
     # ---- Keras's fit
 
-    def prepare(self, fit: Any, initial_epoch: int, steps: int) -> None:
+    def prepare(self, fit: Any, initial_epoch: int, steps: int, *, shuffled: bool = False) -> None:
         """A `fit` is about to begin, or, having built its model on a first batch, to begin anew.
 
         Args:
             fit: Keras's iterator of it.
             initial_epoch: Number of its first epoch, as far as that is known.
             steps: Batches in each of its epochs.
+            shuffled: Whether their steps are shuffled.
         """
         with self._lock:
             known = self._cut if self.serves(fit) else None
@@ -193,6 +194,7 @@ class EpochClock:
                 self.fit_steps = steps
                 known = self._plan(initial_epoch)
             self._fit_began = False
+            self.shuffled = shuffled
             self._start(known)
 
     def begin(self, epoch: int, *, shuffled: bool = False) -> range:

@@ -109,7 +109,7 @@ def state_of(feed: Any, number: int) -> FeedState:
     """The state of a feed before batch `number` of all its epochs one after the other."""
     clock = feed.clock
     epoch, step = divmod(number, clock.steps)
-    shuffled = step > 0 and clock.is_shuffled(number, clock.shuffled)
+    shuffled = clock.is_shuffled(number, clock.shuffled)
     if feed.fingerprint is None:  # it takes the digest of every index that a view holds
         feed.fingerprint = fingerprint_of(feed.sequence, feed.plan, feed.scene_spec)
     return FeedState(feed.seed, epoch, step, shuffled, feed.fingerprint)

@@ -88,7 +88,9 @@ class ThreadPool(LocalPool):
         trouble = worker.in_turn(partial(begin_worker, target, worker.worker, worker.name))
         worker.busy = False
         while not worker.given_up and (task := queue.get()) is not None:
-            if self.closed or not self._do(task, worker, trouble):
+            if closed := self.closed:
+                task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))  # `_end` may not have come so far
+            if closed or not self._do(task, worker, trouble):
                 with self.lock:
                     self._forget(task)
             del task  # while this waits it holds no batch
@@ -173,10 +175,11 @@ class ThreadPool(LocalPool):
             in_flight = list(self._tasks)
         for task in in_flight:
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))
+        # Before anything is waited for, and also for a thread that Ctrl-C has kept from being known.
+        for number in range(self.options.workers):
+            self._queue_of(number).put(None)
         if self._watch is not None:
             self._watch.stop()
-        for worker in self.workers:
-            self._queue_of(worker.worker.index).put(None)
         deadline = time.monotonic() + _JOIN_SECONDS
         for worker in self.workers:
             if worker.thread is not threading.current_thread():

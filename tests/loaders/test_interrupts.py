@@ -1,15 +1,19 @@
 """Ctrl-C at any moment of a submission loses no slot, leaves nobody waiting, and spoils no later batch."""
 
 import gc
+import threading
 from contextlib import suppress
 
 import numpy as np
 import pytest
 import scenes
 from programs import finish, launch
-from waits import SECONDS
+from waits import SECONDS, wait_until
 
+import kerasfeed as kf
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
+from kerasfeed.pool import threads
+from kerasfeed.pool.resource_errors import start_thread
 
 # In a program of its own: an interrupt may strike in any callback of whatever the tests have imported.
 PROGRAM = """
@@ -90,3 +94,47 @@ def test_an_interrupt_while_a_batch_is_delivered_inline_gives_its_slot_back_once
     gc.collect()  # the interrupt's traceback has held the lease
     batches = [future.result(timeout=SECONDS) for future in [loader.submit(1, step) for step in range(4)]]
     assert sorted(np.concatenate([labels for _, labels in batches]).tolist()) == [*range(64)]
+
+
+@pytest.mark.parametrize("when", ["as the last one starts", "as they are ended"])
+def test_an_interrupt_leaves_no_worker_thread_behind(when, monkeypatch):
+    """`nothing_leaks` looks for them."""
+
+    def start(thread, *arguments):
+        start_thread(thread, *arguments)
+        if thread.name == "kerasfeed-worker-1":
+            raise KeyboardInterrupt
+
+    def stop(watchdog):
+        raise KeyboardInterrupt
+
+    feed = kf.Feed(list(range(8)), 2, workers=2, worker_type="thread")
+    if when == "as the last one starts":
+        monkeypatch.setattr(threads, "start_thread", start)
+    else:
+        monkeypatch.setattr(threads.watchdog.Watchdog, "stop", stop)
+    with pytest.raises(KeyboardInterrupt), feed:
+        next(iter(feed))
+    feed.close()
+
+
+def test_a_task_that_a_thread_takes_as_its_pool_is_being_closed_leaves_nobody_waiting(monkeypatch):
+    gate, end = threading.Event(), threads.ThreadPool._end
+
+    def after_all_were_taken(pool):
+        gate.set()
+        wait_until(lambda: pool.in_flight == 0)
+        end(pool)
+
+    def waiting(scene):
+        gate.wait(SECONDS)
+        return scene
+
+    gate.set()
+    with kf.Feed(kf.Map(np.arange(32.0), waiting), 4, workers=1, worker_type="thread") as feed:
+        assert len(feed[0]) == 4
+        gate.clear()
+        futures = [feed.submit(0, step) for step in range(8)]
+        monkeypatch.setattr(threads.ThreadPool, "_end", after_all_were_taken)
+    assert isinstance(futures[-1].exception(timeout=SECONDS), kf.FeedClosedError)
+    assert all(future.done() for future in futures)

@@ -233,6 +233,9 @@ class BackupAndRestore(FeedCheckpoint):
         self._callbacks = callbacks = CallbackStates(listed, self)
         self._due = False
         self._restored_in = self._restore()
+        if self._restored_in is None and self._is_stream:
+            # Of a model that was stopped before it was saved once, and goes on in memory, the file knows no batch.
+            self.path.unlink(missing_ok=True)
         super().on_train_begin(logs)
         if position is not None and self._restored_in and callbacks.stopped():
             begin_with(self.model, position.epochs)

@@ -68,7 +68,8 @@ class FeedRun(KerasRun):
 
     def _prepare(self) -> None:
         self.feed.begin_fit(self)
-        self.feed.clock.prepare(self._iterator(), self.request.initial_epoch, self.steps_per_epoch or int(self.steps))
+        steps = self.steps_per_epoch or int(self.steps)
+        self.feed.clock.prepare(self._iterator(), self.request.initial_epoch, steps, shuffled=self.shuffled)
 
     def reset(self) -> None:
         """See `KerasRun.reset`."""
@@ -371,3 +372,6 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         elif began:
             self.request_log.clear()
             self.end_fit_epoch()
+        else:  # a PyDataset around the feed hands on this hook alone, as most do
+            self.clock.resume((self.clock.current + 1) * self.clock.steps)
+            self.hooks.leave()

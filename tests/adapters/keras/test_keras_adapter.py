@@ -102,6 +102,38 @@ def test_a_subclass_may_override_what_keras_calls():
         assert feed.ended >= 2
 
 
+class Around(keras.utils.PyDataset):
+    """Batches of a feed, as a `PyDataset` of a user's gives them."""
+
+    def __init__(self, feed):
+        super().__init__()
+        self.feed = feed
+
+    def __len__(self):
+        return len(self.feed)
+
+    def __getitem__(self, step):
+        return self.feed[step]
+
+    def on_epoch_end(self):
+        self.feed.on_epoch_end()
+
+
+class AroundBoth(Around):
+    def on_epoch_begin(self):
+        self.feed.on_epoch_begin()
+
+
+@pytest.mark.parametrize("around", [Around, AroundBoth])
+def test_a_pydataset_around_a_feed_gives_the_next_epoch_where_it_hands_on_the_end_of_one(around):
+    with kf.Feed(Numbered(12), 4, shuffle=True, seed=1, workers=0) as feed:
+        trainer = Trainer()
+        trainer.fit(around(feed), epochs=2, shuffle=False, validation_data=around(feed))
+        trainer.fit(around(feed), epochs=1, shuffle=False)
+        assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
+        assert (feed.get_state()["epoch"], feed.get_state()["step"]) == (3, 0)
+
+
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 @pytest.mark.parametrize("execution", [1, 10][: 1 if BACKEND == "torch" else 2])
 def test_building_a_model_uses_up_nothing_of_a_queue(method, execution):

@@ -3,6 +3,7 @@
 A kill is an exception here, after which only what is on the disk is used; `test_resume_kill.py` kills for real.
 """
 
+import itertools
 import json
 import os
 import warnings
@@ -229,6 +230,29 @@ def test_batches_that_keras_shuffles_are_resumed_in_their_order(between, tmp_pat
     # Even where the argument has changed, the epoch that was begun is finished as it was.
     assert (found == expected) == between["shuffle"]
     assert found[1] == 8
+
+
+@pytest.mark.parametrize("trained", [1, 6])  # before the first record; behind that of the end of the epoch
+def test_batches_that_keras_shuffles_are_resumed_in_their_order_behind_what_is_recorded(trained, tmp_path):
+    ends = itertools.count(1)
+
+    def stop(batch, logs):
+        if next(ends) == trained:
+            raise Killed
+
+    def fit(*callbacks):
+        with make_feed(shuffle=False) as feed:
+            place = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
+            model.fit(feed, epochs=2, callbacks=[*callbacks, place], verbose=0)
+        return result_of(model)
+
+    model = make_model(run_eagerly=True)
+    expected = fit()
+    (tmp_path / "feed.json").unlink()
+    model = make_model(run_eagerly=True)
+    with pytest.raises(Killed):
+        fit(keras.callbacks.LambdaCallback(on_train_batch_end=stop))
+    assert fit() == expected
 
 
 @pytest.mark.heavy

@@ -254,6 +254,24 @@ def test_a_fit_on_a_shuffled_stream_goes_on_at_the_batch_that_follows_the_saved_
         assert len(seen) == total - kill_at + 1  # saved before the batch in whose end the kill came
 
 
+def test_a_fit_that_was_left_before_its_model_was_saved_once_may_be_begun_again_in_the_same_program(tmp_path):
+    def leave(batch, logs):
+        if batch == 2:
+            raise KeyboardInterrupt
+
+    model = make_model(run_eagerly=True)
+    with stream(starting, 4, shuffle_buffer=5, seed=2) as feed:
+        ours = kf.BackupAndRestore(feed, tmp_path / "backup")
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(feed, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=leave), ours])
+        with stream(starting, 4, shuffle_buffer=5, seed=2) as other:
+            batches = sum(1 for _ in other)
+        before = result_of(model)[1]
+        model.fit(feed, verbose=0, callbacks=[ours])
+    assert result_of(model)[1] == before + batches
+    assert not (tmp_path / "backup").exists()
+
+
 @pytest.mark.heavy
 def test_a_fit_of_so_many_steps_that_was_stopped_within_an_epoch_goes_on_in_it(tmp_path):
     stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: setattr(model, "stop_training", batch))
