@@ -254,6 +254,7 @@ class KerasRun(ABC):
         self._count: int | None = None
         self.seen_at_begin = 0
         self._asked = -1  # steps seen as was asked last
+        self._waits = False  # for the batches of an execution, perhaps in vain
         weakref.finalize(iterator, _close, self).atexit = False
 
     # ---- what feeds and streams do in their own ways
@@ -344,7 +345,7 @@ class KerasRun(ABC):
         execution = self.execution if self.built or self.in_other_threads else 1
         count = seen + execution if most is None else min(seen + execution, self.seen_at_begin + most)
         last = self.has_epoch_cursors and most is not None and count >= self.seen_at_begin + most
-        cursor = self.cursor
+        cursor, self._waits = self.cursor, True
         try:
             over = not cursor.ensure(count, last=last) and cursor.counted <= seen
         except BaseException as error:  # Ctrl-C, too, whose traceback may keep this run
@@ -355,11 +356,13 @@ class KerasRun(ABC):
                 raise
         if self.cursor is not cursor:  # closed meanwhile by another thread
             raise FeedClosedError(self.closed)
+        self._waits = False
         return over and asked_before != seen
 
     def used(self, *, before: bool = False) -> int:
         """Batches of the present cursor that training was given; `before` the execution that runs, or with it."""
-        execution = self.execution if self.is_running and self._asked >= 0 and not before else 0
+        runs = self.is_running and self._asked >= 0 and not self._waits
+        execution = self.execution if runs and not before else 0
         return max(0, self._asked) + execution
 
     def serves(self, iterator: Any) -> bool:

@@ -212,6 +212,19 @@ def test_class_weights_apply():
     np.testing.assert_allclose(found.history["loss"][0], np.mean([0, 0, 0, 2, 0, 4, 0, 6]), rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+def test_a_batch_that_cannot_be_weighted_comes_again(kind):
+    with stream(endless, count=1) if kind == "stream" else kf.QueueFeed(batch_size=4, maxsize=40) as feed:
+        if kind == "queue":
+            for scene in numbered(0, 1, 24):
+                feed.put(scene)
+        with pytest.raises(ValueError, match="could not convert"):
+            ScalarTrainer(loss="mae").model.fit(feed, class_weight={5: "heavy"}, steps_per_epoch=3, verbose=0)
+        trainer = ScalarTrainer()
+        trainer.fit(feed, steps_per_epoch=1)
+    assert trainer.trained == [[4, 5, 6, 7]]
+
+
 def test_an_error_of_a_generator_reaches_whoever_called_fit_with_its_place():
     def breaking(n, count):
         yield from numbered(n, count, 6)
