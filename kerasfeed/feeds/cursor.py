@@ -51,7 +51,7 @@ class Cursor(Protocol):
         Args:
             timeout: How long to wait for it, s; None is for ever. 0 asks for what others have loaded ahead of batches
                 that the consumer has not received: nothing is loaded by this call, and none is given of a repetition,
-                or of an epoch with hooks, behind theirs.
+                or of an epoch with hooks, behind theirs. What a stream raises it raises in its turn.
 
         Raises:
             NotYet: It was not there for so long; the next call gives it.

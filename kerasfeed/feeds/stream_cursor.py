@@ -86,6 +86,8 @@ class StreamCursor:
                 self._repetition = feed.begin_repetition(chained=self._chained, timeout=timeout)
                 if not self._places:
                     self._places.append(self._repetition.place)
+            if timeout == 0 and not self._repetition.has_batch:
+                raise NotYet  # also of an error, or the end, which are for a consumer that has had all before
             try:
                 batch = self._take_from(feed, timeout)
             except EndOfData:
@@ -94,8 +96,6 @@ class StreamCursor:
                 if self._repetitions == 1 or (self._repetitions is None and empty):
                     self._ended = True
                     break
-                if timeout == 0:  # what was taken of this repetition must not come again in the next
-                    raise NotYet from None
                 if self._repetitions is not None:
                     self._repetitions -= 1
                 self._repetition.close()

@@ -11,7 +11,7 @@ from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
-from kerasfeed.errors import FeedClosedError, FeedWarning
+from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.feeds.feed_cursor import FeedCursor, FeedLoop, begin_cursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
@@ -56,7 +56,6 @@ class FeedRun(KerasRun):
         self._batches = batches
         self._in_order = in_order
         self.shuffled = request.trains and shuffled
-        self._superseded = False
         self._batches_ahead: FeedCursor | None = None  # also between two epochs
         self.numbers = range(0)
         self.has_epoch_cursors = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
@@ -79,8 +78,6 @@ class FeedRun(KerasRun):
 
     def begin_epoch(self, epoch: int) -> int | None:
         """See `KerasRun.begin_epoch`."""
-        if self._superseded:
-            raise FeedClosedError(self.closed)
         feed = self.feed
         clock = feed.clock
         if self.request.trains and self.built:
@@ -140,7 +137,7 @@ class FeedRun(KerasRun):
         """See `KerasRun.close`; what was loaded ahead of the end of an epoch is kept for the next."""
         super().close()
         cursor = self._batches_ahead
-        if cursor is not None and (self._superseded or not cursor.next == self.numbers.stop < self.stop):
+        if cursor is not None and (self.superseded or not cursor.next == self.numbers.stop < self.stop):
             cursor.close([])  # whoever waits for a batch of it stops waiting
             self._batches_ahead = None
 
@@ -151,7 +148,7 @@ class FeedRun(KerasRun):
 
     def supersede(self) -> None:
         """See `KerasRun.supersede`."""
-        self._superseded = True
+        self.superseded = True
         self.close()
 
 

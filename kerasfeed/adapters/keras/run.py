@@ -234,6 +234,7 @@ class KerasRun(ABC):
         in_other_threads: Whether threads of TensorFlow take, in which nothing may run that users wrote.
         cursor: What is being taken.
         seen_at_begin: Batches of it that Keras had seen as the epoch began.
+        superseded: Whether there is no further epoch, as another fit or loop has begun.
     """
 
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest, most: int | None) -> None:
@@ -252,11 +253,12 @@ class KerasRun(ABC):
         self.in_other_threads = False
         self.convert: Callable[[Any], Any] = lambda batch: batch
         self.cursor: Handover | None = None
-        self.is_running = False
+        self.is_running = self.superseded = False
         self._epoch = 0
         self._count: int | None = None
         self.seen_at_begin = 0
         self._asked = -1  # steps seen as was asked last
+        self._waits = False  # for the batches of an execution, perhaps in vain
         weakref.finalize(iterator, _close, self).atexit = False
 
     # ---- what feeds and streams do in their own ways
@@ -292,6 +294,8 @@ class KerasRun(ABC):
 
     def on_epoch_begin(self) -> None:
         """Keras begins to go through the data."""
+        if self.superseded:
+            raise FeedClosedError(self.closed)
         self.is_running, self._asked = True, -1
         if self.cursor is not None and self.has_epoch_cursors:
             self.close()  # of an epoch that was left
@@ -328,6 +332,8 @@ class KerasRun(ABC):
         """
         if self._asked < 0:
             self.seen_at_begin = seen
+            for number in range(0 if self.cursor is None else self.cursor.counted - seen):  # there since the last epoch
+                self.feed.request_log.timed(number, lambda _: None, None)
         asked_before, self._asked = self._asked, seen
         within, most = seen - self.seen_at_begin, self._count
         wanted = self.steps_per_epoch or (None if isinstance(self.steps, UnknownSteps) else int(self.steps))
@@ -343,20 +349,24 @@ class KerasRun(ABC):
         execution = self.execution if self.built or self.in_other_threads else 1
         count = seen + execution if most is None else min(seen + execution, self.seen_at_begin + most)
         last = self.has_epoch_cursors and most is not None and count >= self.seen_at_begin + most
-        cursor = self.cursor
+        cursor, self._waits = self.cursor, True
         try:
             over = not cursor.ensure(count, last=last) and cursor.counted <= seen
-        except Exception:
+        except BaseException as error:  # Ctrl-C, too, whose traceback may keep this run
             if self.cursor is cursor:
                 self.close()
                 raise
+            if not isinstance(error, Exception):
+                raise
         if self.cursor is not cursor:  # closed meanwhile by another thread
             raise FeedClosedError(self.closed)
+        self._waits = False
         return over and asked_before != seen
 
     def used(self, *, before: bool = False) -> int:
         """Batches of the present cursor that training was given; `before` the execution that runs, or with it."""
-        execution = self.execution if self.is_running and self._asked >= 0 and not before else 0
+        runs = self.is_running and self._asked >= 0 and not self._waits
+        execution = self.execution if runs and not before else 0
         return max(0, self._asked) + execution
 
     def serves(self, iterator: Any) -> bool:

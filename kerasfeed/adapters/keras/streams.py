@@ -82,8 +82,8 @@ class StreamRun(KerasRun):
 
     def supersede(self) -> None:
         """See `KerasRun.supersede`; where this fit was stopped, Keras may let go of the data only much later."""
-        if self._stream_cursor is not None:
-            self._stream_cursor.superseded = True
+        if self._stream_cursor is not None:  # else it is between two epochs that each begin anew
+            self._stream_cursor.superseded = self.superseded = True
         self.close()
 
 

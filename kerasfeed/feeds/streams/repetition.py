@@ -218,6 +218,13 @@ class Repetition:
                 self._handed += 1
                 self._changed.notify_all()
 
+    @property
+    def has_batch(self) -> bool:
+        """Whether the next batch is there; False also where an error, or the end, is next."""
+        with self._lock:
+            entry = self._entries[0] if self._entries else None
+        return isinstance(entry, Future) and entry.done() and not entry.cancelled() and entry.exception() is None
+
     def peek(self) -> None:
         """Wait until the first batch was submitted, or there is none.
 

@@ -1,6 +1,7 @@
 """A stream in `fit`, `evaluate` and `predict`: on TensorFlow here, and the same again on JAX and PyTorch."""
 
 import json
+import time
 import warnings
 
 import keras
@@ -12,6 +13,7 @@ from streams import endless, numbered
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.progress_file import Progress, Record
+from kerasfeed.adapters.keras.run import Handover
 
 pytestmark = MARKS
 WAYS = [(0, "auto"), (2, "thread")]
@@ -108,6 +110,48 @@ def test_ctrl_c_in_a_fit_on_a_queue_loses_no_scene_that_was_not_trained_on():
         assert [batch[1].tolist() for batch in feed] == [[first, first + 1] for first in range(6, 24, 2)]
 
 
+def test_ctrl_c_while_fit_waits_for_a_scene_loses_none_also_where_its_traceback_is_kept(monkeypatch):
+    with kf.QueueFeed(batch_size=2, maxsize=40) as feed:
+        for scene in numbered(0, 1, 9):
+            feed.put(scene)
+        ensure = Handover.ensure
+
+        def interrupted(self, count, *, last=False):
+            if count == 5:
+                raise KeyboardInterrupt
+            return ensure(self, count, last=last)
+
+        trainer = ScalarTrainer()
+        monkeypatch.setattr(Handover, "ensure", interrupted)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            trainer.fit(feed)
+        monkeypatch.undo()
+        for scene in numbered(9, 1, 12):
+            feed.put(scene)
+        feed.close()
+        predicted = ScalarTrainer().model.predict(feed, verbose=0)
+        assert np.asarray(predicted)[:, 0].tolist() == [8, 9, 10, 11]
+    del caught
+
+
+def test_a_loop_over_a_stream_between_epochs_of_so_many_steps_ends_the_fit():
+    with stream(endless, count=1) as feed:
+        loop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: next(iter(feed)))
+        trainer = ScalarTrainer()
+        with pytest.raises(kf.FeedClosedError, match="another fit, or loop, of the stream has begun"):
+            trainer.fit(feed, epochs=2, steps_per_epoch=2, callbacks=[loop])
+    assert trainer.trained == [list(range(8))]
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras on PyTorch executes one step at a time")
+def test_the_input_monitor_counts_the_batch_that_was_there_since_the_epoch_before():
+    with stream(endless, count=1) as feed:
+        monitor = kf.InputMonitor(feed)
+        wait = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: time.sleep(0.05))
+        ScalarTrainer(steps_per_execution=2).fit(feed, epochs=3, steps_per_epoch=2, callbacks=[monitor, wait])
+    assert [epoch.steps for epoch in monitor.epochs] == [2, 2, 2]
+
+
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras on PyTorch executes one step at a time")
 def test_several_steps_an_execution_train_on_every_scene_of_an_infinite_stream():
     with stream(endless) as feed:
@@ -166,6 +210,19 @@ def test_class_weights_apply():
     with stream(halves, count=1) as feed:
         found = ScalarTrainer(loss="mae").model.fit(feed, class_weight={0: 0.0, 1: 1.0}, verbose=0)
     np.testing.assert_allclose(found.history["loss"][0], np.mean([0, 0, 0, 2, 0, 4, 0, 6]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+def test_a_batch_that_cannot_be_weighted_comes_again(kind):
+    with stream(endless, count=1) if kind == "stream" else kf.QueueFeed(batch_size=4, maxsize=40) as feed:
+        if kind == "queue":
+            for scene in numbered(0, 1, 24):
+                feed.put(scene)
+        with pytest.raises(ValueError, match="could not convert"):
+            ScalarTrainer(loss="mae").model.fit(feed, class_weight={5: "heavy"}, steps_per_epoch=3, verbose=0)
+        trainer = ScalarTrainer()
+        trainer.fit(feed, steps_per_epoch=1)
+    assert trainer.trained == [[4, 5, 6, 7]]
 
 
 def test_an_error_of_a_generator_reaches_whoever_called_fit_with_its_place():

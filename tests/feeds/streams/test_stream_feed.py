@@ -18,9 +18,11 @@ from streams import WAYS, Rooms, endless, labels_in, names, numbered, scene_of
 from waits import SECONDS
 
 import kerasfeed as kf
+from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.streams import repetition
+from kerasfeed.util.polling import NotYet
 
 LABELS = [list(range(start, min(start + 4, 22))) for start in range(0, 22, 4)]
 
@@ -159,6 +161,28 @@ def test_a_loop_begins_anew_after_a_fit_that_has_begun_within_a_repetition_and_u
     assert cursor.take(None)[1][1][0] == 12
     cursor.leave(0)
     assert labels_in(feed) == LABELS
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_takes_what_is_there_is_told_neither_of_an_error_nor_of_the_end_and_loses_neither(stream, fails):
+    def made():
+        yield from (0.0, 1.0)
+        if fails:
+            raise OSError("no more")
+
+    feed = stream(made, 2, count=1)
+    cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8) if fails else feed.begin_loop()
+    place, _ = cursor.take(None)
+    for _ in range(50):  # what is behind it is there soon
+        with pytest.raises(NotYet):
+            cursor.take(0)
+        time.sleep(0.005)
+    assert cursor.place_after(1) == place
+    if fails:
+        cursor.leave(1)
+        cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8)
+    with pytest.raises(OSError if fails else EndOfData):
+        cursor.take(None)
 
 
 def test_ctrl_c_wherever_a_batch_is_taken_keeps_nobody_from_taking_the_next(stream):
