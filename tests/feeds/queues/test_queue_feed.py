@@ -241,7 +241,9 @@ def _yields():
 
 
 @pytest.mark.parametrize(
-    ("given", "what"), [(_yields, "a generator function"), (_yields(), "a generator"), (None, "a NoneType")], ids=str
+    ("given", "what"),
+    [(_yields, "a generator function"), (_yields(), "a generator"), (None, "a NoneType")],
+    ids=["function", "generator", "None"],
 )
 def test_a_producer_that_is_no_function_that_puts_is_refused_at_once(given, what):
     with (
