@@ -396,7 +396,7 @@ class HostsSession:
             starts = self._failed_starts
             starts[host.place] += 1 if why is None else _MOST_STARTS
             self._rests[host.place] = time.monotonic() + min(2 ** starts[host.place], _MOST_REST)
-            if not self._depths() and all(starts[place] >= _MOST_STARTS for place in self._places):
+            if not self._depths() and all(starts[place] >= _MOST_STARTS for place in (host.place, *self._places)):
                 text = f"{host.name} {how} before it could take work, as did others before it"
                 raise WorkerStartError(text) if why is None else why
         self.options.deferred_warnings.defer(

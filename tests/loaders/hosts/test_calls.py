@@ -336,6 +336,35 @@ def test_hosts_that_all_end_again_and_again_before_they_can_take_work_are_an_err
     assert {sum(host.place == place for host in cluster.hosts) >= 3 for place in "01"} == {True}
 
 
+def test_a_place_that_has_gone_before_its_host_could_start_is_no_error(session_of, monkeypatch):
+    monkeypatch.setattr("kerasfeed.loaders.hosts.session._MOST_REST", 0.0)
+
+    class Leaving(PlayedCluster):
+        first_start, looks = Future(), 0
+
+        def places(self):
+            self.looks += self.count == 0
+            return super().places()
+
+        def call(self, host, method, *arguments):
+            future = super().call(host, method, *arguments)
+            return self.first_start if method == "start" and host is self.hosts[0] else future
+
+    cluster = Leaving(1, silence=0.1)
+    session = session_of(cluster, expected=0)
+    wait_until(lambda: cluster.hosts)
+    cluster.count = 0
+    wait_until(lambda: cluster.looks > 1)
+    cluster.first_start.set_exception(RuntimeError("the node has gone"))
+    wait_until(lambda: session.host_stats().lost or session.failure is not None)
+    assert session.failure is None
+    cluster.count = 1
+    (future,) = ask(session, 3)
+    wait_until(lambda: cluster.hosts[-1].asked)
+    cluster.hosts[-1].answer(3)
+    assert future.result(SECONDS) == 3
+
+
 @pytest.mark.heavy
 def test_a_place_at_which_no_host_ever_starts_does_not_end_the_feed_of_others(session_of, monkeypatch):
     monkeypatch.setattr("kerasfeed.loaders.hosts.session._MOST_REST", 0.0)
