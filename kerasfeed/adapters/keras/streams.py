@@ -57,7 +57,9 @@ class StreamRun(KerasRun):
         """See `KerasRun.end_epoch`."""
 
     def begin_taking(self) -> StreamCursor:
-        """See `KerasRun.begin_taking`."""
+        """See `KerasRun.begin_taking`; a fit that was stopped gives back before what it still holds."""
+        if not self.request.trains:
+            self.feed.end_fit()
         goes_on = bool(self.steps_per_epoch)
         self._stream_cursor = cursor = StreamCursor(
             self.feed_reference, None if goes_on else 1, chained=goes_on and self.request.trains, required=True,

@@ -96,18 +96,33 @@ def test_a_fit_that_another_interrupts_says_so():
             trainer.fit(feed, epochs=1, steps_per_epoch=9)
 
 
-def test_ctrl_c_in_a_fit_on_a_queue_loses_no_scene_that_was_not_trained_on():
-    def interrupting(step):
-        if step == 2:
-            raise KeyboardInterrupt
+def _interrupting(step):
+    if step == 2:
+        raise KeyboardInterrupt
 
+
+def _filled(feed):
+    for scene in numbered(0, 1, 24):
+        feed.put(scene)
+    feed.close()
+
+
+def test_ctrl_c_in_a_fit_on_a_queue_loses_no_scene_that_was_not_trained_on():
     with kf.QueueFeed(batch_size=2, maxsize=40) as feed:
-        for scene in numbered(0, 1, 24):
-            feed.put(scene)
-        feed.close()
+        _filled(feed)
         with pytest.raises(KeyboardInterrupt):
-            ScalarTrainer(after_batch=interrupting).fit(feed)
+            ScalarTrainer(after_batch=_interrupting).fit(feed)
         assert [batch[1].tolist() for batch in feed] == [[first, first + 1] for first in range(6, 24, 2)]
+
+
+def test_a_predict_after_such_a_fit_whose_traceback_is_kept_gets_what_was_not_trained_on():
+    with kf.QueueFeed(batch_size=2, maxsize=40) as feed:
+        _filled(feed)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            ScalarTrainer(after_batch=_interrupting).fit(feed)
+        predicted = ScalarTrainer().model.predict(feed, verbose=0)
+        assert np.asarray(predicted)[:, 0].tolist() == list(range(6, 24))
+    del caught
 
 
 def test_ctrl_c_while_fit_waits_for_a_scene_loses_none_also_where_its_traceback_is_kept(monkeypatch):
