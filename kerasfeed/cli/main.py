@@ -133,12 +133,7 @@ def _add_rechunk(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("path", type=Path, metavar="IN.h5", help="file to read")
     add("out", type=Path, metavar="OUT.h5", help="file to write")
     add("--dataset", action="append", metavar="NAME", help="dataset to rewrite, may be given again; by default all")
-    add(
-        "--scenes-per-chunk",
-        type=_positive,
-        metavar="N",
-        help="scenes in a chunk; by default one, or 16 KiB",
-    )
+    add("--scenes-per-chunk", type=_positive, metavar="N", help="scenes in a chunk; by default one, or 16 KiB of them")
     add(
         "--compression",
         type=_compression,
