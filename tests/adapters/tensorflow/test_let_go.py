@@ -143,26 +143,29 @@ def test_an_error_of_a_batch_that_is_asked_for_many_times_arrives_as_itself(poll
 
 
 COLLECTED = """
-    import gc, threading, time, weakref
+    import gc, os, threading, time, weakref
     import numpy as np, tensorflow as tf
     import keras
     import kerasfeed as kf
 
     hooks = []
 
-    def scene(index):
+    def scene(index, held_back):
+        while index > 12 and os.path.exists(held_back):  # scenes are left to be read, however slow the start is
+            time.sleep(0.01)
         time.sleep(0.02)
         for hook in hooks:  # in this process alone
             hook()
         return np.full(3, index, np.float32), np.float32(index)
 
     class Scenes(kf.SceneSequence):
+        def __init__(self, held_back): self.held_back = held_back
         def __len__(self): return 40
-        def __getitem__(self, index): return scene(index)
+        def __getitem__(self, index): return scene(index, self.held_back)
 
-    def scenes(n, count):
+    def scenes(held_back):
         for index in range(40):
-            yield scene(index)
+            yield scene(index, held_back)
 
     class Cycle:
         pass
@@ -187,14 +190,16 @@ COLLECTED = """
         model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         try:
-            model.fit(feed, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=stop)])
+            stops = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+            model.fit(feed, shuffle=False, verbose=0, callbacks=[stops])
         except Stopped as error:
             return error
 
     def collected_where_batches_are_made(make, options, begin):
         gc.collect()
         gc.disable()
-        with make(batch_size=2, **options) as feed:
+        held_back = os.path.abspath(f"held back {make.__name__} {options['worker_type']} {begin.__name__}")
+        with make(held_back, batch_size=2, **options) as feed:
             gone, collectors, submit = [], [], getattr(feed, "submit", None)
 
             def collect(future=None):
@@ -208,23 +213,18 @@ COLLECTED = """
                 future.add_done_callback(collect)  # by the supervisor of the processes
                 return future
 
-            begun, made = threading.Event(), []
-
-            def waiting():  # so that scenes are left to be made, however long it takes to begin
-                made.append(None)
-                if len(made) > 12:
-                    begun.wait(60)
-                collect()
-
-            if options.get("worker_type") == "process":
+            if options["worker_type"] == "process":
                 feed.submit = noting
             else:
-                hooks.append(waiting)
+                hooks.append(collect)
+            feed.element_spec  # for which the last scene is read, too
+            open(held_back, "w").close()
             cycle = Cycle()
             cycle.itself, cycle.held = cycle, begin(feed)
-            gone.append(weakref.ref(cycle))
-            begun.set()
+            reference = weakref.ref(cycle)
             del cycle
+            gone.append(reference)
+            os.remove(held_back)
             deadline = time.monotonic() + 60
             while len(collectors) < 2:
                 assert time.monotonic() < deadline, collectors
@@ -237,11 +237,11 @@ COLLECTED = """
             assert found == list(range(40)), found
         gc.enable()
 
-    def indexed(**options):
-        return kf.Feed(Scenes(), **options)
+    def indexed(held_back, **options):
+        return kf.Feed(Scenes(held_back), **options)
 
-    def stream(**options):
-        return kf.StreamFeed(scenes, **options)
+    def stream(held_back, **options):
+        return kf.StreamFeed(lambda n, count: scenes(held_back), **options)
 
     thread = {"workers": 1, "worker_type": "thread"}
     for begin in (an_iterator, a_derived_iterator, a_stopped_fit):
