@@ -163,18 +163,20 @@ class Failing(Clouds):
         return super().__getitem__(index)
 
 
-class SlowPairs(kf.SceneSequence):
-    """Scenes of two float32[1], of which number 1, which the spec does not need, takes 3 s."""
+class HeldPairs(kf.SceneSequence):
+    """Scenes of two float32[1], of which number 1, which the spec does not need, waits as long as a file is there."""
+
+    def __init__(self, hold) -> None:
+        self.hold = hold
 
     def __len__(self):
         return 12
 
     def __getitem__(self, index):
-        time.sleep(3.0 if index == 1 else 0.0)
+        while index == 1 and self.hold.exists():
+            time.sleep(0.005)
         return np.zeros(1, np.float32), np.zeros(1, np.float32)
 
-
-def slow_pairs():
-    """The same as a stream that takes 3 s to begin."""
-    time.sleep(3.0)
-    yield np.zeros(1, np.float32), np.zeros(1, np.float32)
+    def generate(self):
+        """The same as a stream, of one scene."""
+        yield self[1]

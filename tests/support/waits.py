@@ -17,12 +17,12 @@ def wait_until(holds, seconds=SECONDS):
 
 
 @contextlib.contextmanager
-def once_told(caught, act, after=0.0):
-    """Call `act` in another thread, some seconds after `pytest.warns` has caught a warning."""
+def once_told(caught, act, after=0.0, what=""):
+    """Call `act` in another thread, some seconds after a warning that says `what` was caught."""
 
     def run():
         try:
-            wait_until(lambda: len(caught))
+            wait_until(lambda: any(what in str(each.message) for each in list(caught)))
             time.sleep(after)
         finally:
             act()

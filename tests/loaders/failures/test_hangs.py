@@ -175,11 +175,13 @@ def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
     assert feed.stats().respawns == 0
 
 
-def _stalls(action):
-    """The warnings of a stall; of a worker that starts slowly, as on a busy machine, there may be another."""
+def _stalls(action, hold):
+    """The warnings of a stall, with which `hold` goes; a worker that starts slowly may be told of before."""
+    hold.touch()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        action()
+        with once_told(told, hold.unlink, what="no progress"):
+            action()
     return [each for each in told if "no progress" in str(each.message)]
 
 
@@ -271,7 +273,7 @@ def test_a_class_that_is_slow_to_import_is_told_as_loading_with_its_stack(monkey
     [(way, *workers) for way in ("fit", "dataset", "thread") for workers in ((0, "thread"), (1, "process"))]
     + [("stream", 1, "thread"), ("stream", 1, "process")],
 )
-def test_a_stall_names_the_user_s_line_from(monkeypatch, way, workers, worker_type):
+def test_a_stall_names_the_user_s_line_from(monkeypatch, tmp_path, way, workers, worker_type):
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
     lines = []
 
@@ -287,10 +289,11 @@ def test_a_stall_names_the_user_s_line_from(monkeypatch, way, workers, worker_ty
             lines.append(inspect.currentframe().f_lineno + 1)
             next(iter(found))
 
+    pairs = scenes.HeldPairs(tmp_path / "hold")
     if way == "stream":
-        feed = kf.StreamFeed(scenes.slow_pairs, 1, workers=workers, worker_type=worker_type)
+        feed = kf.StreamFeed(pairs.generate, 1, workers=workers, worker_type=worker_type)
     else:
-        feed = kf.Feed(scenes.SlowPairs(), 4, workers=workers, worker_type=worker_type)
+        feed = kf.Feed(pairs, 4, workers=workers, worker_type=worker_type)
 
     def consume_in_thread(feed):
         thread = threading.Thread(target=consume, args=(feed,))
@@ -299,7 +302,7 @@ def test_a_stall_names_the_user_s_line_from(monkeypatch, way, workers, worker_ty
 
     action = consume_in_thread if way == "thread" else consume
     with feed:
-        told = _stalls(lambda: action(feed))
+        told = _stalls(lambda: action(feed), pairs.hold)
     assert [(each.filename, each.lineno) for each in told] == [(__file__, lines[0])]
 
 
