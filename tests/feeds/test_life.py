@@ -268,9 +268,10 @@ def test_an_interrupted_notebook_cell_leaves_a_feed_that_gives_the_right_batches
     for _ in range(3):
         kind, _ = kernel(
             """
-            for number, batch in enumerate(feed):
-                if number == 3:
-                    print("three", flush=True)
+            while True:  # however long it takes until the cell is interrupted
+                for number, batch in enumerate(feed):
+                    if number == 3:
+                        print("three", flush=True)
             """,
             interrupt_at="three",
         )
@@ -294,12 +295,13 @@ def kernel(tmp_path, monkeypatch):
     def run(code, interrupt_at=None):
         import textwrap
 
-        printed = []
+        printed, interrupted = [], []
 
         def hear(message):
             if message["msg_type"] == "stream":
                 printed.append(message["content"]["text"])
-                if interrupt_at is not None and interrupt_at in "".join(printed):
+                if interrupt_at is not None and interrupt_at in "".join(printed) and not interrupted:
+                    interrupted.append(True)
                     manager.interrupt_kernel()
 
         reply = client.execute_interactive(textwrap.dedent(code), timeout=240, output_hook=hear)["content"]
