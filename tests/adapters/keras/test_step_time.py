@@ -127,8 +127,8 @@ def test_the_monitor_tells_what_each_epoch_waited_for_and_why_the_first_did(caps
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     model.compile("sgd", "mse")
     scenes = scenes_costs.Waits()[:200]
-    model.fit(np.zeros((20, 4), np.float32), np.zeros(20, np.float32), batch_size=20, verbose=0)  # compiles
     with kf.Feed(scenes, 20, workers=1, worker_type="thread") as feed:
+        model.fit(feed, verbose=0)  # compiles what takes batches of this feed, which may last longer than an epoch
         monitor = Loud(feed)
         assert monitor.verdict == ""
         model.fit(feed, epochs=2, verbose=0, callbacks=[monitor])
