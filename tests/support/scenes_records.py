@@ -62,17 +62,28 @@ class Small(kf.SceneSequence):
 
 
 class Slow(Small):
-    """Scenes of 5 ms, each of which leaves its index in a log."""
+    """Scenes of 5 ms, each of which leaves its index in a log.
 
-    def __init__(self, length, log, seconds=0.005):
+    Where there is a file `held`, they wait once the log has as many lines as it says.
+    """
+
+    def __init__(self, length, log, seconds=0.005, held=None):
         super().__init__(length)
-        self.log, self.seconds = str(log), seconds
+        self.log, self.seconds, self.held = str(log), seconds, held
 
     def __getitem__(self, index):
         time.sleep(self.seconds)
+        while self._waits():
+            time.sleep(0.005)
         with Path(self.log).open("a") as file:
             file.write(f"{index}\n")
         return super().__getitem__(index)
+
+    def _waits(self):
+        try:
+            return self.held is not None and int(Path(self.held).read_text()) <= Path(self.log).read_text().count("\n")
+        except FileNotFoundError:
+            return False
 
 
 class FailsAt(Small):

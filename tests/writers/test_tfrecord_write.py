@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from programs import ROOT, TESTS, assert_gone
 from scenes_records import Everything, FailsAt, Slow, Small, assert_same, listing
-from waits import PROGRAM_SECONDS, once_told
+from waits import PROGRAM_SECONDS, once_told, wait_until
 
 import kerasfeed as kf
 from kerasfeed.pool import watchdog
@@ -210,9 +210,8 @@ PROGRAM = """
 import sys
 from scenes_records import Slow
 import kerasfeed as kf
-kf.write_tfrecords(
-    Slow(120, {log!r}, 0.01), {pattern!r}, num_shards=6, workers=2, worker_type={worker_type!r}, compression="GZIP"
-)
+scenes = Slow(120, {log!r}, 0.01, {held!r})
+kf.write_tfrecords(scenes, {pattern!r}, num_shards=6, workers=2, worker_type={worker_type!r}, compression="GZIP")
 print("done")
 """
 
@@ -220,15 +219,19 @@ print("done")
 @pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path, worker_type):
-    folder, log = tmp_path / "out", tmp_path / "log"
+    folder, log, held = tmp_path / "out", tmp_path / "log", tmp_path / "held"
     folder.mkdir()
-    code = PROGRAM.format(log=str(log), pattern=str(folder / PATTERN), worker_type=worker_type)
+    code = PROGRAM.format(log=str(log), pattern=str(folder / PATTERN), worker_type=worker_type, held=str(held))
     (tmp_path / "program.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}
     rng = np.random.default_rng(5)
     kills, ended = 0, False
     while not ended:
         before = log.stat().st_size if log.exists() else 0
+        if kills < 3:  # some scenes are left when it is killed, however late that is
+            held.write_text(f"{30 + (len(log.read_text().split()) if before else 0)}")
+        else:
+            held.unlink()
         program = subprocess.Popen(
             [sys.executable, str(tmp_path / "program.py")], env=environment, stdout=subprocess.PIPE
         )
@@ -236,7 +239,7 @@ def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_
             while program.poll() is None and (not log.exists() or log.stat().st_size == before):
                 time.sleep(0.005)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                program.wait(rng.uniform(0.02, 0.1))  # three of these are less than a whole set takes
+                program.wait(rng.uniform(0.02, 0.1))
         ended = kills >= 3 or program.poll() is not None
         if not ended:
             program.kill()
@@ -252,18 +255,19 @@ def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_
 
 @pytest.mark.heavy
 def test_a_program_that_is_interrupted_leaves_no_process_and_no_half_file(tmp_path):
-    code = PROGRAM.format(log=str(tmp_path / "log"), pattern=str(tmp_path / PATTERN), worker_type="process")
+    log, held = tmp_path / "log", tmp_path / "held"
+    held.write_text("30")  # scenes are left when it is interrupted, however late that is
+    code = PROGRAM.format(log=str(log), pattern=str(tmp_path / PATTERN), worker_type="process", held=str(held))
     (tmp_path / "program.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}
     program = subprocess.Popen([sys.executable, str(tmp_path / "program.py")], env=environment, stderr=subprocess.PIPE)
-    while program.poll() is None and (
-        not (tmp_path / "log").exists() or len((tmp_path / "log").read_text().split()) < 12
-    ):
+    while program.poll() is None and (not log.exists() or len(log.read_text().split()) < 12):
         time.sleep(0.01)
     import psutil
 
     workers = [child.pid for child in psutil.Process(program.pid).children(recursive=True)]
     program.send_signal(signal.SIGINT)
+    held.unlink()
     _, errors = program.communicate(timeout=PROGRAM_SECONDS)
     assert b"KeyboardInterrupt" in errors
     assert_gone(workers)
@@ -278,13 +282,17 @@ def test_workers_stop_before_their_next_scene_once_another_shard_has_failed(tmp_
         def __getitem__(self, index):
             with (tmp_path / "log").open("a") as file:
                 file.write(".")
-            time.sleep(0.01)
+            if index == self.bad:
+                (tmp_path / "reached").touch()
+            elif 10 < index < 100:  # of the other shard, whose worker may be the first to start
+                wait_until((tmp_path / "reached").exists)
+            time.sleep(0.05)
             return super().__getitem__(index)
 
     with pytest.raises(ValueError, match="no such scene"):
         write(Slow(2000, 1001, tmp_path / "flag"), tmp_path, 2, assignment="contiguous", worker_type=worker_type)
     assert (tmp_path / "log").stat().st_size < 200
-    assert listing(tmp_path) == [f".{SIDECAR}.unfinished", "flag", "log"]
+    assert listing(tmp_path) == [f".{SIDECAR}.unfinished", "flag", "log", "reached"]
 
 
 def test_a_temporary_file_that_somebody_removes_is_an_error(tmp_path):

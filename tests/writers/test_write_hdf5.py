@@ -160,17 +160,22 @@ def test_a_failing_scene_leaves_no_file_and_the_same_call_goes_on(tmp_path):
 PROGRAM = """
 from scenes_records import Slow
 import kerasfeed as kf
-kf.write_hdf5(Slow(160, {log!r}), {path!r}, workers=2, worker_type="process", compression="gzip")
+scenes = Slow(160, {log!r}, held={held!r})
+kf.write_hdf5(scenes, {path!r}, workers=2, worker_type="process", compression="gzip")
 """
 
 
 @pytest.mark.heavy
 def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path):
-    log, path = tmp_path / "log", tmp_path / "x.h5"
-    (tmp_path / "program.py").write_text(PROGRAM.format(log=str(log), path=str(path)))
+    log, path, held = tmp_path / "log", tmp_path / "x.h5", tmp_path / "held"
+    (tmp_path / "program.py").write_text(PROGRAM.format(log=str(log), path=str(path), held=str(held)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}
     for kill_after in (0.1, 0.25, None):
         before = log.stat().st_size if log.exists() else 0
+        if kill_after:  # some scenes are left when it is killed, however late that is
+            held.write_text(f"{70 + (len(log.read_text().split()) if before else 0)}")
+        else:
+            held.unlink()
         program = subprocess.Popen([sys.executable, str(tmp_path / "program.py")], env=environment)
         while kill_after and program.poll() is None and (not log.exists() or log.stat().st_size == before):
             time.sleep(0.005)
