@@ -261,10 +261,14 @@ def _held(item):
 _go_on = threading.Event()
 
 
-def _interrupt_soon():
+def _interrupted(call):
+    """Call something, and interrupt it soon, or before where the machine is busy."""
     timer = threading.Timer(0.15, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-    timer.start()
-    return timer
+    try:
+        timer.start()
+        call()
+    finally:
+        timer.join()
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["waiting", "mapping"])
@@ -276,10 +280,8 @@ def test_ctrl_c_in_a_loop_loses_nothing(mapped, workers):
         for number in range(4 if mapped else 1):
             feed.put(number)
         for _ in range(2):
-            timer = _interrupt_soon()
             with pytest.raises(KeyboardInterrupt):
-                next(iter(feed))
-            timer.join()
+                _interrupted(lambda: next(iter(feed)))
         _go_on.set()
         for number in range(4 if mapped else 1, 6):
             feed.put(number)

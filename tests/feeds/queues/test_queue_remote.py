@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from places import SUPPORT
 from programs import ROOT, finish, launch
-from waits import PROGRAM_SECONDS, wait_until
+from waits import PROGRAM_SECONDS, SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.queues import connection, server
@@ -338,12 +338,23 @@ def struck_in_a_put(source):
     filled = source(1)
     producer = filled.producer()
     producer.put(0)
-    main = threading.main_thread().ident
-    timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
+    main, put, arrived = threading.main_thread().ident, filled.put, threading.Event()
+
+    def noting(*given, **arguments):
+        arrived.set()
+        put(*given, **arguments)
+
+    def interrupt():
+        arrived.wait(SECONDS)
+        time.sleep(0.1)  # for the feed to wait for room; Ctrl-C strikes the wait for its answer, however short
+        signal.pthread_kill(main, signal.SIGINT)
+
+    filled.put = noting
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         producer.put(1)
-    timer.join()
+    interrupting.join()
     return filled, producer
 
 
