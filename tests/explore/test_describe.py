@@ -8,6 +8,7 @@ import threading
 import time
 import tracemalloc
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from described_scenes import described, facts
 from waits import SECONDS
 
 import kerasfeed as kf
+from kerasfeed.explore.statistics import scene_statistics
 from kerasfeed.explore.statistics.field_statistics import nodes_of, pooled
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
 
@@ -276,11 +278,14 @@ def test_many_classes_and_many_shapes_are_no_longer_counted():
     assert (found["1"].shape, found["1"].axis) == ((None,), None)
 
 
-def test_the_slowest_scenes_are_named_and_sizes_are_those_of_arrays():
+def test_the_slowest_scenes_are_named_and_sizes_are_those_of_arrays(monkeypatch):
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)  # on a real one another scene may be held up
+    monkeypatch.setattr(scene_statistics, "time", clock)
+
     class Slow(scenes.Clouds):
         def __getitem__(self, index):
             if index == 11:
-                scenes.time.sleep(0.05)
+                clock.now += 0.05
             return super().__getitem__(index)
 
     found = described(Slow(20))
