@@ -268,7 +268,7 @@ COLLECTED_WHERE_SCENES_ARE_READ = """
     def users_code():  # called for every batch; the collector runs in it once the iterator is in a cycle
         calls.append(1)
         if len(calls) > 2:
-            assert stopping.wait(20)
+            assert stopping.wait(60)
         if stopping.is_set() and not collectors:
             collectors.append(threading.current_thread().name)
             gc.collect()
