@@ -300,8 +300,8 @@ class BackupAndRestore(FeedCheckpoint):
 
     def _restore(self) -> str | None:
         """Restore what was saved last; returns the hook in which that was saved."""
-        if not self.model.built:
-            raise ValueError("BackupAndRestore needs a model that is built before fit: call it on a batch, or build it")
+        if not self.model.built or not self.model.weights:  # `build` marks a subclass without one of its own as built
+            raise ValueError("BackupAndRestore needs a model that is built before fit: call it on a batch")
         saved = [path for path in (self._latest, self._before) if path.exists()]
         weights = self.backup_dir / "latest.weights.h5"
         if not saved and not weights.exists():

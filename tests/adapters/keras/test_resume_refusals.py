@@ -4,7 +4,7 @@ import json
 
 import keras
 import pytest
-from keras_fits import MARKS
+from keras_fits import BACKEND, MARKS
 from resumable import make_feed, make_model, result_of, stream, undisturbed
 
 import kerasfeed as kf
@@ -181,6 +181,28 @@ def test_loss_scales_tell_skipped_batches_apart_and_are_known_before_the_optimiz
     assert scale_of(model) == 4.0
     model.compile("adam", "mse")
     assert scale_of(model) == 0.0
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="fit makes the weights before it begins there")
+def test_a_backup_refuses_a_model_that_is_built_by_name_alone(tmp_path):
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+            self.dropout = keras.layers.Dropout(0.1)  # its seed is a variable, and there before any weights
+
+        def call(self, x):
+            return self.dense(self.dropout(x))
+
+    model = Net()
+    with pytest.warns(UserWarning, match="marked as built, despite not being actually built"):
+        model.build((None, 1))
+    model.compile("adam", "mse")
+    assert model.built
+    with make_feed() as feed:
+        backup = kf.BackupAndRestore(feed, tmp_path / "backup")
+        with pytest.raises(ValueError, match="needs a model that is built before fit: call it on a batch"):
+            model.fit(feed, epochs=1, callbacks=[backup], verbose=0)
 
 
 def test_a_folder_of_a_model_without_its_feed_is_refused(tmp_path):
