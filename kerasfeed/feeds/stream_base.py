@@ -169,7 +169,7 @@ class BaseStream(AnyFeed):
         return passed
 
     def end_fit(self) -> None:
-        """A loop begins: a fit that was stopped gives back before what it still holds."""
+        """Have a fit that was stopped give back the batches that it still holds."""
 
     def keep_repetition(self, repetition: Repetition, *, chained: bool = False, whole: bool = True) -> None:
         """Whoever has begun a repetition leaves it; see `Repetitions.keep`."""

@@ -16,6 +16,17 @@ def wait_until(holds, seconds=SECONDS):
         time.sleep(0.005)
 
 
+def wait_until_nothing_follows(read):
+    """Wait until a second passes in which nothing is added to a list."""
+
+    def nothing_follows():
+        before = len(read)
+        time.sleep(1.0)
+        return len(read) == before
+
+    wait_until(nothing_follows)
+
+
 @contextlib.contextmanager
 def once_told(caught, act, after=0.0, what=""):
     """Call `act` in another thread, some seconds after a warning that says `what` was caught."""

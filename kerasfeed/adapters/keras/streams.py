@@ -57,7 +57,7 @@ class StreamRun(KerasRun):
         """See `KerasRun.end_epoch`."""
 
     def begin_taking(self) -> StreamCursor:
-        """See `KerasRun.begin_taking`; a fit that was stopped gives back before what it still holds."""
+        """See `KerasRun.begin_taking`. First, a fit that was stopped gives back what it still holds."""
         if not self.request.trains:
             self.feed.end_fit()
         goes_on = bool(self.steps_per_epoch)

@@ -28,10 +28,12 @@ from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
 from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
+from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.cursor import Begin, run_in_background
 from kerasfeed.feeds.feed_cursor import FeedLoop
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths, lists_as_tuples
+from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS
 
@@ -295,8 +297,8 @@ def _is_host(device: str) -> bool:
 # ms. An iteration over a feed so begins 25 ms earlier.
 #
 # Seen in TensorFlow 2.18 to 2.21. The operations and the argument `experimental_attributes` of `tf.function` are
-# public, what the attribute does is not promised. Where a later TensorFlow refuses it, functions do without; where it
-# means nothing there, iterations only begin as late as others.
+# public, what the attribute does is not promised. Where a later TensorFlow refuses it, functions do without, and a
+# warning says so; where it means nothing there, iterations only begin as late as others.
 
 # Of a function that is a graph as it is written: AutoGraph would spend time on it, and warns on Python 3.13.
 _as_written: Any = tf.autograph.experimental.do_not_convert
@@ -364,5 +366,10 @@ def _ready(function: Callable[..., Any], dataset: Any) -> Any:
     try:
         made = tf.function(function, autograph=False, experimental_attributes=_AS_IT_STANDS)
     except ValueError:  # it does not know the attribute; nothing is traced yet
+        warn_caller(
+            f"TensorFlow {tf.__version__} refuses an attribute of functions that kerasfeed uses: each iteration over a "
+            "dataset begins up to 25 ms later. Its batches are the same",
+            FeedWarning,
+        )
         made = tf.function(function, autograph=False)
     return made.get_concrete_function(*given)

@@ -183,7 +183,7 @@ def test_loss_scales_tell_skipped_batches_apart_and_are_known_before_the_optimiz
     assert scale_of(model) == 0.0
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="fit makes the weights before it begins there")
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the other backends make the weights as fit begins")
 def test_a_backup_refuses_a_model_that_is_built_by_name_alone(tmp_path):
     class Net(keras.Model):
         def __init__(self):

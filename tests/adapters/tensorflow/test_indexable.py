@@ -12,7 +12,7 @@ import pytest
 import scenes
 import tensorflow as tf
 from scenes_frameworks import Numbered, run_script
-from waits import SECONDS, wait_until
+from waits import SECONDS, wait_until_nothing_follows
 
 import kerasfeed as kf
 from kerasfeed.util.resources import cores
@@ -238,11 +238,6 @@ def test_whoever_leaves_a_loop_waits_for_no_scene_and_those_ahead_are_given_up(c
                 in_time.append(go_on.wait(SECONDS))
             return index
 
-    def nothing_follows():
-        before = len(read)
-        time.sleep(0.5)
-        return len(read) == before
-
     begun, read, in_time, go_on = [], [], [], threading.Event()
     dataset = kf.from_indexable(Slow(100_000), num_parallel_calls=2)
     begun.append(True)
@@ -256,7 +251,7 @@ def test_whoever_leaves_a_loop_waits_for_no_scene_and_those_ahead_are_given_up(c
     go_on.clear()
     iterators.clear()
     go_on.set()  # for those that are being read: had somebody waited for them above, it would come too late
-    wait_until(nothing_follows)
+    wait_until_nothing_follows(read)
     assert all(in_time)
     assert len(read) < 5000
 

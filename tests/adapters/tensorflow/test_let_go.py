@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from scenes_frameworks import Lingering
-from waits import PROGRAM_SECONDS, wait_until
+from waits import PROGRAM_SECONDS, wait_until, wait_until_nothing_follows
 
 import kerasfeed as kf
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
@@ -24,13 +24,7 @@ def test_whoever_leaves_a_loop_waits_for_none_of_the_batches_ahead_and_they_are_
         next(iterators[0])
         iterators.clear()
         assert len(sequence.read) < 50  # 80, which take 24 s, are asked for
-
-        def nothing_follows():
-            begun = len(sequence.read)
-            time.sleep(1.0)
-            return len(sequence.read) == begun
-
-        wait_until(nothing_follows)
+        wait_until_nothing_follows(sequence.read)
         assert len(sequence.read) < 50
 
 

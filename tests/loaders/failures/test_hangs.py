@@ -176,7 +176,7 @@ def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
 
 
 def _stalls(action, hold):
-    """The warnings of a stall, with which `hold` goes; a worker that starts slowly may be told of before."""
+    """The warnings of a stall, with the first of which the file `hold` is removed; one of a slow start is no such."""
     hold.touch()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
