@@ -2,29 +2,94 @@
 
 Invariant: importing this package loads no framework. Every public name is resolved on first use (PEP 562),
 so a worker process that needs `kerasfeed.SceneSequence` never pays for Keras or TensorFlow.
-`__init__.pyi` names the module of each.
+`__init__.pyi` holds the same table for type checkers.
 """
 
 import logging
-import re
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # what becomes of workers, for whoever listens
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # the pool logs starts and deaths of workers
 
-_STUB = __spec__.loader.get_data(str(Path(__file__).with_name("__init__.pyi"))).decode()  # from a zip file, too
-_MODULE_OF = {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as", _STUB, re.MULTILINE)}
+# Name to module. A frozen program has no files of the package, so the table is not read from `__init__.pyi`.
+_MODULE_OF = {
+    "ArraySpec": "spec.scene_spec",
+    "BackupAndRestore": "adapters.keras.backup",
+    "Balanced": "orders.weighted",
+    "BlockShuffled": "orders.blocks",
+    "Bucketed": "orders.bucketed",
+    "Cached": "sequences.cached",
+    "Concat": "sequences.views",
+    "Evaluation": "adapters.keras.evaluate",
+    "Feed": "adapters.keras.feed",
+    "FeedCheckpoint": "adapters.keras.checkpoint",
+    "FeedClosedError": "errors",
+    "FeedWarning": "errors",
+    "FileSequence": "readers.files.sequence",
+    "HDF5File": "readers.hdf5.file",
+    "HDF5Scenes": "readers.hdf5.scenes",
+    "HostLostError": "errors",
+    "InputMonitor": "adapters.keras.input_monitor",
+    "KerasfeedError": "errors",
+    "Map": "sequences.views",
+    "Mixture": "sequences.mixture",
+    "Packed": "sequences.packed",
+    "Pad": "spec.collation",
+    "Patches": "sequences.patches",
+    "ProducerDiedError": "errors",
+    "QueueFeed": "adapters.keras.streams",
+    "QueueFullError": "errors",
+    "Ragged": "spec.collation",
+    "RaggedArray": "spec.field_forms",
+    "RayHosts": "loaders.hosts.ray_hosts",
+    "ReadCostWarning": "util.read_cost",
+    "RecordError": "errors",
+    "SceneError": "errors",
+    "SceneSequence": "sequences.base",
+    "SceneTimeoutError": "errors",
+    "Sequential": "orders.base",
+    "Shuffled": "orders.base",
+    "SpecError": "errors",
+    "StreamFeed": "adapters.keras.streams",
+    "Subset": "sequences.base",
+    "SummaryWriter": "adapters.keras.summary",
+    "TFRecordSequence": "readers.tfrecord.sequence",
+    "TooManyFailuresError": "errors",
+    "Weighted": "orders.weighted",
+    "Windows": "sequences.patches",
+    "WorkerDiedError": "errors",
+    "Zip": "sequences.views",
+    "check_sequence": "explore.check",
+    "current_rng": "sequences.context",
+    "describe": "explore.describe",
+    "evaluate": "adapters.keras.evaluate",
+    "feature_description": "adapters.tensorflow.parse_records",
+    "folds": "sequences.split",
+    "from_indexable": "adapters.tensorflow.indexable",
+    "labels_of": "feeds.labels",
+    "load": "feeds.load_one",
+    "parse_record": "adapters.tensorflow.parse_records",
+    "profile": "explore.profile",
+    "rechunk": "writers.hdf5.rechunk",
+    "show": "explore.show",
+    "split": "sequences.split",
+    "testing": "testing",
+    "write_hdf5": "writers.hdf5.write",
+    "write_tfrecords": "writers.tfrecord.write",
+}
+# Names that do not exist, and what to use instead.
+_INSTEAD: dict[str, str] = {}
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'kerasfeed' has no attribute {name!r}")
-    module = _MODULE_OF[name]
+        advice = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise AttributeError(f"module 'kerasfeed' has no attribute {name!r}{advice}")
     try:
-        value = import_module(f"{module}.{name}") if module == __name__ else getattr(import_module(module), name)
+        module = import_module(f"{__name__}.{_MODULE_OF[name]}")
+        value = module if name == "testing" else getattr(module, name)
     except ModuleNotFoundError as error:
         from kerasfeed.util.error_text import message_of
 

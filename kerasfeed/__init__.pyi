@@ -1,4 +1,4 @@
-"""Every public name and its module: what type checkers read, and what `__init__.py` reads as it is imported."""
+"""Public names and their modules, for type checkers; `__init__.py` holds the same table."""
 
 from kerasfeed import testing as testing
 from kerasfeed.adapters.keras.backup import BackupAndRestore as BackupAndRestore

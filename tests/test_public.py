@@ -1,6 +1,9 @@
 """What users see of kerasfeed in a console: names, and what an object says of itself."""
 
+import importlib
 import pickle
+import re
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -167,3 +170,12 @@ def test_a_copy_of_a_feed_from_a_pickle_is_of_its_class():
 def test_pythons_own_messages_name_the_feed_that_users_know(call, message):
     with pytest.raises(TypeError, match=f"^{message}"):
         call()
+
+
+def test_type_checkers_see_the_public_names_and_their_modules():
+    stub = Path(kf.__file__).with_name("__init__.pyi").read_text()
+    listed = re.findall(r"^from (\S+) import (\w+) as \2$", stub, re.MULTILINE)
+    assert sorted(name for _, name in listed) == kf.__all__[1:]
+    for module, name in listed:
+        if name != "testing":
+            assert getattr(importlib.import_module(module), name) is getattr(kf, name)
