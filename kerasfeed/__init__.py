@@ -37,9 +37,6 @@ _MODULE_OF = {
     "Packed": "sequences.packed",
     "Pad": "spec.collation",
     "Patches": "sequences.patches",
-    "ProducerDiedError": "errors",
-    "QueueFeed": "adapters.keras.streams",
-    "QueueFullError": "errors",
     "Ragged": "spec.collation",
     "RaggedArray": "spec.field_forms",
     "RayHosts": "loaders.hosts.ray_hosts",
@@ -78,8 +75,13 @@ _MODULE_OF = {
     "write_hdf5": "writers.hdf5.write",
     "write_tfrecords": "writers.tfrecord.write",
 }
+_LIVE_DATA = "read a queue.Queue or multiprocessing.Queue by kf.StreamFeed(lambda: iter(queue.get, END), 32, workers=0)"
 # Names that do not exist, and what to use instead.
-_INSTEAD: dict[str, str] = {}
+_INSTEAD = {
+    "ProducerDiedError": _LIVE_DATA,
+    "QueueFeed": _LIVE_DATA,
+    "QueueFullError": _LIVE_DATA,
+}
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 
 

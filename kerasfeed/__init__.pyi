@@ -7,7 +7,6 @@ from kerasfeed.adapters.keras.evaluate import Evaluation as Evaluation
 from kerasfeed.adapters.keras.evaluate import evaluate as evaluate
 from kerasfeed.adapters.keras.feed import Feed as Feed
 from kerasfeed.adapters.keras.input_monitor import InputMonitor as InputMonitor
-from kerasfeed.adapters.keras.streams import QueueFeed as QueueFeed
 from kerasfeed.adapters.keras.streams import StreamFeed as StreamFeed
 from kerasfeed.adapters.keras.summary import SummaryWriter as SummaryWriter
 from kerasfeed.adapters.tensorflow.indexable import from_indexable as from_indexable
@@ -17,8 +16,6 @@ from kerasfeed.errors import FeedClosedError as FeedClosedError
 from kerasfeed.errors import FeedWarning as FeedWarning
 from kerasfeed.errors import HostLostError as HostLostError
 from kerasfeed.errors import KerasfeedError as KerasfeedError
-from kerasfeed.errors import ProducerDiedError as ProducerDiedError
-from kerasfeed.errors import QueueFullError as QueueFullError
 from kerasfeed.errors import RecordError as RecordError
 from kerasfeed.errors import SceneError as SceneError
 from kerasfeed.errors import SceneTimeoutError as SceneTimeoutError

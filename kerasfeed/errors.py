@@ -4,8 +4,6 @@ Invariant: an exception raised by the user's own `__getitem__` keeps its type on
 classes here are for what kerasfeed itself finds wrong. Each derives from the built-in a caller would expect.
 """
 
-import queue
-
 
 class KerasfeedError(Exception):
     """Base class of all exceptions that kerasfeed defines.
@@ -150,7 +148,7 @@ class TooManyFailuresError(KerasfeedError, RuntimeError):
 class FeedClosedError(KerasfeedError, RuntimeError):
     """The feed was used after `close()`, or after its `with` block.
 
-    A producer whose consumer has stopped gets it from `QueueFeed.put`. It is also a `RuntimeError`.
+    It is also a `RuntimeError`.
 
     Examples:
         >>> feed = kf.Feed([1.0, 2.0], batch_size=2, workers=0)
@@ -160,44 +158,6 @@ class FeedClosedError(KerasfeedError, RuntimeError):
         ... except kf.FeedClosedError:
         ...     print("closed")
         closed
-    """
-
-
-class ConsumerGoneError(FeedClosedError):
-    """Nobody takes what is put any more."""
-
-
-class QueueFullError(KerasfeedError, queue.Full):
-    """`QueueFeed.put(scene, timeout=...)` found no room in the queue within `timeout` seconds.
-
-    It is also a `queue.Full`, so code written for `queue.Queue` catches it.
-
-    Examples:
-        >>> with kf.QueueFeed(batch_size=2, maxsize=1, workers=0) as feed:
-        ...     feed.put(1.0)
-        ...     try:
-        ...         feed.put(2.0, timeout=0)
-        ...     except kf.QueueFullError:
-        ...         print("no room")
-        no room
-    """
-
-
-class ProducerDiedError(KerasfeedError, RuntimeError):
-    """A process that filled a `QueueFeed` was killed before it had finished.
-
-    That is a process that used `QueueFeed.producer()` and was killed, or called `os._exit`. The consumer gets the error
-    after the scenes that arrived. With `producer(on_death="warn")` it gets a `FeedWarning`
-    instead, and goes on. It is also a `RuntimeError`.
-
-    Examples:
-        >>> with kf.QueueFeed(batch_size=2, workers=0) as feed:
-        ...     feed.fail(kf.ProducerDiedError("the process was killed"))  # stands in for a process that is killed
-        ...     try:
-        ...         list(feed)
-        ...     except kf.ProducerDiedError as error:
-        ...         print(error)
-        the process was killed
     """
 
 

@@ -101,11 +101,9 @@ def test_dir_of_a_feed_lists_what_is_public():
     stream = kf.StreamFeed(lambda: iter([np.zeros(2)]), 4, workers=0)
     assert set(public(stream)) == FEEDS | state | {"map", "mixing", "shard"}
     assert set(public(stream.map(abs))) == set(public(stream))
-    with kf.QueueFeed(batch_size=4, workers=0) as queue:
-        assert set(public(queue)) == FEEDS | {"map", "put", "end_epoch", "fail", "produce", "producer", "producing"}
-        for each in (feed, stream, queue):
-            assert {"__iter__", "__class__", "__doc__"} <= set(dir(each))
-            assert all(hasattr(type(each), name) or name in vars(each) for name in dir(each))
+    for each in (feed, stream):
+        assert {"__iter__", "__class__", "__doc__"} <= set(dir(each))
+        assert all(hasattr(type(each), name) or name in vars(each) for name in dir(each))
     feed.close()
     stream.close()
 
@@ -164,7 +162,6 @@ def test_a_copy_of_a_feed_from_a_pickle_is_of_its_class():
         (lambda: kf.Feed(Rooms()), r"Feed.__init__\(\) missing 1 required positional argument: 'batch_size'"),
         (lambda: kf.Feed(Rooms(), 4, True), r"Feed.__init__\(\) takes 3 positional arguments"),
         (lambda: kf.StreamFeed(), r"StreamFeed.__init__\(\) missing 1"),
-        (lambda: kf.QueueFeed(4), r"QueueFeed.__init__\(\) takes 1 positional"),
     ],
 )
 def test_pythons_own_messages_name_the_feed_that_users_know(call, message):

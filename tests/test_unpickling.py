@@ -1,7 +1,4 @@
-"""Nothing is unpickled but what this program wrote, a worker that it started, or a producer that knows its key.
-
-No socket has a name but that of a queue's producers, which `test_queue_remote` shows to ask for the key first.
-"""
+"""Only pickles of this program and of workers that it started are loaded, and no socket has a name."""
 
 import ast
 from pathlib import Path
@@ -17,8 +14,7 @@ PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "she
 ALLOWED = {
     "pool/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited, "
     "or this process has just pickled",
-    "pool/exception_pickle.py": "what a worker has packed, over the socket pair that it inherited, "
-    "or a producer that knows the key",
+    "pool/exception_pickle.py": "exceptions that a worker has packed, over the socket pair that it inherited",
     "loaders/batch_runner.py": "the first batch, which this process itself has pickled and kept",
     "sequences/cache_store.py": "scenes that processes of this program have put into a memory file without a path, "
     "which is opened by whoever unpickles the kf.Cached, and known by its token",
@@ -29,10 +25,7 @@ ALLOWED = {
     "loaders/hosts/calls.py": "what the driver and the hosts that it has started tell each other, as Ray brings it",
     "feeds/generators/chunks.py": "scenes that a worker has packed, in memory that it inherited",
     "feeds/streams/item_store.py": "the parent's items, in a memory file without a path, inherited by the worker",
-    "feeds/queues/connection.py": "messages of the other end, after each has proved that it knows the key",
 }
-# By processes that were given the key.
-REACHABLE = {"feeds/queues/producer.py", "feeds/queues/server.py", "feeds/queues/connection.py"}
 NETWORK = {
     "bind", "listen", "accept", "connect", "connect_ex", "create_server", "create_connection", "sendto", "Client",
     "Listener",
@@ -89,19 +82,19 @@ def test_numpy_and_hdf5_files_are_not_unpickled_either():
 
 
 @pytest.mark.heavy
-def test_no_socket_is_bound_connected_or_listened_to_but_that_of_producers():
+def test_no_socket_is_bound_connected_or_listened_to():
     calls = {room: [name for where, name in _calls(path) if where != "signature"] for room, path in _rooms().items()}
     found = {room for room, names in calls.items() if NETWORK.intersection(names)}
-    assert found == REACHABLE
+    assert found == set()
 
 
 @pytest.mark.heavy
-def test_every_other_socket_is_one_of_a_pair_or_inherited():
+def test_every_socket_is_one_of_a_pair_or_inherited():
     made = {
         (room, f"{where}.{name}")
         for room, path in _rooms().items()
         for where, name in _calls(path)
-        if where == "socket" and room not in REACHABLE
+        if where == "socket"
     }
     assert made == {
         ("pool/processes/worker_process.py", "socket.socketpair"),

@@ -191,7 +191,7 @@ CASES = [
         "a thread that receives, scenes at once",
         (
             _today("`queue.Queue`, `from_generator`", "receiving_thread"),
-            _ours("`QueueFeed`", "receiving_thread"),
+            _ours("`StreamFeed` of the queue", "receiving_thread"),
         ),
     ),
 ]

@@ -1,6 +1,7 @@
 """The same with kerasfeed. Each function gives batches without end, or, where it trains or writes, a rate."""
 
 import itertools
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -132,13 +133,12 @@ def read_tfrecords(worker_type: Any, folder: Path) -> Any:
 
 
 def receiving_thread() -> Any:
-    """A queue feed that a thread fills."""
-    spec = (kf.ArraySpec(SHAPE, np.float32), kf.ArraySpec((), np.int64))
-    feed = kf.QueueFeed(spec=spec, batch_size=BATCH_SIZE, maxsize=64)
+    """A stream of a queue that a thread fills."""
+    received: queue.Queue[Any] = queue.Queue(maxsize=64)
 
     def receive() -> None:
         for index in itertools.count():
-            feed.put(load("instant", index))
+            received.put(load("instant", index))
 
     threading.Thread(target=receive, daemon=True).start()
-    return feed
+    return kf.StreamFeed(lambda: iter(received.get, None), BATCH_SIZE, workers=0)

@@ -31,7 +31,7 @@ from kerasfeed.spec.spec_json import as_scene_spec
 
 
 class BaseStream(AnyFeed):
-    """Batches of a `Source`, for loops: what `kerasfeed.StreamFeed` and `QueueFeed` are without Keras."""
+    """Batches of a `Source`, for loops: what `kerasfeed.StreamFeed` is without Keras."""
 
     plan: StreamPlan
     _place: StreamPlace | None
@@ -142,11 +142,6 @@ class BaseStream(AnyFeed):
 
     # ---- repetitions
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether a loop after one that was left goes on with its repetition, as a queue's does."""
-        return self._parts is not None and not self._parts.source.afresh
-
     def begin_repetition(self, *, chained: bool = False, timeout: float | None = None) -> Repetition:
         """The next repetition, or what is kept of one: of any, if `chained`, else of one of which nothing was used.
 
@@ -173,7 +168,7 @@ class BaseStream(AnyFeed):
 
     def keep_repetition(self, repetition: Repetition, *, chained: bool = False, whole: bool = True) -> None:
         """Whoever has begun a repetition leaves it; see `Repetitions.keep`."""
-        self._repetitions.keep(repetition, chained=chained, whole=whole, goes_on=self.goes_on)
+        self._repetitions.keep(repetition, chained=chained, whole=whole)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next repetition, loaded ahead.

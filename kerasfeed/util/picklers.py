@@ -6,13 +6,11 @@ several implementations, and all of a main module that `multiprocessing` has imp
 objects whose `__getattr__` asks another object.
 """
 
-import copyreg
 import functools
 import io
 import operator
 import pickle
 import sys
-from collections import ChainMap
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -40,12 +38,6 @@ def _reduced_property(obj: Any) -> tuple[Any, ...]:
 
 
 _TEXT: dict[Any, Any] = {np.str_: _reduced_text, np.bytes_: _reduced_text}
-
-
-class TextPickler(pickle.Pickler):
-    """Pickles what holds `np.str_` and `np.bytes_` without cutting them."""
-
-    dispatch_table = ChainMap[Any, Any](_TEXT, copyreg.dispatch_table)
 
 
 _OF_CHILDREN = "__mp_main__"  # what multiprocessing names the main module in processes that it has started

@@ -20,7 +20,6 @@ RETURNED = [
     "kerasfeed.explore.describe:Description",
     "kerasfeed.explore.describe:FieldDescription",
     "kerasfeed.feeds.batch_loop:BatchLoop",
-    "kerasfeed.feeds.queues.producer:Producer",
     "kerasfeed.feeds.sharding:Shard",
     "kerasfeed.loaders.base:LoaderStats",
     "kerasfeed.loaders.failures.table:FailureTable",

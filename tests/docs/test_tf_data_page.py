@@ -246,7 +246,7 @@ def test_shards_of_records_hold_the_same_scenes_whoever_reads_them(page):
     assert sorted(scenes_in(ours)) == sorted(scenes_in(names["dataset"])) == expected
 
 
-def test_a_thread_that_receives_data_feeds_one_epoch_today_and_several_through_a_queue_feed(page):
+def test_a_thread_that_receives_data_feeds_one_epoch_today_and_several_through_a_stream(page):
     reader = page()
     before = scenes_in(reader.run("thread before")["dataset"])
     with reader.run("thread after")["feed"] as feed:

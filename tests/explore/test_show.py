@@ -170,7 +170,7 @@ def test_batches_of_any_collation_are_drawn(collate):
         assert words(kf.show(feed))[0].startswith("Sized, batch 0 of 13")
 
 
-def test_a_stream_is_drawn_from_a_copy_and_a_queue_is_refused():
+def test_a_stream_is_drawn_from_a_copy():
     def clouds():
         yield from ((CLOUD + number, number) for number in range(8))
 
@@ -179,9 +179,6 @@ def test_a_stream_is_drawn_from_a_copy_and_a_queue_is_refused():
         with pytest.raises(IndexError, match="the stream ended before it"):
             kf.show(feed, step=2)
         assert [labels.tolist() for _, labels in feed] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    message = "take a batch out of the queue"
-    with kf.QueueFeed(batch_size=4, workers=0) as queue, pytest.raises(TypeError, match=message):
-        kf.show(queue)
 
 
 def test_numbers_and_short_texts_alone_are_a_table():

@@ -248,47 +248,6 @@ def test_an_error_of_a_generator_comes_behind_its_scenes():
             next(iterator)
 
 
-def filled(feed, scenes):
-    for number in scenes:
-        feed.put(np.full(3, number, np.float32))
-
-
-def test_a_loop_over_a_queue_that_is_left_early_loses_nothing():
-    with kf.QueueFeed(batch_size=2) as feed:
-        filled(feed, range(12))
-        feed.close()
-        conversion = Noting()
-        iterator = iter(looped(feed, conversion=conversion))
-        seen = firsts([next(iterator)])
-        wait_until(lambda: feed.stats().batches >= 6)
-        seen += firsts([next(iterator)])
-        assert conversion.begun == [0, 2, 4, 6, 8]
-        del iterator
-        assert seen + firsts(looped(feed)) == [0, 2, 4, 6, 8, 10]
-
-
-def test_what_was_taken_ahead_stays_in_its_epoch_of_a_queue():
-    with kf.QueueFeed(batch_size=2) as feed:
-        for epoch in range(3):
-            filled(feed, range(10 * epoch, 10 * epoch + 4))
-            feed.end_epoch()
-        feed.close()
-        iterator = iter(looped(feed, epochs=3))
-        assert firsts([next(iterator)]) == [0]
-        iterator.close()
-        assert [firsts(looped(feed)) for _ in range(3)] == [[2], [10, 12], [20, 22]]
-
-
-def test_nobody_waits_for_more_than_the_next_batch():
-    with kf.QueueFeed(batch_size=2) as feed:
-        filled(feed, range(2))
-        found = []
-        thread = threading.Thread(target=lambda: found.append(next(iter(looped(feed)))), daemon=True)
-        thread.start()
-        thread.join(SECONDS)
-        assert firsts(found) == [0]
-
-
 def test_the_state_of_a_stream_is_that_of_the_consumer_whatever_was_converted_ahead():
     def numbers_from(start):
         yield from (np.full(3, number, np.float32) for number in range(start, 8))
@@ -302,8 +261,13 @@ def test_the_state_of_a_stream_is_that_of_the_consumer_whatever_was_converted_ah
             assert firsts(looped(feed, epochs=2)) == [*[0, 2, 4, 6][received % 4 :], 0, 2, 4, 6]
 
 
-def test_a_loop_that_another_thread_closes_while_it_waits_ends_and_loses_nothing():
+def test_a_loop_that_another_thread_closes_while_it_waits_ends():
     raised = []
+    held = threading.Event()
+
+    def held_back():
+        held.wait(SECONDS)
+        yield from (np.full(3, number, np.float32) for number in range(4))
 
     def consume():
         iterator = iter(loop)
@@ -312,7 +276,7 @@ def test_a_loop_that_another_thread_closes_while_it_waits_ends_and_loses_nothing
             next(iterator)
         raised.append(str(caught.value))
 
-    with kf.QueueFeed(batch_size=2) as feed:
+    with stream_of(held_back) as feed:
         loop, begun = looped(feed), threading.Event()
         thread = threading.Thread(target=consume, daemon=True)
         thread.start()
@@ -320,7 +284,6 @@ def test_a_loop_that_another_thread_closes_while_it_waits_ends_and_loses_nothing
         wait_until(lambda: feed._parts is not None)
         loop.close()
         thread.join(SECONDS)
+        held.set()
         assert len(raised) == 1
-        filled(feed, range(4))
-        feed.close()
         assert firsts(looped(feed)) == [0, 2]

@@ -30,7 +30,7 @@ _BATCH = 4
 @pytest.fixture(autouse=True)
 def no_collector():
     """Nothing is collected while a test runs, and all of kerasfeed's memory files are its own."""
-    for name in ("Feed", "StreamFeed", "QueueFeed"):
+    for name in ("Feed", "StreamFeed"):
         assert getattr(kf, name)  # what their imports leave behind refers to whoever imports
     gc.collect()
     gc.disable()
@@ -128,20 +128,10 @@ def _double(scene):
     return 2 * scene
 
 
-def _queue(arguments, last=1.0):
-    queue = kf.QueueFeed(batch_size=_BATCH, maxsize=2 * _LENGTH, **arguments)
-    mapped = queue.map(_double)
-    for value in [1.0] * (_LENGTH - 1) + [last]:
-        queue.put(np.full(100, value))
-    queue.close()
-    return mapped
-
-
 _MAKE = {
     "feed": lambda arguments: kf.Feed(Large(), _BATCH, **arguments),
     "generators": lambda arguments: kf.StreamFeed(_generator, _BATCH, count=2, **arguments),
     "map": lambda arguments: kf.StreamFeed(_generator, _BATCH, count=2, **arguments).map(_double),
-    "queue": _queue,
 }
 _MAKE_FAILING = {
     "feed": lambda arguments: kf.Feed(Large(30), _BATCH, **arguments),
@@ -152,7 +142,6 @@ _MAKE_FAILING = {
     "generators": lambda arguments: kf.StreamFeed(_failing, _BATCH, count=2, **arguments),
     "all generators": lambda arguments: kf.StreamFeed(_failing, _BATCH, count=2, on_error="skip", **arguments),
     "map": lambda arguments: kf.StreamFeed(_failing, _BATCH, **arguments).map(_double),
-    "function": lambda arguments: _queue(arguments, -1.0),
 }
 
 

@@ -138,14 +138,9 @@ ENDS = {
         while True:
             for batch in stream:
                 pass
-    queue = kf.QueueFeed(batch_size=4, maxsize=8)
-    def put():
-        while True:
-            queue.put(1.0)
     for feed, _ in feeds:
         threading.Thread(target=read, args=(feed,), daemon=True).start()
     threading.Thread(target=read_stream, daemon=True).start()
-    threading.Thread(target=put, daemon=True).start()
     time.sleep(0.2)
     print('end')
     """,

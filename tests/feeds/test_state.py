@@ -369,12 +369,6 @@ def streamed():
     return kf.StreamFeed(numbers, 2, seed=1, workers=0)
 
 
-def test_a_feed_that_cannot_be_resumed_has_no_state_for_tools_to_save():
-    with kf.QueueFeed(batch_size=2, workers=0) as queue:
-        assert not hasattr(queue, "state_dict")
-        assert not hasattr(queue, "load_state_dict")
-
-
 def test_a_batch_that_was_skipped_counts_as_consumed():
     with make_feed(
         scenes.Failing(3, ValueError("bad"), 5), 1, shuffle=False, on_error="skip", max_failures=5, workers=1

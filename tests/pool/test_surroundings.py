@@ -55,24 +55,10 @@ class Found(kf.SceneSequence):
         return surroundings_of_worker()
 
 
-def _put_for_ever(queue):
-    with queue.producing():
-        for number in range(10**9):
-            queue.put(number)
-
-
-def _queue_feed():
-    queue = kf.QueueFeed(batch_size=4, maxsize=8, max_queue_size=2, **_PROCESSES)
-    mapped = queue.map(surroundings_of_worker)
-    queue.produce(_put_for_ever, queue)
-    return mapped
-
-
 FEEDS = {
     "feed": lambda: kf.Feed(Found(), 4, max_queue_size=2, **_PROCESSES),
     "generators": lambda: kf.StreamFeed(_generator, 4, count=2, max_queue_size=2, **_PROCESSES),
     "map": lambda: kf.StreamFeed(_numbers, 4, max_queue_size=2, **_PROCESSES).map(surroundings_of_worker),
-    "queue": _queue_feed,
 }
 
 

@@ -204,14 +204,6 @@ def _mapped(path):
     return kf.StreamFeed(lambda: range(COUNT), 2, workers=2, worker_type="process").map(TwoWorkers(path).__getitem__)
 
 
-def _queued(path):
-    feed = kf.QueueFeed(batch_size=2, workers=2, worker_type="process", maxsize=COUNT).map(TwoWorkers(path).__getitem__)
-    for index in range(COUNT):
-        feed.put(index)
-    feed.close()
-    return feed
-
-
 def _on_a_host(path):
     return BaseFeed(TwoWorkers(path), 2, workers=2, hosts=SubprocessHosts(1, ship=(__name__,)))
 
@@ -224,7 +216,7 @@ def take_all(feed, found, known):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("make", [_sequence, _generators, _mapped, _queued, _on_a_host])
+@pytest.mark.parametrize("make", [_sequence, _generators, _mapped, _on_a_host])
 def test_a_worker_that_opens_a_file_late_refuses_one_that_has_changed(path, make):
     found = []
     with make(path) as feed, pytest.raises(OSError, match=f"kerasfeed.h5' {CHANGED}"):

@@ -195,22 +195,6 @@ def test_functions_of_a_stream_give_the_same_numbers_in_every_run(spec):
     assert len({tuple(row) for batch in first for row in batch}) == 2 * _LENGTH
 
 
-def _queued(workers):
-    queue = kf.QueueFeed(batch_size=4, maxsize=_LENGTH, workers=workers, worker_type="process", seed=5)
-    with queue, queue.map(_drawn) as feed:
-        for number in range(_LENGTH):
-            queue.put(float(number))
-        queue.close()
-        return list(feed)
-
-
-@pytest.mark.heavy
-def test_functions_of_a_queue_give_the_same_numbers_in_every_run():
-    with pytest.warns(kf.FeedWarning, match=_WARNS):
-        first, again = _queued(1), _queued(2)
-    assert np.array_equal(first, again)
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("spec", [None, kf.ArraySpec((3,), "float64")], ids=["learnt", "given"])
 def test_records_are_written_with_the_same_numbers_in_every_run(tmp_path, spec):
@@ -373,21 +357,6 @@ def test_threads_of_the_program_that_draw_meanwhile_are_not_taken_for_scenes(kin
     finally:
         stop.set()
         thread.join()
-
-
-@pytest.mark.parametrize("kind", ["thread", "inline"])
-def test_producers_of_a_queue_that_draw_are_not_taken_for_its_function(kind):
-    workers, worker_type = _KINDS[kind]
-    queue = kf.QueueFeed(batch_size=4, maxsize=4, workers=workers, worker_type=worker_type)
-
-    def produce():
-        for _ in range(_LENGTH):
-            queue.put(np.random.random(3))
-        queue.close()
-
-    with queue, queue.map(np.negative) as feed:
-        queue.produce(produce)
-        assert len(list(feed)) == _LENGTH // 4
 
 
 def test_a_class_of_any_kind_can_do_as_the_warning_says():

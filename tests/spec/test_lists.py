@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import optree
 import pytest
-from scenes_lists import Even, Lists, listed, lists_at, queued
+from scenes_lists import Even, Lists, listed, lists_at
 from streams import WAYS
 
 import kerasfeed as kf
@@ -235,26 +235,11 @@ def test_lists_pass_through_the_functions_of_a_stream(worker_type):
         check_batches(feed, "pad")
 
 
-def test_queues_make_arrays_of_lists_with_a_spec_and_without():
-    with queued(listed(), collate="pad") as feed:
-        check_batches(feed, "pad")
-    spec = {
-        "tokens": ArraySpec((None,), np.int64),
-        "pair": ArraySpec((2,), np.float64),
-        "boxes": ArraySpec((None, 4), np.int64),
-        "words": ArraySpec((2,), str),
-        "single": ArraySpec((2,), np.float32),
-        "arrays": [ArraySpec((2,), np.int64), ArraySpec((3,), np.float32)],
-    }
-    with queued(listed(), collate="pad", spec=spec) as feed:
-        check_batches(feed, "pad")
-
-
 @pytest.mark.parametrize("spec", [([ArraySpec((), np.int64)] * 2, ArraySpec((), str)), {"a": [ArraySpec((), str)]}])
 def test_a_spec_that_no_scene_can_have_is_refused(spec):
     with pytest.raises(SpecError, match=r"list of single values inside a scene is one array.*kf.ArraySpec\(\(n,\)"):
-        kf.QueueFeed(spec=spec)
-    kf.QueueFeed(spec=[ArraySpec((), np.int64)] * 2)  # the whole scene is nesting
+        kf.StreamFeed(lambda: iter([]), spec=spec)
+    kf.StreamFeed(lambda: iter([]), spec=[ArraySpec((), np.int64)] * 2)  # the whole scene is nesting
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])

@@ -69,11 +69,3 @@ class NulText(Lists):
 def nul_texts(n=0, count=1, length=22):
     for index in range(n, length, count):
         yield nul_text(index)
-
-
-def queued(scenes, **arguments):
-    feed = kf.QueueFeed(batch_size=6, maxsize=100, workers=0, **arguments)
-    for scene in scenes:
-        feed.put(scene)
-    feed.close()
-    return feed

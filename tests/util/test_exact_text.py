@@ -1,15 +1,10 @@
 """Text that ends in NUL characters arrives whole, on every path a scene can take."""
 
-import subprocess
-import sys
-
 import pytest
-from places import SUPPORT
-from scenes_lists import NulText, nul_text, nul_texts, queued
+from scenes_lists import NulText, nul_text, nul_texts
 from streams import WAYS
 
 import kerasfeed as kf
-from kerasfeed.spec.scene_spec import ArraySpec
 
 
 def check_text(batches):
@@ -40,25 +35,6 @@ def test_every_stream_keeps_nul_characters_at_the_end_of_text(workers, worker_ty
         check_text(feed)
     with kf.StreamFeed(nul_texts, 6, workers=min(1, workers), worker_type=worker_type).map(dict) as feed:
         check_text(feed)
-
-
-@pytest.mark.parametrize("spec", [None, {"bytes": (), "str": (), "held": (2,), "words": (1,), "list": (2,)}])
-def test_queues_keep_nul_characters_at_the_end_of_text(spec):
-    if spec is not None:
-        spec = {name: ArraySpec(shape, str if name in ("str", "words") else bytes) for name, shape in spec.items()}
-    with queued(nul_texts(), spec=spec) as feed:
-        check_text(feed)
-
-
-def test_producer_processes_keep_nul_characters_at_the_end_of_text():
-    import pickle
-
-    with kf.QueueFeed(batch_size=6, workers=0) as feed:
-        handle = pickle.dumps(feed.producer()).hex()
-        program = [sys.executable, SUPPORT / "queue_producers.py", "nul_texts", handle]
-        with subprocess.Popen(program) as process:
-            check_text(feed)
-        assert process.returncode == 0
 
 
 def test_a_sequence_in_memory_keeps_its_text_on_the_way_to_worker_processes():

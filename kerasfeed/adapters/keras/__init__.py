@@ -1,1 +1,1 @@
-"""Feeds as Keras takes them: `Feed`, `StreamFeed`, `QueueFeed`, and the callbacks."""
+"""Feeds as Keras takes them: `Feed`, `StreamFeed`, and the callbacks."""

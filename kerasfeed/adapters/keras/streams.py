@@ -1,4 +1,4 @@
-"""`StreamFeed` and `QueueFeed`: the streams that users hold, each a `keras.utils.PyDataset`; what Keras takes of them.
+"""`StreamFeed`: the stream that users hold, a `keras.utils.PyDataset`; what Keras takes of it.
 
 Invariant: to Keras they look ahead by themselves, so Keras's own threads and processes stay unused. An epoch of `fit`
 without `steps_per_epoch` is a repetition of the stream; so is an `evaluate`, a `predict`. With `steps_per_epoch` the
@@ -18,7 +18,6 @@ from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.feeds.cursor import Cursor, check_alive
-from kerasfeed.feeds.queue_feed import BaseQueueFeed
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
@@ -266,57 +265,3 @@ class StreamFeed(BaseStreamFeed, KerasStream):
         self.set_state(state)
         self._rest = steps - done if steps and done else None
         return bool(done and not steps and self.pass_end())
-
-
-class QueueFeed(BaseQueueFeed, KerasStream):
-    """Batches of scenes that other code puts into a queue: threads, callbacks of a library, or other processes.
-
-    A producer calls `put` for each scene, `end_epoch` at the end of an epoch, and `close` after the last scene. Other
-    processes do so through `producer()`. One loop over the feed, or one epoch of `fit`, takes scenes up to the next
-    `end_epoch`. A loop that is left early loses nothing: the next loop goes on there.
-
-    The consumer stops the producers by leaving its `with feed:` block: a producer that waits in `put` then gets a
-    `FeedClosedError`. The same happens when the feed is garbage collected, or when only producer threads keep the
-    program from ending.
-
-    Args:
-        batch_size: Scenes in a batch, at least 1. None where each item that is put is already a batch.
-        spec: Spec of what is put: nested as that is, with `kerasfeed.ArraySpec(shape, dtype)` for each field and None
-            for an axis that varies. `put` then raises for anything else, in the producer. None accepts anything, and
-            infers the spec from the first batch.
-        maxsize: Scenes that may wait in the queue, at least 1, besides the `max_queue_size` batches made ahead; `put`
-            waits while there are so many. None is two batches, at least 16.
-        copy: Whether `put` copies arrays, so that a producer may overwrite its memory afterwards.
-        seed: Integer >= 0 that decides `kerasfeed.current_rng()` in the functions given to `map`. None draws one.
-        drop_remainder: Whether to drop the last batch of an epoch if it has fewer than `batch_size` scenes.
-        pad_remainder: Whether to fill up that batch with scenes of `sample_weight` 0; see `kerasfeed.StreamFeed`.
-        workers: Number of concurrent calls of the functions given to `map`; "auto" is the number of cores. With 0 no
-            batch is made ahead.
-        worker_type: "thread", "process", or "auto": processes, where the function can be pickled.
-        max_queue_size: Batches that are made ahead of the consumer, at least 1.
-        max_memory: Upper limit of the batch memory, bytes. None is a quarter of the memory of the machine or container.
-        collate: How scenes become a batch; see `kerasfeed.Feed`.
-        on_error: What to do about a scene whose function raises; see `kerasfeed.StreamFeed`.
-        max_failures: How many scenes may fail; see `kerasfeed.StreamFeed`.
-        timeout: Seconds that a function may take; see `kerasfeed.Feed`.
-        error_log: Path of a file to which each failure is appended as one line of JSON.
-
-    Raises:
-        TypeError: An argument has the wrong type or is unknown.
-        ValueError: An argument is out of range.
-
-    Examples:
-        A thread that produces one epoch of 4 scenes:
-
-        >>> def receive(feed):
-        ...     for number in range(4):
-        ...         feed.put(np.float32(number))
-        ...     feed.end_epoch()
-        ...     feed.close()
-        >>> with kf.QueueFeed(batch_size=2) as feed:
-        ...     thread = feed.produce(receive, feed)
-        ...     for batch in feed:
-        ...         print(batch)
-        [0. 1.]
-        [2. 3.]
-    """

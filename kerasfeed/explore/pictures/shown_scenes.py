@@ -85,11 +85,6 @@ def scenes_of_feed(feed: Any, index: int | None, most: int, *, epoch: int, step:
 
 
 def _scenes_of_stream(feed: Any, most: int, step: int) -> Shown:
-    if hasattr(feed, "put"):
-        raise TypeError(
-            "kf.show would take a batch out of the queue, which nobody else then gets: draw one that you have taken, "
-            "kf.show(kf.Zip(*batch))"
-        )
     with copy.copy(feed) as own:
         for number, batch in enumerate(own):
             if number == step:

@@ -154,7 +154,7 @@ class StreamLoader:
             options: What the user has asked for.
             plan: Nobody else's.
             collation: How scenes become a batch.
-            source: Where items come from; closed with this. Where this fails, a source that is `afresh` is closed too.
+            source: The source of the items; closed with this, or if this fails.
             functions: Applied to every item one after the other, by workers.
             spec: Spec of what they return, where it is known.
 
@@ -166,8 +166,7 @@ class StreamLoader:
         processes = workers > 0 and options.worker_type != "thread" and processes_supported()
         self.source, self.plan = source, plan
         with ExitStack() as undo:
-            if source.afresh:  # else, as a queue, it may have scenes that nobody has taken yet
-                undo.callback(source.close)
+            undo.callback(source.close)
             store: ItemStore = FileStore(plan.rows, options.ahead) if processes else MemoryStore(plan.rows)
             self._item_store = store
             undo.callback(store.close)
@@ -175,9 +174,7 @@ class StreamLoader:
             self.job = options.job(
                 StoredItems(store, functions, plan.shard_count), plan, collation, workers=workers, spec=spec,
                 inherit=store.fds, item_text=text,
-                # Threads that fill a queue may use the global random generators just then. Without functions, nothing
-                # of the user's runs here.
-                watches_random=bool(functions) and (processes or source.afresh),
+                watches_random=bool(functions),  # without functions, no code of the user runs here
             )  # fmt: skip
             self.loader = make_loader(self.job, options.worker_type)
             undo.pop_all()

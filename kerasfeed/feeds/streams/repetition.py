@@ -144,8 +144,7 @@ class Repetition:
             self._over = True
             self._error = error
         except BaseException:  # Ctrl-C, which has ended the generator that it struck: what it gave is made again
-            if source.afresh:
-                self._items, self._begun, self._over = [], False, False
+            self._items, self._begun, self._over = [], False, False
             raise
         return items
 
@@ -359,20 +358,18 @@ class Repetitions:
             self._is_kept = False
             return begun
 
-    def keep(self, repetition: Repetition, *, chained: bool, whole: bool, goes_on: bool) -> None:
+    def keep(self, repetition: Repetition, *, chained: bool, whole: bool) -> None:
         """Keep a repetition that was left, for whoever comes next, or close it.
 
         Args:
             repetition: It.
             chained: Whether it is gone on with later by who asks for that, also where a part of it was used.
             whole: Whether all batches that were not used come again.
-            goes_on: Whether every loop goes on with what another one has left, as those over a queue do.
         """
         with self._lock:
-            again = goes_on or (whole and (chained or not repetition.is_used))
-            again = again and repetition is self._last
+            again = whole and (chained or not repetition.is_used) and repetition is self._last
             if again:
-                self._is_kept, self._is_chained = True, repetition.is_used and not goes_on
+                self._is_kept, self._is_chained = True, repetition.is_used
         if not again:
             repetition.close()
 

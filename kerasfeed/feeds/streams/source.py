@@ -8,7 +8,7 @@ and holds no scene.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailedScene
@@ -44,18 +44,16 @@ class StreamPlace:
 
 
 class Source(ABC):
-    """One or more generators, or a queue.
+    """One or more generators.
 
     One thread at a time calls `begin` and `take`. Any thread may call `leave` and `close`, at any moment: a `take` that
     waits then returns or raises soon.
 
     Attributes:
-        afresh: Whether a loop that follows one that was left begins a repetition; else it goes on with the other's.
         is_share: Whether other shards have generators of their own, so that nobody knows how many items they get.
         deferred_warnings: What the user is to be told of it.
     """
 
-    afresh: ClassVar[bool] = True
     is_share: bool = False
     deferred_warnings: DeferredWarnings
 
@@ -65,7 +63,7 @@ class Source(ABC):
 
         Args:
             repetition: Its number.
-            items: How many of its items were given before, at least 0; only for sources that are `afresh`.
+            items: How many of its items were given before, at least 0.
             departures: The generators that had left by then, in that order.
         """
 
@@ -76,7 +74,7 @@ class Source(ABC):
         What it returns belongs to the caller: arrays are not changed later.
 
         Raises:
-            Exception: What the generator raised, or the error of whoever fills the queue; a note tells the place. The
+            Exception: What the generator raised; a note names the generator and the scene. The
                 items before it have been returned by earlier calls.
             FeedClosedError: The source is closed.
         """

@@ -136,7 +136,7 @@ def test_a_pydataset_around_a_feed_gives_the_next_epoch_where_it_hands_on_the_en
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 @pytest.mark.parametrize("execution", [1, 10][: 1 if BACKEND == "torch" else 2])
-def test_building_a_model_uses_up_nothing_of_a_queue(method, execution):
+def test_building_a_model_uses_up_nothing_of_a_stream(method, execution):
     model = keras.Sequential([identity()])
     model.compile("sgd", "mse", jit_compile=False, steps_per_execution=execution)
     row = kf.ArraySpec((1,), np.dtype(np.float32))
@@ -145,10 +145,8 @@ def test_building_a_model_uses_up_nothing_of_a_queue(method, execution):
         on_train_batch_begin=lambda step, logs: steps.append(step),
         on_test_batch_begin=lambda step, logs: steps.append(step),
     )
-    with kf.QueueFeed(batch_size=1, spec=(row, row), maxsize=40) as feed:
-        for number in range(20):
-            feed.put((np.full(1, number, np.float32), np.zeros(1, np.float32)))
-        feed.end_epoch()
+    rows = iter([(np.full(1, number, np.float32), np.zeros(1, np.float32)) for number in range(20)])
+    with kf.StreamFeed(lambda: rows, 1, spec=(row, row), workers=0) as feed:
         found = getattr(model, method)(feed, verbose=0, callbacks=[count])
     if method == "predict":
         assert found.ravel().tolist() == list(range(20))

@@ -156,11 +156,9 @@ def test_a_batch_that_a_trainer_takes_to_build_the_model_comes_again():
     trainer = {"__name__": "keras.trainer_of_3_16"}
     exec("def _maybe_symbolic_build(iterator):\n    return next(iterator.data_adapter.get_jax_iterator())", trainer)
     row = kf.ArraySpec((1,), np.dtype(np.float32))
-    with kf.QueueFeed(batch_size=1, spec=(row,), maxsize=4) as queue, kf.Feed(np.arange(3.0), 1, workers=0) as feed:
-        for number in range(3):
-            queue.put((np.full(1, number, np.float32),))
-        queue.end_epoch()
-        for data in (queue, feed):
+    rows = [(np.full(1, number, np.float32),) for number in range(3)]
+    with kf.StreamFeed(lambda: rows, 1, spec=(row,)) as stream, kf.Feed(np.arange(3.0), 1, workers=0) as feed:
+        for data in (stream, feed):
             iterator = EpochIterator(x=data)
             assert trainer["_maybe_symbolic_build"](iterator)[0].ravel().tolist() == [0]
             iterator.reset()

@@ -99,9 +99,9 @@ def test_bad_arguments_and_places_are_refused(tmp_path):
         ):
             kf.FeedCheckpoint([], tmp_path / "feed.json")
         with pytest.raises(
-            TypeError, match=r"^BackupAndRestore\(feed, ...\) resumes a kerasfeed.Feed or .*, received a Queue"
+            TypeError, match=r"^BackupAndRestore\(feed, ...\) resumes a kerasfeed.Feed or .*, received a list"
         ):
-            kf.BackupAndRestore(kf.QueueFeed(batch_size=1, workers=0), tmp_path / "backup")
+            kf.BackupAndRestore([], tmp_path / "backup")
         with pytest.raises(ValueError, match="path must be that of a file, received the folder"):
             kf.FeedCheckpoint(feed, tmp_path)
         with pytest.raises(ValueError, match=r'save_freq must be at least 1, received 0 ."epoch" writes at the end'):

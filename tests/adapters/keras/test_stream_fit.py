@@ -13,7 +13,6 @@ from streams import endless, numbered
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.progress_file import Progress, Record
-from kerasfeed.adapters.keras.run import Handover
 
 pytestmark = MARKS
 WAYS = [(0, "auto"), (2, "thread")]
@@ -107,48 +106,6 @@ def _filled(feed):
     feed.close()
 
 
-def test_ctrl_c_in_a_fit_on_a_queue_loses_no_scene_that_was_not_trained_on():
-    with kf.QueueFeed(batch_size=2, maxsize=40) as feed:
-        _filled(feed)
-        with pytest.raises(KeyboardInterrupt):
-            ScalarTrainer(after_batch=_interrupting).fit(feed)
-        assert [batch[1].tolist() for batch in feed] == [[first, first + 1] for first in range(6, 24, 2)]
-
-
-def test_a_predict_after_such_a_fit_whose_traceback_is_kept_gets_what_was_not_trained_on():
-    with kf.QueueFeed(batch_size=2, maxsize=40) as feed:
-        _filled(feed)
-        with pytest.raises(KeyboardInterrupt) as caught:
-            ScalarTrainer(after_batch=_interrupting).fit(feed)
-        predicted = ScalarTrainer().model.predict(feed, verbose=0)
-        assert np.asarray(predicted)[:, 0].tolist() == list(range(6, 24))
-    del caught
-
-
-def test_ctrl_c_while_fit_waits_for_a_scene_loses_none_also_where_its_traceback_is_kept(monkeypatch):
-    with kf.QueueFeed(batch_size=2, maxsize=40) as feed:
-        for scene in numbered(0, 1, 9):
-            feed.put(scene)
-        ensure = Handover.ensure
-
-        def interrupted(self, count, *, last=False):
-            if count == 5:
-                raise KeyboardInterrupt
-            return ensure(self, count, last=last)
-
-        trainer = ScalarTrainer()
-        monkeypatch.setattr(Handover, "ensure", interrupted)
-        with pytest.raises(KeyboardInterrupt) as caught:
-            trainer.fit(feed)
-        monkeypatch.undo()
-        for scene in numbered(9, 1, 12):
-            feed.put(scene)
-        feed.close()
-        predicted = ScalarTrainer().model.predict(feed, verbose=0)
-        assert np.asarray(predicted)[:, 0].tolist() == [8, 9, 10, 11]
-    del caught
-
-
 def test_a_loop_over_a_stream_between_epochs_of_so_many_steps_ends_the_fit():
     with stream(endless, count=1) as feed:
         loop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: next(iter(feed)))
@@ -227,12 +184,8 @@ def test_class_weights_apply():
     np.testing.assert_allclose(found.history["loss"][0], np.mean([0, 0, 0, 2, 0, 4, 0, 6]), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["stream", "queue"])
-def test_a_batch_that_cannot_be_weighted_comes_again(kind):
-    with stream(endless, count=1) if kind == "stream" else kf.QueueFeed(batch_size=4, maxsize=40) as feed:
-        if kind == "queue":
-            for scene in numbered(0, 1, 24):
-                feed.put(scene)
+def test_a_batch_that_cannot_be_weighted_comes_again():
+    with stream(endless, count=1) as feed:
         with pytest.raises(ValueError, match="could not convert"):
             ScalarTrainer(loss="mae").model.fit(feed, class_weight={5: "heavy"}, steps_per_epoch=3, verbose=0)
         trainer = ScalarTrainer()
@@ -366,8 +319,6 @@ def test_the_model_before_a_step_whose_loss_was_not_finite_stays_known():
 
 
 def test_what_a_backup_knows_nothing_of_is_refused(tmp_path):
-    with kf.QueueFeed(batch_size=2, workers=0) as queue, pytest.raises(TypeError, match=r"resumes a kerasfeed.Feed or"):
-        kf.BackupAndRestore(queue, tmp_path / "backup")
     with stream(starting, 4, seed=2) as feed, stream(starting, 4, seed=2) as other:
         model = make_model()
         with pytest.raises(ValueError, match="where fit is given the feed itself"):

@@ -27,17 +27,7 @@ def text_stream(workers, kind):
     return kf.StreamFeed(scenes, 3, workers=workers, worker_type=kind)
 
 
-def text_queue(workers, kind):
-    feed = kf.QueueFeed(batch_size=3, maxsize=100, workers=workers, worker_type=kind)
-    for _ in range(4):  # epochs of fit, and one each for evaluate and predict
-        for scene in Texts():
-            feed.put(scene)
-        feed.end_epoch()
-    feed.close()
-    return feed
-
-
-FEEDS = {"feed": text_feed, "stream": text_stream, "queue": text_queue}
+FEEDS = {"feed": text_feed, "stream": text_stream}
 
 
 def model_of_texts(shape=()):

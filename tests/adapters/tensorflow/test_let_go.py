@@ -1,7 +1,6 @@
 """Iterators of TensorFlow that are let go of in the middle, by whichever thread: never a hang, and nothing goes on."""
 
 import textwrap
-import threading
 import time
 
 import ml_dtypes
@@ -26,23 +25,6 @@ def test_whoever_leaves_a_loop_waits_for_none_of_the_batches_ahead_and_they_are_
         assert len(sequence.read) < 50  # 80, which take 24 s, are asked for
         wait_until_nothing_follows(sequence.read)
         assert len(sequence.read) < 50
-
-
-@pytest.mark.heavy
-def test_whoever_leaves_a_loop_over_a_queue_that_nobody_fills_does_not_wait_and_the_next_loop_goes_on():
-    feed = kf.QueueFeed(spec=kf.ArraySpec((), np.int64), batch_size=2, maxsize=8)
-    with feed:
-        for number in range(4):
-            feed.put(number)
-        dataset = feed.to_tf_dataset()
-        iterators = [iter(dataset)]
-        assert next(iterators[0]).numpy().tolist() == [0, 1]
-        time.sleep(0.5)
-        iterators.clear()
-        iterators = [iter(dataset)]
-        threading.Timer(0.7, lambda: (feed.put(4), feed.put(5), feed.close())).start()
-        found = [batch.numpy().tolist() for batch in iterators[0]]
-        assert found[-1] == [4, 5]
 
 
 @pytest.fixture

@@ -70,23 +70,6 @@ def test_what_a_generator_raises_is_raised_by_the_loop_itself(stream):
         next(batches)
 
 
-def test_a_queue_goes_on_behind_a_scene_that_failed():
-    def breaking(number):
-        if number == 1:
-            raise KeyError("no such scan")
-        return np.float32(number)
-
-    with kf.QueueFeed(batch_size=1, workers=1, worker_type="thread", maxsize=9) as queue:
-        for number in range(4):
-            queue.put(number)
-        queue.close()
-        feed = queue.map(breaking)
-        dataset = feed.to_tf_dataset()
-        with pytest.raises(KeyError, match="no such scan"):
-            list(dataset)
-        assert [batch.numpy().tolist() for batch in dataset] == [[2.0], [3.0]]
-
-
 def test_a_stream_closed_in_the_middle_of_a_loop_over_its_dataset_says_so_itself(stream):
     feed = stream(endless, max_queue_size=1)
     batches = iter(feed.to_tf_dataset())

@@ -15,10 +15,8 @@ from scenes_frameworks import (
     let_tensorflow_free_memory,
 )
 from tf_batches import indices_of, order_of
-from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.adapters.tensorflow import dataset as tf_dataset
 
 # ---- concurrency and lifetimes
 
@@ -228,38 +226,3 @@ def test_without_workers_no_two_scenes_are_read_at_once_though_an_iterator_was_l
             next(iter(dataset))  # let go of while the next batch is read
             feed[3]
     assert max(inside) == 1
-
-
-def test_a_batch_of_a_queue_that_was_read_and_not_delivered_comes_again():
-    taken = []
-    with kf.QueueFeed(spec=kf.ArraySpec((), np.int64), batch_size=1, maxsize=20) as feed:
-        for number in range(12):
-            feed.put(number)
-        feed.close()
-        iterator = iter(feed.to_tf_dataset())
-        taken.append(int(next(iterator)[0]))
-        del iterator
-        rest = []  # another thread lets go of the iterator, perhaps after a loop has found the queue empty
-        wait_until(lambda: rest.extend(int(batch[0]) for batch in feed) or rest)
-    assert taken == [0]
-    assert rest == list(range(rest[0], 12))
-    assert rest[0] <= 4  # TensorFlow had prefetched 2, and had asked for one more
-
-
-def test_a_loop_loses_nothing_however_long_it_takes_to_let_go_of_the_iterator_before_it(monkeypatch):
-    def slowly(held, dropped):
-        time.sleep(1.0)
-        drop(held, dropped)
-
-    drop = tf_dataset._drop
-    monkeypatch.setattr(tf_dataset, "_drop", slowly)
-    with kf.QueueFeed(spec=kf.ArraySpec((), np.int64), batch_size=1, maxsize=20) as feed:
-        for number in range(12):
-            feed.put(number)
-        feed.close()
-        iterator = iter(feed.to_tf_dataset())
-        assert int(next(iterator)[0]) == 0
-        del iterator
-        rest = [int(batch[0]) for batch in feed]
-    assert rest == list(range(rest[0], 12))
-    assert rest[0] <= 4

@@ -115,8 +115,6 @@ def test_nothing_is_made_again_with_start_and_how_much_is_without_it_is_told_bef
 def test_what_cannot_be_resumed_says_so_when_it_is_asked_for_its_state(stream):
     with pytest.raises(RuntimeError, match=r"deterministic=False cannot be resumed.*deterministic=True"):
         stream(deterministic=False).get_state()
-    with kf.QueueFeed(batch_size=2, workers=0) as queue, pytest.raises(RuntimeError, match="a QueueFeed cannot be"):
-        queue.get_state()
 
 
 def test_a_state_of_another_stream_is_refused_with_what_differs(stream):

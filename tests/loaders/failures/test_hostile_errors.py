@@ -1,9 +1,7 @@
 """Exceptions that fail whoever prints or sends them arrive all the same, from wherever users' code is called."""
 
-import contextlib
 import gc
 import json
-import threading
 from pathlib import Path
 
 import hostile_errors as hostile
@@ -250,46 +248,6 @@ def test_a_mapped_function_s_arrives(loader, kind):
         return _raise(kind) if item == 5 else item
 
     _assert_arrives(lambda: _streaming(loader, lambda: iter(range(9)), function), kind)
-
-
-@pytest.mark.parametrize(("way", "kind"), dealt(["fail", "produce", "context", "put", "producer.fail", "producer.put"]))
-def test_a_producer_s_arrives(way, kind):
-    class Refusing:
-        def __reduce__(self):
-            _raise(kind)
-
-        def __array__(self, *_, **__):
-            _raise(kind)
-
-    def produce(feed):
-        error = _caught(lambda: _raise(kind))
-        with contextlib.suppress(BaseException):
-            if way == "fail":
-                feed.fail(error)
-            elif way == "produce":
-                feed.produce(_raise, kind)
-            elif way == "context":
-                with feed.producing():
-                    raise error
-            elif way == "producer.fail":
-                with feed.producer() as producer:
-                    producer.fail(error)
-            elif way == "producer.put":
-                with feed.producer() as producer:
-                    producer.put(Refusing())
-            else:
-                with feed.producing():
-                    feed.put((Refusing(), 1))
-                    feed.close()
-
-    with kf.QueueFeed(batch_size=2, workers=0) as feed:
-        feed.put((0.0, 1))
-        feed.put((0.0, 1))
-        thread = threading.Thread(target=produce, args=(feed,))
-        thread.start()
-        _assert_arrives(lambda: list(feed), kind)
-        thread.join()
-        assert issubclass(type(_caught(lambda: feed.put((0.0, 1)))), kf.FeedClosedError)
 
 
 # ---- files

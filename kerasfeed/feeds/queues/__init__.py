@@ -1,1 +1,0 @@
-"""Scenes that somebody puts into a queue, from this process or another."""
