@@ -64,11 +64,8 @@ class ShardFormat(ABC):
         """
 
     @abstractmethod
-    def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> Any:
-        """Write a shard of so many scenes to a file that is open; what it returns is for `finish`."""
-
-    def finish(self, path: Path, written: Any) -> None:  # noqa: B027 - most have nothing to do
-        """The shard has its name now."""
+    def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> None:
+        """Write a shard of so many scenes to a file that is open."""
 
     @abstractmethod
     def count(self, path: Path) -> int | None:
@@ -137,17 +134,16 @@ class ShardRunner(Runner):
             return
         with appearing(path, overwrite=True) as (_, descriptor):
 
-            def write(context_type: type[SceneContext]) -> Any:
+            def write(context_type: type[SceneContext]) -> None:
                 os.ftruncate(descriptor, 0)  # it may be written once more, with seeded generators
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 encoded = self._encoded(shard.indices, shard_format, descriptor, note, context_type)
-                return shard_format.write(descriptor, encoded, len(shard.indices))
+                shard_format.write(descriptor, encoded, len(shard.indices))
 
             try:
-                written = self._seeded(write, context)
+                self._seeded(write, context)
             except OSError as error:
                 raise failed_write(error, path) from error
-        shard_format.finish(path, written)
 
     def _encoded(
         self,

@@ -167,9 +167,8 @@ def test_an_array_that_every_scene_uses_again_is_written_as_each_left_it(tmp_pat
     paths = kf.write_tfrecords(
         Reuses(10), tmp_path / PATTERN, num_shards=2, workers=0, compression=compression, assignment="contiguous"
     )
-    found = kf.TFRecordSequence(paths)
-    for index in range(10):
-        assert_same(found[index], Reuses(10)[index])
+    for index, scene in enumerate(kf.TFRecordSequence.read(paths)):
+        assert_same(scene, Reuses(10)[index])
 
 
 def test_a_sequence_that_cannot_be_pickled_is_written_by_one_thread_with_a_warning(tmp_path):

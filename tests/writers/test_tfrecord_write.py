@@ -35,8 +35,7 @@ def write(sequence, folder, num_shards=3, **arguments):
 
 def indices_in(paths):
     """Which scenes a set of shards holds, in order."""
-    sequence = kf.TFRecordSequence(paths)
-    return [int(sequence[place][1]) for place in range(len(sequence))]
+    return [int(scene[1]) for scene in kf.TFRecordSequence.read(paths)]
 
 
 def shown(folder):
@@ -61,9 +60,7 @@ def test_every_scene_is_there_once_whoever_writes(tmp_path, workers, worker_type
     assert indices_in(paths) == [*range(0, 41, 3), *range(1, 41, 3), *range(2, 41, 3)]
     with kf.Feed(sequence, 41, seed=3, workers=0) as feed:
         drawn, _ = next(feed.epoch(0))
-    found = kf.TFRecordSequence(paths)
-    for place in range(41):
-        points, index = found[place]
+    for points, index in kf.TFRecordSequence.read(paths):
         assert points.tobytes() == drawn[index].tobytes()
     assert shown(tmp_path) == [*(Path(path).name for path in paths), SIDECAR]
 
@@ -246,7 +243,7 @@ def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_
             kills += 1
         output, _ = program.communicate(timeout=PROGRAM_SECONDS)
         assert not ended or output == b"done\n"
-    sequence = kf.TFRecordSequence(str(folder / PATTERN))
+    sequence = kf.TFRecordSequence.read(str(folder / PATTERN))
     assert collections.Counter(int(scene[1]) for scene in sequence) == collections.Counter(range(120))
     assert not [name for name in listing(folder) if name.endswith((".part", ".progress", ".unfinished"))]
     assert kills >= 2

@@ -6,7 +6,6 @@ files were; whoever reads in another process gets the same files or an error.
 
 import bisect
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +16,8 @@ from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length, is_whole
 from kerasfeed.readers.tfrecord.index import FileIndex, index_files
-from kerasfeed.readers.tfrecord.names import expand
-from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream
+from kerasfeed.readers.tfrecord.names import Place, expand
+from kerasfeed.readers.tfrecord.record_file import RecordFile, open_records, records_in_order
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.view_base import Refreshable
@@ -32,32 +31,25 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.opened_files import in_worker
 from kerasfeed.util.resources import cores
-from kerasfeed.util.validate import local_path
 
 _OPEN_FILES = 128
-_CACHE_BYTES = 1 << 25
 _RUN_BYTES = 1 << 20
+_INFERRED_FROM = 5  # records
 _LEAST_THREADS, _MOST_THREADS = 4, 32  # heads are found by waiting for the disk more than by computing
 
 
-class _OpenRecordFiles:
-    """What one process keeps: open files by their number, and decompressed pieces of them."""
-
-    def __init__(self) -> None:
-        self.windows: Windows = Lru(_CACHE_BYTES, len)
-        self.streams: Lru[int, Stream] = Lru(_OPEN_FILES, lambda _: 1)
+def _open_files() -> Lru[int, RecordFile]:
+    return Lru(_OPEN_FILES, lambda _: 1)
 
 
 class TFRecordSequence(Refreshable, SceneSequence):
     """TFRecord files of `tf.train.Example`s as a sequence of scenes, for a `Feed` with any order.
 
-    Scene k is record k of the files, in their order. The place of each record is found once, by several threads, and
-    kept in a hidden file beside each TFRecord file; the index of a file that has changed is not used. Reads the files
-    that `kf.write_tfrecords` or TensorFlow wrote, compressed or not. TensorFlow is not imported.
+    Scene k is record k of the files, in their order. Several threads find the start of each record when the sequence is
+    made, and keep them in memory. The files may be written by `kf.write_tfrecords` or by TensorFlow, without
+    compression; `read` reads compressed ones in their order. TensorFlow is not imported.
 
     It may be read from several threads. It is pickled with its index, and each process opens the files for itself.
-    Reading in random order costs one record, except from a GZIP file that was compressed as one stream (by TensorFlow,
-    for example): there it decompresses about 2 MiB for each record.
 
     Args:
         paths: A file; a glob ("train-*.tfrecord", in natural order); a pattern
@@ -68,13 +60,11 @@ class TFRecordSequence(Refreshable, SceneSequence):
             features found in a few records: scalars where a feature holds one value in each, else arrays of one axis;
             bytes unchanged. What a record holds beside features is an error then.
         verify: Whether to compare each record with its checksum, which takes 0.1 ms for each MB.
-        index_cache: Folder on a disk for the index. None is a hidden file beside each file, where that can be written;
-            False keeps the index in memory only, as None does for URLs: to find their records, the files are read.
         workers: Threads that find the records. "auto" is four times the number of cores, at most 32; 32 for URLs.
 
     Raises:
         FileNotFoundError: There is no such file.
-        RecordError: The files hold no record, shards are missing, or a file is damaged.
+        RecordError: The files hold no record, shards are missing, or a file is compressed or damaged.
         ImportError, ValueError: A URL, and fsspec or the package of the protocol is missing; or fsspec knows no such
             protocol.
         OSError: A file cannot be read; for a URL, also at the third try.
@@ -99,18 +89,13 @@ class TFRecordSequence(Refreshable, SceneSequence):
         spec: Any = None,
         *,
         verify: bool = True,
-        index_cache: str | os.PathLike[str] | bool | None = None,
         workers: int | str = "auto",
     ) -> None:
         self.verify = bool(verify)
         given = None if spec is None else as_scene_spec(spec)
-        cache = True if index_cache is None else index_cache
-        self._index_cache = (
-            cache if isinstance(cache, bool) else local_path("index_cache", cache, what="a folder").absolute()
-        )
         self._workers = None if workers == "auto" else max(1, int(workers))
         self._take_in(paths)
-        self._kept = PerProcess(_OpenRecordFiles)
+        self._open = PerProcess(_open_files)
         known = self._known_spec()
         self._is_inferred = given is None and known is None
         self._codec = SceneCodec(given or known or self._inferred_spec())
@@ -122,7 +107,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         found = expand(given)
         has_urls = any(isinstance(path, str) for path in found)
         threads = _MOST_THREADS if has_urls else min(_MOST_THREADS, _LEAST_THREADS * cores())
-        files = index_files(found, self._index_cache, self._workers or threads)
+        files = index_files(found, self._workers or threads)
         stops = list(itertools.accumulate(map(len, files)))
         if not stops[-1]:
             raise RecordError(f"{_listed(files)} hold{'s' * (len(found) == 1)} no record")
@@ -188,12 +173,13 @@ class TFRecordSequence(Refreshable, SceneSequence):
         examples = []
         for index in probe_indices(len(self)):
             try:
-                examples.append((self._place(index), Example(self._record(index))))
+                record = self._record(index)
             except RecordError:
                 if len(self) == 1:
                     raise
-            except ValueError as error:
-                raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
+                continue
+            place = self._place(index)
+            examples.append((place, _example(place, record)))
         if not examples:
             raise RecordError(f"no record of {_listed(self._files)} that was looked at is whole")
         return as_scene_spec(infer_spec(examples))
@@ -227,6 +213,39 @@ class TFRecordSequence(Refreshable, SceneSequence):
         except ValueError as error:
             raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
 
+    @staticmethod
+    def read(paths: Any, spec: Any = None, *, verify: bool = True) -> Iterator[Any]:
+        """The scenes of TFRecord files, compressed or not, in their order; for a `kf.StreamFeed`.
+
+        Args:
+            paths: See the class.
+            spec: See the class; without a spec beside the files, it is inferred from the first 5 records.
+            verify: See the class.
+
+        Returns:
+            An iterator of scenes.
+
+        Raises:
+            FileNotFoundError, TypeError: See the class.
+            RecordError, SpecError: A record is damaged, or does not match the spec; the message names file and record.
+
+        Examples:
+            >>> scenes = kf.Zip(x=np.arange(4.0))
+            >>> paths = kf.write_tfrecords(
+            ...     scenes, "{shard}.tfrecord", num_shards=2, compression="GZIP", workers=0, progress=False
+            ... )
+            >>> def make_generator(n, count):
+            ...     return kf.TFRecordSequence.read(paths[n::count])
+            >>> with kf.StreamFeed(make_generator, 2, count=2, workers=0) as feed:
+            ...     print([batch["x"].tolist() for batch in feed])
+            [[0.0, 1.0], [2.0, 3.0]]
+        """
+        files = expand(paths)
+        known = None if spec is None else as_scene_spec(spec)
+        for written, _ in find_sidecars(files).values():
+            known = known or written
+        return _scenes_of(files, known, verify)
+
     def record(self, index: int) -> bytes:
         """The serialized `tf.train.Example` of one record.
 
@@ -256,13 +275,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
             raise RecordError(f"{self._place(index)}: {file.damage}")
         start, stop = int(file.starts[row]), int(file.starts[row + 1])
         size = stop - start
-        try:
-            stream = self._stream(number)
-            data = stream.read(start, size)
-            if len(data) < size:
-                stream.read(start + len(data), 1)  # which says why
-        except RecordError as error:
-            raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
+        data = self._record_file(number).read(start, size)
         if len(data) != size or int.from_bytes(data[:8], "little") != size - FRAME_BYTES:
             raise RecordError(f"{self._place(index)} is not where the index has it: the file was changed or is damaged")
         if self.verify and (data_length(data) is None or not is_whole(data)):
@@ -277,18 +290,12 @@ class TFRecordSequence(Refreshable, SceneSequence):
     def _place(self, index: int) -> str:
         number, row = self._find(index)
         file = self._files[number]
-        unpacked = " when decompressed" if len(file.members) else ""
-        return f"record {row} of {str(file.path)!r} (at byte {int(file.starts[row]):,}{unpacked})"
+        return f"record {row} of {str(file.path)!r} (at byte {int(file.starts[row]):,})"
 
-    def _stream(self, number: int) -> Stream:
-        """The open file of this number; those not used for longest are closed."""
-        kept = self._kept.here()
-        return kept.streams.get_or_load(number, lambda: self._opened(self._files[number], kept.windows))[0]
-
-    def _opened(self, file: FileIndex, cache: Windows) -> Stream:
-        members = [(int(compressed), int(start)) for compressed, start in file.members]
-        length = int(file.starts[-1]) if file.damage is None else None
-        return open_stream(file.path, cache, file.identity, members, length)
+    def _record_file(self, number: int) -> RecordFile:
+        """The open file of this number; the least recently used ones are closed."""
+        file = self._files[number]
+        return self._open.here().get_or_load(number, lambda: open_records(file.path, file.identity))[0]
 
     # ---- life
 
@@ -329,15 +336,43 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     def close(self) -> None:
         """Close the files; they are opened again when they are read. May be called again."""
-        kept = self._kept.here()
-        kept.streams.clear()
-        kept.windows.clear()
+        self._open.here().clear()
 
     def __repr__(self) -> str:
         spec = self._codec.spec
         fields = ", ".join(f"{path}: {field}" for path, field in zip(spec.paths, spec.fields, strict=True))
         files = counted(len(self._files), "file")
         return f"TFRecordSequence({counted(len(self), 'record')} of {files}: {fields})"
+
+
+def _scenes_of(files: list[Place], spec: SceneSpec | None, verify: bool) -> Iterator[Any]:
+    records = (
+        (f"record {number} of {str(path)!r}", record)
+        for path in files
+        for number, record in enumerate(records_in_order(path, verify=verify))
+    )
+    first: list[tuple[str, bytes]] = []
+    if spec is None:
+        first = list(itertools.islice(records, _INFERRED_FROM))
+        if not first:
+            return
+        spec = as_scene_spec(infer_spec([(name, _example(name, record)) for name, record in first]))
+    codec = SceneCodec(spec)
+    for name, record in itertools.chain(first, records):
+        try:
+            leaves = codec.decode(record)
+        except SpecError as error:
+            raise SpecError(f"{name}: {message_of(error)}") from None
+        except ValueError as error:
+            raise RecordError(f"{name}: {message_of(error)}") from None
+        yield spec.unflatten([_own(leaf) for leaf in leaves])
+
+
+def _example(name: str, record: bytes) -> Example:
+    try:
+        return Example(record)
+    except ValueError as error:
+        raise RecordError(f"{name}: {message_of(error)}") from None
 
 
 def _own(leaf: Any) -> Any:

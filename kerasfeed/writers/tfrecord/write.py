@@ -10,21 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from isal import isal_zlib
 
+from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.example import Piece
 from kerasfeed.readers.tfrecord.fields import SceneCodec
 from kerasfeed.readers.tfrecord.framing import framed
-from kerasfeed.readers.tfrecord.index import FileIndex, index_path, load_index, save_index, scan
 from kerasfeed.readers.tfrecord.names import shard_paths, sidecar_path
-from kerasfeed.readers.tfrecord.random_access import MEMBER_BYTES
+from kerasfeed.readers.tfrecord.record_file import records_in_order
 from kerasfeed.readers.tfrecord.spec_file import read_sidecar, write_sidecar
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.opened_files import Identity
 from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat
@@ -32,7 +30,7 @@ from kerasfeed.writers.shard_task import PlannedShard, ShardFormat
 ASSIGNMENTS = ("round_robin", "contiguous")
 COMPRESSIONS = (None, "GZIP")
 _WRITTEN_BYTES = 1 << 20
-_GZIP_LEVEL, _GZIP_HEADER = 2, 31
+_GZIP_LEVEL, _GZIP_WBITS = 2, 31
 
 
 def write_tfrecords(
@@ -70,7 +68,8 @@ def write_tfrecords(
         worker_type: "thread", "process" or "auto"; see `Feed`.
         assignment: "round_robin": scene i goes to shard i % num_shards. "contiguous": each shard gets consecutive
             scenes.
-        compression: None, or "GZIP" in pieces of about 64 KiB, so that any record can be read on its own.
+        compression: None, or "GZIP". Compressed shards can only be read in their order: by tf.data, or by
+            `kf.TFRecordSequence.read` in a `kf.StreamFeed`.
         spec: A nesting of `kf.ArraySpec`s, if five scenes spread over the sequence do not tell which axes vary.
         overwrite: Whether to replace files of these names, and the rest of the set that they belong to.
         seed: Integer >= 0 that decides each scene's `rng`, which is that of epoch 0.
@@ -158,7 +157,6 @@ def _discard(paths: list[Path], sidecar: Path, names: list[str]) -> None:
     for path in {*paths, *map(sidecar.with_name, names)}:
         remove_parts(path)
         path.unlink(missing_ok=True)
-        index_path(path).unlink(missing_ok=True)
 
 
 class TFRecordFormat(ShardFormat):
@@ -177,37 +175,21 @@ class TFRecordFormat(ShardFormat):
         """See `ShardFormat.encode`; pieces of the record, which may be the scene's own arrays."""
         return framed(self._codec.pieces(scene))
 
-    def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> Any:
-        """See `ShardFormat.write`; returns where records and members begin."""
-        starts, members = [0], []
-        member, first = bytearray(), 0  # records that are compressed together, and where the first of them begins
+    def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> None:
+        """See `ShardFormat.write`."""
         with open(descriptor, "wb", _WRITTEN_BYTES, closefd=False) as file:
-
-            def end_member() -> None:
-                members.append((file.tell(), first))
-                file.write(isal_zlib.compress(member, _GZIP_LEVEL, _GZIP_HEADER))
-                member.clear()
-
+            if self._compression is None:
+                for pieces in encoded:
+                    file.writelines(pieces)  # may be arrays of the scene, which the sequence may change after this
+                return
+            compressor = isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS)
             for pieces in encoded:
-                starts.append(starts[-1] + sum(map(len, pieces)))
-                if self._compression is None:
-                    file.writelines(pieces)  # which are arrays of the scene, and its own again after this
-                    continue
-                member += b"".join(pieces)
-                if len(member) >= MEMBER_BYTES:
-                    end_member()
-                    first = starts[-1]
-            if member:
-                end_member()
-        return starts, members
-
-    def finish(self, path: Path, written: Any) -> None:
-        """See `ShardFormat.finish`; keeps the index."""
-        starts, members = written
-        arrays = np.array(starts, np.int64), np.array(members, np.int64).reshape(-1, 2)
-        save_index(FileIndex(path, Identity.of(path.stat()), *arrays), index_path(path))
+                file.write(compressor.compress(b"".join(pieces)))
+            file.write(compressor.flush())
 
     def count(self, path: Path) -> int | None:
         """See `ShardFormat.count`."""
-        index = load_index(path, index_path(path)) or scan(path)
-        return len(index) if index.damage is None else None
+        try:
+            return sum(1 for _ in records_in_order(path))
+        except RecordError:
+            return None

@@ -1,0 +1,151 @@
+"""The bytes of a record file: any range of an uncompressed one, or all of them in their order.
+
+Invariant: bytes of a file that was cut or rewritten since it was opened are never returned. Ranges may be read from any
+thread.
+"""
+
+import os
+import weakref
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from kerasfeed.errors import RecordError
+from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length, is_whole
+from kerasfeed.readers.tfrecord.names import Place
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.file_bytes import ByteSource, OpenFile
+from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.remote import Blocks, UrlFile
+
+_BLOCK = 1 << 16
+_URL_BLOCK = 1 << 22  # takes as long to fetch as to ask for, at 40 MB/s and 0.1 s
+_GZIP_HEADER, _ZLIB_HEADER = 31, 15  # the values of zlib's argument `wbits`
+
+
+class RecordFile:
+    """An open file that is not compressed.
+
+    Attributes:
+        identity: Size, time and inode when the file was opened.
+        length: Bytes in the file.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        """Read `source`."""
+        self.identity, self.length = source.identity, source.identity.size
+        self._source = source
+
+    def read(self, start: int, size: int) -> bytes:
+        """Up to `size` bytes from `start` on; fewer if the file ends.
+
+        Raises:
+            OSError: The file cannot be read, or has changed since it was opened.
+        """
+        size = min(size, self.length - start)
+        return self._source.read(start, size) if size > 0 else b""
+
+
+def open_records(path: Place, expected: Identity | None = None, *, forward: bool = False) -> RecordFile:
+    """Open an uncompressed file of records. The file closes when the object is collected.
+
+    Args:
+        path: The file, or its URL.
+        expected: The identity that the file must have.
+        forward: Whether one thread reads it from beginning to end, in small steps.
+
+    Raises:
+        RecordError: The file is compressed.
+        OSError: It cannot be opened, or its identity differs.
+    """
+    source = _opened(path)
+    if expected is not None:
+        expected.refuse(source.identity, str(path))
+    if forward and isinstance(path, str):
+        source = Blocks(source, _URL_BLOCK, 2)
+    if _compression(source) is not None:
+        raise RecordError(
+            f"{str(path)!r} is compressed, so its records can only be read in their order. Read it with "
+            "kf.StreamFeed(lambda: kf.TFRecordSequence.read(paths), ...) or with tf.data, or write it again without "
+            "compression"
+        )
+    return RecordFile(source)
+
+
+def records_in_order(path: Place, *, verify: bool = True) -> Iterator[bytes]:
+    """The data of each record of a file, compressed or not.
+
+    Args:
+        path: The file, or its URL.
+        verify: Whether to compare each record with its checksum.
+
+    Raises:
+        RecordError: The file is damaged; the message names file and record.
+        OSError: It cannot be read.
+    """
+    chunks, buffer, number = _chunks(path), bytearray(), 0
+
+    def take(size: int) -> bytes:
+        while len(buffer) < size and (chunk := next(chunks, b"")):
+            buffer.extend(chunk)
+        taken = bytes(buffer[:size])
+        del buffer[:size]
+        return taken
+
+    try:
+        while head := take(HEADER_BYTES):
+            length = data_length(head) if len(head) == HEADER_BYTES else None
+            if length is None:
+                raise RecordError("the checksum of its length does not match")
+            record = head + take(length + FRAME_BYTES - HEADER_BYTES)
+            if len(record) < length + FRAME_BYTES:
+                raise RecordError("the file is cut off in the middle of it")
+            if verify and not is_whole(record):
+                raise RecordError("its checksum does not match")
+            yield record[HEADER_BYTES:-4]
+            number += 1
+    except (RecordError, zlib.error) as error:
+        raise RecordError(f"record {number} of {str(path)!r} is damaged: {message_of(error)}") from None
+
+
+def _chunks(path: Place) -> Iterator[bytes]:
+    """The bytes of a file, decompressed, in pieces that are never empty."""
+    source = _opened(path)
+    if isinstance(path, str):
+        source = Blocks(source, _URL_BLOCK, 2)
+    wbits: Any = _compression(source)
+    state: Any = None if wbits is None else zlib.decompressobj(wbits)
+    for start in range(0, source.identity.size, _BLOCK):
+        data = source.read(start, min(_BLOCK, source.identity.size - start))
+        while data and state is not None:
+            if state.eof:
+                state = zlib.decompressobj(wbits)
+            piece, data = state.decompress(data), state.unused_data
+            if piece:
+                yield piece
+        if data:
+            yield data
+    if state is not None and not state.eof:
+        raise RecordError("the compressed data do not end")
+
+
+def _opened(path: Place) -> ByteSource:
+    if isinstance(path, str):
+        return UrlFile(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {str(path)!r} any more") from None
+    file = OpenFile(str(path), descriptor, Identity.of(os.fstat(descriptor)))
+    weakref.finalize(file, os.close, descriptor).atexit = False  # a thread may be reading as the process ends
+    return file
+
+
+def _compression(source: ByteSource) -> int | None:
+    """The argument `wbits` of zlib for a compressed file; None for a file of plain records."""
+    head = source.read(0, min(HEADER_BYTES, source.identity.size))
+    if len(head) < 2 or (len(head) == HEADER_BYTES and data_length(head) is not None):
+        return None
+    if head[:2] == b"\x1f\x8b":
+        return _GZIP_HEADER
+    return _ZLIB_HEADER if head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0 else None
