@@ -94,7 +94,7 @@ def dataset_in_session(kind: str, workers: int, worker_type: Any) -> Iterator[An
 def interleaved_files(folder: Path) -> Any:
     """Rows of files that take turns."""
     paths = write_files(folder)
-    files = kf.FileSequence(paths, read_file, interleave=4, count=500)
+    files = kf.FileSequence(paths, read_file, count=500)
     return _epochs(kf.Feed(files, BATCH_SIZE, workers=2, worker_type="thread"))
 
 

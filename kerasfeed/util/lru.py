@@ -83,22 +83,20 @@ class Lru(Generic[Key, Value]):
         return value, False
 
     def _publish(self, key: Key, own: "_Loading[Value]") -> None:
-        leaving: list[Value] = []
+        leaving: list[Value] = []  # freed without the lock: that may take a while, and run other code
         with self._lock:
-            if self._loading.get(key) is own:
+            if self._loading.get(key) is own:  # else the cache was cleared meanwhile
                 del self._loading[key]
                 if own.value is not None:
                     leaving = self._keep(key, own.value)
-            elif own.value is not None:  # all was cleared meanwhile; else another thread's loading carried it
-                leaving = [own.value]
         own.done.release()
-        self._let_go(leaving)
+        leaving.clear()
 
     def _keep(self, key: Key, value: Value) -> list[Value]:
-        """Keep a value that was made, with the lock held; returns those that leave for it."""
+        """Keep a new value, with the lock held; return the values that leave for it."""
         weight = self._weigh(value)
         if weight > self.limit:
-            return [value]
+            return []
         leaving = []
         self._kept[key] = value
         self.weight += weight
@@ -115,14 +113,9 @@ class Lru(Generic[Key, Value]):
     def clear(self) -> None:
         """Let go of everything; the cache can be used again."""
         with self._lock:
-            leaving = list(self._kept.values())
             self._kept.clear()
             self._loading.clear()
             self.weight = 0
-        self._let_go(leaving)
-
-    def _let_go(self, leaving: list[Value]) -> None:
-        """What becomes of values that are not kept any more; called without the lock."""
 
 
 class _Loading(Generic[Value]):

@@ -45,9 +45,6 @@ class Noting:
     def _list(self, path):
         return list(zip(*self._columns(path), strict=True))
 
-    def _stream(self, path):
-        yield from self._list(path)
-
     def reads(self):
         """Pairs (process, path), in order."""
         if not Path(self.log).exists():

@@ -22,7 +22,6 @@ TAKEN = [
     ("out", lambda path: kf.rechunk("in.h5", path, progress=False)),
     ("pattern", lambda path: kf.write_tfrecords(SCENES, path, num_shards=1, workers=0, progress=False)),
     ("cache", lambda path: kf.labels_of(SCENES, len, cache=path, workers=0, progress=False)),
-    ("counts_cache", lambda path: len(kf.FileSequence(["a.npy"], np.load, counts_cache=path))),
     ("error_log", lambda path: kf.Feed(SCENES, 2, error_log=path)),
     ("backup_dir", lambda path: kf.BackupAndRestore(_feed(), path)),
 ]

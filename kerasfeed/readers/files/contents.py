@@ -1,15 +1,11 @@
 """What `read_file` returned, as scenes by row.
 
-Invariant: nobody can change what is kept: the arrays handed out are read-only, and nestings are made anew. What a row
-holds does not depend on which rows were asked for before: of an iterator, whatever is asked for, in whatever order and
-by however many threads, row r is the r-th scene that it gives from the beginning.
+Invariant: the caller cannot change the contents: arrays of a scene are read-only, and its nesting is a new one.
 """
 
 import operator
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,30 +14,24 @@ import optree
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.util.frames import DataFrameRows, as_sequence
 
-_FORMS = (
-    "Return a tuple (or dict) of arrays with one row a scene, an array, a list of scenes, or write read_file as a "
-    "generator function that yields them"
-)
+_FORMS = "Return a tuple (or dict) of arrays with one row a scene, an array, or a list of scenes"
 
 
 class Contents(ABC):
     """The scenes of one file. All methods may be called from any thread.
 
     Attributes:
-        count: Number of scenes; None where only reading to the end would tell.
+        count: Number of scenes.
         nbytes: Bytes that are kept now, as far as they can be told; 0 for arrays mapped from a file, and for scenes
             made when asked for.
     """
 
-    count: int | None
+    count: int
     nbytes: int
 
     @abstractmethod
     def row(self, row: int) -> Any:
         """The scene at `row`."""
-
-    def retire(self) -> None:  # noqa: B027 - most have nothing open
-        """Let go of what is open, now or once nobody uses it; the scenes can still be asked for."""
 
 
 class ColumnContents(Contents):
@@ -60,7 +50,7 @@ class ColumnContents(Contents):
                     f"the arrays of one file need one row a scene, all the same number: field {paths[0]!r} has "
                     f"{lengths[0]} rows and field {path!r} has {length}"
                 )
-        self.count: int = lengths[0]
+        self.count = lengths[0]
         self.nbytes = sum(map(_bytes_of, self._columns))
 
     def row(self, row: int) -> Any:
@@ -76,7 +66,7 @@ class Scenes(Contents):
 
     def __init__(self, scenes: Any) -> None:
         self._scenes = scenes
-        self.count: int = len(scenes)
+        self.count = len(scenes)
         kept = scenes if isinstance(scenes, list) else []
         self.nbytes = sum(map(_size, kept))
 
@@ -129,142 +119,24 @@ def _bytes_of(leaf: Any) -> int:
     return operator.index(getattr(leaf, "nbytes", 8))
 
 
-class ForwardContents(Contents):
-    """Scenes by row, of an iterator: a file that is read forward only.
-
-    Rows asked for in order cost nothing. A row ahead is reached by reading on; the scenes passed over are kept, the
-    last of them, each until it is asked for, at most `lookback` scenes of `most_bytes` together. A row that is neither
-    ahead nor kept begins anew.
-    """
-
-    count = None
-
-    def __init__(
-        self, first: Iterator[Any], reopen: Callable[[int], Iterator[Any]], lookback: int, most_bytes: int
-    ) -> None:
-        """Read `first` to begin with, and what `reopen(scenes read so far)` gives from then on."""
-        self._iterator: Iterator[Any] | None = first
-        self._reopen = reopen
-        self._lookback = lookback
-        self._most_bytes = most_bytes
-        self._next = 0
-        self._kept: OrderedDict[int, Any] = OrderedDict()
-        self.nbytes = 0
-        self._retired = False
-        self._lock = threading.Lock()
-
-    def row(self, row: int) -> Any:
-        """The scene at `row`.
-
-        Raises:
-            StreamEnded: The iterator ends before.
-            Exception: What the iterator raises; the next call begins anew.
-        """
-        with self._lock:
-            try:
-                scene = _guarded(self._take(row))
-            except BaseException:
-                self._close()
-                raise
-            finally:
-                if self._retired:
-                    self._close()
-        if self._retired and self._iterator is not None:  # retired after the look above, before the lock was free
-            self.retire()
-        return scene
-
-    def ends_after(self, row: int) -> bool:
-        """Whether the scene at `row`, which was the last to be read, is the last there is; if so, closes the iterator.
-
-        True where others have read on, or begun anew: then they have looked, or will.
-        """
-        with self._lock:
-            if self._iterator is None or self._next != row + 1:
-                return True
-            if next(self._iterator, _END) is not _END:
-                self._close()
-                return False
-            self._iterator = None  # an iterator that has ended has nothing open
-            return True
-
-    def _take(self, row: int) -> Any:
-        if row in self._kept:
-            scene = self._kept.pop(row)
-            self.nbytes -= _size(scene)
-            return scene
-        if self._iterator is None or row < self._next:
-            read = self._next
-            self._close()
-            self._iterator = self._reopen(read)
-        while True:
-            scene = next(self._iterator, _END)
-            if scene is _END:
-                raise StreamEnded(self._next)
-            self._next += 1
-            if self._next > row:
-                return scene
-            self._keep(self._next - 1, scene)
-
-    def _keep(self, row: int, scene: Any) -> None:
-        self._kept[row] = scene
-        self.nbytes += _size(scene)
-        while self._kept and (len(self._kept) > self._lookback or self.nbytes > self._most_bytes):
-            self.nbytes -= _size(self._kept.popitem(last=False)[1])
-
-    def count_all(self) -> int:
-        """Read to the end, and tell how many scenes there are."""
-        with self._lock:
-            assert self._iterator is not None
-            assert self._next == 0
-            try:
-                return sum(1 for _ in self._iterator)
-            finally:
-                self._close()
-
-    def _close(self) -> None:
-        iterator, self._iterator = self._iterator, None
-        self._next, self.nbytes = 0, 0
-        self._kept.clear()
-        close = getattr(iterator, "close", None)
-        if callable(close):
-            close()
-
-    def retire(self) -> None:
-        """See `Contents.retire`; never waits for a thread that reads."""
-        self._retired = True
-        if self._lock.acquire(blocking=False):
-            try:
-                self._close()
-            finally:
-                self._lock.release()
-
-
-class StreamEnded(Exception):
-    """Internal: an iterator ended; the argument is how many scenes it gave."""
-
-
-_END = object()
-
-
 def _size(scene: Any) -> int:
     return sum(map(_bytes_of, optree.tree_leaves(scene)))
 
 
-def contents_of(value: Any, reopen: Callable[[int], Iterator[Any]], lookback: int, most_bytes: int) -> Contents:
+def contents_of(value: Any) -> Contents:
     """What `read_file` returned, by row.
 
     Args:
-        value: What it returned.
-        reopen: Where `value` is an iterator, gives another one, from the beginning; its argument is how many scenes
-            the one before has given.
-        lookback: Most scenes that an iterator's contents keep.
-        most_bytes: Most bytes of these.
+        value: The value that it returned.
 
     Raises:
         TypeError, ValueError: It is nothing that holds scenes; the message says what would.
     """
     if isinstance(value, Iterator):
-        return ForwardContents(value, reopen, lookback, most_bytes)
+        raise TypeError(
+            f"read_file returned a {type(value).__name__}, which cannot be indexed. Return list(...) of it; or, for a "
+            "file that does not fit in memory, yield its scenes from the generator of a kf.StreamFeed"
+        )
     if isinstance(value, np.lib.npyio.NpzFile):  # it reads, and decompresses, an array each time it is asked for it
         with value:
             return ColumnContents({name: value[name] for name in value.files})

@@ -1,16 +1,13 @@
-"""How many scenes each file holds: given, kept from an earlier time, or found by reading, several files at once.
+"""How many scenes each file holds: given, or found by reading several files at once.
 
-Invariant: which files are counted, and what comes out, does not depend on the number of threads. Nothing is skipped
-unless it was asked for, and then it is told. A number is believed only as long as its file is what it was. What is kept
-in a file is written under another name and then renamed, and nothing that is not such a file is ever overwritten.
+Invariant: the counts do not depend on the number of threads. Files are skipped only with `on_error="skip"`, with a
+warning. A count is used again only while its file is unchanged.
 """
 
-import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning
-from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import exception_text, noted
 from kerasfeed.util.progress import progress_bar
-from kerasfeed.util.remote import identity_at, is_url
+from kerasfeed.util.remote import is_url
 from kerasfeed.util.resources import cores
-from kerasfeed.util.validate import check_integer, local_path
+from kerasfeed.util.validate import check_integer
 
 _MOST_THREADS = 8  # each holds a whole file in memory
 _AHEAD = 16  # files a thread that are counted before the next ones are begun
-_LOOKS_AT_ONCE = 32
 _QUIET_SECONDS = 1.0
 _SHOWN = 3
-_FORMAT = "kerasfeed counts 1"
 
 
 def given_counts(count: Any, files: int) -> list[int] | None:
@@ -61,83 +55,43 @@ def check_count(value: Any, name: str) -> int:
 
 
 class KnownCounts:
-    """Counts by file, in memory and, where there is a path, in a small JSON file, which other sequences may share.
+    """Counts of files, for `refresh`: a file whose size and modification time are unchanged is not counted again.
 
-    Only `refresh` needs them later, which workers do not call, so they are not pickled.
+    Workers do not call `refresh`, so the counts are not pickled.
     """
 
-    def __init__(self, path: Any = None) -> None:
-        """Keep counts at `path`, too.
-
-        Raises:
-            TypeError: `path` is no path.
-            ValueError: It is a URL.
-        """
-        self._path = None if path is None else local_path("counts_cache", path)
-        self._counts: dict[str, list[int]] = {}  # size, time of change (ns) and count
-        self._states: dict[str, list[int] | None] = {}  # size and time of change, before anybody counted
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[Any, int]] = {}  # state of the file when it was counted, and count
+        self._states: dict[str, Any] = {}  # before the file was counted
 
     def __reduce__(self) -> Any:
-        return KnownCounts, (self._path,)
-
-    def _read(self) -> dict[str, list[int]]:
-        if self._path is None:
-            return {}
-        try:
-            content = json.loads(self._path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (ValueError, IsADirectoryError):
-            content = None
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise ValueError(
-                f"counts_cache={str(self._path)!r} exists and is no cache of counts, so it will not be overwritten. "
-                "Name another file, or delete this one"
-            )
-        return dict(content["counts"])
+        return KnownCounts, ()
 
     def known(self, paths: Sequence[Any]) -> dict[int, int]:
-        """Counts of those of `paths` that have not changed, by number.
-
-        Raises:
-            ValueError: What is at the path is something else.
-        """
-        self._counts = {**self._read(), **self._counts}
+        """Counts of the files that have not changed, by number."""
         found = {}
-        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:  # each at a URL takes as long as a small read
-            are_urls = any(isinstance(file_of(path), str) for path in paths)
-            states = list((pool.map if are_urls else map)(self._state, paths))
-        for number, (path, state) in enumerate(zip(paths, states, strict=True)):
+        for number, path in enumerate(paths):
             name = _name(path)
-            self._states[name] = state
-            *before, count = self._counts.get(name, [0])
-            if before == state:
-                found[number] = count
+            self._states[name] = state = _state_of(path)
+            if name in self._counts and self._counts[name][0] == state:
+                found[number] = self._counts[name][1]
         return found
 
-    def _state(self, path: Any) -> list[int] | None:
-        """Size and time of change of a file now; None where there is none to look at."""
-        file = file_of(path)
-        if file is None or (self._path is None and not (isinstance(file, Path) and file.is_file())):
-            return None
-        with contextlib.suppress(OSError, ImportError, ValueError):  # also a URL of which only `read_file` knows
-            identity = identity_at(file)
-            return [identity.size, identity.mtime_ns]
-        return None
-
     def add(self, paths: Sequence[Any], counts: Mapping[int, int]) -> None:
-        """Note counts, by number, of files that `known` was asked for; warns where they cannot be written."""
+        """Add counts, by number, of files that were passed to `known`."""
         for number, count in counts.items():
             name = _name(paths[number])
-            state = self._states[name]
-            if state is not None:
-                self._counts[name] = [*state, count]
-        if self._path is None:
-            return
-        try:
-            write_whole(self._path, json.dumps({"format": _FORMAT, "counts": self._counts}, indent=0).encode())
-        except OSError as error:
-            warn_caller(f"counts_cache={str(self._path)!r} cannot be written: {exception_text(error)}", FeedWarning)
+            if self._states[name] is not None:
+                self._counts[name] = self._states[name], count
+
+
+def _state_of(path: Any) -> tuple[int, int] | None:
+    """Size and modification time of a file; None for a URL and for anything else, which is counted each time."""
+    file = file_of(path)
+    if not isinstance(file, Path) or not file.is_file():
+        return None
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def file_of(path: Any) -> Path | str | None:
@@ -183,7 +137,6 @@ def count_files(
     threads = min(len(wanted), _MOST_THREADS, max(2, cores())) if several else 1
     step = _AHEAD * max(1, threads)
     failures: dict[int, BaseException] = {}
-    futures: dict[int, Future[int]] = {}
     pool = ThreadPoolExecutor(max(1, threads), "kerasfeed-count")
     try:
         with progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS) as advance:
@@ -200,13 +153,9 @@ def count_files(
                         note = f"kerasfeed: {what}; on_error='skip' leaves files out that cannot be read"
                         raise noted(error, note, what="reading a file raised ")
                     advance(1)
-    finally:  # hours of counting are not lost by a Ctrl-C, nor by one bad file
+    finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for number, future in futures.items():
-            if future.done() and not future.cancelled() and future.exception() is None:
-                known[number] = future.result()
-        if wanted:
-            before.add(paths, {number: known[number] for number in wanted if number in known})
+    before.add(paths, {number: known[number] for number in wanted if number in known})
     kept = sorted(known)
     skipped = tuple((paths[number], exception_text(failures[number])) for number in sorted(failures))
     if not kept:

@@ -4,21 +4,20 @@ Invariant: which scene stands at an index is fixed when the sequence is made, un
 of its scenes is wanted, by one thread while others wait, and kept within bounds; every process keeps files of its own.
 """
 
-import heapq
 import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.files.contents import Contents, ForwardContents, StreamEnded, contents_of
+from kerasfeed.readers.files.contents import Contents, contents_of
 from kerasfeed.readers.files.counts import KnownCounts, check_count, count_files, file_of, given_counts
 from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.sequences.base import SceneSequence
@@ -29,8 +28,6 @@ from kerasfeed.util.error_text import add_note, message_of, reworded
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.opened_files import Identity, identity_of
 from kerasfeed.util.validate import check_integer
-
-_STREAM_SHARE = 8  # of the bytes of the cache, for what is kept of one file that is read forward
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,9 @@ class FileStats:
     """What reading files has cost this process so far.
 
     Attributes:
-        reads: Files read; for files that are read forward, how often one was begun.
-        again: Of these, files that had been read before, and were no longer kept or had been read past the scene.
-        seconds: Time spent in `read_file`, s, summed over threads; for a generator, only the time to create it.
+        reads: Files read.
+        again: Of these, files that had been read before and were no longer kept.
+        seconds: Time spent in `read_file`, s, summed over threads.
         kept: Files kept now.
     """
 
@@ -76,15 +73,11 @@ class _FileCache(Lru[int, Contents]):
 
     def _keep(self, key: int, value: Contents) -> list[Contents]:
         leaving = super()._keep(key, value)
-        nbytes = sum(contents.nbytes for contents in self._kept.values())  # which changes as some are read
+        nbytes = sum(contents.nbytes for contents in self._kept.values())
         while nbytes > self._most_bytes and len(self) > 1:
             leaving.append(self._pop())
             nbytes -= leaving[-1].nbytes
         return leaving
-
-    def _let_go(self, leaving: list[Contents]) -> None:
-        for contents in leaving:
-            contents.retire()
 
 
 class _FilesRead:
@@ -116,12 +109,10 @@ class FileSequence(Refreshable, SceneSequence):
     * a tuple or dict of arrays that all have one row for each scene (lists also count as arrays); a scene is then a
       tuple or dict of rows. `numpy.load` of an NPZ file is such a dict;
     * one array, whose rows are the scenes;
-    * a list of scenes, or any `Sequence` or `SceneSequence`, which may load scenes when they are requested;
-    * an iterator, for a file that does not fit in memory; simplest is to make `read_file` a generator function. Such a
-      file is read forward. Scenes requested in order cost nothing extra. A request further ahead reads the scenes
-      between and keeps up to `lookback` of them. A request further back reads the file again from its beginning. Use it
-      with `kf.Sequential()` and threads, since each worker process reads the whole file for its share of the scenes. If
-      the format allows it, give a "path" for each part of a file instead, such as `(path, row_group)`.
+    * a list of scenes, or any `Sequence` or `SceneSequence`, which may load scenes when they are requested.
+
+    If a file does not fit in memory, give a "path" for each part of it, such as `(path, row_group)`; or yield its
+    scenes from the generator of a `kf.StreamFeed`.
 
     With `order=kf.BlockShuffled(files, window=4)` the files come in random order, and the scenes of 4 files at a time
     are mixed. Each file is then read about once an epoch by each worker process, or once by all worker threads
@@ -138,14 +129,9 @@ class FileSequence(Refreshable, SceneSequence):
             at once, say so by `read_file.thread_safe = True`; functions of NumPy are known to be.
         count: Number of scenes in each file: one integer for all, one integer for each, or a function from path to
             integer. None reads each file once, in parallel, to find out.
-        interleave: Number of files that take turns in the order of the indices: with k the order is that of
-            `tf.data.Dataset.interleave(cycle_length=k)`. 1 is one file after another.
-        cache_files: Files that each process keeps, or holds open, at most; at least 1 and at least `interleave`.
+        cache_files: Files that each process keeps at most; at least 1.
         cache_bytes: Bytes of arrays that each process keeps at most; one file is kept whatever its size. "auto" is 1/16
             of the memory, at most 1 GiB.
-        counts_cache: Path of a JSON file that keeps the numbers of scenes. A file whose size or modification time, or
-            at a URL the version, differs is counted again.
-        lookback: Scenes kept of a file that is read forward, at least 1; they take at most an eighth of `cache_bytes`.
         on_error: What to do about a file that cannot be counted: "raise", or "skip", which leaves it out with a
             `kf.FeedWarning` and lists it in `skipped`. The `on_error` of the feed deals with later errors.
 
@@ -179,25 +165,20 @@ class FileSequence(Refreshable, SceneSequence):
         read_file: Callable[[Any], Any],
         count: Any = None,
         *,
-        interleave: int = 1,
         cache_files: int = 64,
         cache_bytes: int | Literal["auto"] = "auto",
-        counts_cache: str | os.PathLike[str] | None = None,
-        lookback: int = 1024,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         self.skipped: tuple[tuple[Any, str], ...] = ()
         self._read_file = _checked_function(read_file)
-        self._interleave = check_integer("interleave", interleave, 1)
-        self._cache_files = _checked_cache_files(cache_files, self._interleave)
+        self._cache_files = check_integer("cache_files", cache_files, 1)
         self._cache_bytes = resources.cache_bytes("cache_bytes", cache_bytes)
-        self._lookback = check_integer("lookback", lookback, 1)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
         self._taken = 0  # how often `close` has allowed files to be others
         self._kept = PerProcess(partial(_FilesRead, self._cache_files, self._cache_bytes))
-        self._count, self._counts_cache, self._skip = count, counts_cache, on_error == "skip"
-        self._known: KnownCounts | None = None  # what was counted, for `refresh`
+        self._count, self._skip = count, on_error == "skip"
+        self._known: KnownCounts | None = None
         self._take_in(_checked_paths(paths), count, None)
 
     def _take_in(self, paths: tuple[Any, ...], count: Any, known: KnownCounts | None) -> None:
@@ -207,16 +188,15 @@ class FileSequence(Refreshable, SceneSequence):
         if given is not None:
             kept, counts = paths, np.array(given, np.int64)
         else:
-            known = known or KnownCounts(self._counts_cache)
+            known = known or KnownCounts()
             several = is_safe_function(self._read_file if count is None else count)
             count_one = self._count_read if count is None else partial(_count_by, count)
             kept, counts, skipped = count_files(paths, count_one, known, skip=self._skip, several=several)
         counts.setflags(write=False)
-        places = places_of(counts, self._interleave)
-        if not places.length:
+        if not counts.any():
             raise ValueError(f"there is no scene in any of the {len(kept)} files; the first is {kept[0]!r}")
         self._given, self.paths, self.counts, self.skipped = paths, kept, counts, skipped
-        self._places, self._known = places, known
+        self._stops, self._known = np.cumsum(counts), known
         self._storage = read_cost.Storage(
             name=f"the {len(self.paths):,} files from {self.paths[0]!r} on",
             short_name="files",
@@ -234,17 +214,16 @@ class FileSequence(Refreshable, SceneSequence):
 
     def _count_read(self, path: Any) -> int:
         """Number of scenes of a file, which is read for it."""
-        contents = self._contents(path, lambda _: self._reopened(path))
-        return contents.count_all() if isinstance(contents, ForwardContents) else contents.count or 0
+        return self._contents(path).count
 
     def _cache_state(self) -> Any:
         """What the data depends on, for `kerasfeed.sequences.cache_key`, which looks at the files as well."""
-        return self.paths, self._read_file, self.counts, self._interleave
+        return self.paths, self._read_file, self.counts
 
     # ---- scenes
 
     def __len__(self) -> int:
-        return self._places.length
+        return int(self._stops[-1])
 
     def __getitem__(self, index: Any) -> Any:
         """Scene `index`; negative indices count from the end.
@@ -258,16 +237,10 @@ class FileSequence(Refreshable, SceneSequence):
         try:
             kept = self._kept.here()
             contents = kept.cache.get_or_load(file, lambda: self._read_counted(file, kept))[0]
-            try:
-                scene = contents.row(row)
-            except StreamEnded as ended:
-                raise self._miscounted(file, ended.args[0]) from None
-            if isinstance(contents, ForwardContents) and row + 1 == self.counts[file] and not contents.ends_after(row):
-                raise self._miscounted(file, None)
+            return contents.row(row)
         except BaseException as error:
             add_note(error, f"kerasfeed: row {row} of file {self.paths[file]!r} (number {file} of {len(self.paths)})")
             raise
-        return scene
 
     def locate(self, index: int) -> FileRow:
         """The file and row of scene `index`.
@@ -292,51 +265,43 @@ class FileSequence(Refreshable, SceneSequence):
     @property
     def block_of(self) -> NDArray[np.int64]:
         """int64[N], number of the file of each scene; `kf.BlockShuffled(files)` uses it."""
-        return self._places.file_of
+        return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def _locate(self, index: int) -> tuple[int, int]:
         number = operator.index(index)
-        length = self._places.length
+        length = len(self)
         if not -length <= number < length:
             raise IndexError(f"index {number} is out of range: there are {length} scenes, 0 to {length - 1}")
-        return self._places.locate(number % length)
+        number %= length
+        file = int(self._stops.searchsorted(number, "right"))
+        return file, number - int(self._stops[file] - self.counts[file])
 
     # ---- files
 
-    def _contents(self, path: Any, reopen: Callable[[int], Iterator[Any]]) -> Contents:
+    def _contents(self, path: Any) -> Contents:
         value = self._read_file(path)
         try:
-            return contents_of(value, reopen, self._lookback, self._cache_bytes // _STREAM_SHARE)
+            return contents_of(value)
         except (TypeError, ValueError) as error:
             raise reworded(error, f"file {path!r}: {message_of(error)}") from error
-
-    def _reopened(self, path: Any) -> Iterator[Any]:
-        return iter(self._read_file(path))
 
     def _read_counted(self, file: int, kept: _FilesRead) -> Contents:
         """The contents of a file that has as many scenes as were counted, for the cache."""
         path, count = self.paths[file], int(self.counts[file])
-        began = time.perf_counter()
-
-        def note(rows: int) -> None:
-            seconds = time.perf_counter() - began
-            for meter in (kept.log, read_cost.current()):
-                if meter is not None:
-                    meter.note(self._storage, file, nbytes=rows, seconds=seconds)
-
-        def reopen(rows: int) -> Iterator[Any]:
-            nonlocal began
-            note(rows)
-            began = time.perf_counter()
-            self._refuse_change(file, kept)
-            return self._reopened(path)
-
         self._refuse_change(file, kept)
-        contents = self._contents(path, reopen)
-        self._refuse_change(file, kept)  # which it may have done while it was read
-        note(0 if contents.count is None else count)
-        if contents.count not in (None, count):
-            raise self._miscounted(file, contents.count)
+        began = time.perf_counter()
+        contents = self._contents(path)
+        seconds = time.perf_counter() - began
+        self._refuse_change(file, kept)  # the file may have changed while it was read
+        for meter in (kept.log, read_cost.current()):
+            if meter is not None:
+                meter.note(self._storage, file, nbytes=count, seconds=seconds)
+        if contents.count != count:
+            raise ValueError(
+                f"file {path!r} has {counted(contents.count, 'scene')}, and {count} were counted, or given, when the "
+                "sequence was made. Has it changed, or does read_file leave scenes out? Make a new FileSequence, "
+                "without count if that is out of date"
+            )
         return contents
 
     def _refuse_change(self, file: int, kept: _FilesRead) -> None:
@@ -349,14 +314,6 @@ class FileSequence(Refreshable, SceneSequence):
         found = identity_of(where)
         known = kept.first.setdefault(file, found)
         opened_files.same_as_first(str(where.absolute()), self._taken, known, found)
-
-    def _miscounted(self, file: int, found: int | None) -> ValueError:
-        return ValueError(
-            f"file {self.paths[file]!r} has {'more scenes' if found is None else counted(found, 'scene')}, and "
-            f"{self.counts[file]} were counted, or given, when the sequence was made. Has it changed, or does "
-            "read_file leave scenes out? Make a new FileSequence, without count and "
-            "counts_cache if they are out of date"
-        )
 
     def refresh(self, paths: Iterable[Any] | None = None, count: Any = None) -> int:
         """Take in files that have come, and scenes that were added to files, between two epochs.
@@ -422,8 +379,7 @@ class FileSequence(Refreshable, SceneSequence):
             self._taken += 1
 
     def __repr__(self) -> str:
-        turns = "" if self._interleave == 1 else f", {self._interleave} in turn"
-        return f"FileSequence({counted(len(self.paths), 'file')}{turns}: {counted(len(self), 'scene')})"
+        return f"FileSequence({counted(len(self.paths), 'file')}: {counted(len(self), 'scene')})"
 
 
 def _checked_paths(paths: Any) -> tuple[Any, ...]:
@@ -456,88 +412,5 @@ def _checked_function(read_file: Any) -> Callable[[Any], Any]:
     return read_file  # type: ignore[no-any-return]
 
 
-def _checked_cache_files(cache_files: Any, interleave: int) -> int:
-    """`cache_files`, if the files that take turns find room."""
-    most = check_integer("cache_files", cache_files, 1)
-    if most < interleave:
-        raise ValueError(
-            f"interleave={interleave} lets {interleave} files take turns, and cache_files={most} keeps fewer, so each "
-            f"would be read again for every scene: use cache_files={interleave} or more, or a smaller interleave"
-        )
-    return most
-
-
 def _count_by(count: Callable[[Any], Any], path: Any) -> int:
     return check_count(count(path), f"what count({path!r}) returned")
-
-
-@dataclass(frozen=True, eq=False)
-class Places:
-    """Which file, and which of its scenes, stands at an index: pure arithmetic on counts.
-
-    Every scene of every file stands at exactly one index, and those of one file stand in their own order. In
-    a stretch of indices a fixed set of files takes turns, one scene each a turn.
-
-    Attributes:
-        starts: int64[S + 1], first index of each stretch, ascending; then the number of scenes.
-        offsets: int64[S + 1], where the files of a stretch begin in `files`; then the length of `files`.
-        files: int64[M], the files of all stretches, each in the order of its turn.
-        rows: int64[M], the scene of that file that comes first in the stretch.
-    """
-
-    starts: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    files: NDArray[np.int64]
-    rows: NDArray[np.int64]
-
-    def __reduce__(self) -> Any:
-        return Places, (self.starts, self.offsets, self.files, self.rows)  # without what can be computed
-
-    @property
-    def length(self) -> int:
-        """Number of scenes."""
-        return int(self.starts[-1])
-
-    def locate(self, index: int) -> tuple[int, int]:
-        """File and row of the scene at `index`, in [0, length); about 1 us."""
-        stretch = int(self.starts.searchsorted(index, "right")) - 1
-        first = int(self.offsets[stretch])
-        turn, place = divmod(index - int(self.starts[stretch]), int(self.offsets[stretch + 1]) - first)
-        return int(self.files[first + place]), int(self.rows[first + place]) + turn
-
-    @cached_property
-    def file_of(self) -> NDArray[np.int64]:
-        """int64[length], the file of every scene; read-only."""
-        sizes, widths = np.diff(self.starts), np.diff(self.offsets)
-        places = (np.arange(self.length) - np.repeat(self.starts[:-1], sizes)) % np.repeat(widths, sizes)
-        found: NDArray[np.int64] = self.files[np.repeat(self.offsets[:-1], sizes) + places]
-        found.setflags(write=False)
-        return found
-
-
-def places_of(counts: NDArray[np.int64], interleave: int) -> Places:
-    """The places of files that hold `counts` scenes, `interleave` of which take turns.
-
-    With 1, one file comes after the other. With k the order is that of `tf.data.Dataset.interleave(cycle_length=k,
-    block_length=1)`: k places go round; a file that is found to have ended leaves its place empty for that round, and
-    the next file takes it.
-
-    Args:
-        counts: int64[F], scenes of each file, at least 0.
-        interleave: Files that take turns, at least 1.
-    """
-    free = [(0, place) for place in range(min(interleave, len(counts)))]  # from which round on each place is free
-    begins, places = np.zeros((2, len(counts)), np.int64)
-    for file, count in enumerate(counts.tolist()):
-        begins[file], places[file] = begin, place = heapq.heappop(free)
-        heapq.heappush(free, (begin + count + 1, place))
-    # Rounds between two of these edges are a stretch: no file begins in it or ends.
-    edges = np.unique([begins, begins + counts])
-    firsts, stops = edges.searchsorted(begins), edges.searchsorted(begins + counts)
-    files = np.repeat(np.arange(len(counts)), stops - firsts)
-    stretches = np.arange(len(files)) - np.repeat(np.cumsum(stops - firsts) - stops, stops - firsts)
-    order = np.lexsort((places[files], stretches))
-    files, stretches = files[order], stretches[order]
-    widths = np.bincount(stretches, minlength=len(edges) - 1)
-    starts, offsets = (np.concatenate([[0], np.cumsum(part)]) for part in (widths * np.diff(edges), widths))
-    return Places(starts, offsets, files, edges[stretches] - begins[files])

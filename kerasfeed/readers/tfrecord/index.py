@@ -1,4 +1,4 @@
-"""Where the records of a file begin.
+"""The start of each record of a file.
 
 Invariant: an index belongs to one state of a file. Only the heads of records are read. If a head makes no sense, the
 rest of the file counts as one record that cannot be read, because records after a damaged length cannot be found.
@@ -27,7 +27,7 @@ class FileIndex:
     Attributes:
         path: The file.
         identity: Its identity when it was indexed.
-        starts: int64[N + 1]: the byte where each record begins, and the end of the last one.
+        starts: int64[N + 1]: the first byte of each record, and the end of the last one.
         damage: Why the last of the N records cannot be read; None if all can.
     """
 

@@ -1,6 +1,5 @@
-"""How many scenes each file holds: found in parallel, kept between runs, checked, and what becomes of bad files."""
+"""How many scenes each file holds: found in parallel, and checked; bad files."""
 
-import json
 import os
 import pty
 import threading
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from files_written import COUNTS, Noting, expected, write_files
+from files_written import COUNTS, expected, write_files
 
 import kerasfeed as kf
 from kerasfeed.readers.files import counts
@@ -18,11 +17,6 @@ from kerasfeed.readers.files import counts
 @pytest.fixture
 def paths(tmp_path):
     return write_files(tmp_path)
-
-
-@pytest.fixture
-def read(tmp_path):
-    return Noting(tmp_path / "reads.log")
 
 
 @pytest.mark.parametrize("count", [None, list(COUNTS), np.array(COUNTS), lambda path: len(np.load(path)["y"])])
@@ -86,77 +80,6 @@ def test_files_are_counted_one_after_the_other_by_a_function_that_says_nothing_o
     assert len(kf.FileSequence(range(1, 21), read_file)) == 210
 
 
-def test_what_was_counted_is_kept_for_the_next_run(paths, read, tmp_path):
-    cache = tmp_path / "counts.json"
-    assert kf.FileSequence(paths, read, counts_cache=cache).counts.tolist() == list(COUNTS)
-    assert len(read.reads()) == 6
-    read.forget()
-    assert kf.FileSequence(paths, read, counts_cache=str(cache)).counts.tolist() == list(COUNTS)
-    assert read.reads() == []
-    assert not list(tmp_path.glob(".*"))  # no temporary file is left
-
-
-def test_a_file_that_has_changed_is_counted_anew_and_no_other(paths, read, tmp_path):
-    cache = tmp_path / "counts.json"
-    kf.FileSequence(paths, read, counts_cache=cache)
-    read.forget()
-    np.savez(paths[3], x=np.zeros((2, 3), np.float32), y=np.arange(2))
-    status = Path(paths[4]).stat()
-    os.utime(paths[4], ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    files = kf.FileSequence(paths, read, counts_cache=cache)
-    assert sorted(path for _, path in read.reads()) == [paths[3], paths[4]]
-    assert files.counts.tolist() == [7, 0, 12, 2, 5, 9]
-
-
-def test_several_sequences_may_share_a_cache_of_counts(paths, read, tmp_path):
-    cache = tmp_path / "counts.json"
-    kf.FileSequence(paths[:3], read, counts_cache=cache)
-    kf.FileSequence(paths[3:], read, counts_cache=cache)
-    read.forget()
-    assert kf.FileSequence(paths, read, counts_cache=cache).counts.tolist() == list(COUNTS)
-    assert read.reads() == []
-
-
-def test_a_file_that_changes_while_it_is_counted_is_not_believed_later(paths, tmp_path):
-    cache = tmp_path / "counts.json"
-
-    def changed(path):
-        found = len(np.load(path)["y"])
-        np.savez(path, x=np.zeros((50, 3), np.float32), y=np.arange(50))
-        return found
-
-    kf.FileSequence(paths, np.load, changed, counts_cache=cache)
-    assert kf.FileSequence(paths, np.load, counts_cache=cache).counts.tolist() == [50] * 6
-
-
-def test_parts_of_a_file_are_kept_apart_and_what_is_no_file_is_counted_each_time(paths, tmp_path):
-    cache, asked = tmp_path / "counts.json", []
-
-    def read_part(key):
-        asked.append(key)
-        return np.arange(key[1] if isinstance(key, tuple) else 2)
-
-    keys = [(paths[0], 3), (Path(paths[0]), 4), 17, (17, 5)]
-    for _ in range(2):
-        assert kf.FileSequence(keys, read_part, counts_cache=cache).counts.tolist() == [3, 4, 2, 5]
-    assert sorted(map(str, asked)) == sorted(map(str, [*keys, 17, (17, 5)]))
-
-
-@pytest.mark.parametrize("content", ["[1, 2]", "no json", json.dumps({"format": "another"})])
-def test_what_is_no_cache_of_counts_is_never_overwritten(paths, tmp_path, content):
-    precious = tmp_path / "annotations.json"
-    precious.write_text(content)
-    with pytest.raises(ValueError, match=r"annotations.json' exists and is no cache of counts.*Name another"):
-        kf.FileSequence(paths, np.load, counts_cache=precious)
-    assert precious.read_text() == content
-
-
-def test_a_cache_that_cannot_be_written_is_a_warning(paths, tmp_path):
-    with pytest.warns(kf.FeedWarning, match="cannot be written: FileNotFoundError"):
-        files = kf.FileSequence(paths, np.load, counts_cache=tmp_path / "none" / "counts.json")
-    assert len(files) == 34
-
-
 # ---- bad files
 
 
@@ -182,17 +105,6 @@ def test_files_that_cannot_be_counted_are_left_out_where_that_was_asked_for(path
 def test_nothing_but_bad_files_is_an_error(paths):
     with pytest.raises(ValueError, match=r"none of the 1 files could be read\. The first: 'no-such-file'"):
         kf.FileSequence(["no-such-file"], np.load, on_error="skip")
-
-
-def test_what_was_counted_before_an_error_is_kept(paths, read, tmp_path):
-    Path(paths[5]).write_bytes(b"damaged")
-    cache = tmp_path / "counts.json"
-    with pytest.raises(Exception, match="pickle"):
-        kf.FileSequence(paths, read, counts_cache=cache)
-    kept = json.loads(cache.read_text())["counts"]
-    assert paths[5] not in kept
-    assert set(kept) <= set(paths)
-    assert len(kept) >= 1
 
 
 # ---- progress

@@ -70,7 +70,7 @@ def test_scenes_of_files_are_padded_and_a_run_over_them_is_resumed_exactly(paths
         return [(np.arange(y % 5 + 1, dtype=np.float32), int(y)) for y in np.load(path)["y"]]
 
     def made(**workers):
-        files = kf.FileSequence(paths, long, interleave=2)[3:]
+        files = kf.FileSequence(paths, long)[3:]
         return kf.Feed(
             files, 4, order=kf.BlockShuffled(files, window=2), seed=3, collate="pad", pad_remainder=True, **workers
         )
