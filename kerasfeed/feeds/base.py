@@ -39,7 +39,6 @@ from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.optional_methods import length_of
 from kerasfeed.util.read_cost import ReadCostWarning
@@ -191,8 +190,7 @@ class BaseFeed(AnyFeed):
         if step < 0:
             step += len(self)
         epoch = self.clock.current
-        with short_tracebacks:
-            batch = self.submit(epoch, step).result()
+        batch = self.submit(epoch, step).result()
         if batch is None:
             raise SceneError(f"every scene of step {step} of epoch {epoch} failed and was skipped; see feed.failures")
         return self.without_lists(batch)

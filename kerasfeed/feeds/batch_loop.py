@@ -20,7 +20,7 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
-from kerasfeed.util.error_text import add_note, drop_frame, is_the_programs, short_tracebacks
+from kerasfeed.util.error_text import add_note, drop_frame, is_the_programs
 from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
 Converted = TypeVar("Converted")
@@ -140,11 +140,10 @@ class _LoopIteration(Generic[Converted]):
         """The batches; while the consumer has one, this holds none but those ahead of it."""
         self._check_open()
         try:
-            with short_tracebacks:
-                self._cursor = cursor = self._begin()
-                while found := self._next(cursor):
-                    yield found.pop()
-                cursor.received(None)
+            self._cursor = cursor = self._begin()
+            while found := self._next(cursor):
+                yield found.pop()
+            cursor.received(None)
         finally:
             self.close()
 

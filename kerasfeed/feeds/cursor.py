@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.error_text import drop_frame, short_tracebacks
+from kerasfeed.util.error_text import drop_frame
 from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
 Owner = TypeVar("Owner")
@@ -75,15 +75,14 @@ class Cursor(Protocol):
 
 def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
     """The batches of a cursor that is made when the first is asked for: a plain loop over a feed."""
-    with short_tracebacks:
-        cursor = begin()
-        try:
-            while taken := next_of(cursor):
-                cursor.received(taken[0])
-                yield taken.pop()  # what has been left in the middle then holds no batch
-            cursor.received(None)
-        finally:
-            cursor.close([])
+    cursor = begin()
+    try:
+        while taken := next_of(cursor):
+            cursor.received(taken[0])
+            yield taken.pop()  # what has been left in the middle then holds no batch
+        cursor.received(None)
+    finally:
+        cursor.close([])
 
 
 def next_of(cursor: Cursor) -> list[Any]:

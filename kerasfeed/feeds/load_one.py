@@ -22,7 +22,6 @@ from kerasfeed.sequences.view_base import apart
 from kerasfeed.spec.inference import describe
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             raise IndexError(
                 f"index {index} is out of range: the sequence has {counted(last + 1, 'scene')}, 0 to {last}"
             )
-        with short_tracebacks, scenes_read_here(feed.sequence, kind(feed.plan.seed, epoch)) as read, put_back():
+        with scenes_read_here(feed.sequence, kind(feed.plan.seed, epoch)) as read, put_back():
             return read(index, None)
     step = check_integer("step", step, 0)
     indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
@@ -88,11 +87,11 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
     layout = feed.layout
     if layout is None:  # no feed has come so far: the scenes of this batch tell, for another may be the one that fails
         describe_scene = describe if job.maker is None else job.maker.describe
-        with short_tracebacks, scenes_read_here(feed.sequence, kind(feed.plan.seed, epoch)) as read, put_back():
+        with scenes_read_here(feed.sequence, kind(feed.plan.seed, epoch)) as read, put_back():
             # Some may fill a short batch up, or be drawn twice.
             scenes = [(index, read(index, step)) for index in dict.fromkeys(indices)]
         layout = layout_for(job, [(index, describe_scene(scene)) for index, scene in scenes])
-    with closing(Loader(job, "inline", layout, kind)) as loader, short_tracebacks, put_back():
+    with closing(Loader(job, "inline", layout, kind)) as loader, put_back():
         batch = loader.submit(epoch, step).result()
     # This job raises what fails, so it weighs nothing for that.
     return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch

@@ -1,12 +1,10 @@
-"""Text, notes and ownership of exceptions, and what is done to those of users' code for whoever waits for the scene.
+"""Text and notes of exceptions of the user's code, for the consumer of the scene.
 
-Invariant: nothing here raises, whatever `__str__`, `__repr__` and `__setattr__` of an exception's class do, but for the
-program's own Ctrl-C. The text of an exception is made here and nowhere else, for it is the user's code that makes it.
-The consumer catches the type that the user's code raised. What kerasfeed knows (index, epoch, step, worker, the
-worker's traceback) is attached as notes, never mixed into the user's own message.
+Invariant: a `__str__` or `__repr__` that raises does not replace the exception it belongs to. The consumer catches the
+type that the user's code raised. kerasfeed adds index, epoch, step, worker and the worker's traceback as notes. It does
+not change the user's message.
 """
 
-import itertools
 import linecache
 import os
 import re
@@ -15,16 +13,14 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from concurrent import futures
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
-from kerasfeed.errors import FeedWarning, KerasfeedError, SceneError, SpecError
+from kerasfeed.errors import SceneError
 
 PACKAGE_FOLDER = f"{Path(__file__).parent.parent}{os.sep}"
 _DEMO = f"{PACKAGE_FOLDER}demo{os.sep}"  # scenes as a user writes them
-_WAITING = (futures.Future.result.__code__.co_filename, threading.__file__)
 TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
 _MAX_LINE = 200
 TRACEBACK_HEAD = "Traceback in the worker:"
@@ -60,9 +56,8 @@ def exception_text(error: BaseException) -> str:
 
 
 def full_text(error: BaseException, *, with_notes: bool = True) -> str:
-    """Traceback of an exception with its causes, and with its own notes; it begins with the user's frames."""
+    """Traceback of an exception with its causes, and with its own notes."""
     found = traceback.TracebackException.from_exception(error)
-    _begin_with_the_users(found)
     if not with_notes:
         found.__notes__ = []
     return shortened("".join(found.format()))
@@ -76,57 +71,8 @@ def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
     return found or frames
 
 
-class _ShortTracebacks:
-    """With this, what is raised has one frame of kerasfeed's, that of the statement, and behind it the user's alone.
-
-    What only frames of kerasfeed's raised is a defect of it, and keeps them, but for its own errors, those that came
-    from a worker process, and Ctrl-C.
-    """
-
-    def __enter__(self) -> None:
-        """See the class."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, first: TracebackType | None
-    ) -> None:
-        """Leave out what stands between; see the class."""
-        if kind is None or error is None or first is None:
-            return
-        found, last = first.tb_next, ""
-        while found is not None and _carries(last := found.tb_frame.f_code.co_filename):
-            found = found.tb_next
-        is_told = issubclass(kind, (KerasfeedError, FeedWarning, KeyboardInterrupt)) or not _is_own(last)
-        is_told = is_told or any(note.startswith("kerasfeed: ") for note in notes_of(error))  # which says whose it is
-        if found is not None or is_told:
-            first.tb_next = found
-
-
-short_tracebacks = _ShortTracebacks()
-
-
-def _carries(filename: str) -> bool:
-    """Whether frames of this file only wait for what others do."""
-    return _is_own(filename) or filename in _WAITING
-
-
 def _is_own(filename: str) -> bool:
     return filename.startswith(PACKAGE_FOLDER) and not filename.startswith(_DEMO)
-
-
-def _begin_with_the_users(described: traceback.TracebackException | None) -> None:
-    """Leave out frames of kerasfeed's before the user's, of an exception and of its causes; of a `SpecError` all."""
-    if described is None:
-        return
-    own = list(itertools.takewhile(lambda frame: _is_own(frame.filename), described.stack))
-    if len(own) < len(described.stack) or _is_spec_error(described):
-        del described.stack[: len(own)]
-    for each in (described.__cause__, described.__context__, *(described.exceptions or ())):
-        _begin_with_the_users(each)
-
-
-def _is_spec_error(described: traceback.TracebackException) -> bool:
-    name = getattr(described, "exc_type_str", None)  # from Python 3.13 on, where exc_type warns
-    return described.exc_type is SpecError if name is None else name == f"{SpecError.__module__}.{SpecError.__name__}"
 
 
 def shown(value: object) -> str:
@@ -293,10 +239,8 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def guarded(make: Callable[[], _T], otherwise: Callable[[BaseException], _T]) -> _T:
-    """What `make` returns, or, where it raises anything but the program's own Ctrl-C, `otherwise` of that."""
+    """Return `make()`; if that raises, return `otherwise(exception)`."""
     try:
         return make()
-    except BaseException as broken:  # the user's code, which may raise SystemExit too
-        if is_the_programs(broken):
-            raise
+    except Exception as broken:  # noqa: BLE001 - `make` calls methods of the user's classes
         return otherwise(broken)

@@ -1,4 +1,4 @@
-"""Exceptions that fail whoever prints, pickles or changes them, each in another way, and scenes that raise them."""
+"""Exceptions that cannot be printed or pickled, or that are false, and scenes that raise them."""
 
 import kerasfeed as kf
 
@@ -8,60 +8,9 @@ class Str(Exception):
         raise RuntimeError("no words")
 
 
-class StrExits(Exception):
-    def __str__(self):
-        raise SystemExit(3)
-
-
-class StrEndsGenerator(Exception):
-    def __str__(self):
-        raise GeneratorExit
-
-
-class StrRecurses(Exception):
-    def __str__(self):
-        return str(self)
-
-
-class StrOfNumber(Exception):
-    def __str__(self):
-        return 3
-
-
-class Repr(Exception):
-    def __repr__(self):
-        raise RuntimeError("no picture")
-
-
 class Reduce(Exception):
     def __reduce_ex__(self, protocol):
-        raise SystemExit("not to be sent")
-
-
-class ReducesToNonsense(Exception):
-    def __reduce__(self):
-        return int, ("nonsense",)
-
-
-def _ends():
-    raise SystemExit("as it is made anew")
-
-
-class UnpickledExits(Exception):
-    def __reduce__(self):
-        return _ends, ()
-
-
-class SetAttribute(Exception):
-    def __setattr__(self, name, value):
-        raise AttributeError(f"{name} cannot be set")
-
-
-class Hash(Exception):
-    __hash__ = None
-
-    def __eq__(self, other):
-        raise RuntimeError("not to be compared")
+        raise TypeError("not to be sent")
 
 
 class Falsy(Exception):
@@ -75,21 +24,16 @@ def _group(_="x"):
 
 def _caused(_="x"):
     error = ValueError("with a cause")
-    error.__cause__ = StrExits("x")
+    error.__cause__ = Str("x")
     return error
 
 
-_CLASSES = [
-    Str, StrExits, StrEndsGenerator, StrRecurses, StrOfNumber, Repr, Reduce, ReducesToNonsense, UnpickledExits,
-    SetAttribute, Hash, Falsy,
-]  # fmt: skip
-KINDS = {each.__name__: each for each in _CLASSES} | {"group": _group, "caused": _caused}
-# Where starting costs more than raising, those that have shown most.
+KINDS = {"Reduce": Reduce, "Falsy": Falsy, "Str": Str, "group": _group, "caused": _caused}
 WORST = ["Reduce", "Falsy", "Str"]
 
 
 def dealt(ways):
-    """(way, kind): every kind by one of the ways in which users' code is called, the worst by all."""
+    """(way, kind): the worst kinds by each of the ways in which users' code is called, and the others by one."""
     kinds = list(KINDS)
     return [(way, kind) for k, way in enumerate(ways) for kind in dict.fromkeys([*WORST, *kinds[k :: len(ways)]])]
 

@@ -16,7 +16,7 @@ from typing import Any
 from kerasfeed.adapters.keras.trainer import TrainerRequest, asked_by_the_loop, asked_steps, execution_of
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, EndOfData, run_in_background
-from kerasfeed.util.error_text import drop_frame, note_causes, short_tracebacks
+from kerasfeed.util.error_text import drop_frame, note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 from kerasfeed.util.validate import check_integer
 
@@ -140,8 +140,7 @@ class EpochSteps(int):
 
     def __le__(self, seen: int) -> bool:
         if asked_by_the_loop():  # seen >= self
-            with short_tracebacks:
-                return self._run.is_over(seen)
+            return self._run.is_over(seen)
         return int(self) <= seen
 
     def __reduce__(self) -> Any:
@@ -182,8 +181,7 @@ class UnknownSteps(list):  # type: ignore[type-arg]
 
     def __le__(self, seen: int) -> bool:  # type: ignore[override]
         if asked_by_the_loop():  # seen >= self
-            with short_tracebacks:
-                return self._run.is_over(seen)
+            return self._run.is_over(seen)
         return self.known <= seen
 
     def __ge__(self, other: float) -> bool:  # type: ignore[override]

@@ -34,7 +34,6 @@ from kerasfeed.feeds.feed_cursor import FeedLoop
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths, lists_as_tuples
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS
 
 _REMEDY = ". Convert it in __getitem__, or loop over the feed"
@@ -112,8 +111,7 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
             if self._loop is not None:
                 self._loop.got()
             return batch
-        with short_tracebacks:
-            raise original
+        raise original
 
 
 def _let_go(held: list[Any]) -> None:

@@ -1,6 +1,5 @@
 """Exceptions that fail whoever prints or sends them arrive all the same, from wherever users' code is called."""
 
-import gc
 import json
 from pathlib import Path
 
@@ -42,13 +41,6 @@ def _assert_arrives(action, kind):
 
 def _raise(kind):
     raise KINDS[kind]("x")
-
-
-@pytest.fixture(autouse=True)
-def _no_garbage_of_others(request):
-    """What other tests leave must not be collected where `__str__` recurses: its finalizers would fail."""
-    if "Recurses" in request.node.name:
-        gc.collect()
 
 
 # ---- scenes
