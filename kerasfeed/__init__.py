@@ -71,7 +71,6 @@ _MODULE_OF = {
     "rechunk": "writers.hdf5.rechunk",
     "show": "explore.show",
     "split": "sequences.split",
-    "testing": "testing",
     "write_hdf5": "writers.hdf5.write",
     "write_tfrecords": "writers.tfrecord.write",
 }
@@ -81,6 +80,7 @@ _INSTEAD = {
     "ProducerDiedError": _LIVE_DATA,
     "QueueFeed": _LIVE_DATA,
     "QueueFullError": _LIVE_DATA,
+    "testing": "in a test, write kf.check_sequence(x).raise_if_failed()",
 }
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 
@@ -90,8 +90,7 @@ def __getattr__(name: str) -> Any:
         advice = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
         raise AttributeError(f"module 'kerasfeed' has no attribute {name!r}{advice}")
     try:
-        module = import_module(f"{__name__}.{_MODULE_OF[name]}")
-        value = module if name == "testing" else getattr(module, name)
+        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     except ModuleNotFoundError as error:
         from kerasfeed.util.error_text import message_of
 

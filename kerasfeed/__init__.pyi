@@ -1,6 +1,5 @@
 """Public names and their modules, for type checkers; `__init__.py` holds the same table."""
 
-from kerasfeed import testing as testing
 from kerasfeed.adapters.keras.backup import BackupAndRestore as BackupAndRestore
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint as FeedCheckpoint
 from kerasfeed.adapters.keras.evaluate import Evaluation as Evaluation

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.explore.checks import growth, methods, repeats, scenes
+from kerasfeed.explore.checks import methods, repeats, scenes
 from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.result import CheckResult, Finding, MemoryGrown, SequenceReport, failed, skipped
+from kerasfeed.explore.checks.result import CheckResult, Finding, SequenceReport, failed, skipped
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence as check_arguments
 from kerasfeed.util.error_text import class_name, exception_text
@@ -22,6 +22,7 @@ from kerasfeed.util.validate import check_integer
 
 _LONGEST = 86_400
 _CALLER = "kf.check_sequence()"
+_IN_PROCESSES = ("process", "threads")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,6 @@ class Check:
 
 _READ = ("scenes_load", "fields")
 _STABLE = (*_READ, "same_twice", "any_order")
-_MEMORY = ("memory", "descriptors")  # measured in a worker process
-_BOUND = "Keep what a scene needs in the object, or read it in __getitem__"
 
 CHECKS: dict[str, Check] = {
     check.name: check
@@ -80,11 +79,6 @@ CHECKS: dict[str, Check] = {
             "Replace it, np.nan_to_num(array), or leave the scene out with kf.Subset; find it with np.isnan", _READ,
         ),
         Check(
-            "indices", scenes.indices,
-            "Feeds use 0 to len(sequence) - 1 alone. People write sequence[-1], and loops end with IndexError.",
-            "Begin __getitem__ with: if not 0 <= index < len(self): raise IndexError(index)", _READ,
-        ),
-        Check(
             "same_twice", repeats.same_twice,
             "A batch is to be a function of seed, epoch and index: else no run can be repeated or resumed.",
             "Draw random numbers from self.rng (kf.current_rng() in functions); do not write into what is stored; do "
@@ -113,26 +107,10 @@ CHECKS: dict[str, Check] = {
             "pickles), leave locks out of __getstate__, and restore all that __getitem__ needs", _READ,
         ),
         Check(
-            "pickle_cost", repeats.pickle_cost,
-            "Worker processes start when the sequence has been pickled.",
-            "Keep names of files in place of what was read from them, or use np.load(..., mmap_mode='r') or a "
-            "kerasfeed.HDF5File, which are sent by name", ("length",),
-        ),
-        Check(
             "process", repeats.process,
-            "What this process alone knows (globals set later, its id, its handles) is another thing in a worker.",
-            _BOUND + "; set no globals that it uses", (*_STABLE, "pickle"),
-        ),
-        Check(
-            "hash_seed", repeats.hash_seed,
-            "Python hashes text differently in every run, unless PYTHONHASHSEED is set, and so orders sets of text.",
-            "Sort sets before they are used, and hash with zlib.crc32 or hashlib in place of hash()",
-            (*_STABLE, "pickle", "process"),
-        ),
-        Check(
-            "directory", repeats.directory,
-            "Relative paths mean another file after os.chdir, on another host, or in another program.",
-            "Keep absolute paths: Path(path).resolve() in __init__", (*_STABLE, "pickle", "process"),
+            "A worker process has its own globals, process id, open files and hashes of text.",
+            "Keep in the object all that a scene needs, or read it in __getitem__; set no globals that it uses; sort "
+            "sets, and hash with zlib.crc32 in place of hash()", (*_STABLE, "pickle"),
         ),
         Check(
             "threads", repeats.threads,
@@ -151,32 +129,6 @@ CHECKS: dict[str, Check] = {
             "read_into", methods.read_into,
             "Feeds read through read_into where a class defines it: it is to write the scene of __getitem__.",
             "Write every element, out[...] = array, and draw random numbers in the same order", (*_STABLE, "same_spec"),
-        ),
-        Check(
-            "read_ahead", methods.read_ahead,
-            "It is called before a batch is loaded, by the thread that asks for it: it is to begin work, not to do it.",
-            "Start the reading in the background, and return; draw nothing from self.rng", _STABLE,
-        ),
-        Check(
-            "hooks", methods.hooks,
-            "Workers are replaced, share the sequence if they are threads, and serve feeds that are closed.",
-            "Define on_worker_begin(self, worker), on_worker_end(self), on_epoch_begin(self) and on_epoch_end(self) so "
-            "that each may be called again", ("length",),
-        ),
-        Check(
-            "views", methods.views,
-            "kf.split, slices, kf.Subset and others read through the sequence.",
-            "Let __getitem__ take integers, and __iter__ go through the scenes, or leave __iter__ out", _STABLE,
-        ),
-        Check(
-            "memory", growth.memory,
-            "What grows with every scene ends an epoch, or a night, later.",
-            "Keep nothing of what was read, or bound it (functools.lru_cache(maxsize=...), kf.Cached)", _READ,
-        ),
-        Check(
-            "descriptors", growth.descriptors,
-            "A process may have some thousand files open; the next open() then fails.",
-            "Open files with `with`, or once for each process", _READ,
         ),
     )
 }  # fmt: skip
@@ -206,11 +158,12 @@ class Checks:
         sequence: The sequence.
         scenes: How many scenes are compared, at most.
         seconds: How long the checks may take, s.
-        seed: Behind each scene's `rng`.
+        seed: Seed of each scene's `rng`.
+        processes: Whether worker processes are started even if reading all scenes takes less than a second.
     """
 
-    def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int) -> None:
-        self.case = Case(as_sequence(sequence), scenes=scenes, seconds=seconds, seed=seed)
+    def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int, processes: bool) -> None:
+        self.case = Case(as_sequence(sequence), scenes=scenes, seconds=seconds, seed=seed, processes=processes)
         self._known: dict[str, CheckResult] = {}
         self._culprits: dict[str, str] = {}  # from what has failed, or was skipped for that, to what has failed
 
@@ -229,8 +182,6 @@ class Checks:
             finding = skipped(f"{culprit} has failed")
         elif begun >= self.case.deadline:
             finding = skipped(f"the {self.case.seconds:g} s are over: give more seconds=")
-        elif check.name not in _MEMORY and self.case.has_grown:
-            finding = skipped("reading scenes has taken much memory; see memory")
         else:
             finding = _found(check, self.case)
         if culprit is not None or self.case.is_fatal(finding):
@@ -245,8 +196,6 @@ class Checks:
 def _found(check: Check, case: Case) -> Finding:
     try:
         return Finding("passed", check.run(case))
-    except MemoryGrown as grown:
-        return skipped(f"{grown.message}; see memory")
     except Finding as finding:
         return replace(finding)  # without the frames that raised it, which hold scenes
     except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it
@@ -267,15 +216,14 @@ def check_sequence(
 
     As many scenes as a quarter of the time allows are read once: that they can be read, have one spec, and hold no
     NaN. Some of them, spread over the sequence, are read again and again: twice in a row, in another order, from copies
-    made by pickling before and after the first reading, by worker processes under another hash seed and from another
-    directory, through `get_batch`, `read_into` and views, and, in a worker process, by several threads: a class that
-    passes that may set `thread_safe = True`. Augmentation through `self.rng` is the same each time, and so passes. Each
-    check has a name, a reason and a remedy; `print` the report, or look at it in a notebook. In tests,
-    `kerasfeed.testing.parametrize_with_checks` makes a test of each check.
+    made by pickling, by a worker process, through `get_batch` and `read_into`, and, in a worker process, by several
+    threads: a class that passes that may set `thread_safe = True`. Augmentation through `self.rng` is the same each
+    time, and so passes. Each check has a name, a reason and a remedy; `print` the report, or look at it in a notebook.
+    In a test, write `kf.check_sequence(Rooms()).raise_if_failed()`.
 
-    The sequence itself is read, in this process by a worker thread of a pool, and its hooks are called as a feed calls
-    them. Worker processes are started. A scene that hangs is given up after a third of `seconds`, at most 20 s. Where
-    reading scenes takes more than 1 GB of memory, no more are read.
+    The sequence itself is read in this process by one worker thread, and its hooks are called as a feed calls them. No
+    worker process is started if reading all scenes takes less than a second, unless `checks` names `process` or
+    `threads`. A scene that hangs is abandoned after a third of `seconds`, at most 20 s.
 
     Args:
         sequence: What a `Feed` takes: any object with `__len__` and `__getitem__(index)`.
@@ -313,7 +261,8 @@ def check_sequence(
     wanted = set(CHECKS if checks is None else check_names(checks, "checks")) - left_out
     names = [name for name in CHECKS if name in wanted]
     begun = time.monotonic()
-    checker = Checks(sequence, scenes=scenes, seconds=float(seconds), seed=seed)
+    processes = checks is not None and not wanted.isdisjoint(_IN_PROCESSES)
+    checker = Checks(sequence, scenes=scenes, seconds=float(seconds), seed=seed, processes=processes)
     results = []
     with progress_bar("checking", len(names), progress, tty=True, after=1.0) as advance:
         for name in names:

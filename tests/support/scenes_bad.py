@@ -3,7 +3,6 @@
 Importable in worker processes, as those of `scenes_bad_methods` and `scenes_bad_elsewhere` are.
 """
 
-import os
 import threading
 from dataclasses import dataclass
 
@@ -97,18 +96,6 @@ class NotANumber(Sound):
         return points, label
 
 
-class Unbounded(Sound):
-    def __getitem__(self, index):
-        return self.scene(index)
-
-
-class UnboundedNegative(Sound):
-    def __getitem__(self, index):
-        if index >= self.length:
-            raise IndexError(index)
-        return self.scene(index)
-
-
 class Endless:
     """No SceneSequence, and so without an `__iter__`: loops ask until IndexError."""
 
@@ -188,18 +175,6 @@ class OneOfMany(Sound):
         return {"shape": np.zeros(4, np.float32), "NaN": points * np.nan, "set": {1}}[self.fault], label
 
 
-class KeepsAll(Sound):
-    """Keeps 1.2 MB of each scene that it reads."""
-
-    def __init__(self):
-        super().__init__(200)
-        self.kept = []
-
-    def scene(self, index):
-        self.kept.append(np.full(150_000, 1.0))
-        return self.kept[-1], index
-
-
 class Refilled(Sound):
     """Returns one array again and again, one a thread."""
 
@@ -238,9 +213,3 @@ class Remembers(Sound):
         scene = super().scene(index)
         self.seen.append(scene[0].copy())
         return scene
-
-
-class NeverCloses(Sound):
-    def scene(self, index):
-        os.open("/dev/null", os.O_RDONLY)
-        return super().scene(index)

@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 from scenes_bad import Sound
@@ -55,12 +54,6 @@ class Forgetful(Sound):
         return {"length": self.length, "offset": 0}
 
 
-class Heavy(Sound):
-    def __init__(self):
-        super().__init__()
-        self.points = np.zeros((12, 9_000_000), np.uint8)
-
-
 OFFSET = 0
 
 
@@ -106,18 +99,6 @@ class Hashing(Sound):
         return super().scene(index)[0], hash(f"room {index}") % 100_000
 
 
-class Relative(Sound):
-    """Reads a file, named as seen from where the test is."""
-
-    def scene(self, index):
-        return super().scene(index)[0] + np.float32(Path("offset.txt").read_text()), index
-
-
-class LooksForAFile(Sound):
-    def scene(self, index):
-        return super().scene(index)[0] + np.float32(Path("offset.txt").exists()), index
-
-
 class DiesElsewhere(Sound):
     """Scene 4 ends every process but the one that made the sequence."""
 
@@ -127,15 +108,6 @@ class DiesElsewhere(Sound):
 
     def scene(self, index):
         if index == 4 and os.getpid() != self.pid:
-            os._exit(3)
-        return super().scene(index)
-
-
-class DiesInAnotherDirectory(Sound):
-    """Scene 4 ends a process that does not see a file, as a C library may."""
-
-    def scene(self, index):
-        if index == 4 and not Path("offset.txt").exists():
             os._exit(3)
         return super().scene(index)
 

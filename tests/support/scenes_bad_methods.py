@@ -1,8 +1,5 @@
 """Classes of scenes with one fault each in a method that they may have beside `__getitem__`. For the checks."""
 
-import os
-import time
-
 import numpy as np
 from scenes_bad import Sound
 
@@ -66,58 +63,3 @@ class WritesNothingAt(Sound):
 class NeverCalled(Sound):
     def read_into(self, index, target):
         target[...] = 0
-
-
-class SlowAhead(Sound):
-    def read_ahead(self, indices):
-        time.sleep(0.2)
-
-
-class DrawsAhead(Sound):
-    def read_ahead(self, indices):
-        self.rng.normal()
-
-
-class WithoutWorker(Sound):
-    def on_worker_begin(self):
-        pass
-
-
-class LeavesOpen(Sound):
-    def on_worker_begin(self, worker):
-        os.open("/dev/null", os.O_RDONLY)
-
-
-class ClosesForAll(Sound):
-    """Whoever ends first closes what all worker threads read."""
-
-    is_open = False
-
-    def on_worker_begin(self, worker):
-        self.is_open = True
-
-    def on_worker_end(self):
-        self.is_open = False
-
-    def scene(self, index):
-        if not self.is_open:
-            raise ValueError("read of a closed file")
-        return super().scene(index)
-
-
-class EndsOnce(Sound):
-    def on_worker_begin(self, worker):
-        self.table = {}
-
-    def on_worker_end(self):
-        del self.table
-
-
-class GrowsByEpochs(Sound):
-    def on_epoch_end(self):
-        self.length += 1
-
-
-class LoopsOverLabels(Sound):
-    def __iter__(self):
-        return iter(range(self.length))

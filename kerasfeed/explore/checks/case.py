@@ -12,12 +12,12 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, SceneReading, Survey, read_all, resident, survey
+from kerasfeed.explore.checks.reading import Reader, SceneReading, Survey, read_all, survey
 from kerasfeed.explore.checks.result import Finding, LostWorker, skipped
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
@@ -30,7 +30,6 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name, message_of
 
 Call = Callable[[Reader], Any]
-Found = TypeVar("Found")
 _PASSES = 32  # over the scenes, that all checks make between them
 _SHARE = 0.5  # of the time, for these
 _HANG_SHARE = 1 / 3  # of the time: what takes longer hangs
@@ -38,6 +37,7 @@ _HANG_MOST = 20.0  # s
 _FEWEST = 2
 _FEW = 16  # of the compared scenes, where each is read a thousand times
 _SURVEY_SHARE = 1 / 4  # of the time, for reading once as many scenes as can be
+_QUICK_SECONDS = 1.0  # of an epoch
 _LEAST_SECONDS = 1e-4  # a scene, with what is looked at in it
 _MOST_KEPT = 256e6  # bytes of an unread copy that are kept apart from the arrays of the sequence
 
@@ -138,10 +138,11 @@ class Case:
         sequence: The sequence.
         scenes: How many scenes are compared, at most.
         seconds: How long the checks may take.
-        seed: Behind each scene's `rng`.
+        seed: Seed of each scene's `rng`.
+        processes: Whether worker processes are started even if reading all scenes takes less than a second.
     """
 
-    def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int = 0) -> None:
+    def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int = 0, processes: bool = True) -> None:
         self.sequence = sequence
         self.seconds = seconds
         self.seed = seed
@@ -149,12 +150,8 @@ class Case:
         self._worker_type = "thread"
         self.thread_trouble = ""  # what scene 0 raises in a worker thread, where it is read in the calling thread
         self.scene_seconds = min(_HANG_MOST, _HANG_SHARE * seconds)
-        self._resident = resident()
-        self.known: dict[Any, Any] = {}  # results by function and arguments; see `once`
-        self.begin()
-
-    def begin(self) -> None:
-        """The time begins to run."""
+        self._processes = processes
+        self.lost = False  # whether a worker process that was to read scenes ended, hung or did not start
         self.deadline = time.monotonic() + self.seconds
 
     @functools.cached_property
@@ -169,9 +166,10 @@ class Case:
         return any(base.__name__ == "PyDataset" and base.__module__.partition(".")[0] == "keras" for base in bases)
 
     @property
-    def has_grown(self) -> bool:
-        """Whether reading scenes has taken so much memory that no more are to be read."""
-        return resident() - self._resident > 2 * MOST_GROWTH
+    def is_quick(self) -> bool:
+        """Whether reading all scenes takes so little time that a feed starts no worker process."""
+        seconds = [reading.seconds for pair in self.twice for reading in pair]
+        return not self._processes and self.length * float(np.median(seconds)) < _QUICK_SECONDS
 
     @functools.cached_property
     def _unread(self) -> list[Any] | None:
@@ -192,12 +190,6 @@ class Case:
             return pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers])
         except Exception:  # noqa: BLE001 - the user's; another check tells of it
             return None
-
-    def once(self, find: Callable[..., Found], *given: Any) -> Found:
-        """`find(self, *given)`, called the first time only; later its result is returned again."""
-        if (find, *given) not in self.known:
-            self.known[find, *given] = find(self, *given)
-        return self.known[find, *given]  # type: ignore[no-any-return]
 
     # ---- calls
 

@@ -4,18 +4,16 @@ Invariant: a reading pickles, whatever the scene was, and two readings are equal
 and the same bits. Loads no framework, for workers load it.
 """
 
-import mmap
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.explore.checks.result import Finding, MemoryGrown, failed
+from kerasfeed.explore.checks.result import Finding, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.context import SceneContext, Worker
 from kerasfeed.spec.field_values import as_array
@@ -27,17 +25,7 @@ from kerasfeed.util.error_text import exception_text, is_the_programs, message_o
 from kerasfeed.util.fingerprint import digest
 
 _SHOWN = 4
-MOST_GROWTH = 512e6  # bytes, that one pass over scenes may add to the memory of the process
-_LOOK_READS = 8  # looking at the memory takes 10 us
 _MOST_UNLIKE = 8
-
-
-def resident() -> int:
-    """All memory of this process, bytes; 0 where the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 @dataclass(frozen=True)
@@ -95,7 +83,7 @@ class SceneReading:
 
 
 class Reader:
-    """Reads scenes as a feed's worker does, with the random numbers of epoch 0, until memory has grown too much.
+    """Reads scenes as a feed's worker does, with the random numbers of epoch 0.
 
     Args:
         sequence: The sequence.
@@ -110,28 +98,10 @@ class Reader:
         self.worker = worker
         self._context = SceneContext(seed, 0)
         self._note = note
-        self._reads = 0
-        self._resident = resident()
 
-    def of(self, sequence: Any) -> "Reader":
-        """The same of another sequence."""
-        return Reader(sequence, self.seed, self._note, self.worker)
-
-    def grown(self) -> int:
-        """By how much the memory of this process has grown since, bytes."""
-        return resident() - self._resident
-
-    def scene(self, index: int, place: int | None = None) -> Any:
-        """Scene `index`, with the random numbers of scene `place` of a feed, by default its own.
-
-        Raises:
-            MemoryGrown: Memory has grown too much to read on.
-        """
-        self._reads += 1
-        if self._reads % _LOOK_READS == 0 and (grown := self.grown()) > MOST_GROWTH:
-            text = f"memory has grown by {grown / 1e6:,.0f} MB over {self._reads:,} readings of scenes"
-            raise MemoryGrown("skipped", f"{text}, {grown / self._reads:,.0f} bytes each")
-        return self.within(index if place is None else place, lambda: self.sequence[index], index)
+    def scene(self, index: int) -> Any:
+        """Scene `index`."""
+        return self.within(index, lambda: self.sequence[index], index)
 
     def within(self, place: int | None, call: Any, noted: int) -> Any:
         """What `call()` returns, with the random numbers of scene `place`, or of a batch where that is None.
@@ -143,15 +113,11 @@ class Reader:
         with self._context:
             return call()
 
-    def read(self, index: int, place: int | None = None) -> SceneReading:
-        """A reading of scene `index`; what it raises is part of that."""
-        return self.taken(index, lambda: self.scene(index, place))
-
-    def taken(self, index: int, scene: Any) -> SceneReading:
-        """A reading of what `scene()` returns."""
+    def read(self, index: int) -> SceneReading:
+        """A reading of scene `index`; an exception is part of it."""
         begun = time.perf_counter()
         try:
-            value = scene()
+            value = self.scene(index)
         except Finding:
             raise
         except BaseException as error:
@@ -222,7 +188,7 @@ class Survey:
         first: The first scene that has it.
         unlike: The first of each structure, dtypes and shapes, at most 8.
         slowest: The longest time that one took, s.
-        stopped: Why not all of them were read; empty where they were.
+        is_cut: Whether the time was over before all of them were read.
     """
 
     count: int = 0
@@ -230,7 +196,7 @@ class Survey:
     first: dict[str, SceneReading] = field(default_factory=dict)
     unlike: list[SceneReading] = field(default_factory=list)
     slowest: float = 0.0
-    stopped: str = ""
+    is_cut: bool = False
 
 
 def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
@@ -239,10 +205,7 @@ def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
     end = time.monotonic() + seconds
     for index in plan:
         if time.monotonic() > end:
-            seen.stopped = "the time"
-            break
-        if seen.count % _LOOK_READS == 0 and reader.grown() > MOST_GROWTH / 2:  # the sequence may keep what it reads
-            seen.stopped = "memory"
+            seen.is_cut = True
             break
         reading = reader.read(index)
         seen.count += 1

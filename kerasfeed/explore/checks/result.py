@@ -41,10 +41,6 @@ class LostWorker(Finding):
     """A worker ended, hung or did not start."""
 
 
-class MemoryGrown(Finding):
-    """Memory has grown by more than reading scenes may take: for `memory` a fault, for other checks their end."""
-
-
 def failed(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
     """A batch would be wrong, or could not be made."""
     return Finding("failed", message, index, field, remedy)
@@ -160,8 +156,13 @@ class SequenceReport:
                 result.text if status in _TOLD else result.message,
             )
             for status in _COLOURS
+            if status != "skipped"
             for result in self.of(status)
         ]  # fmt: skip
+        if missing := self.of("skipped"):
+            reasons = dict.fromkeys(result.message for result in missing)
+            names = ", ".join(result.name for result in missing)
+            rows.append((coloured("skipped", _COLOURS["skipped"], bold=False), code(names), "; ".join(reasons)))
         return Report(self.name, [("", f"{counted_} ({extent})")], [Table((), rows)])
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from kerasfeed.errors import SpecError
 from kerasfeed.explore.checks.case import Case, length_of
-from kerasfeed.explore.checks.reading import Reader, SceneReading, compare, difference, reading_of
+from kerasfeed.explore.checks.reading import Reader, SceneReading, compare, reading_of
 from kerasfeed.explore.checks.result import Finding, failed, skipped, warned
 from kerasfeed.sequences.global_random import GlobalRandomWatch, globals_put_back, names, seed_globals
 from kerasfeed.spec.inference import merge
@@ -42,13 +42,14 @@ def scenes_load(case: Case) -> str:
     if "error" in seen.first:
         raise _unreadable(seen.first["error"], seen.faults["error"], seen.count, case)
     slowest = max(seen.slowest, *(reading.seconds for pair in case.twice for reading in pair))
-    stopped = f" ({seen.stopped} allowed no more)" if seen.stopped else ""
+    stopped = " (the time allowed no more)" if seen.is_cut else ""
     return f"{_read_text(case)} read{stopped}, at most {1e3 * slowest:,.3g} ms each"
 
 
 def _unreadable(first: SceneReading, count: int, read: int, case: Case) -> Finding:
     more = f" ({count} of the {read} scenes that were read fail)" if count > 1 else ""
-    if first.out_of_range:
+    # If the last scene can be read, the IndexError is of the scene itself.
+    if first.out_of_range and case.read([case.length - 1])[0].out_of_range:
         return failed(
             f"scene {first.index} raises {first.error}, and len(sequence) is {case.length:,}{more}",
             index=first.index, remedy="Return the number of scenes from __len__",
@@ -74,12 +75,12 @@ def same_spec(case: Case) -> str:
     _check_alike(case.readings, case.items_are_batches)
     unlike = {reading.index: reading for reading in [*case.readings, *case.survey.unlike]}
     _check_alike([unlike[index] for index in sorted(unlike)], case.items_are_batches)
-    rows = " but for the number of rows, for items are batches" if case.items_are_batches else ""
-    return f"the same in {_read_text(case)}{rows}"
+    shapes = ", except for the shapes of batches" if case.items_are_batches else ""
+    return f"the same in {_read_text(case)}{shapes}"
 
 
 def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
-    """Raise what tells some scenes apart; of batches the number of rows does not."""
+    """Raise the first difference of scenes; items that are batches are not stacked, so their shapes are free."""
     specs = [(reading.index, reading.spec) for reading in readings if reading.spec is not None]
     try:
         spec = merge(specs)
@@ -87,7 +88,7 @@ def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
         index, field = _other(specs)
         raise failed(message_of(error), index=index, field=field, remedy="") from error
     for path, merged in zip(spec.paths, spec.fields, strict=True):
-        if None in merged.shape[are_batches:]:
+        if None in merged.shape and not are_batches:
             (one, first_spec), (other_index, other_spec) = _unequal(path, readings)
             raise warned(
                 f"field {path!r} differs in shape: {first_spec} in scene {one}, {other_spec} in scene {other_index}",
@@ -127,38 +128,6 @@ def finite(case: Case) -> str:
     more = f" ({count} of the {seen.count} scenes that were read hold some)" if count > 1 else ""
     text = f"scene {first.index}, field {field.path!r}: {field.not_finite}{more}"
     raise failed(text, index=first.index, field=field.path)
-
-
-def indices(case: Case) -> str:
-    """Indices outside the sequence raise, and negative ones count from the end or raise."""
-    last = case.length - 1
-    beyond, negative, expected = case.call(_outside, length=case.length)
-    remedy = "Begin __getitem__ with: if not 0 <= index < len(self): raise IndexError(index)"
-    if not beyond.error:
-        endless = ", so `for scene in sequence` never ends" if not hasattr(type(case.sequence), "__iter__") else ""
-        raise warned(f"sequence[{last + 1}] returns a scene, though the last one is {last}{endless}", remedy=remedy)
-    if not beyond.out_of_range and not hasattr(type(case.sequence), "__iter__"):
-        raise warned(
-            f"sequence[{last + 1}] raises {beyond.error}, so `for scene in sequence` ends with that", remedy=remedy
-        )
-    unlike = difference(expected, negative, f"as sequence[{last}]", "as sequence[-1]")
-    are_stable = all(one == two for one, two in case.twice)  # else `same_twice` tells of it
-    if not negative.error and unlike is not None and are_stable:
-        text = f"sequence[-1] returns a scene that is not the last: {unlike.message}"
-        raise warned(text, index=-1, remedy=remedy)
-    return f"sequence[{last + 1}] raises {beyond.error.split(':')[0]}; sequence[-1] " + (
-        f"raises {negative.error.split(':')[0]}" if negative.error else "is the last scene" if are_stable else "is one"
-    )
-
-
-def _outside(reader: Reader, *, length: int) -> tuple[SceneReading, ...]:
-    last = length - 1
-    # Of one index, so that they can be compared; and with the random numbers of one place.
-    return (
-        reader.taken(length, lambda: reader.scene(length)),
-        reader.taken(last, lambda: reader.scene(-1, last)),
-        reader.read(last),
-    )
 
 
 def own_arrays(case: Case) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scenes
+from kerasfeed.explore.checks.growth import descriptors_open
 from loader_kinds import ProcessLoader
 from places import SUPPORT
 from waits import PROGRAM_SECONDS
@@ -18,7 +19,6 @@ from waits import PROGRAM_SECONDS
 import kerasfeed as kf
 from kerasfeed.errors import WorkerDiedError, WorkerStartError
 from kerasfeed.explore.checks.case import CallRunner
-from kerasfeed.explore.checks.growth import descriptors_open
 from kerasfeed.loaders.base import Job
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.base import PoolOptions
