@@ -32,12 +32,11 @@ from kerasfeed.pool.processes.protocol import (
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, Place, Record
 from kerasfeed.pool.worker_hooks import end_worker
-from kerasfeed.sequences.context import Worker
-from kerasfeed.util import opened_files
-from kerasfeed.util.error_text import full_text, message_of
+from kerasfeed.sequences.context import Worker, begin_worker_process
+from kerasfeed.util.error_text import full_text
 from kerasfeed.util.optional_methods import optional_method
 from kerasfeed.util.picklers import cloud_pickled
-from kerasfeed.util.user_modules import ModuleEditedError, ModuleWatch
+from kerasfeed.util.user_modules import differences, differences_text
 
 
 class WorkerProcess:
@@ -62,12 +61,8 @@ class WorkerProcess:
     def run(self) -> None:
         """Serve tasks until the parent closes the pipe."""
         try:
-            self._begin()
-            self._modules.check()
-            self._report(Status.STARTED, -1, 0.0, self._modules.edited() or None)
+            self._report(Status.STARTED, -1, 0.0, self._begin() or None)
             self._serve_all()
-        except ModuleEditedError as error:
-            self._report(Status.EDITED, -1, 0.0, message_of(error))
         except BaseException as error:
             if self._begun:
                 raise
@@ -90,17 +85,22 @@ class WorkerProcess:
             line[0] = 0
         self._end_worker()
 
-    def _begin(self) -> None:
+    def _begin(self) -> str:
+        """Load the sequence; returns what to warn of."""
         _, start = self._shared_objects.read(Topic.START)
         assert isinstance(start, WorkerStart)
         sys.path[:] = start.sys_path
         if start.managers_key:
             multiprocessing.current_process().authkey = start.managers_key
-        opened_files.begin_worker(start.first_opened)
-        self._modules = ModuleWatch(start.modules)
+        begin_worker_process()
         self.worker = Worker(start.first + self._number, start.count, "process")
         self._version, self._runner = self._shared_objects.read(Topic.RUNNER)
+        imported = differences(start.modules)
         self._begin_worker()
+        if imported:  # on_worker_begin may have set the parent's values, or other ones
+            left = differences(start.modules)
+            imported = {name: values for name, values in imported.items() if left.get(name) == values}
+        return differences_text(imported, "worker processes") if imported else ""
 
     def _begin_worker(self) -> None:
         assert isinstance(self._runner, Runner)
@@ -121,12 +121,10 @@ class WorkerProcess:
             if self._version < version:
                 self._renew()
             payload = self._runner.run(record, self._line, self)
-            self._modules.check()
             self._report(Status.DONE, number, time.perf_counter() - started, payload)
         except CancelledTaskError:
             self._report(Status.CANCELLED, number, 0.0)
         except FailedTaskError as carrier:
-            self._modules.check()
             error = carrier.error
             failure = Failure(carrier.place, Sent.of(error), full_text(error))
             self._report(Status.FAILED, number, 0.0, failure)
@@ -165,8 +163,6 @@ class WorkerProcess:
         self._shared_objects.note_random(used)
 
     def _report(self, status: Status, number: int, seconds: float, payload: Any = None) -> None:
-        if opened := opened_files.take_untold():
-            self._report(Status.OPENED, -1, 0.0, opened)
         nbytes = 0
         if payload is not None:
             pickled = cloud_pickled(payload)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from isal import isal_zlib
 
+from kerasfeed.readers.opened_files import Identity
 from kerasfeed.readers.tfrecord.example import Piece
 from kerasfeed.readers.tfrecord.fields import SceneCodec
 from kerasfeed.readers.tfrecord.framing import framed
@@ -24,7 +25,6 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.opened_files import Identity
 from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat
