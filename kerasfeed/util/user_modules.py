@@ -37,11 +37,36 @@ _FILLING = frozenset(("append", "add", "extend", "insert", "setdefault", "update
 
 
 def is_users(name: str, module: Any) -> bool:
-    """Whether a module is the user's: a file that is neither installed nor the main module."""
+    """Whether a module is the user's: a text file that is neither installed nor the main module."""
     path, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)
-    if type(path) is not str or not path.endswith(".py") or path.startswith(_STANDARD) or "-packages/" in path:
+    if type(path) is not str or not path.endswith(".py") or _is_installed(path) or spec is None:
         return False
-    return spec is not None and name.split(".")[0] not in ("__main__", "kerasfeed")
+    return name.split(".")[0] not in ("__main__", "kerasfeed")
+
+
+def _is_installed(path: str) -> bool:
+    return path.startswith(_STANDARD) or "-packages/" in path
+
+
+def is_importable(name: str) -> bool:
+    """Whether a new interpreter imports the module `name`, which this one has imported, from the same file.
+
+    It does not if the program has loaded the module by its path, or has put it into `sys.modules` by hand.
+    """
+    module = sys.modules[name]
+    path, parent = getattr(module, "__file__", None), sys.modules.get(name.rpartition(".")[0])
+    if path is None:
+        return getattr(module, "__spec__", None) is not None or parent is not None
+    if _is_installed(path) or name.split(".")[0] == "kerasfeed":
+        return True
+    for finder in sys.meta_path:
+        kind = finder if isinstance(finder, type) else type(finder)
+        if kind.__module__ == "__main__" or is_users(kind.__module__, sys.modules.get(kind.__module__)):
+            continue  # a new interpreter has no finders of the program
+        spec = finder.find_spec(name, getattr(parent, "__path__", None))
+        if spec is not None:
+            return bool(spec.origin == path)
+    return False
 
 
 def module_values() -> dict[str, Description]:
