@@ -36,7 +36,10 @@ from kerasfeed.sequences.context import Worker, begin_worker_process
 from kerasfeed.util.error_text import full_text
 from kerasfeed.util.optional_methods import optional_method
 from kerasfeed.util.picklers import cloud_pickled
+from kerasfeed.util.resources import descriptors
 from kerasfeed.util.user_modules import differences, differences_text
+
+_RESERVED_DESCRIPTORS = 128
 
 
 class WorkerProcess:
@@ -183,8 +186,23 @@ def watch_parent(link_fd: int) -> None:
             os._exit(0)
 
 
+def _reserve_descriptors() -> None:
+    """Open the low free descriptors for writing only.
+
+    The sequence may hold the number of a descriptor of the parent. To read from it must fail here, and not return the
+    bytes of a file, or of memory, that happens to have this number in the worker.
+    """
+    reserved = os.open(os.devnull, os.O_WRONLY)
+    for number in range(3, min(_RESERVED_DESCRIPTORS, descriptors() // 4)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(reserved, number, inheritable=False)
+
+
 def main(number: int, count: int, *fds: int) -> None:
     """Entry point of the process: its number, the number of workers, and inherited descriptors."""
+    _reserve_descriptors()
     task_fd, result_fd, link_fd, slots_fd, shared_objects_fd, stacks_fd = fds
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, stacks_fd)

@@ -247,6 +247,30 @@ def test_workers_of_an_optimized_program_leave_out_assertions_too(run_script):
 # ---- faults
 
 
+class Raw(scenes.Clouds):
+    """Reads from the number of a descriptor that is open in the parent."""
+
+    def __init__(self, descriptor):
+        super().__init__()
+        self.descriptor = descriptor
+
+    def __getitem__(self, index):
+        return np.frombuffer(os.pread(self.descriptor, 8, 8 * index))
+
+
+def test_a_descriptor_of_the_parent_fails_in_workers_and_reads_nothing_else(tmp_path):
+    np.ones(64).tofile(tmp_path / "x")
+    descriptor = os.open(tmp_path / "x", os.O_RDONLY)
+    loader = _loader(Raw(descriptor))
+    try:
+        with pytest.raises(OSError, match="Bad file descriptor") as raised:
+            loader.submit(0, 0).result()
+        assert "an open descriptor" in "".join(raised.value.__notes__)
+    finally:
+        loader.close()
+        os.close(descriptor)
+
+
 class Deadly(scenes.Clouds):
     def __getitem__(self, index):
         if index == 7:
