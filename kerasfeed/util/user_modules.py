@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from importlib.machinery import SourceFileLoader
 from pathlib import Path, PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -89,8 +89,7 @@ def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]
         differing = list(_differing(_module_members(module), theirs[module], ()))
         moving = _moving_names(sys.modules[module].__file__ or "") if differing else set()
         for path, here, there in differing:
-            member = [part for part in path if part.startswith(".")][-1]
-            if member[1:] not in moving:
+            if moving.isdisjoint(part.removeprefix(".") for part in path):
                 found["".join((module, *path))] = here, there
     return found
 
@@ -139,12 +138,16 @@ def _members(owner: Any, module: str, prefix: str, has_code: bool) -> dict[str, 
 
 
 def _value(value: Any, depth: int = 0) -> "Description | None":
-    """Numbers, text, None, paths, enums, and lists, tuples, sets and dicts of these; None for anything else."""
+    """Numbers, text, None, paths, enums, and containers and dataclasses of these; None for anything else."""
     kind = type(value)
     if issubclass(kind, enum.Enum):
         return f"{kind.__qualname__}.{value.name}"
     if _is_scalar(value):
         return _limited(repr(value))
+    if depth < _MOST_DEPTH and (kind is SimpleNamespace or "__dataclass_fields__" in kind.__dict__):
+        attributes = list(getattr(value, "__dict__", {}).items())
+        pairs = [(f".{name}", _value(item, depth + 1)) for name, item in attributes if not name.startswith("_")]
+        return {name: item for name, item in pairs if item is not None}
     if depth == _MOST_DEPTH or kind not in (*_CONTAINERS, dict):
         return None
     if len(value) > _MOST_ITEMS:
@@ -238,22 +241,14 @@ def _differing(
 
 
 def _plain(described: Description) -> str:
-    if isinstance(described, str):
-        return described
-    if any(name.startswith(".") for name in described):
-        return "a class"
-    return "{" + ", ".join(f"{name[1:-1]}: {_plain(item)}" for name, item in described.items()) + "}"
+    return described if isinstance(described, str) else "set"
 
 
 def _shown(text: str, other: str) -> str:
     """Shorten a text to the part that differs from the other."""
-    if len(text) <= _SHOWN_TEXT:
-        return text
-    pairs = enumerate(zip(text, other, strict=False))
-    same = next((number for number, (one, two) in pairs if one != two), min(len(text), len(other)))
-    start = max(0, same - _SHOWN_TEXT // 2)
-    end = start + _SHOWN_TEXT
-    return f"{'...' if start else ''}{text[start:end]}{'...' if end < len(text) else ''}"
+    same = len(os.path.commonprefix([text, other]))  # noqa: RUF071 - of any text
+    start = max(0, min(same, len(text) - _SHOWN_TEXT // 2) - _SHOWN_TEXT // 2) if len(text) > _SHOWN_TEXT else 0
+    return f"{'...' if start else ''}{text[start : start + _SHOWN_TEXT]}{'...' if text[start + _SHOWN_TEXT :] else ''}"
 
 
 # ---- what a module changes by itself
@@ -288,12 +283,13 @@ def _moving_names(path: str) -> set[str]:
     return moving | (empty & filled)
 
 
-def _names(node: ast.AST) -> set[str]:
+def _names(node: ast.AST) -> set[str | None]:
     """All names in a piece of text, and all names of attributes."""
-    nodes = list(ast.walk(node))
-    return {each.id for each in nodes if isinstance(each, ast.Name)} | {
-        each.attr for each in nodes if isinstance(each, ast.Attribute)
-    }
+    return {_last_name(each) for each in ast.walk(node)}
+
+
+def _last_name(node: ast.AST) -> str | None:
+    return getattr(node, "id", None) or getattr(node, "attr", None)
 
 
 def _base_names(target: ast.AST) -> set[str]:
@@ -302,5 +298,4 @@ def _base_names(target: ast.AST) -> set[str]:
         target = target.value
     if isinstance(target, ast.Tuple | ast.List):
         return {name for each in target.elts for name in _base_names(each)}
-    name = getattr(target, "id", None) or getattr(target, "attr", None)
-    return set() if name is None else {name}
+    return {_last_name(target) or ""}

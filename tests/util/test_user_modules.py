@@ -10,6 +10,7 @@ from kerasfeed.util.user_modules import differences, differences_text, module_va
 
 SETTINGS = """
     import datetime, functools, os, threading, time
+    from dataclasses import dataclass
     from enum import Enum
     from pathlib import Path
 
@@ -20,6 +21,12 @@ SETTINGS = """
     COLOR = Color.RED
     OPTIONS = {"size": 5, "deep": {"names": ["a"]}, "lock": threading.Lock()}
     LABELS = ["a", "b"]
+
+    @dataclass
+    class Config:
+        size: int = 5
+
+    CONFIG = Config()
     KINDS = {"b", "a", "c"}
 
     def load(path, size=5):
@@ -91,6 +98,7 @@ def test_what_a_script_sets_in_a_module_is_named_with_both_values(settings):
     del module.OPTIONS["deep"]["names"][0]
     module.LABELS.append("c")
     module.Rooms.root = "/data"
+    module.CONFIG.size = 10
     found = there()
     assert found.pop("ROOT")[0].endswith("Path('data')")
     assert found == {
@@ -100,6 +108,7 @@ def test_what_a_script_sets_in_a_module_is_named_with_both_values(settings):
         "OPTIONS['size']": ("5", "10"),
         "OPTIONS['deep']['names']": ("['a']", "['b']"),
         "LABELS": ("['a', 'b']", "['a', 'b', 'c']"),
+        "CONFIG.size": ("5", "10"),
         "Rooms.root": ("None", "'/data'"),
     }
 
