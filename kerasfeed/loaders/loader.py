@@ -123,8 +123,7 @@ class Loader:
     def _start_session(self) -> LoaderSession:
         if self._job.hosts is not None:
             return HostsSession(self._job, self.failure_log)
-        opened, seconds = self._sessions.first_opened, self.scene_seconds
-        session = Session(self._job, self.failure_log, self.worker_type, opened, self._context, seconds)
+        session = Session(self._job, self.failure_log, self.worker_type, self._context, self.scene_seconds)
         self.worker_type = session.pool.worker_type
         return session
 

@@ -29,7 +29,6 @@ from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Pla
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.util.error_text import class_name, is_the_programs
-from kerasfeed.util.opened_files import Identity, Opened
 from kerasfeed.util.read_cost import ReadCost
 
 
@@ -49,7 +48,6 @@ class Session:
         job: Job,
         failure_log: FailureLog,
         worker_type: str,
-        first_opened: dict[Opened, Identity],
         context: type[SceneContext],
         seconds: float,
     ) -> None:
@@ -59,7 +57,6 @@ class Session:
             job: What is to be loaded.
             failure_log: Where failures are noted.
             worker_type: "inline", "thread", "process" or "auto".
-            first_opened: See `PoolOptions`.
             context: In which scenes are read.
             seconds: How long a scene takes, s; 0 where it is not known.
 
@@ -73,8 +70,7 @@ class Session:
         options = PoolOptions(
             workers=max(1, job.workers), who=f"the feed of {class_name(job.sequence)}", seed=job.plan.seed,
             timeout=job.policy.timeout, tries=job.policy.tries, environment=job.environment, inherit=job.inherit,
-            first_opened=first_opened, deferred_warnings=failure_log.deferred_warnings, place=job.place,
-            thread_safe=job.thread_safe,
+            deferred_warnings=failure_log.deferred_warnings, place=job.place, thread_safe=job.thread_safe,
         )  # fmt: skip
         self.pool: Pool = make_pool(self.runner, options, worker_type)
         if self.pool.options.workers < job.workers:  # threads take turns where nobody has said that several may read

@@ -26,7 +26,6 @@ from kerasfeed.sequences.view_base import parts_of
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, message_of
-from kerasfeed.util.opened_files import Identity, Opened
 from kerasfeed.util.picklers import cloud_pickled
 
 LOGGER = logging.getLogger("kerasfeed")  # of what happens to workers, and never once a batch; workers log nothing
@@ -137,7 +136,6 @@ class PoolOptions:
         addressed: Whether each task names its worker.
         environment: Directory and environment of worker processes.
         inherit: Descriptors that worker processes inherit for the object's sake.
-        first_opened: What files were when worker processes first opened them, which the pool adds to.
         deferred_warnings: Where the user is told of workers that were lost, or that hang.
         place: Where the workers stand, if there are others on other hosts.
         thread_safe: Whether several threads may do tasks at once where nobody asked for threads by name.
@@ -152,7 +150,6 @@ class PoolOptions:
     addressed: bool = False
     environment: Environment = field(default_factory=Environment.now)
     inherit: tuple[int, ...] = ()
-    first_opened: dict[Opened, Identity] = field(default_factory=dict)
     deferred_warnings: DeferredWarnings = field(default_factory=DeferredWarnings)
     place: HostPlace = field(default_factory=HostPlace)
     thread_safe: bool = False
@@ -310,14 +307,10 @@ class Sessions(Generic[AnySession]):
     A session is what gives tasks to a pool: it has a `close`, and a `pool`, or what has the `failure`, `respawns` and
     `options` of one. Where its pool has failed, another is started. There is one at most, and it does not hold whoever
     uses it, so that one that is dropped is collected, and its workers end.
-
-    Attributes:
-        first_opened: What files were when worker processes first opened them, the same for all sessions.
     """
 
     def __init__(self, user: object, *, forks: bool) -> None:
         """Have none yet; the last is closed when `user` is collected. In a fork only those that `forks` may go on."""
-        self.first_opened: dict[Opened, Identity] = {}
         self._lock = threading.Lock()
         self._sessions: list[AnySession] = []  # one at most
         self._closed = False

@@ -25,7 +25,6 @@ from kerasfeed.util.error_text import class_name
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.optional_methods import ahead_reader
 from kerasfeed.util.optional_methods import optional_method as optional_method
-from kerasfeed.util.user_modules import note_import
 
 _SLICEABLE = "_kerasfeed_sliceable"  # attribute of a `__getitem__` that takes slices, too
 
@@ -102,8 +101,6 @@ class SceneSequence(ABC):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        if "<locals>" not in cls.__qualname__:
-            note_import(cls.__module__)
         reader = cls.__getitem__
         if not hasattr(reader, _SLICEABLE) and hasattr(type(reader), "__get__") and callable(reader):
             cls.__getitem__ = _sliceable(reader)  # type: ignore[method-assign]

@@ -43,6 +43,20 @@ class Worker:
     worker_type: str
 
 
+_is_worker_process = False
+
+
+def begin_worker_process() -> None:
+    """Note that this process is a worker process."""
+    global _is_worker_process
+    _is_worker_process = True
+
+
+def in_worker_process() -> bool:
+    """Whether this process is a worker process of a pool."""
+    return _is_worker_process
+
+
 class SceneContext:
     """Seed, epoch and index of the scene that a thread is loading; the thread moves one object from scene to scene.
 

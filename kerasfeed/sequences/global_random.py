@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.sequences.context import SceneContext
-from kerasfeed.util.opened_files import in_worker
+from kerasfeed.sequences.context import SceneContext, in_worker_process
 from kerasfeed.util.seed_streams import SeedStream
 
 PYTHON, NUMPY, TORCH, TENSORFLOW = 1, 2, 4, 8
@@ -37,7 +36,7 @@ def seed_globals(source: np.random.SeedSequence) -> None:
         np.random.seed(numbers)
     if (generator := _torch_generator()) is not None:
         generator.manual_seed(int(numbers[0]) << 32 | int(numbers[1]))
-    if in_worker() and (tensorflow := _tensorflow()) is not None:
+    if in_worker_process() and (tensorflow := _tensorflow()) is not None:
         tensorflow.random.set_seed(int(numbers[2]))
 
 
@@ -62,13 +61,13 @@ class GlobalRandomWatch:
     def __init__(self) -> None:
         tensorflow = _tensorflow()
         self._frameworks = frameworks()
-        if in_worker() and tensorflow is not None and _tensorflow_state() is None:
+        if in_worker_process() and tensorflow is not None and _tensorflow_state() is None:
             tensorflow.random.set_seed(int.from_bytes(os.urandom(4), "little"))
         self._before = _pickled_states()
 
     def missed(self) -> bool:
         """Whether a worker's scene has imported PyTorch or TensorFlow, whose generator was not seeded then."""
-        return in_worker() and frameworks() != self._frameworks
+        return in_worker_process() and frameworks() != self._frameworks
 
     def used(self) -> int:
         """`PYTHON` and `NUMPY`, added, as far as they were used; by any thread."""

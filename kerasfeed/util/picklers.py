@@ -12,13 +12,14 @@ import operator
 import pickle
 import sys
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
 from kerasfeed.util.array_bits import exact_text
+from kerasfeed.util.user_modules import is_importable
 
 
 def _reduced_text(text: Any) -> tuple[Any, tuple[Any]]:
@@ -86,6 +87,24 @@ def _can_be_imported(function: Any) -> bool:
         return False
 
 
+def _send_by_value(name: str) -> None:
+    """Have cloudpickle send a module by value if no other process can import it.
+
+    Raises:
+        pickle.PicklingError: It is a compiled library.
+    """
+    packages = name.split(".")
+    for count in range(1, len(packages) + 1):
+        each = ".".join(packages[:count])
+        if each in cloudpickle.list_registry_pickle_by_value() or each == "__main__":
+            return
+        if each in sys.modules and not is_importable(each):
+            if not getattr(sys.modules[each], "__file__", ".py").endswith(".py"):
+                raise pickle.PicklingError(f"a new interpreter cannot import the compiled module {each!r} by its name")
+            cloudpickle.register_pickle_by_value(sys.modules[each])
+            return
+
+
 class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """The same, for what holds functions and classes that cannot be imported, too; they keep the names of files."""
 
@@ -95,11 +114,18 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._modules: set[str] = set()  # whose way is known
         if _OF_CHILDREN in sys.modules:  # no other process can import it
             cloudpickle.register_pickle_by_value(sys.modules[_OF_CHILDREN])
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object."""
+        kind = type(obj)
+        if kind in (FunctionType, ModuleType, _Cached) or issubclass(kind, type):
+            name = obj.__name__ if kind is ModuleType else getattr(obj, "__module__", None)
+            if isinstance(name, str) and name not in self._modules:
+                self._modules.add(name)
+                _send_by_value(name)
         if _asks_its_own_attributes(type(obj)):
             reduced = obj.__reduce_ex__(5)
             if len(reduced) == 5 and type(reduced[2]) is dict:

@@ -1,144 +1,301 @@
-"""The modules of the user's that are imported, and whether their text is still the one that was.
+"""The user's modules here and in another process that has imported them: which values and functions differ.
 
-Invariant: all workers of a feed run one text of each module: what its file held when the feed began to load, or when
-the first of them imported it. What this process has imported itself is known as far as it was seen before, or Python's
-own cache of it tells.
+Invariant: both processes describe a module by the same functions, as text. A value without a short description is not
+compared, and neither is a module that is sent by value, because the other process does not import it.
 """
 
-import marshal
+import ast
+import enum
+import functools
 import os
-import struct
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from importlib.machinery import SourceFileLoader
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, SimpleNamespace
+from typing import Any, TypeAlias
 
-from kerasfeed.util.opened_files import Identity, Opened, first_in_feed
+import numpy as np
 
+# Members of a module, a class or a dict by their names (".size", "['size']"), or the text of one value.
+Description: TypeAlias = "str | dict[str, Description]"
 _STANDARD = str(Path(os.__file__).parent) + os.sep
-_loaded: dict[str, tuple[Any, Identity | None]] = {}  # by name: the spec of the import, and the text that it read
+_SCALARS = (int, float, complex, bool, str, bytes, type(None))
+_SCALAR_BASES = (PurePath, np.generic, np.dtype)
+_CONTAINERS = (list, tuple, set, frozenset)
+_Cached = type(functools.lru_cache(len))
+_MOST_ITEMS, _MOST_DEPTH, _MOST_TEXT = 200, 4, 300
+_MOST_NAMES, _SHOWN_TEXT = 5, 60
+# A value computed from one of these differs between any two processes, and no program has set it.
+_VOLATILE = frozenset((
+    "getpid", "getppid", "get_ident", "time", "time_ns", "perf_counter", "monotonic", "datetime", "now", "utcnow",
+    "today", "strftime", "uuid", "uuid1", "uuid4", "random", "secrets", "tempfile", "mkdtemp", "mkstemp", "modules",
+    "isatty", "get_ipython", "get_terminal_size",
+))  # fmt: skip
+_FILLING = frozenset(("append", "add", "extend", "insert", "setdefault", "update"))
 
 
-@dataclass(frozen=True)
-class ModuleTexts:
-    """The modules of the user's that a process has imported.
+def is_users(name: str, module: Any) -> bool:
+    """Whether a module is the user's: a text file that is neither installed nor the main module."""
+    path, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)
+    if type(path) is not str or not path.endswith(".py") or _is_installed(path) or spec is None:
+        return False
+    return name.split(".")[0] not in ("__main__", "kerasfeed")
 
-    Attributes:
-        now: What the file of each holds, by its path.
-        edited: Those whose files hold another text than this process runs, by name.
+
+def _is_installed(path: str) -> bool:
+    return path.startswith(_STANDARD) or "-packages/" in path
+
+
+def is_importable(name: str) -> bool:
+    """Whether a new interpreter imports the module `name`, which this one has imported, from the same file.
+
+    It does not if the program has loaded the module by its path, or has put it into `sys.modules` by hand.
     """
+    module = sys.modules[name]
+    path, parent = getattr(module, "__file__", None), sys.modules.get(name.rpartition(".")[0])
+    if path is None:
+        return getattr(module, "__spec__", None) is not None or parent is not None
+    if _is_installed(path) or name.split(".")[0] == "kerasfeed":
+        return True
+    for finder in sys.meta_path:
+        kind = finder if isinstance(finder, type) else type(finder)
+        if kind.__module__ == "__main__" or is_users(kind.__module__, sys.modules.get(kind.__module__)):
+            continue  # a new interpreter has no finders of the program
+        spec = finder.find_spec(name, getattr(parent, "__path__", None))
+        if spec is not None:
+            return bool(spec.origin == path)
+    return False
 
-    now: dict[str, Identity]
-    edited: dict[str, str]
+
+def module_values() -> dict[str, Description]:
+    """Descriptions of the user's modules that this process has imported, by name."""
+    return {name: _module_members(name) for name, module in list(sys.modules.items()) if is_users(name, module)}
 
 
-class ModuleEditedError(Exception):
-    """Internal: a worker has imported a module whose text is another one than that of its feed."""
+def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]:
+    """What differs in the modules that both processes have imported: the values here and there, by name.
 
+    Names that a module changes by itself (counters, caches, time stamps) are left out.
 
-def _user_modules() -> dict[str, str]:
-    """Name and file of each; not what is installed, nor the main module, which is sent by value."""
+    Args:
+        theirs: The `module_values` of the other process.
+    """
     found = {}
-    for name, module in list(sys.modules.items()):
-        path: Any = getattr(module, "__file__", None)
-        if _is_users(name, path, getattr(module, "__spec__", None)):
-            found[name] = path
+    for module in sorted(theirs.keys() & sys.modules.keys()):
+        if not is_users(module, sys.modules[module]):
+            continue
+        differing = list(_differing(_module_members(module), theirs[module], ()))
+        moving = _moving_names(sys.modules[module].__file__ or "") if differing else set()
+        for path, here, there in differing:
+            if moving.isdisjoint(part.removeprefix(".") for part in path):
+                found["".join((module, *path))] = here, there
     return found
 
 
-def _is_users(name: str, path: Any, spec: Any) -> bool:
-    if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_STANDARD) or "-packages/" in path:
-        return False
-    return spec is not None and name.split(".")[0] not in ("__main__", "kerasfeed")
-
-
-def _text_of(path: str) -> Identity | None:
-    try:
-        text = Path(path).read_bytes()
-    except OSError:
-        return None
-    digest = blake2b(text, digest_size=16).digest()
-    return Identity(int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little"), len(text), 0)
-
-
-def module_texts() -> ModuleTexts:
-    """Those of this process; 50 us a module."""
-    texts = ModuleTexts({}, {})
-    for name, path in _user_modules().items():
-        spec, text = sys.modules[name].__spec__, _text_of(path)
-        if text is None:
-            continue
-        texts.now[path] = text
-        if name not in _loaded or _loaded[name][0] is not spec:  # else it has not been reloaded since
-            _loaded[name] = spec, (text if _is_as_cached(spec, path) else None)
-        if _loaded[name][1] != text:
-            texts.edited[name] = path
-    return texts
-
-
-def note_import(name: str) -> None:
-    """The module `name` is being imported: note its text, which nothing else tells where Python writes no cache."""
-    module = sys.modules.get(name)
-    path: Any = getattr(module, "__file__", None)
-    spec = getattr(module, "__spec__", None)
-    if _is_users(name, path, spec) and (name not in _loaded or _loaded[name][0] is not spec):
-        _loaded[name] = spec, _text_of(path)
-
-
-def _is_as_cached(spec: Any, path: str) -> bool:
-    """Whether a file has the code that Python cached when it was last imported; True where there is no such cache.
-
-    Where Python writes none, one that is there may be of any text that the file once held.
-    """
-    if type(spec.loader) is not SourceFileLoader or not spec.cached or sys.dont_write_bytecode:
-        return True
-    try:
-        data, status = Path(spec.cached).read_bytes(), Path(path).stat()
-        kind, moment, size = struct.unpack("<3I", data[4:16])  # kind 0: made of a source of this moment and size
-        if kind or (moment, size) == (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF):
-            return True
-        return bool(marshal.loads(data[16:]) == compile(Path(path).read_bytes(), path, "exec", 0, True))
-    except (OSError, EOFError, ValueError, TypeError, struct.error):
-        return True
-    except SyntaxError:
-        return False
-
-
-def edited_message(name: str, path: str) -> str:
-    """What to say of a module of which workers have imported two texts."""
+def differences_text(found: Mapping[str, tuple[str, str]], who: str) -> str:
+    """The warning that `who` has other values than the process that reads it."""
+    names = [
+        f"{name} is {_shown(other, own)} there and {_shown(own, other)} here" for name, (other, own) in found.items()
+    ]
+    more = f"; and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return (
-        f"the module {name} ({path}) was edited since the feed began to load, and scenes of old and new code would be "
-        f"mixed. Make the feed anew, after importlib.reload({name}) or in a new process"
+        f"your modules differ in {who}: {'; '.join(names[:_MOST_NAMES])}{more}. Each process "
+        "imports modules for itself, as their files are then, and does not see what your program sets in them. Pass "
+        "such values to the constructor of the sequence, set them in on_worker_begin, or use worker_type='thread'. If "
+        "a file was edited, run importlib.reload on its module or restart Python, and make the feed again"
     )
 
 
-class ModuleWatch:
-    """The modules of a worker, against those of its feed. To be asked whenever user's code has run: mostly 0.1 us."""
+# ---- descriptions
 
-    def __init__(self, expected: ModuleTexts) -> None:
-        self._expected = expected
-        self._checked: set[str] = set()
-        self._count = 0
 
-    def check(self) -> None:
-        """Look at what was imported since.
+def _module_members(name: str) -> Description:
+    module = sys.modules[name]
+    # An import hook, such as the one in pytest, changes the code, and another process may not have it.
+    has_code = type(getattr(module.__spec__, "loader", None)) is SourceFileLoader
+    return _members(module, name, "", has_code)
 
-        Raises:
-            ModuleEditedError: The text of a module is another one.
-        """
-        if len(sys.modules) == self._count:
-            return
-        self._count = len(sys.modules)
-        for name, path in _user_modules().items():
-            if name in self._checked or (text := _text_of(path)) is None:
-                continue
-            self._checked.add(name)
-            first = self._expected.now.get(path) or first_in_feed(Opened(path, module=name), text)
-            if first != text:
-                raise ModuleEditedError(edited_message(name, path))
 
-    def edited(self) -> str:
-        """What of the imported modules the parent runs in another text, in words; empty where nothing is."""
-        return ", ".join(f"{name} ({path})" for name, path in self._expected.edited.items() if name in self._checked)
+def _members(owner: Any, module: str, prefix: str, has_code: bool) -> dict[str, Description]:
+    members: dict[str, Description] = {}
+    for name, value in list(vars(owner).items()):
+        function, kind = _function_of(value), type(value)
+        described: Description | None = None
+        if function is not None:
+            described = _function_text(function, module, has_code)
+        elif issubclass(kind, type):
+            if value.__module__ == module and value.__qualname__ == prefix + name:
+                described = _members(value, module, f"{prefix}{name}.", has_code)
+            else:
+                described = _reference(value)
+        elif not name.startswith("_"):  # the others are Python's, or of the module alone, such as caches
+            described = _value(value)
+        if described is not None:
+            members[f".{name}"] = described
+    return members
+
+
+def _value(value: Any, depth: int = 0) -> "Description | None":
+    """Numbers, text, None, paths, enums, and containers and dataclasses of these; None for anything else."""
+    kind = type(value)
+    if issubclass(kind, enum.Enum):
+        return f"{kind.__qualname__}.{value.name}"
+    if _is_scalar(value):
+        return _limited(repr(value))
+    if depth < _MOST_DEPTH and (kind is SimpleNamespace or "__dataclass_fields__" in kind.__dict__):
+        attributes = list(getattr(value, "__dict__", {}).items())
+        pairs = [(f".{name}", _value(item, depth + 1)) for name, item in attributes if not name.startswith("_")]
+        return {name: item for name, item in pairs if item is not None}
+    if depth == _MOST_DEPTH or kind not in (*_CONTAINERS, dict):
+        return None
+    if len(value) > _MOST_ITEMS:
+        return f"a {kind.__name__} of {len(value):,} items"
+    if kind is dict:
+        pairs = [(key, _value(item, depth + 1)) for key, item in list(value.items())]
+        return {f"[{_limited(repr(key))}]": item for key, item in pairs if item is not None and _is_scalar(key)}
+    texts = [_value(item, depth + 1) for item in list(value)]
+    if None in texts:
+        return None
+    ordered = list(map(str, texts)) if kind in (list, tuple) else sorted(map(str, texts))
+    return _limited(("({})" if kind is tuple else "[{}]" if kind is list else "{{{}}}").format(", ".join(ordered)))
+
+
+def _is_scalar(value: Any) -> bool:
+    kind = type(value)  # no other classes: a `__repr__` of the user's is not called
+    return kind in _SCALARS or issubclass(kind, _SCALAR_BASES)
+
+
+def _limited(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({_digest(text)})"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def _function_of(value: Any) -> Any:
+    """The Python function behind a member of a module or a class, or None."""
+    kind = type(value)
+    if kind in (staticmethod, classmethod):
+        return _function_of(value.__func__)
+    if kind is property:
+        return _function_of(value.fget)
+    return value if kind in (FunctionType, BuiltinFunctionType, _Cached) else None
+
+
+def _function_text(function: Any, module: str, has_code: bool) -> str | None:
+    if getattr(function, "__module__", None) != module:
+        return _reference(function)
+    if not has_code:
+        return None
+    parts = []
+    name = getattr(function, "__qualname__", "")
+    while type(function) in (FunctionType, _Cached):
+        if type(function) is FunctionType:
+            defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            parts.append((_code_text(function.__code__), [repr(each) for each in defaults if _is_scalar(each)]))
+        function = vars(function).get("__wrapped__")
+    return f"the function {name} (code {_digest(repr(parts))})"
+
+
+def _reference(value: Any) -> str:
+    """Name a function or class of another module; of an installed one, which may depend on the process, the package."""
+    module = str(value.__module__)
+    is_known = module == "__main__" or is_users(module, sys.modules.get(module))
+    return f"{module}.{getattr(value, '__qualname__', '')}" if is_known else f"a part of {module.split('.')[0]}"
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _code_text(code: CodeType) -> str:
+    """A digest of code that does not depend on its line numbers."""
+
+    def plain(constant: Any) -> Any:
+        if isinstance(constant, CodeType):
+            return _code_text(constant)
+        if isinstance(constant, tuple):
+            return list(map(plain, constant))
+        return sorted(map(repr, constant)) if isinstance(constant, frozenset) else repr(constant)
+
+    return _digest(repr((code.co_code, plain(code.co_consts), code.co_names, code.co_varnames, code.co_freevars)))
+
+
+# ---- comparison
+
+
+def _differing(
+    here: Description, there: Description, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    if isinstance(here, dict) and isinstance(there, dict):
+        for name in there:
+            if name in here:
+                yield from _differing(here[name], there[name], (*path, name))
+            else:
+                yield (*path, name), "not set", _plain(there[name])
+        for name in here.keys() - there.keys():
+            if name.startswith("["):
+                yield (*path, name), _plain(here[name]), "not set"
+    elif here != there:
+        yield path, _plain(here), _plain(there)
+
+
+def _plain(described: Description) -> str:
+    return described if isinstance(described, str) else "set"
+
+
+def _shown(text: str, other: str) -> str:
+    """Shorten a text to the part that differs from the other."""
+    same = len(os.path.commonprefix([text, other]))  # noqa: RUF071 - of any text
+    start = max(0, min(same, len(text) - _SHOWN_TEXT // 2) - _SHOWN_TEXT // 2) if len(text) > _SHOWN_TEXT else 0
+    return f"{'...' if start else ''}{text[start : start + _SHOWN_TEXT]}{'...' if text[start + _SHOWN_TEXT :] else ''}"
+
+
+# ---- what a module changes by itself
+
+
+def _moving_names(path: str) -> set[str]:
+    """Names that the text of a module computes from the clock or the process, counts up, or fills from empty."""
+    try:
+        nodes = list(ast.walk(ast.parse(Path(path).read_bytes())))
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {node for function in functions for node in ast.walk(function)}
+    volatile = _VOLATILE | {function.name for function in functions if _names(function) & _VOLATILE}
+    moving: set[str] = set()
+    empty: set[str] = set()
+    filled: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.AugAssign) and node in inside:
+            moving |= _base_names(node.target)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and node in inside:
+            filled |= _base_names(node)
+        elif isinstance(node, ast.Attribute) and node.attr in _FILLING and node in inside:
+            filled |= _base_names(node.value)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and node not in inside:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {name for target in targets for name in _base_names(target)}
+            if _names(node.value) & volatile:
+                moving |= names
+            elif ast.unparse(node.value) in ("{}", "[]", "dict()", "list()", "set()"):
+                empty |= names
+    return moving | (empty & filled)
+
+
+def _names(node: ast.AST) -> set[str | None]:
+    """All names in a piece of text, and all names of attributes."""
+    return {_last_name(each) for each in ast.walk(node)}
+
+
+def _last_name(node: ast.AST) -> str | None:
+    return getattr(node, "id", None) or getattr(node, "attr", None)
+
+
+def _base_names(target: ast.AST) -> set[str]:
+    """Last names of the target of an assignment: `count` of `self.count`, `cache` of `cls.cache[key]`."""
+    while isinstance(target, ast.Subscript | ast.Starred):
+        target = target.value
+    if isinstance(target, ast.Tuple | ast.List):
+        return {name for each in target.elts for name in _base_names(each)}
+    return {_last_name(target) or ""}

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from kerasfeed.errors import SpecError, WorkerDiedError
 from kerasfeed.loaders.batch_runner import WATCHED, load_seeded
 from kerasfeed.loaders.batches.filler import probe
+from kerasfeed.loaders.failures.exceptions import reproduction
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import (
     NOWHERE,
@@ -194,7 +195,7 @@ class ShardTask(FutureTask):
         """See `Task.failed`."""
         note = ""
         if place.scene is not None:
-            note = f"kerasfeed: {self.text(place.scene)}\nReproduce it here: sequence[{place.scene}]"
+            note = f"kerasfeed: {self.text(place.scene)}\n{reproduction(f'sequence[{place.scene}]', worker)}"
         self.set_exception(noted(error, note, traceback))
         return ()
 

@@ -1,7 +1,9 @@
 """What picklers keep that others change; for text see `test_exact_text`."""
 
+import contextlib
 import enum
 import functools
+import importlib.util
 import pickle
 import sys
 import traceback
@@ -12,6 +14,7 @@ import pytest
 
 from kerasfeed.orders.groups import Portable
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
+from kerasfeed.util.picklers import cloud_pickled
 
 _SOURCE = """
 def load(index):
@@ -56,6 +59,7 @@ def test_a_function_of_an_order_keeps_its_file_and_its_lines(rooms):
 
 _CACHED = """
 import functools
+import importlib.util
 class Part:
     pass
 @functools.cache
@@ -183,3 +187,70 @@ def test_an_object_whose_attributes_are_those_of_another_is_sent():
     assert _sent([named]) == [[1]]
     assert _sent(named).inside == (2, 2)
     assert _sent([Kind, Kind.ROOM, Wrapper]) == [Kind, Kind.ROOM, Wrapper]
+
+
+@pytest.fixture
+def by_path(tmp_path):
+    """Load a module by its path, under a name that no other process can import."""
+
+    def load(name="rooms_by_path", folder=tmp_path, text="SIZE = 5\nclass Rooms:\n    def size(self): return SIZE\n"):
+        path = folder / f"{name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    yield load
+    for name in ("rooms_by_path", "rooms_by_hand"):
+        if module := sys.modules.get(name):
+            with contextlib.suppress(ValueError):
+                cloudpickle.unregister_pickle_by_value(module)
+            del sys.modules[name]
+
+
+def arrived(value, *names):
+    """`value`, as it arrives in a process that has not imported these modules."""
+    pickled = cloud_pickled(value)
+    kept = {name: sys.modules.pop(name) for name in names}
+    try:
+        return pickle.loads(pickled)
+    finally:
+        sys.modules.update(kept)
+
+
+def test_a_module_that_was_loaded_by_its_path_is_sent_by_value(by_path):
+    rooms = by_path()
+    rooms.SIZE = 10
+    assert arrived(rooms.Rooms(), "rooms_by_path").size() == 10
+    assert arrived(rooms, "rooms_by_path").SIZE == 10
+
+
+def test_a_module_that_was_put_into_sys_modules_by_hand_is_sent_by_value(by_path):
+    module = sys.modules["rooms_by_hand"] = types.ModuleType("rooms_by_hand")
+    exec("def size(): return 5", vars(module))
+    assert arrived(module.size, "rooms_by_hand")() == 5
+
+
+def test_a_module_of_another_file_than_the_one_on_the_search_path_is_sent_by_value(by_path, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "other").mkdir()
+    by_path()
+    other = by_path(folder=tmp_path / "other", text="class Rooms:\n    def size(self): return 6\n")
+    assert arrived(other.Rooms(), "rooms_by_path").size() == 6
+
+
+def test_a_module_that_can_be_imported_is_sent_by_its_name(by_path, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    rooms = by_path()
+    rooms.SIZE = 10
+    assert pickle.loads(cloud_pickled(rooms.Rooms)) is rooms.Rooms
+    assert arrived(rooms.Rooms(), "rooms_by_path").size() == 5
+    assert "rooms_by_path" not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_a_compiled_module_that_cannot_be_imported_by_its_name_is_refused(by_path, tmp_path):
+    module = by_path()
+    module.__file__ = str(tmp_path / "rooms_by_path.so")
+    with pytest.raises(pickle.PicklingError, match="'rooms_by_path'"):
+        cloud_pickled(module.Rooms())

@@ -1,88 +1,172 @@
-"""Which modules of the user's run another text than their files hold."""
+"""Differences between the modules of two processes, without the ones that no user could mend."""
 
 import importlib
-import os
 import sys
+import textwrap
 
 import pytest
 
-from kerasfeed.util import user_modules
-from kerasfeed.util.user_modules import ModuleEditedError, ModuleTexts, ModuleWatch, module_texts
+from kerasfeed.util.user_modules import differences, differences_text, module_values
+
+SETTINGS = """
+    import datetime, functools, os, threading, time
+    from dataclasses import dataclass
+    from enum import Enum
+    from pathlib import Path
+
+    Color = Enum("Color", "RED BLUE")
+
+    SIZE = 5
+    ROOT: Path = Path("data")
+    COLOR = Color.RED
+    OPTIONS = {"size": 5, "deep": {"names": ["a"]}, "lock": threading.Lock()}
+    LABELS = ["a", "b"]
+
+    @dataclass
+    class Config:
+        size: int = 5
+
+    CONFIG = Config()
+    KINDS = {"b", "a", "c"}
+
+    def load(path, size=5):
+        return {"x", "y", size}
+
+    @functools.lru_cache
+    def count(path):
+        return 5
+
+    class Rooms:
+        root = None
+        def __getitem__(self, index):
+            return load(index)
+        @staticmethod
+        def helper():
+            return 1
+
+    # what a module changes by itself
+    STARTED = time.time()
+    PID = os.getpid()
+    CACHE, REGISTRY = {}, []
+    COUNT = 0
+    _state = 0
+
+    def run_name():
+        return f"{datetime.datetime.now():%H%M%S.%f}"
+
+    RUN = run_name()
+    LENGTHS = {}
+
+    class Counted:
+        made = 0
+        def __init__(self):
+            Counted.made += 1
+
+    def work():
+        global COUNT, _state
+        COUNT += 1
+        _state = 5
+        LENGTHS["a"] = 3
+        Counted()
+"""
 
 
 @pytest.fixture
-def rooms(tmp_path, monkeypatch):
-    """A module that was imported, and its file."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    path = tmp_path / "rooms_of_a_user.py"
-    path.write_text("offset = 100\n")
-    module = importlib.import_module("rooms_of_a_user")
-    yield module, path
-    del sys.modules["rooms_of_a_user"]
-    user_modules._loaded.pop("rooms_of_a_user", None)
-
-
-@pytest.mark.parametrize("is_known", [True, False], ids=["seen before", "cached by Python"])
-def test_a_module_that_was_edited_after_its_import_is_told_until_it_is_reloaded(rooms, is_known):
-    module, path = rooms
-    if is_known:
-        assert not module_texts().edited
-    path.write_text("offset = 2000\n")
-    assert module_texts().edited == {"rooms_of_a_user": str(path)}
-    importlib.reload(module)
-    assert not module_texts().edited
-
-
-def test_a_module_of_sequences_is_noted_at_its_import_where_python_writes_no_cache(tmp_path, monkeypatch):
+def settings(tmp_path, monkeypatch):
+    """A module of the user's, its file, and a function that compares it with a fresh import."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    path = tmp_path / "halls_of_a_user.py"
-    path.write_text(
-        "import kerasfeed as kf\nclass Halls(kf.SceneSequence):\n"
-        "    def __len__(self): return 1\n    def __getitem__(self, index): return index\n"
-    )
-    try:
-        importlib.import_module("halls_of_a_user")
-        path.write_text(path.read_text() + "offset = 1\n")
-        assert module_texts().edited == {"halls_of_a_user": str(path)}
-    finally:
-        del sys.modules["halls_of_a_user"]
-        user_modules._loaded.pop("halls_of_a_user", None)
+    path = tmp_path / "settings_of_a_user.py"
+    path.write_text(textwrap.dedent(SETTINGS))
+
+    def there():
+        here = module_values()
+        del sys.modules["settings_of_a_user"]
+        importlib.invalidate_caches()
+        importlib.import_module("settings_of_a_user")
+        return {name.removeprefix("settings_of_a_user."): values for name, values in differences(here).items()}
+
+    yield importlib.import_module("settings_of_a_user"), path, there
+    sys.modules.pop("settings_of_a_user", None)
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["seen before", "cached by Python"])
-def test_a_file_that_was_only_touched_is_no_edit(rooms, is_known):
-    _, path = rooms
-    if is_known:
-        module_texts()
-    os.utime(path, (1, 1))
-    assert not module_texts().edited
+def test_what_a_script_sets_in_a_module_is_named_with_both_values(settings):
+    module, _, there = settings
+    module.SIZE, module.ROOT, module.COLOR, module.EXTRA = 10, module.Path("other"), module.Color.BLUE, 1.5
+    module.OPTIONS["size"] = 10
+    module.OPTIONS["deep"]["names"].append("b")
+    del module.OPTIONS["deep"]["names"][0]
+    module.LABELS.append("c")
+    module.Rooms.root = "/data"
+    module.CONFIG.size = 10
+    found = there()
+    assert found.pop("ROOT")[0].endswith("Path('data')")
+    assert found == {
+        "SIZE": ("5", "10"),
+        "COLOR": ("Color.RED", "Color.BLUE"),
+        "EXTRA": ("not set", "1.5"),
+        "OPTIONS['size']": ("5", "10"),
+        "OPTIONS['deep']['names']": ("['a']", "['b']"),
+        "LABELS": ("['a', 'b']", "['a', 'b', 'c']"),
+        "CONFIG.size": ("5", "10"),
+        "Rooms.root": ("None", "'/data'"),
+    }
 
 
-def test_an_old_cache_tells_nothing_where_python_writes_none(rooms, monkeypatch):
-    """Python then runs the text that the file holds, and leaves the cache of the one before."""
-    _, path = rooms
-    path.write_text("offset = 2000\n")
-    del sys.modules["rooms_of_a_user"]
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert importlib.import_module("rooms_of_a_user").offset == 2000
-    assert not module_texts().edited
+def test_functions_and_methods_that_were_replaced_are_named(settings):
+    module, _, there = settings
+    module.load = lambda path: 0
+    module.Rooms.helper = staticmethod(lambda: 2)
+    module.Rooms.__getitem__ = test_functions_and_methods_that_were_replaced_are_named
+    assert set(there()) == {"load", "Rooms.helper", "Rooms.__getitem__"}
 
 
-def test_modules_that_are_installed_are_not_looked_at(rooms):
-    found = module_texts().now
-    assert str(rooms[1]) in found
-    assert not any("-packages" in path or path in (os.__file__, user_modules.__file__) for path in found)
+@pytest.mark.parametrize(
+    ("old", "new", "names"),
+    [
+        ("SIZE = 5", "SIZE = 6", {"SIZE"}),
+        ('{"x", "y", size}', '{"x", "z", size}', {"load"}),
+        ("size=5", "size=6", {"load"}),
+        ("return 5", "return 6", {"count"}),
+        ("return load(index)", "return load(index + 1)", {"Rooms.__getitem__"}),
+        ("root = None", "paths = []", {"Rooms.root"}),
+        ("class Rooms:", "# a comment moves the lines below\n\nclass Rooms:", set()),
+    ],
+)
+def test_what_was_edited_since_the_import_is_named_and_comments_are_not(settings, old, new, names):
+    _, path, there = settings
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    assert set(there()) == names
 
 
-def test_a_worker_refuses_a_module_of_another_text_and_names_those_that_its_parent_has_otherwise(rooms):
-    _, path = rooms
-    expected = module_texts()
-    ModuleWatch(expected).check()
-    watch = ModuleWatch(ModuleTexts(expected.now, {"rooms_of_a_user": str(path), "others": "others.py"}))
-    watch.check()
-    assert watch.edited() == f"rooms_of_a_user ({path})"
-    path.write_text("offset = 2000\n")
-    with pytest.raises(ModuleEditedError, match=r"rooms_of_a_user \(.*\) was edited .*importlib.reload"):
-        ModuleWatch(expected).check()
+def test_what_a_module_changes_by_itself_is_no_difference(settings):
+    module, _, there = settings
+    module.work()
+    module.PID = module.PID - 1
+    module.RUN += " earlier"
+    assert there() == {}
+
+
+def test_what_cannot_be_described_is_not_compared(settings):
+    module, _, there = settings
+    module.OPTIONS["lock"] = module.Rooms()
+    module.MODEL = object()
+    module.LABELS.append(module.Rooms)
+    assert there() == {}
+
+
+def test_modules_that_are_installed_are_not_looked_at(settings):
+    found = module_values()
+    assert "settings_of_a_user" in found
+    assert not any(name.split(".")[0] in ("numpy", "os", "pytest", "kerasfeed", "__main__") for name in found)
+
+
+def test_the_warning_is_short_and_shows_where_long_values_differ():
+    long = [f"scene_{n}" for n in range(30)]
+    values = {f"settings.N{n}": (str(n), str(n + 1)) for n in range(7)}
+    text = differences_text({"settings.NAMES": (repr(long), repr([*long[:20], "other"])), **values}, "worker processes")
+    assert "'scene_20'" in text
+    assert "'other'] here" in text
+    assert "'scene_5'" not in text
+    assert "settings.N3 is 3 there and 4 here; and 3 more" in text

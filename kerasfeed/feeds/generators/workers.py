@@ -253,8 +253,7 @@ class GeneratorWorkers:
             # Failures are dealt with by whoever joins the generators; of the workers it is only wanted that they are
             # replaced. A chunk is tried twice at least: the scenes before the one that ended the worker come then.
             tries=max(2, policy.tries),
-            addressed=True, environment=environment, first_opened=self._sessions.first_opened,
-            deferred_warnings=failure_log.deferred_warnings,
+            addressed=True, environment=environment, deferred_warnings=failure_log.deferred_warnings,
         )  # fmt: skip
         self._worker_type = worker_type
         self._sessions.current(self._start)

@@ -9,6 +9,10 @@ from kerasfeed.pool.task import Crash
 from kerasfeed.util.error_text import noted, notes_of, set_notes
 
 _REPRODUCTION = "Reproduce it here: "
+_ONLY_HERE = (
+    "If it loads here, the worker process lacks something that your program has set: a flag of a package, a warnings "
+    "filter, np.seterr, an open descriptor"
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class SceneLocation:
 
     @property
     def reproduction(self) -> str:
-        """The line that raises the exception again, in the user's own thread."""
+        """See `reproduction`."""
         ways = []
         if self.step is not None:
             ways.append(f"kf.load(feed, epoch={self.epoch}, step={self.step})")
@@ -55,7 +59,12 @@ class SceneLocation:
             ways.append(f"kf.load(feed, epoch={self.epoch}, index={self.indices[0]})")
         if len(self.indices) == 1:
             ways.append(f"sequence[{self.indices[0]}]")
-        return f"{_REPRODUCTION}{', or '.join(ways)}"
+        return reproduction(", or ".join(ways), self.worker)
+
+
+def reproduction(calls: str, worker: str) -> str:
+    """The lines of a note that say how to raise an exception of `worker` again, in the user's own thread."""
+    return f"{_REPRODUCTION}{calls}" + (f"\n{_ONLY_HERE}" if worker.startswith("worker process") else "")
 
 
 def for_consumer(error: BaseException, place: SceneLocation, traceback: str = "") -> BaseException:

@@ -11,13 +11,13 @@ import queue
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kerasfeed.errors import WorkerStartError
+from kerasfeed.errors import FeedWarning, WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import READY
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -28,8 +28,8 @@ from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.task import FutureTask
 from kerasfeed.util.error_text import add_note, full_text, message_of, wrapped
-from kerasfeed.util.opened_files import WorkersDisagreeError
 from kerasfeed.util.resources import cores, memory
+from kerasfeed.util.user_modules import Description, differences, differences_text
 
 _CAUSES = 2  # of an exception, one behind the other, that are sent along
 
@@ -47,8 +47,9 @@ class FeedHost:
         self._failures: defaultdict[tuple[int | None, int | None], list[Failure]] = defaultdict(list)
 
     def start(
-        self, job: Packed, state: State, number: int, hosts: int, version: str, search_path: Sequence[str]
-    ) -> HostAnswer:
+        self, job: Packed, state: State, number: int, hosts: int, version: str, search_path: Sequence[str],
+        modules: Mapping[str, Description],
+    ) -> HostAnswer:  # fmt: skip
         """Start the workers, and wait until one can take work: the name of this machine, and how many there are."""
         name = f"host {number} ({platform.node()})"
         try:
@@ -64,6 +65,8 @@ class FeedHost:
             log.on_note = self._note
             log.deferred_warnings.mute("copied")  # of memory of this host alone
             log.deferred_warnings.urgent = self._urgent
+            if found := differences(modules):
+                log.deferred_warnings.defer("modules", differences_text(found, name), FeedWarning)
             own = replace(
                 given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
                 environment=_environment(given.environment),
@@ -114,7 +117,7 @@ class FeedHost:
             value = pack(make(loader), beside_from=1)  # all arrays, for the driver copies them to 64-byte boundaries
         except BaseException as found:  # noqa: BLE001 - as above
             error, pool = Sent.of(found, causes=_CAUSES), loader.pool
-            has_failed = pool is not None and pool.failure is found and not isinstance(found, WorkersDisagreeError)
+            has_failed = pool is not None and pool.failure is found
         # Other threads are answering, too: each failure is taken out once.
         failures = [failure for key in {place, (None, None)} for failure in self._failures.pop(key, ())]
         return HostAnswer(

@@ -30,6 +30,7 @@ from kerasfeed.pool.environment import Environment, search_path
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.error_text import class_name, message_of, wrapped
 from kerasfeed.util.read_cost import ReadCost
+from kerasfeed.util.user_modules import module_values
 
 _TICK = 0.5
 _MOST_REST = 30.0  # from one try to start a host at a place to the next
@@ -140,6 +141,7 @@ class HostsSession:
         self._over = threading.Event()
         self._tick = min(_TICK, job.hosts.silence / 4)
         packed = self._packed_job()
+        self._modules = module_values()
         self._cluster = job.hosts.join()  # may take long
         self._had_host = time.monotonic()  # when there was a host last
         self._quiet = 0.0  # seconds that this process has run since the cluster has answered
@@ -272,7 +274,7 @@ class HostsSession:
             host = self._hosts[place] = _Host(number, place, f"host {number}")
             try:
                 host.handle = self._cluster.start(place)
-                self._tell(host, self._started, "start", number, len(places), versions(), search_path())
+                self._tell(host, self._started, "start", number, len(places), versions(), search_path(), self._modules)
                 self._tell(host, self._warned, "live")
             except Exception as error:  # noqa: BLE001 - whatever it is, there is no host
                 self._news.put(partial(self._lose, host, _ending(error)))

@@ -103,12 +103,3 @@ def respawn_text(death: Crash) -> str:
         f"{what}. A new process has taken its place and {again}: no batch is lost, none changes. "
         f"feed.stats().respawns counts the workers replaced; this is said once.{death.stack_text}"
     )
-
-
-def edited_text(modules: str) -> str:
-    """The warning that workers have imported `modules`, of which this process runs another text."""
-    return (
-        f"{modules} was edited since this program imported it: worker processes run it as it is now, and this process, "
-        "with workers=0 and worker threads, as it was. Run importlib.reload on it, or begin in a new kernel or "
-        "process, and make the feed anew"
-    )

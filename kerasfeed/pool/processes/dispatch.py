@@ -18,7 +18,7 @@ from kerasfeed.pool.processes.stack_dumps import StackDumps
 from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.pool.resource_errors import DESCRIPTORS, is_of_memory, naming_descriptors
 from kerasfeed.pool.task import Task
-from kerasfeed.util.user_modules import module_texts
+from kerasfeed.util.user_modules import module_values
 
 
 class Dispatch(Pool):
@@ -53,10 +53,8 @@ class Dispatch(Pool):
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
             first, count = options.place.first, max(options.place.count, options.place.first + options.workers)
-            self._start = WorkerStart(
-                search_path(), first, count, module_texts(), options.first_opened.copy(), managers_key()
-            )
-            self.shared_objects.post(Topic.START, self._start)
+            start = WorkerStart(search_path(), first, count, module_values(), managers_key())
+            self.shared_objects.post(Topic.START, start)
             self._post_runner()
             self.pipes = Pipes(options.workers if options.addressed else 1)
             undo.pop_all()

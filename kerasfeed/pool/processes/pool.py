@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,21 +24,18 @@ from kerasfeed.errors import FeedClosedError, FeedWarning, KerasfeedError, Worke
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Runner
 from kerasfeed.pool.environment import DirectoryGoneError
-from kerasfeed.pool.processes.crash_policy import CrashPolicy, edited_text, respawn_text, start_text
+from kerasfeed.pool.processes.crash_policy import CrashPolicy, respawn_text, start_text
 from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import Failure, Result, Status
-from kerasfeed.pool.processes.shared_objects import Topic
 from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers, start_worker
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
 from kerasfeed.util.error_text import message_of, wrapped
-from kerasfeed.util.opened_files import Identity, Opened, WorkersDisagreeError, changed
 from kerasfeed.util.resources import cores
-from kerasfeed.util.user_modules import edited_message
 
 # What workers tell of themselves.
-_NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED, Status.EDITED, Status.OPENED)
+_NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED)
 _DYING_SECONDS = 2.0
 _GRACE, _SHORT_GRACE = 2.0, 0.2  # for workers to end by themselves, s; the short one where the pool has failed
 # A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
@@ -163,9 +159,6 @@ class ProcessPool(Dispatch):
             OSError: No process can be started.
         """
         assert self.memory.fd is not None
-        if len(self._start.first_opened) != len(self.options.first_opened):
-            self._start = replace(self._start, first_opened=self.options.first_opened.copy())
-            self.shared_objects.post(Topic.START, self._start)
         tasks_out = self.pipes.tasks_out[number if self.options.addressed else 0]
         fds = tasks_out, self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd
         handle = start_worker(number, self.options, fds)
@@ -224,7 +217,7 @@ class ProcessPool(Dispatch):
         if status == Status.STARTED:
             handle.started = True
             if payload is not None:
-                self.options.deferred_warnings.defer("edited", edited_text(str(payload)), FeedWarning)
+                self.options.deferred_warnings.defer("modules", str(payload), FeedWarning)
             handle.look()
             self._deaths.started()
             if len(self.workers) < self.options.workers:
@@ -232,23 +225,8 @@ class ProcessPool(Dispatch):
                 self._fill_vacancies()
         elif status == Status.END_FAILED:
             defer_failed_end(self.options.deferred_warnings, str(payload))
-        elif status == Status.EDITED:
-            self.fail(WorkerStartError(f"{handle.name} cannot go on: {payload}"))
-        elif status == Status.OPENED:
-            self._compare_opened(handle, payload)
         else:
             self.fail(_start_error(handle, payload))
-
-    def _compare_opened(self, handle: WorkerHandle, found: dict[Opened, Identity]) -> None:
-        """Refuse files that are not what they were when another worker opened them."""
-        for opened, identity in found.items():
-            first = self.options.first_opened.setdefault(opened, identity)
-            difference = first.difference(identity, may_grow=opened.may_grow)
-            if difference and opened.module:
-                text = edited_message(opened.module, opened.path)
-                self.fail(WorkerStartError(f"{handle.name} cannot go on: {text}"))
-            elif difference:
-                self.fail(WorkersDisagreeError(*changed(opened.path, difference).args))
 
     # ---- workers that hang
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.task import MOST_NUMBERS, Place, Record
-from kerasfeed.util.opened_files import Identity, Opened
-from kerasfeed.util.user_modules import ModuleTexts
+from kerasfeed.util.user_modules import Description
 
 _TASK = struct.Struct(f"={2 + MOST_NUMBERS}q")
 _RESULT = struct.Struct("=4qd")
@@ -34,11 +33,9 @@ PIPE_BUF = int(getattr(select, "PIPE_BUF", 512))
 class Status(enum.IntEnum):
     """How a task ended, or what became of a worker that was started.
 
-    STARTED comes with the modules of which the parent runs another text, NOT_STARTED with a traceback.
+    STARTED comes with a warning, or nothing, NOT_STARTED with a traceback.
     RETURNED is a task that was sent before another worker died, and begun after: it has been sent anew, or will be.
-    EDITED is a worker that has imported a module of another text than its feed's, and comes with what is to be said.
     END_FAILED comes with what is to be told of `on_worker_end`.
-    OPENED comes with files that the worker has opened, before the result of the task that it did so for.
     """
 
     DONE = 1
@@ -48,8 +45,6 @@ class Status(enum.IntEnum):
     NOT_STARTED = 5
     RETURNED = 6
     END_FAILED = 7
-    EDITED = 8
-    OPENED = 9
 
 
 def encode_task(number: int, version: int, record: Record) -> bytes:
@@ -135,14 +130,12 @@ class WorkerStart:
         sys_path: The parent's module search path; the empty entry means the worker's directory.
         first: Number of the first worker of this pool.
         count: Number of workers, those of other hosts too.
-        modules: The modules of the user's that the parent has imported.
-        first_opened: What files were when workers of the feed first opened them, as far as they have told.
+        modules: What the user's modules hold in the parent; see `module_values`.
         managers_key: See `kerasfeed.pool.environment.managers_key`.
     """
 
     sys_path: tuple[str, ...]
     first: int
     count: int
-    modules: ModuleTexts
-    first_opened: Mapping[Opened, Identity]
+    modules: Mapping[str, Description]
     managers_key: bytes = field(default=b"", repr=False)

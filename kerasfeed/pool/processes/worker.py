@@ -32,12 +32,14 @@ from kerasfeed.pool.processes.protocol import (
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, Place, Record
 from kerasfeed.pool.worker_hooks import end_worker
-from kerasfeed.sequences.context import Worker
-from kerasfeed.util import opened_files
-from kerasfeed.util.error_text import full_text, message_of
+from kerasfeed.sequences.context import Worker, begin_worker_process
+from kerasfeed.util.error_text import full_text
 from kerasfeed.util.optional_methods import optional_method
 from kerasfeed.util.picklers import cloud_pickled
-from kerasfeed.util.user_modules import ModuleEditedError, ModuleWatch
+from kerasfeed.util.resources import descriptors
+from kerasfeed.util.user_modules import differences, differences_text
+
+_RESERVED_DESCRIPTORS = 128
 
 
 class WorkerProcess:
@@ -62,12 +64,8 @@ class WorkerProcess:
     def run(self) -> None:
         """Serve tasks until the parent closes the pipe."""
         try:
-            self._begin()
-            self._modules.check()
-            self._report(Status.STARTED, -1, 0.0, self._modules.edited() or None)
+            self._report(Status.STARTED, -1, 0.0, self._begin() or None)
             self._serve_all()
-        except ModuleEditedError as error:
-            self._report(Status.EDITED, -1, 0.0, message_of(error))
         except BaseException as error:
             if self._begun:
                 raise
@@ -90,17 +88,22 @@ class WorkerProcess:
             line[0] = 0
         self._end_worker()
 
-    def _begin(self) -> None:
+    def _begin(self) -> str:
+        """Load the sequence; returns what to warn of."""
         _, start = self._shared_objects.read(Topic.START)
         assert isinstance(start, WorkerStart)
         sys.path[:] = start.sys_path
         if start.managers_key:
             multiprocessing.current_process().authkey = start.managers_key
-        opened_files.begin_worker(start.first_opened)
-        self._modules = ModuleWatch(start.modules)
+        begin_worker_process()
         self.worker = Worker(start.first + self._number, start.count, "process")
         self._version, self._runner = self._shared_objects.read(Topic.RUNNER)
+        imported = differences(start.modules)
         self._begin_worker()
+        if imported:  # on_worker_begin may have set the parent's values, or other ones
+            left = differences(start.modules)
+            imported = {name: values for name, values in imported.items() if left.get(name) == values}
+        return differences_text(imported, "worker processes") if imported else ""
 
     def _begin_worker(self) -> None:
         assert isinstance(self._runner, Runner)
@@ -121,12 +124,10 @@ class WorkerProcess:
             if self._version < version:
                 self._renew()
             payload = self._runner.run(record, self._line, self)
-            self._modules.check()
             self._report(Status.DONE, number, time.perf_counter() - started, payload)
         except CancelledTaskError:
             self._report(Status.CANCELLED, number, 0.0)
         except FailedTaskError as carrier:
-            self._modules.check()
             error = carrier.error
             failure = Failure(carrier.place, Sent.of(error), full_text(error))
             self._report(Status.FAILED, number, 0.0, failure)
@@ -165,8 +166,6 @@ class WorkerProcess:
         self._shared_objects.note_random(used)
 
     def _report(self, status: Status, number: int, seconds: float, payload: Any = None) -> None:
-        if opened := opened_files.take_untold():
-            self._report(Status.OPENED, -1, 0.0, opened)
         nbytes = 0
         if payload is not None:
             pickled = cloud_pickled(payload)
@@ -187,8 +186,23 @@ def watch_parent(link_fd: int) -> None:
             os._exit(0)
 
 
+def _reserve_descriptors() -> None:
+    """Open the low free descriptors for writing only.
+
+    The sequence may hold the number of a descriptor of the parent. To read from it must fail here, and not return the
+    bytes of a file, or of memory, that happens to have this number in the worker.
+    """
+    reserved = os.open(os.devnull, os.O_WRONLY)
+    for number in range(3, min(_RESERVED_DESCRIPTORS, descriptors() // 4)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(reserved, number, inheritable=False)
+
+
 def main(number: int, count: int, *fds: int) -> None:
     """Entry point of the process: its number, the number of workers, and inherited descriptors."""
+    _reserve_descriptors()
     task_fd, result_fd, link_fd, slots_fd, shared_objects_fd, stacks_fd = fds
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, stacks_fd)

@@ -199,7 +199,8 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
+            # -P: a struct.py in the working directory is not ours.
+            [sys.executable, "-P", *["-O"] * sys.flags.optimize, "-c", command],
             stdin=subprocess.DEVNULL,
             pass_fds=(*fds_there, *options.inherit),
             cwd=directory,

@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.files.contents import Contents, contents_of
 from kerasfeed.readers.files.counts import KnownCounts, check_count, count_files, file_of, given_counts
+from kerasfeed.readers.opened_files import Identity, identity_of
 from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.sequences.context import in_worker_process
 from kerasfeed.sequences.view_base import Refreshable, is_safe_function
-from kerasfeed.util import opened_files, read_cost, resources
+from kerasfeed.util import read_cost, resources
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
 from kerasfeed.util.lru import Lru, PerProcess
-from kerasfeed.util.opened_files import Identity, identity_of
 from kerasfeed.util.validate import check_integer
 
 
@@ -116,8 +117,8 @@ class FileSequence(Refreshable, SceneSequence):
 
     With `order=kf.BlockShuffled(files, window=4)` the files come in random order, and the scenes of 4 files at a time
     are mixed. Each file is then read about once an epoch by each worker process, or once by all worker threads
-    together. Files must not change while they are in use: a file that has changed when it is read again, or by another
-    worker, is an error.
+    together. Files must not change while they are in use: a file that has changed when a process reads it again is an
+    error.
 
     Arrays in scenes are read-only, because they are kept: copy what you want to change in place.
 
@@ -175,7 +176,6 @@ class FileSequence(Refreshable, SceneSequence):
         self._cache_bytes = resources.cache_bytes("cache_bytes", cache_bytes)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
-        self._taken = 0  # how often `close` has allowed files to be others
         self._kept = PerProcess(partial(_FilesRead, self._cache_files, self._cache_bytes))
         self._count, self._skip = count, on_error == "skip"
         self._known: KnownCounts | None = None
@@ -305,15 +305,14 @@ class FileSequence(Refreshable, SceneSequence):
         return contents
 
     def _refuse_change(self, file: int, kept: _FilesRead) -> None:
-        """Raise where a file is not what it was when it was first read, here or by another worker process."""
+        """Raise if a file has changed since this process first read it."""
         where = file_of(self.paths[file])
         if not isinstance(where, Path):  # a URL is not watched: to look at it takes as long as a small read
             return
         if not where.is_file():  # a folder changes with what is put into it, and what is missing read_file tells
             return
         found = identity_of(where)
-        known = kept.first.setdefault(file, found)
-        opened_files.same_as_first(str(where.absolute()), self._taken, known, found)
+        kept.first.setdefault(file, found).refuse(found, str(where.absolute()))
 
     def refresh(self, paths: Iterable[Any] | None = None, count: Any = None) -> int:
         """Take in files that have come, and scenes that were added to files, between two epochs.
@@ -340,7 +339,7 @@ class FileSequence(Refreshable, SceneSequence):
             >>> files.refresh(["a.npy", "b.npy"]), len(files)
             (2, 7)
         """
-        if opened_files.in_worker():
+        if in_worker_process():
             raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
         before = len(self)
         given = self._count if count is None else count
@@ -371,12 +370,9 @@ class FileSequence(Refreshable, SceneSequence):
     def close(self) -> None:
         """Release the files that this process keeps. The sequence can be used again. May be called again.
 
-        Files are then read as they are now, with the number of scenes that was counted; in a worker process, as they
-        were when one of the workers first read them.
+        Files are then read as they are now, with the number of scenes that was counted.
         """
         self._kept.here().clear()
-        if not opened_files.in_worker():
-            self._taken += 1
 
     def __repr__(self) -> str:
         return f"FileSequence({counted(len(self.paths), 'file')}: {counted(len(self), 'scene')})"

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.readers.file_bytes import ByteSource
 from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.selection import Box, runs
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous
-from kerasfeed.util.file_bytes import ByteSource
 
 _ROW_NBYTES = 16384  # parts of neighbouring rows that are shorter are read by HDF5: a system call for each takes longer
 

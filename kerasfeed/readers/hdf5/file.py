@@ -19,10 +19,9 @@ from kerasfeed.readers.hdf5 import describe
 from kerasfeed.readers.hdf5.dataset import HDF5Dataset
 from kerasfeed.readers.hdf5.error_messages import cause, listing, missing, named, note_source, shown_name, stored_name
 from kerasfeed.readers.hdf5.open_files import How, OpenDataset, SharedFile, registry
-from kerasfeed.util import opened_files
+from kerasfeed.readers.opened_files import Identity
+from kerasfeed.readers.remote import identity_at, is_url
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.opened_files import Identity
-from kerasfeed.util.remote import identity_at, is_url
 from kerasfeed.util.resources import cache_bytes
 
 _MOST_NAMES = 1000  # looked at for a message
@@ -247,7 +246,6 @@ class HDF5File(Members):
         self._cache_limit = None if isinstance(chunk_cache, str) else limit
         self._how = How(swmr, driver, tuple(sorted(driver_options.items())))
         self._identity: Identity | None = None
-        self._taken = 0  # how often `close` has allowed another file to stand at the path
         self._opened: SharedFile | None = None
         self._check_there()
 
@@ -271,9 +269,8 @@ class HDF5File(Members):
             if not self._local:
                 raise
             raise missing(self.path) from None
-        if found is not None:
-            may_grow = self._how.swmr
-            known = opened_files.same_as_first(self.path, self._taken, known, found, may_grow=may_grow)
+        if known is not None and found is not None:
+            known.refuse(found, self.path, may_grow=self._how.swmr)
         try:
             opened = registry.open(self, self.path, self._how, found)
         except FileNotFoundError as error:
@@ -361,8 +358,7 @@ class HDF5File(Members):
 
         The handle stays open while another HDF5File of this process uses it. After `close`, a file that was rewritten
         is read as it is now. Called in `on_epoch_begin` or `on_epoch_end` of a sequence, this holds for all workers of
-        its feed. Called in a worker process, it does not: the workers read the file as it was when one of them first
-        opened it. An HDF5File that is garbage collected closes its handle too.
+        its feed. An HDF5File that is garbage collected closes its handle too.
 
         Examples:
             >>> import h5py
@@ -374,8 +370,6 @@ class HDF5File(Members):
         """
         self._opened = None
         self._identity = None
-        if not opened_files.in_worker():
-            self._taken += 1
 
     def __enter__(self) -> "HDF5File":
         return self

@@ -18,11 +18,11 @@ import numpy as np
 from h5py._objects import phil
 from numpy.typing import NDArray
 
+from kerasfeed.readers.file_bytes import ByteSource
 from kerasfeed.readers.hdf5.codecs import Declined, DecodeError, Filter, Pipeline, optional
 from kerasfeed.readers.hdf5.storage import Chunked, ChunkIndex, Contiguous, Grid, plain_of
 from kerasfeed.util.array_bits import is_padded
 from kerasfeed.util.error_text import message_of, summary
-from kerasfeed.util.file_bytes import ByteSource
 
 URL_DRIVER = "fileobj"  # h5py's name of the driver that reads a file at a URL, from a stream
 _BLOCK_NUMBER = re.compile(r"%\d*b")  # in the names of sources that are numbered

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from kerasfeed.readers.file_bytes import ByteSource, OpenFile
 from kerasfeed.readers.hdf5.chunked import ChunkCache, ChunkedReader
 from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
@@ -22,11 +23,10 @@ from kerasfeed.readers.hdf5.error_messages import HDF5_ERRORS, shown_name, store
 from kerasfeed.readers.hdf5.inspection import examine, refusal
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous, ReaderChoice
+from kerasfeed.readers.opened_files import Identity
+from kerasfeed.readers.remote import Blocks, FileObject, UrlFile, is_url
 from kerasfeed.util import read_cost
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.file_bytes import ByteSource, OpenFile
-from kerasfeed.util.opened_files import Identity
-from kerasfeed.util.remote import Blocks, FileObject, UrlFile, is_url
 from kerasfeed.util.resources import cache_bytes, descriptors
 
 Reader = ChunkedReader | ContiguousReader

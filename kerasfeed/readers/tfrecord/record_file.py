@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from kerasfeed.errors import RecordError
+from kerasfeed.readers.file_bytes import ByteSource, OpenFile
+from kerasfeed.readers.opened_files import Identity
+from kerasfeed.readers.remote import Blocks, UrlFile
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length, is_whole
 from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.file_bytes import ByteSource, OpenFile
-from kerasfeed.util.opened_files import Identity
-from kerasfeed.util.remote import Blocks, UrlFile
 
 _BLOCK = 1 << 16
 _URL_BLOCK = 1 << 22  # takes as long to fetch as to ask for, at 40 MB/s and 0.1 s

@@ -20,6 +20,7 @@ from kerasfeed.readers.tfrecord.names import Place, expand
 from kerasfeed.readers.tfrecord.record_file import RecordFile, open_records, records_in_order
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.sequences.context import in_worker_process
 from kerasfeed.sequences.view_base import Refreshable
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.spec.nesting import flatten
@@ -29,7 +30,6 @@ from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.lru import Lru, PerProcess
-from kerasfeed.util.opened_files import in_worker
 from kerasfeed.util.resources import cores
 
 _OPEN_FILES = 128
@@ -325,7 +325,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
             (4, 8)
             >>> records.close()
         """
-        if in_worker():
+        if in_worker_process():
             raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
         before = len(self)
         self._take_in(self._given if paths is None else paths)

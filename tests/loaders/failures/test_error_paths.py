@@ -75,6 +75,13 @@ def test_an_exception_raised_again_and_again_tells_the_last_place_alone():
             "kerasfeed: scenes 3, 1, 2 (get_batch), epoch 5, step 4, in worker thread 1\n"
             "Reproduce it here: kf.load(feed, epoch=5, step=4)",
         ),
+        (
+            SceneLocation((37,), None, None, "worker process 1 (pid 4)"),
+            "kerasfeed: scene 37, while inferring the spec, in worker process 1 (pid 4)\n"
+            "Reproduce it here: sequence[37]\n"
+            "If it loads here, the worker process lacks something that your program has set: a flag of a package, a "
+            "warnings filter, np.seterr, an open descriptor",
+        ),
     ],
 )
 def test_a_place_says_how_to_come_there_again(place, text):

@@ -17,7 +17,7 @@ from waits import SECONDS, once_told, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.util import opened_files
+from kerasfeed.readers import opened_files
 
 pytestmark = [
     pytest.mark.timeout(200),

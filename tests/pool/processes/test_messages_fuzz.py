@@ -37,7 +37,6 @@ from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.processes.stack_dumps import StackDumps
 from kerasfeed.pool.processes.worker_process import end_workers, start_worker
 from kerasfeed.spec.inference import describe, merge
-from kerasfeed.util.user_modules import ModuleTexts
 
 EXAMPLES = int(100 * float(os.environ.get("KERASFEED_TEST_EXAMPLES", "1")))
 integers = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -165,7 +164,7 @@ class Worker:
         self.stacks = StackDumps()
         sequence = scenes.Clouds()
         layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))
-        self.shared_objects.post(Topic.START, WorkerStart(tuple(sys.path), 0, 1, ModuleTexts({}, {}), {}))
+        self.shared_objects.post(Topic.START, WorkerStart(tuple(sys.path), 0, 1, {}))
         self.shared_objects.post(Topic.RUNNER, BatchRunner(Job(sequence, Plan(37, 8), 1, 1 << 30, 4)))
         self.shared_objects.post(Topic.POSTED, layout)
         self.segment_bytes = 2 * layout.nbytes
@@ -173,7 +172,7 @@ class Worker:
         fds = self.pipes.tasks_out[0], self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd
         self.handle = start_worker(0, PoolOptions(1, "the test"), fds)
         told = []
-        while not told or told[-1] == Status.OPENED:  # the modules of the tests
+        while not told:
             told += [result.status for result in self.pipes.results()]
         assert told[-1] == Status.STARTED
 

@@ -182,46 +182,93 @@ def test_scenes_may_share_a_dict_of_a_manager_of_multiprocessing(run_script):
     assert done.stdout == "[[0.0, 1.0], [2.0, 3.0]] [0, 1, 2, 3]\n"
 
 
-def test_a_module_that_is_edited_while_a_feed_lives_is_told_of_and_never_mixed(run_script):
+def test_what_a_script_sets_in_its_modules_and_not_in_workers_is_warned_of_once(run_script):
     done = run_script("""
-        import light_keras
-        import importlib, os, pathlib, signal, sys, warnings
-        import kerasfeed as kf
+        import os, pathlib, sys, warnings
+        from kerasfeed.feeds.base import BaseFeed
 
-        def write(offset):
-            lines = ["import os", "class Rooms:", " def __len__(self): return 40"]
-            lines.append(f" def __getitem__(self, index): return index + {offset}, os.getpid()")
-            pathlib.Path("rooms_module.py").write_text(chr(10).join(lines))
-
+        pathlib.Path("settings.py").write_text("SIZE = 5")
+        pathlib.Path("rooms.py").write_text(chr(10).join([
+            "import settings",
+            "class Rooms:",
+            " root = None",
+            " size = None",
+            " def __len__(self): return 8",
+            " def __getitem__(self, index): return index * settings.SIZE",
+            " def on_worker_begin(self, worker):",
+            "  if self.size: settings.SIZE, Rooms.root = self.size, '/data'",
+        ]))
         sys.path.insert(0, os.getcwd())
-        sys.dont_write_bytecode = False
-        write(100)
-        import rooms_module
+        import rooms, settings
 
-        def feed():
-            return kf.Feed(rooms_module.Rooms(), 4, workers=1, worker_type="process", max_queue_size=1)
+        settings.SIZE = 10
+        rooms.Rooms.root = "/data"
 
-        write(2000)
-        with warnings.catch_warnings(record=True) as told, feed() as edited:
-            warnings.simplefilter("always")
-            print(int(edited[0][0][0]), [str(each.message).split(" was ")[1][:34] for each in told])
-        importlib.reload(rooms_module)
-        warnings.simplefilter("ignore")
-        with feed() as running:
-            batches = iter(running)
-            first = next(batches)
-            write(30000)
-            os.kill(int(first[1][0]), signal.SIGKILL)
-            try:
-                while True:
-                    assert (next(batches)[0] < 3000).all()
-            except kf.errors.WorkerStartError as error:
-                print("the module rooms_module (" in str(error), "Make the feed anew" in str(error))
+        def run(size):
+            sequence = rooms.Rooms()
+            sequence.size = size
+            feed = BaseFeed(sequence, 4, workers=2, worker_type="process")
+            with warnings.catch_warnings(record=True) as told, feed:
+                warnings.simplefilter("always")
+                print([batch.tolist() for batch in feed][1])
+            for each in told:
+                print(str(each.message).split(". ")[0])
+
+        run(None)
+        run(10)  # the remedy
     """)
-    assert done.stdout == "2000 ['edited since this program imported']\nTrue True\n"
+    assert done.stdout.splitlines() == [
+        "[20, 25, 30, 35]",
+        "your modules differ in worker processes: rooms.Rooms.root is None there and '/data' here; "
+        "settings.SIZE is 5 there and 10 here",
+        "[40, 50, 60, 70]",
+    ]
+
+
+@pytest.mark.heavy
+def test_workers_of_an_optimized_program_leave_out_assertions_too(run_script):
+    done = run_script("""
+        import os, pathlib, subprocess, sys
+        pathlib.Path("rooms.py").write_text(chr(10).join([
+            "class Rooms:",
+            " def __len__(self): return 4",
+            " def __getitem__(self, index):",
+            "  assert index < 2",
+            "  return index",
+        ]))
+        program = "import rooms; from kerasfeed.feeds.base import BaseFeed\\n" \\
+            "with BaseFeed(rooms.Rooms(), 4, workers=1, worker_type='process') as feed: print(feed[0])"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+        subprocess.run([sys.executable, "-O", "-W", "error", "-c", program], check=True, env=environment)
+    """)
+    assert done.stdout == "[0 1 2 3]\n"
 
 
 # ---- faults
+
+
+class Raw(scenes.Clouds):
+    """Reads from the number of a descriptor that is open in the parent."""
+
+    def __init__(self, descriptor):
+        super().__init__()
+        self.descriptor = descriptor
+
+    def __getitem__(self, index):
+        return np.frombuffer(os.pread(self.descriptor, 8, 8 * index))
+
+
+def test_a_descriptor_of_the_parent_fails_in_workers_and_reads_nothing_else(tmp_path):
+    np.ones(64).tofile(tmp_path / "x")
+    descriptor = os.open(tmp_path / "x", os.O_RDONLY)
+    loader = _loader(Raw(descriptor))
+    try:
+        with pytest.raises(OSError, match="Bad file descriptor") as raised:
+            loader.submit(0, 0).result()
+        assert "an open descriptor" in "".join(raised.value.__notes__)
+    finally:
+        loader.close()
+        os.close(descriptor)
 
 
 class Deadly(scenes.Clouds):

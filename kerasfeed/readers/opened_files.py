@@ -1,18 +1,13 @@
-"""What a file was when it was first opened, by any worker process of a feed.
+"""What a file was when it was opened, and whether it has changed since.
 
-Invariant: readers know nothing of feeds. Whenever a worker opens a file, it compares it with what it knows, and tells
-the feed of files that are new to it before it tells the result of the task. The feed refuses what differs from what
-another worker has told, and workers that start later begin with all of it. So a worker that opens a file late, because
-it takes the place of a dead one or was never needed before, does not mix the scenes of a file that was replaced with
-those of the file as it was. Outside worker processes an object that reads a file holds one handle, and remembers itself
-what it opened. On another machine, to which the object was sent, the file has other numbers, and may be a copy: it need
-only be as large there.
+Invariant: each process compares a file with the one that it opened before. An object that has opened its file keeps
+the identity in its pickle, so a worker that starts later refuses a file that was replaced meanwhile. On another machine
+the file has other numbers, and may be a copy: only its size is compared there.
 """
 
 import os
 import platform
 import zlib
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,10 +81,6 @@ def _files_of() -> int:
     return zlib.crc32(place.encode())
 
 
-class WorkersDisagreeError(OSError):
-    """Internal: two workers of a feed have opened different files at one path."""
-
-
 def identity_of(path: str | os.PathLike[str]) -> Identity:
     """The identity of the file at `path` now.
 
@@ -105,74 +96,3 @@ def changed(path: str, difference: str) -> OSError:
         f"{path!r} changed since it was first opened: {difference}. Write files to the end before they are read, then "
         "close() what reads them or make it anew (and the feed that uses it)"
     )
-
-
-class Opened(NamedTuple):
-    """What is opened.
-
-    Attributes:
-        path: Absolute path, or URL.
-        taken: How often whoever holds the file has allowed another one to stand there.
-        may_grow: Whether somebody writes to it meanwhile.
-        module: Name of the module that it was imported as; empty for data.
-    """
-
-    path: str
-    taken: int = 0
-    may_grow: bool = False
-    module: str = ""
-
-
-_first: dict[Opened, Identity] | None = None  # None: this process is no worker
-_untold: dict[Opened, Identity] = {}
-
-
-def begin_worker(first: Mapping[Opened, Identity]) -> None:
-    """This process is a worker of a feed, whose workers have found `first` so far."""
-    global _first
-    _first = dict(first)
-
-
-def in_worker() -> bool:
-    """Whether this process is a worker of a feed, whose files others open as well."""
-    return _first is not None
-
-
-def first_in_feed(opened: Opened, found: Identity) -> Identity:
-    """What was found first, as far as this worker knows; `found` where nothing was, or this is no worker."""
-    if _first is None:
-        return found
-    known = _first.setdefault(opened, found)
-    if known is found:
-        _untold[opened] = found
-    return known
-
-
-def take_untold() -> dict[Opened, Identity]:
-    """What this worker was the first to find, as far as it knows, since the last call."""
-    told = _untold.copy()
-    for opened in told:
-        del _untold[opened]
-    return told
-
-
-def same_as_first(
-    path: str, taken: int, known: Identity | None, found: Identity, *, may_grow: bool = False
-) -> Identity:
-    """What the file at `path` was when it was first opened, here or by another worker of this feed.
-
-    Args:
-        path: Absolute path.
-        taken: How often whoever holds the file has allowed another one to stand there, by `close()`.
-        known: What it was when it was first opened here; None where it was not.
-        found: What it is now; noted where nobody has opened it.
-        may_grow: Whether somebody writes to it meanwhile.
-
-    Raises:
-        OSError: It is another one now.
-    """
-    shared = first_in_feed(Opened(path, taken, may_grow), found)
-    for before in (known, shared):
-        if before is not None:
-            before.refuse(found, path, may_grow=may_grow)
-    return known or shared

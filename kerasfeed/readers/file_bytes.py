@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.util import opened_files
-from kerasfeed.util.opened_files import Identity, changed, identity_of
+from kerasfeed.readers.opened_files import Identity, changed, identity_of
+from kerasfeed.sequences.context import in_worker_process
 
 _CHECK_SECONDS = 0.2  # between looks at size and time of modification: each is a system call that gives up the GIL
 
@@ -70,7 +70,7 @@ class OpenFile(ByteSource):
         if clock < self._next_check and not now:
             return
         difference = self.identity.difference(Identity.of(os.fstat(self.descriptor)))
-        if not difference and clock >= self._next_check and opened_files.in_worker():
+        if not difference and clock >= self._next_check and in_worker_process():
             difference = self._replaced()
         if difference:
             raise changed(self.path, difference)

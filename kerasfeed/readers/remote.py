@@ -17,10 +17,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kerasfeed.readers.file_bytes import ByteSource
+from kerasfeed.readers.opened_files import Identity, identity_of
 from kerasfeed.util.error_text import cause_of, message_of, reworded, summary
-from kerasfeed.util.file_bytes import ByteSource
 from kerasfeed.util.lru import Lru
-from kerasfeed.util.opened_files import Identity, identity_of
 
 Options = Iterable[tuple[str, Any]]
 _T = TypeVar("_T")
