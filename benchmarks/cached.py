@@ -50,7 +50,7 @@ def measure(shape: tuple[int, ...], length: int, turns: int, epochs: int, log: P
     arrays = kf.Zip(np.zeros((length, *shape), np.float32), np.arange(length))
     options: dict[str, Any] = {"shuffle": True, "seed": 0, "workers": 2, "worker_type": "process"}
     with (
-        BaseFeed(kf.Cached(Read(shape, length, log), key="1"), BATCH, **options) as cached,
+        BaseFeed(kf.Cached(Read(shape, length, log)), BATCH, **options) as cached,
         BaseFeed(arrays, BATCH, **options) as plain,
     ):
         rate(cached, 1)

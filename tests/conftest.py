@@ -348,7 +348,7 @@ def log(tmp_path):
 @pytest.fixture(params=["memory", "disk"])
 def where(request, tmp_path):
     """Arguments of Cached."""
-    return {} if request.param == "memory" else {"path": tmp_path / "kept"}
+    return {} if request.param == "memory" else {"path": tmp_path / "kept", "key": "v1"}
 
 
 @pytest.fixture

@@ -175,7 +175,7 @@ from pathlib import Path
 from kerasfeed.feeds.base import BaseFeed
 folder = Path(tempfile.mkdtemp())
 scenes = [(np.full(3, n, np.float32), np.int32(n % 2)) for n in range(8)]
-with BaseFeed(kf.Cached(scenes, key="8"), 4, workers=2, worker_type="thread") as feed:
+with BaseFeed(kf.Cached(scenes), 4, workers=2, worker_type="thread") as feed:
     assert [len(y) for _, y in feed] == [4, 4] and len(feed[1][0]) == 4
     assert feed.get_state()["epoch"] == 1
     assert kf.load(feed, epoch=0, step=1)[0].tolist() == feed[1][0].tolist()

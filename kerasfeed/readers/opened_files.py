@@ -62,9 +62,6 @@ class Identity(NamedTuple):
     def __reduce__(self) -> Any:
         return _arrived, (*self, _files_of())
 
-    def _cache_state(self) -> Any:
-        return tuple(self)  # as it is, wherever it is looked at
-
 
 def _arrived(device: int, inode: int, size: int, mtime_ns: int, files: int) -> Identity:
     """An identity that was pickled where `files` are."""

@@ -1,17 +1,16 @@
 """Where scenes are kept: in files, one a scene, or in memory that all processes of a machine share.
 
-Invariant: what is read is a whole scene that was written under the same key. A file is complete before it has its name,
-and what is read of it is checked (CRC-32 of its bytes and its index), so that what is half written, damaged or another
-scene's is never returned. In memory a scene is there once its record in the table is, which is written last: what a
-killed process leaves half written is never read. One process writes at a time, under a lock that the system frees with
-the process. Readers wait for it only to see what a row is, once after each beginning: they copy, and look afterwards
-whether the memory was begun anew meanwhile. A file holds a pickle that may name no class but `complex`, and the bytes
-of arrays: it cannot run code.
+Invariant: a reader gets a whole scene or none. A file is complete before it has its name, and its bytes and index are
+checked by a CRC-32, so that a damaged file or another scene's is never returned. In memory the record in the table is
+written last, so that a scene which a killed process left half written is never read. One process writes at a time,
+under a lock that the system frees with the process. Readers take the lock only to learn the layout of a row, once after
+each `clear`: they copy, and then check that the memory was not cleared meanwhile. A file holds a pickle that may name
+no class but `complex`, and the bytes of arrays: it cannot run code.
 
 The memory is one anonymous file (memfd): nothing appears in /dev/shm, and nothing is left behind by a killed process.
 Whoever unpickles it opens that file through /proc of the process that pickled it. Where there is no such file, as in a
 pickle that came from another machine, or on macOS, each process has memory of its own. It holds, one after the other:
-counters, the key, what a row is, the table (a record a scene), a column for each field of the scenes that are shaped
+counters, the layout of a row, the table (a record a scene), a column for each field of the scenes that are shaped
 like the first one, and other scenes as they come, pickled. What nothing was written to takes no memory.
 """
 
@@ -26,7 +25,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -49,8 +48,8 @@ except ImportError:  # Windows, where no other process has this memory
     fcntl = None  # type: ignore[assignment]
 
 _NAME = "kerasfeed-scenes"
-_GENERATION, _NBYTES, _ROWS, _OTHERS, _KEY_BYTES, _HEAD_BYTES = range(6)  # int64 each
-_TOKEN_AT, _KEY_AT, _HEAD_AT, _TABLE_AT = 64, 128, 1 << 16, 1 << 17
+_GENERATION, _NBYTES, _ROWS, _OTHERS, _HEAD_BYTES = range(5)  # int64 each
+_TOKEN_AT, _HEAD_AT, _TABLE_AT = 64, 1 << 16, 1 << 17
 _TOKEN_BYTES = 16
 _ALIGNMENT = 64
 _SLACK = 1 << 18  # for the alignment of columns, of which the head describes 4,000 at the most
@@ -157,7 +156,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class SceneFiles:
-    """The files of one cache key.
+    """The files of one key.
 
     Attributes:
         folder: Where they are; made when the first scene is written.
@@ -211,8 +210,7 @@ class _Holding:
     """What the memory holds at one time.
 
     Attributes:
-        generation: How often it was begun.
-        key: The key of its scenes.
+        generation: How often it was cleared.
         head: What a row holds, as text: its nesting, and kind, dtype and shape of each field. Empty until there is one.
         structure: The nesting of a row, as text.
         columns: Kind of each field, and dtype[rows, ...] with its values.
@@ -221,7 +219,6 @@ class _Holding:
     """
 
     generation: int
-    key: str
     head: str = ""
     structure: str = ""
     columns: tuple[tuple[str, NDArray[Any]], ...] = ()
@@ -232,14 +229,13 @@ class _Holding:
 class SceneMemory:
     """Memory for the scenes of one sequence; threads and processes may use it at once."""
 
-    def __init__(self, length: int, limit: int, key: str = "", *, opened: tuple[int, bytes] | None = None) -> None:
-        """Empty memory for the scenes of `key`, or that which was `opened` already: its descriptor and token.
+    def __init__(self, length: int, limit: int, *, opened: tuple[int, bytes] | None = None) -> None:
+        """Make empty memory, or map memory that another process has made.
 
         Args:
             length: Number of scenes.
-            limit: Upper limit of what they take, bytes.
-            key: Their key.
-            opened: See above.
+            limit: Upper limit of their bytes.
+            opened: Descriptor and token of the other process's memory.
 
         Raises:
             OSError: The system refuses it.
@@ -260,10 +256,9 @@ class SceneMemory:
         self._words = memoryview(self._memory)[: 8 * (_HEAD_BYTES + 1)].cast("q")
         self._table: NDArray[np.int64] = np.ndarray(length, np.int64, self._memory, _TABLE_AT)
         self._threads = PerProcess(threading.Lock)
-        self._held = _Holding(0, "")
+        self._held = _Holding(0)
         if opened is None:
             self._memory[_TOKEN_AT : _TOKEN_AT + _TOKEN_BYTES] = self._token
-            self._empty(key)
         _opened[self._token] = self
 
     def __reduce__(self) -> Any:
@@ -284,28 +279,15 @@ class SceneMemory:
         if fcntl is not None and self._fd >= 0:
             fcntl.lockf(self._fd, fcntl.LOCK_EX)
 
-    def _empty(self, key: str) -> None:
-        """Begin anew. Where a process is killed in the midst of it, the memory is of no key, and begun by the next."""
-        words = self._words
-        words[_GENERATION] += 1  # first, so that who is reading drops what comes
-        words[_KEY_BYTES] = words[_NBYTES] = words[_ROWS] = words[_OTHERS] = words[_HEAD_BYTES] = 0
-        try:
-            self._memory.madvise(mmap.MADV_REMOVE, _HEAD_AT)
-        except (OSError, AttributeError):  # not to be had: pages stay, and are written anew
+    def clear(self) -> None:
+        """Forget all scenes, for all processes."""
+        with self._locked():
+            words = self._words
+            words[_GENERATION] += 1  # first, so that concurrent readers drop their copies
             self._table[...] = 0
-        name = key.encode()
-        self._memory[_KEY_AT : _KEY_AT + len(name)] = name
-        words[_KEY_BYTES] = len(name)
-
-    def _is_of(self, key: str, after: str = "") -> bool:
-        """Whether the memory is for scenes of `key`, from now on if it was for those of `after` or for none.
-
-        Called under the lock.
-        """
-        held = self._holding(locked=True).key
-        if held in ("", after):
-            self._empty(key)
-        return held in ("", after, key)
+            words[_NBYTES] = words[_ROWS] = words[_OTHERS] = words[_HEAD_BYTES] = 0
+            with suppress(OSError, AttributeError):  # some systems keep the pages
+                self._memory.madvise(mmap.MADV_REMOVE, _HEAD_AT)
 
     def _holding(self, *, locked: bool = False) -> _Holding:
         """What the memory holds, looked at where it has changed."""
@@ -315,9 +297,8 @@ class SceneMemory:
         if not locked:
             with self._locked():
                 return self._holding(locked=True)
-        key = self._memory[_KEY_AT : _KEY_AT + words[_KEY_BYTES]].decode()
         head = self._memory[_HEAD_AT : _HEAD_AT + words[_HEAD_BYTES]].decode()
-        self._held = _Holding(words[_GENERATION], key, **(self._taken_apart(head) if head else {}))
+        self._held = _Holding(words[_GENERATION], **(self._taken_apart(head) if head else {}))
         return self._held
 
     def _taken_apart(self, head: str) -> dict[str, Any]:
@@ -335,16 +316,11 @@ class SceneMemory:
         """Bytes of the scenes that are there."""
         return self._words[_NBYTES]
 
-    def begin(self, key: str, after: str) -> bool:
-        """Forget scenes of the key `after`, and be for those of `key`; False where those of a third key are held."""
-        with self._locked():
-            return self._is_of(key, after)
-
-    def read(self, index: int, key: str) -> tuple[list[Any], str] | None:
-        """Copies of the fields of a scene of `key`, and the text of its nesting; None where it is not there."""
+    def read(self, index: int) -> tuple[list[Any], str] | None:
+        """Copies of the fields of a scene, and the text of its nesting; None if it is not there."""
         held = self._holding()
         record = int(self._table[index])
-        if held.key != key or not record or record > held.rows:
+        if not record or record > held.rows:
             return None
         if record > 0:
             leaves = [_value(kind, column, record - 1) for kind, column in held.columns]
@@ -366,18 +342,17 @@ class SceneMemory:
         ]  # fmt: skip
         return (leaves, structure) if self._words[_GENERATION] == held.generation else None
 
-    def copy_rows(self, indices: NDArray[np.int64], key: str, structure: str, out: Sequence[NDArray[Any]]) -> bool:
-        """Copy scenes of `key` to rows of a batch; False where that cannot be, and `out` may hold anything.
+    def copy_rows(self, indices: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
+        """Copy scenes to rows of a batch; return False if that fails, and `out` may then hold anything.
 
         Args:
             indices: int64[B], which scenes.
-            key: Their key.
             structure: How they are nested, as text.
             out: dtype[B, ...] of each field.
         """
         held = self._holding()
         records = self._table[indices]
-        if held.key != key or held.structure != structure or records.min() < 1:
+        if held.structure != structure or records.min() < 1:
             return False
         pairs = [(column, rows) for (_, column), rows in zip(held.columns, out, strict=True)]
         if any(column.dtype != rows.dtype or column.shape[1:] != rows.shape[1:] for column, rows in pairs):
@@ -386,15 +361,13 @@ class SceneMemory:
             np.take(column, records - 1, axis=0, out=rows, mode="clip")  # with "raise" NumPy goes through a copy
         return self._words[_GENERATION] == held.generation
 
-    def write(self, index: int, leaves: list[Any], structure: str, key: str) -> bool:
-        """Keep a scene of `key`, if it is not there and has room; False where scenes of another key are held."""
+    def write(self, index: int, leaves: list[Any], structure: str) -> None:
+        """Keep a scene, if it is not there and has room."""
         head = _head_of(leaves, structure)
         with self._locked():
-            if not self._is_of(key):
-                return False
             held = self._holding(locked=True)
             if self._table[index]:
-                return True
+                return
             if head and not held.head:
                 text = head.encode()
                 self._memory[_HEAD_AT : _HEAD_AT + len(text)] = text
@@ -404,7 +377,6 @@ class SceneMemory:
             if record:
                 self._lock_file()  # a second time, so that every processor sees the scene before its record
                 self._table[index] = record
-        return True
 
     def _put_row(self, held: _Holding, leaves: list[Any]) -> int:
         row = self._words[_ROWS]

@@ -55,7 +55,7 @@ if __name__ == "__main__":
         file["points"] = np.arange(20, dtype=np.float32)[:, None] * np.ones(3, np.float32)
         file["labels"] = np.arange(20)
     rooms = Rooms("rooms.h5")
-    kinds = {"file": rooms, "part": rooms[:], "memory": kf.Cached(rooms), "cache": kf.Cached(rooms, "cache")}
+    kinds = {"file": rooms, "part": rooms[:], "memory": kf.Cached(rooms), "cache": kf.Cached(rooms, "cache", key="v1")}
     noise = Noise()
     noise[0]
 

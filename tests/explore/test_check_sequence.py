@@ -135,7 +135,7 @@ GOOD = {
     "Map": lambda folder: kf.Map(Noisy(), tripled),
     "Mixture": lambda folder: kf.Mixture([Noisy(), Noisy(base=1)], [1, 2]),
     "Packed": lambda folder: kf.Packed(kf.Map(Noisy(), in_dict), 7),
-    "Cached": lambda folder: kf.Cached(Squares(), key="squares"),  # which count how often they are read
+    "Cached": lambda folder: kf.Cached(Squares()),  # which count how often they are read
     **{
         name: lambda folder, make=make: make(folder, [(np.full(3, k, np.float32), np.int64(k)) for k in range(12)])
         for name, make in READERS.items()

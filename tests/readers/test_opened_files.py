@@ -4,7 +4,6 @@ import pickle
 
 from kerasfeed.readers import opened_files
 from kerasfeed.readers.opened_files import Identity
-from kerasfeed.util.fingerprint import Hasher
 
 BEFORE = Identity(1, 2, 30, 4)
 
@@ -18,9 +17,3 @@ def test_a_file_of_another_machine_need_only_be_as_large_and_a_url_is_the_same_e
         assert arrived.difference(Identity(7, 8, 31, 9)) == "its size is 31 bytes, was 30"
         assert arrived.difference(Identity(7, 8, 31, 9), may_grow=True) == ""
     assert "another file" in pickle.loads(sent_url).difference(Identity(0, 3, 30, 4))
-
-
-def test_the_key_of_a_cache_on_disk_does_not_depend_on_when_a_machine_was_started(monkeypatch):
-    before = Hasher().of(BEFORE)
-    monkeypatch.setattr(opened_files, "_files_of", lambda: 1)
-    assert Hasher().of(BEFORE) == before

@@ -1,4 +1,4 @@
-"""Cached: what is kept, under which key, and that nothing stale, random or damaged is ever served."""
+"""Cached: scenes are kept as they are, and random or damaged ones are never served."""
 
 import os
 import pickle
@@ -56,7 +56,7 @@ def test_a_scene_that_is_changed_in_place_is_not_changed_in_the_cache(where):
 
 def test_a_cache_on_disk_serves_the_next_program(tmp_path, log):
     for _ in range(3):
-        for index, scene in enumerate(kf.Cached(Squares(7, log=log), tmp_path / "kept")):
+        for index, scene in enumerate(kf.Cached(Squares(7, log=log), tmp_path / "kept", key="v1")):
             _assert_scene(scene, Squares(7)[index])
     # The first reads three scenes twice; each of the later ones one, to know how scenes are nested, and that twice.
     assert len(log.lines()) == 7 + 3 + 2 * 2
@@ -65,7 +65,7 @@ def test_a_cache_on_disk_serves_the_next_program(tmp_path, log):
 @pytest.mark.heavy
 def test_feeds_over_a_cache_are_the_same_on_every_kind_of_worker(tmp_path):
     expected = None
-    for arguments in ({}, {"path": tmp_path / "kept"}):
+    for arguments in ({}, {"path": tmp_path / "kept", "key": "v1"}):
         for workers, worker_type in ((0, "thread"), (2, "thread"), (2, "process")):
             view = kf.Map(kf.Cached(scenes.Clouds(20), **arguments), jittered)
             with kf.Feed(view, 6, shuffle=True, seed=1, workers=workers, worker_type=worker_type) as feed:
@@ -113,7 +113,7 @@ def test_strings_of_any_length_are_kept_in_files(tmp_path):
 
 
 def test_no_damaged_file_is_served(tmp_path, log, read_once):
-    cached = kf.Cached(Squares(2, log=log), tmp_path / "kept")
+    cached = kf.Cached(Squares(2, log=log), tmp_path / "kept", key="v1")
     expected = [cached[0], cached[1]]
     path, other = (next((tmp_path / "kept").rglob(f"{index}.scene")) for index in (1, 0))
     whole = path.read_bytes()
@@ -136,7 +136,7 @@ def test_a_file_cannot_run_code(tmp_path):
 
 
 def test_what_a_crash_leaves_behind_is_no_scene(tmp_path, log):
-    cached = kf.Cached(Squares(3, log=log), tmp_path / "kept")
+    cached = kf.Cached(Squares(3, log=log), tmp_path / "kept", key="v1")
     assert cached[0]
     folder = next((tmp_path / "kept").rglob("0.scene")).parent
     (folder / "1.0123456789abcdef.tmp").write_bytes(b"half")
@@ -153,7 +153,7 @@ def test_many_writers_at_once_leave_whole_files(tmp_path):
 
 
 def test_a_disk_that_is_full_costs_the_cache_and_not_the_scenes(tmp_path, monkeypatch, log, read_once):
-    cached = kf.Cached(Squares(4, log=log), tmp_path / "kept")
+    cached = kf.Cached(Squares(4, log=log), tmp_path / "kept", key="v1")
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -168,7 +168,7 @@ def test_a_disk_that_is_full_costs_the_cache_and_not_the_scenes(tmp_path, monkey
 
 
 def test_a_folder_that_is_deleted_meanwhile_is_made_again(tmp_path, log, read_once):
-    cached = kf.Cached(Squares(4, log=log), tmp_path / "kept")
+    cached = kf.Cached(Squares(4, log=log), tmp_path / "kept", key="v1")
     assert cached[1]
     shutil.rmtree(tmp_path / "kept")
     _assert_scene(cached[1], Squares(4)[1])
@@ -182,8 +182,14 @@ def test_a_folder_that_is_deleted_meanwhile_is_made_again(tmp_path, log, read_on
         ({"path": "x", "max_memory": 5}, ValueError, "on disk .path. or in memory .max_memory.: give one of them"),
         ({"max_memory": 0}, ValueError, "max_memory must be at least 1 byte, received 0"),
         ({"max_memory": "1 GB"}, TypeError, "max_memory must be a number of bytes, received '1 GB'"),
-        ({"key": 3}, TypeError, "key must be a text, received 3 of type int"),
-        ({"path": __file__}, OSError, "path='.*test_cached.py' must be a folder, or a name for a new one"),
+        (
+            {"path": "x"},
+            TypeError,
+            r"kf.Cached\(sequence, path\) needs a key: a text such as key='v1'. Scenes",
+        ),
+        ({"path": "x", "key": 3}, TypeError, "a text such as key='v1', received 3 of type int"),
+        ({"key": "v1"}, TypeError, "key= is for scenes kept on disk: give a path, or leave key out"),
+        ({"path": __file__, "key": "v1"}, OSError, "path='.*test_cached.py' must be a folder, or a name for a new one"),
     ],
 )
 def test_a_cache_that_cannot_be_is_refused_in_words(arguments, error, message):

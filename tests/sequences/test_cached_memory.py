@@ -79,21 +79,6 @@ def test_max_memory_is_of_all_worker_processes_together(log):
     assert 60 + 2 * 40 <= len(log.lines()) <= 60 + 2 * 40 + 6
 
 
-def test_a_file_that_changes_begins_one_empty_cache_in_all_worker_processes(tmp_path, log):
-    path = tmp_path / "factor"
-    path.write_text("1")
-    cached = kf.Cached(Logged(60, log, path=path))
-    with kf.Feed(cached, 4, workers=2, worker_type="process") as feed:
-        for factor in (1, 2, 3):
-            path.write_text(f"{factor} ".ljust(factor + 2))
-            for _ in range(2):
-                for points, labels in feed:
-                    assert np.array_equal(points[:, 0, 0], factor * labels)
-    # And those that a worker was at when the other one had noticed.
-    assert 3 * 60 <= len(log.lines()) <= 3 * 60 + 6 + 2 * 2
-    assert cached.nbytes == 60 * 248
-
-
 @pytest.mark.heavy
 def test_two_feeds_over_one_cache_share_it(log):
     cached = kf.Cached(Logged(40, log))
@@ -144,13 +129,13 @@ def test_workers_that_are_killed_while_the_cache_fills_leave_nothing_that_is_wro
 # ---- the memory itself
 
 
-def _kept_in(memory, index, scene, key="key"):
+def _kept_in(memory, index, scene):
     leaves, treespec = frozen_leaves(scene)
-    assert memory.write(index, leaves, structure_text(treespec), key)
+    memory.write(index, leaves, structure_text(treespec))
 
 
 def test_every_kind_of_field_comes_back_as_it_was_and_of_its_own():
-    memory = SceneMemory(20, 100_000, "key")
+    memory = SceneMemory(20, 100_000)
     cases = [
         Squares()[3], np.float32(2), np.arange(4, dtype=">i2"), np.array(5.0), True, -3, 2.5, 1 + 2j, 1 << 64,
         "é\0", b"\0a\0", [1, 2.5], ([[1, 2], [3, 4]], 1),
@@ -163,7 +148,7 @@ def test_every_kind_of_field_comes_back_as_it_was_and_of_its_own():
         for index, scene in enumerate(cases[first:] + cases[:first]):
             leaves, treespec = frozen_leaves(scene)
             for _ in range(2):
-                found, structure = memory.read(index, "key")
+                found, structure = memory.read(index)
                 assert structure == structure_text(treespec)
                 for leaf, other in zip(found, leaves, strict=True):
                     assert type(leaf) is type(other)
@@ -171,65 +156,28 @@ def test_every_kind_of_field_comes_back_as_it_was_and_of_its_own():
                     if isinstance(leaf, np.ndarray):
                         assert (leaf.dtype, leaf.shape) == (other.dtype, other.shape)
                         leaf.reshape(-1)[:1] = leaf.reshape(-1)[-1:]
-        assert memory.begin("key", after="key")
-
-
-def test_scenes_of_another_key_are_neither_read_nor_kept():
-    memory = SceneMemory(3, 10_000, "one")
-    _kept_in(memory, 1, np.arange(3.0), "one")
-    assert memory.read(1, "two") is None
-    assert not memory.write(1, [np.arange(3.0)], "*", "two")
-    assert not memory.begin("three", after="two")
-    assert memory.begin("two", after="one")
-    assert memory.begin("two", after="one")  # as by the next process that has noticed
-    assert memory.read(1, "one") is None
-    assert memory.read(1, "two") is None
-    assert memory.nbytes == 0
-    _kept_in(memory, 1, np.arange(5.0), "two")
-    assert memory.read(1, "two")[0][0].tolist() == [0, 1, 2, 3, 4]
-
-
-def test_memory_that_a_killed_process_was_emptying_is_begun_by_the_next(monkeypatch):
-    class Ended(BaseException):
-        pass
-
-    class Killed:
-        def __getattr__(self, name):
-            raise Ended
-
-    memory = SceneMemory(3, 10_000, "one")
-    _kept_in(memory, 1, np.arange(3.0), "one")
-    monkeypatch.setattr(memory, "_memory", Killed())
-    with pytest.raises(Ended):
-        memory.begin("two", after="one")
-    monkeypatch.undo()
-    assert memory.read(1, "one") is None
-    assert memory.read(1, "two") is None
-    _kept_in(memory, 2, np.arange(2.0), "two")
-    assert memory.read(1, "two") is None
-    assert memory.read(2, "two")[0][0].tolist() == [0, 1]
+        memory.clear()
 
 
 def test_rows_are_copied_only_where_all_are_there_and_of_the_batches_kind():
-    memory = SceneMemory(5, 10_000, "key")
+    memory = SceneMemory(5, 10_000)
     for index in (0, 1, 3):
         _kept_in(memory, index, (np.full(3, index, np.float32), index))
     _kept_in(memory, 4, (np.full(2, 4, np.float32), 4))
     out = np.zeros((2, 3), np.float32), np.zeros(2, np.int64)
     places = np.array([3, 1])
     structure = "(*, *)"
-    assert memory.copy_rows(places, "key", structure, out)
+    assert memory.copy_rows(places, structure, out)
     assert [each.tolist() for each in out] == [[[3, 3, 3], [1, 1, 1]], [3, 1]]
     for other in ([1, 2], [4, 1]):  # one is not there, one is no row
-        assert not memory.copy_rows(np.array(other), "key", structure, out)
-    assert not memory.copy_rows(places, "other", structure, out)
-    assert not memory.copy_rows(places, "key", "[*, *]", out)
-    assert not memory.copy_rows(places, "key", structure, (out[0], out[1].astype(np.float64)))
-    assert not memory.copy_rows(places, "key", structure, (out[0][:, :2], out[1]))
+        assert not memory.copy_rows(np.array(other), structure, out)
+    assert not memory.copy_rows(places, "[*, *]", out)
+    assert not memory.copy_rows(places, structure, (out[0], out[1].astype(np.float64)))
+    assert not memory.copy_rows(places, structure, (out[0][:, :2], out[1]))
 
 
 def test_scenes_that_many_threads_write_at_once_are_each_kept_once():
-    memory = SceneMemory(300, 300 * 800, "key")
+    memory = SceneMemory(300, 300 * 800)
     together = threading.Barrier(4)
 
     def write():
@@ -241,17 +189,17 @@ def test_scenes_that_many_threads_write_at_once_are_each_kept_once():
         for done in [threads.submit(write) for _ in range(4)]:
             done.result()
     assert memory.nbytes == 300 * 800
-    assert all((memory.read(index, "key")[0][0] == index).all() for index in range(300))
+    assert all((memory.read(index)[0][0] == index).all() for index in range(300))
 
 
 def test_the_table_of_a_million_scenes_takes_memory_only_where_scenes_are():
-    memory = SceneMemory(10**6, 1 << 30, "key")
+    memory = SceneMemory(10**6, 1 << 30)
     _kept_in(memory, 999_999, np.float32(1))
     assert 512 * os.fstat(memory._fd).st_blocks < 100_000
 
 
 def test_memory_of_scenes_that_are_cleared_is_given_back():
-    cached = kf.Cached(np.ones((10, 100_000)), key="ones")
+    cached = kf.Cached(np.ones((10, 100_000)))
     assert sum(scene.sum() for scene in cached) == 1_000_000
     held = 512 * os.fstat(cached._memory._fd).st_blocks
     cached.clear()
@@ -260,18 +208,18 @@ def test_memory_of_scenes_that_are_cleared_is_given_back():
     assert sum(scene.sum() for scene in cached) == 1_000_000
 
 
-def test_a_scene_that_another_process_begins_anew_while_it_is_copied_is_dropped(monkeypatch):
-    memory = SceneMemory(2, 10_000, "key")
+def test_a_scene_that_another_process_clears_while_it_is_copied_is_dropped(monkeypatch):
+    memory = SceneMemory(2, 10_000)
     _kept_in(memory, 0, np.arange(3.0))
     _kept_in(memory, 1, "text")
 
-    def begun_meanwhile(*arguments):
-        memory.begin("key", after="key")
+    def cleared_meanwhile(*arguments):
+        memory.clear()
         return real(*arguments)
 
     real = cache_store._value
-    monkeypatch.setattr(cache_store, "_value", begun_meanwhile)
-    assert memory.read(0, "key") is None
+    monkeypatch.setattr(cache_store, "_value", cleared_meanwhile)
+    assert memory.read(0) is None
 
 
 # ---- other processes
@@ -286,7 +234,7 @@ def _run(cached, code):
 
 
 def test_any_process_that_is_given_a_pickle_shares_the_memory_and_later_ones_begin_with_none():
-    cached = kf.Cached(np.arange(12.0).reshape(4, 3), key="x")
+    cached = kf.Cached(np.arange(12.0).reshape(4, 3))
     done = _run(cached, "print(cached[2].tolist(), cached.nbytes)")
     assert done.stdout.decode().split("\n")[0] == "[6.0, 7.0, 8.0] 24", done.stderr.decode()
     assert cached.nbytes == 24
@@ -317,7 +265,6 @@ def test_a_fork_waits_for_no_thread_that_is_not_in_it():
     with (  # as by threads that are writing and looking
         cached._memory._threads.here(),
         cached._lock.here(),
-        cached._looking.here(),
     ):
         child = os.fork()
         if not child:
@@ -341,9 +288,7 @@ def test_a_number_of_a_class_of_the_users_is_kept_as_a_number(where):
     class Odd(int):
         pass
 
-    cached = kf.Cached(
-        kf.Map([1, 2, 3], lambda value: (Odd(value) if value == 2 else value, "text")), key="odd", **where
-    )
+    cached = kf.Cached(kf.Map([1, 2, 3], lambda value: (Odd(value) if value == 2 else value, "text")), **where)
     for _ in range(2):
         assert list(cached) == [(1, "text"), (2, "text"), (3, "text")]
         assert [type(number) for number, _ in cached] == [int, int, int]
@@ -354,7 +299,7 @@ def test_a_field_that_cannot_be_pickled_is_read_each_time_and_hides_no_other():
         def __reduce__(self):
             raise RuntimeError
 
-    cached = kf.Cached(kf.Map([1, 2, 3], lambda value: ([Odd(value) if value == 2 else value], "text")), key="odd")
+    cached = kf.Cached(kf.Map([1, 2, 3], lambda value: ([Odd(value) if value == 2 else value], "text")))
     for _ in range(2):
         assert list(cached) == [([1], "text"), ([2], "text"), ([3], "text")]
         assert 0 < cached.nbytes < 600
@@ -376,7 +321,7 @@ _MEMBERS = [("a", "i1"), ("b", "f8")]
     ids=["members out of order", "overlapping members", "aligned members", "records", "numbers of a class"],
 )
 def test_what_memory_gives_is_of_the_type_that_the_sequence_gave(value):
-    cached = kf.Cached([(value, "text")] * 2, key="any")
+    cached = kf.Cached([(value, "text")] * 2)
     for _ in range(3):
         found = cached[1][0]
         assert np.array_equal(found, value)
@@ -406,30 +351,17 @@ with memory._locked():
 @pytest.mark.parametrize("row", [True, False])
 def test_a_process_that_is_killed_while_it_writes_keeps_nobody_waiting_and_leaves_no_scene(row):
     arrays = np.arange(12.0).reshape(4, 3)
-    cached = kf.Cached(kf.Zip(arrays, -arrays), key="x")
+    cached = kf.Cached(kf.Zip(arrays, -arrays))
     assert cached[0][0].tolist() == [0, 1, 2]
     done = _run(cached, _ENDS.format(row=row))
     assert done.returncode == -9, done.stderr.decode()
-    memory, key = cached._memory, cached._key.digest
-    assert memory.read(1, key) is None
+    memory = cached._memory
+    assert memory.read(1) is None
     for index in (2, 1, 3):
         for _ in range(2):
             assert [leaf.tolist() for leaf in cached[index]] == [arrays[index].tolist(), (-arrays[index]).tolist()]
-    assert memory.read(1, key)[0][0].tolist() == [3, 4, 5]
+    assert memory.read(1)[0][0].tolist() == [3, 4, 5]
     assert cached.nbytes == 4 * 48
-
-
-def test_copies_whose_sequences_become_different_each_keep_their_own_scenes():
-    one = kf.Cached(Squares())
-    other = pickle.loads(pickle.dumps(one))
-    assert other._memory is one._memory
-    other.sequence.factor = 5
-    for _ in range(3):
-        for index in range(7):
-            assert one[index]["x"][0][0, 0] == index
-            assert other[index]["x"][0][0, 0] == 5 * index
-    assert other._memory is not one._memory
-    assert one.nbytes == other.nbytes > 0
 
 
 def test_without_such_memory_of_the_system_each_process_keeps_its_own(monkeypatch, log):
@@ -440,7 +372,7 @@ def test_without_such_memory_of_the_system_each_process_keeps_its_own(monkeypatc
     assert len(log.lines()) == 2 * 3 + 1 + 2
     cached.clear()
     assert [label for _, label in cached] == list(range(5))
-    done = _run(kf.Cached(np.arange(3.0), key="x"), "print(cached[2], cached.nbytes)")
+    done = _run(kf.Cached(np.arange(3.0)), "print(cached[2], cached.nbytes)")
     assert done.stdout.decode().startswith("2.0 8"), done.stderr.decode()
 
 

@@ -414,7 +414,7 @@ def test_views_of_classes_of_a_script_work_in_worker_processes(tmp_path):
         train, rest = kf.split(kf.Concat(Rooms(), Halls()), (0.75, 0.25), 0)
         train = kf.Map(train, lambda scene: (scene[0] * scale, scene[1]))
         scale = 2
-        cached = kf.Cached(kf.Zip(Rooms(), Halls()), "kept")
+        cached = kf.Cached(kf.Zip(Rooms(), Halls()), "kept", key="v1")
         with kf.Feed(train, 6, workers=1, worker_type="process") as feed:
             seen = [label for points, labels in feed for label in labels.tolist()]
             assert len(seen) == 18 and set(seen) | {label for _, label in rest} == {*range(12), *range(100, 112)}

@@ -245,7 +245,7 @@ def test_a_spec_that_no_scene_can_have_is_refused(spec):
 @pytest.mark.parametrize("where", ["memory", "disk"])
 def test_a_cache_gives_lists_as_the_sequence_does(tmp_path, where):
     # The first scene and the last are enough for the spec: a busy machine has no time to read more of them.
-    cached = kf.Cached(Lists(24), tmp_path if where == "disk" else None)
+    cached = kf.Cached(Lists(24), **({"path": tmp_path, "key": "v1"} if where == "disk" else {}))
     for _ in range(2):  # read, then kept
         with kf.Feed(cached, 6, workers=0, collate="pad") as feed:
             check_batches(feed, "pad", length=24)

@@ -30,9 +30,6 @@ class Noting:
         self.log = str(log)
         self.how = how
 
-    def _cache_state(self):
-        return self.how
-
     def __call__(self, path):
         with Path(self.log).open("a") as log:
             log.write(f"{os.getpid()} {path}\n")

@@ -130,9 +130,6 @@ class Log:
     def __call__(self):
         return self.path
 
-    def _cache_state(self):
-        return None
-
     def lines(self):
         return self.path.read_text().split() if self.path.exists() else []
 

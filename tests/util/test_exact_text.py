@@ -44,7 +44,7 @@ def test_a_sequence_in_memory_keeps_its_text_on_the_way_to_worker_processes():
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
 def test_a_cache_keeps_nul_characters_at_the_end_of_text(tmp_path, where):
-    cached = kf.Cached(NulText(), tmp_path if where == "disk" else None)
+    cached = kf.Cached(NulText(), **({"path": tmp_path, "key": "v1"} if where == "disk" else {}))
     for _ in range(2):
         with kf.Feed(cached, 6, workers=0) as feed:
             check_text(feed)

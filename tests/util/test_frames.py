@@ -85,7 +85,7 @@ def test_views_take_frames_and_series(pd, frame):
     assert len(kf.Subset(frame, frame["seen"])) == 5
     assert kf.Map(frame, lambda row: row["x"])[2] == 1.0
     assert kf.Mixture([frame, frame], [1, 1])[0]["count"] in range(10)
-    assert kf.Cached(frame, key="frame")[9]["total"] == 9
+    assert kf.Cached(frame)[9]["total"] == 9
     train, test = kf.split(frame, (0.5, 0.5), seed=0, stratify=frame["kind"])
     assert sorted(scene["count"] for part in (train, test) for scene in part) == list(range(10))
 

@@ -15,7 +15,7 @@ def _feed():
 
 
 TAKEN = [
-    ("path", lambda path: kf.Cached(SCENES, path)),
+    ("path", lambda path: kf.Cached(SCENES, path, key="v1")),
     ("path", lambda path: kf.write_hdf5(SCENES, path, workers=0, progress=False)),
     ("path", lambda path: kf.rechunk(path, "out.h5", progress=False)),
     ("path", lambda path: kf.FeedCheckpoint(_feed(), path)),
@@ -43,4 +43,4 @@ def test_a_url_is_refused_wherever_a_local_path_is_wanted_and_no_folder_of_that_
 @pytest.mark.parametrize("given", [5, b"kept"])
 def test_what_is_no_path_is_refused_by_its_type(given):
     with pytest.raises(TypeError, match=f"path must be a path, received {given!r} of type {type(given).__name__}"):
-        kf.Cached(SCENES, given)
+        kf.Cached(SCENES, given, key="v1")

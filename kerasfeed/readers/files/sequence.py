@@ -216,9 +216,9 @@ class FileSequence(Refreshable, SceneSequence):
         """Number of scenes of a file, which is read for it."""
         return self._contents(path).count
 
-    def _cache_state(self) -> Any:
-        """What the data depends on, for `kerasfeed.sequences.cache_key`, which looks at the files as well."""
-        return self.paths, self._read_file, self.counts
+    def source_files(self) -> list[str]:
+        """Paths of the files of this machine; see `kerasfeed.Cached`."""
+        return [str(path.absolute()) for path in map(file_of, self.paths) if isinstance(path, Path)]
 
     # ---- scenes
 

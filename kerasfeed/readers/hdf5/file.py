@@ -384,9 +384,9 @@ class HDF5File(Members):
         self.__dict__.update(state)
         self._check_there()
 
-    def _cache_state(self) -> Any:
-        """What the data depends on, for `kerasfeed.sequences.cache_key`, which looks at files of this machine."""
-        return self.path, *self._how, identity_at(self.path, self._how.options) if self._remote else None
+    def source_files(self) -> list[str]:
+        """Path of the file, if it is of this machine; see `kerasfeed.Cached`."""
+        return [] if self._remote else [self.path]
 
     def __repr__(self) -> str:
         return f"HDF5File({self.path!r})"

@@ -148,6 +148,10 @@ class TFRecordSequence(Refreshable, SceneSequence):
         nbytes = sum(int(file.starts[-1]) for file in self._files)
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
+    def source_files(self) -> list[str]:
+        """Paths of the files of this machine; see `kerasfeed.Cached`."""
+        return [str(file.path) for file in self._files if not isinstance(file.path, str)]
+
     def _known_spec(self) -> SceneSpec | None:
         """The spec beside the files, if they are what it describes."""
         described = find_sidecars([file.path for file in self._files])

@@ -63,7 +63,7 @@ VIEWS = [
     lambda: Broken()[2:],
     lambda: kf.Zip(Broken(), Broken()),
     lambda: kf.Map(kf.Concat(Broken()), list),
-    lambda: kf.Cached(Broken(), key="broken"),
+    lambda: kf.Cached(Broken()),
     lambda: Batched(),
 ]
 

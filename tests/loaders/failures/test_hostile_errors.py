@@ -261,7 +261,7 @@ FILES = {
     "file": lambda path, kind, **_: kf.FileSequence(["a", "b"], lambda path: _raise(kind), [6, 6])[3],
     "counts": lambda path, kind, **_: len(kf.FileSequence(["a", "b"], lambda path: _raise(kind))),
     "cached": lambda path, kind, **_: kf.Cached(Raised(kind), path, key="x")[9],
-    "cached in memory": lambda path, kind, **_: kf.Cached(Raised(kind), max_memory=1000, key="x")[9],
+    "cached in memory": lambda path, kind, **_: kf.Cached(Raised(kind), max_memory=1000)[9],
 }
 
 

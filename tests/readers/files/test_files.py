@@ -127,15 +127,6 @@ def test_pickling_leaves_what_is_kept_behind_and_counts_nothing_again(paths, rea
     assert copy.block_of.tolist() == files.block_of.tolist()
 
 
-def test_what_is_kept_of_a_sequence_is_found_again_whatever_was_read_of_it(paths, tmp_path, read):
-    kf.labels_of(kf.FileSequence(paths, read), 1, cache=tmp_path / "labels.npz", workers=0, progress=False)
-    files = kf.FileSequence(paths, read)
-    _ = files[3], files.block_of
-    read.forget()
-    labels = kf.labels_of(files, 1, cache=tmp_path / "labels.npz", workers=0, progress=False)
-    assert (labels.tolist(), read.reads()) == (expected(), [])
-
-
 # ---- how often files are read
 
 

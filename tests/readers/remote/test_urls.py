@@ -178,17 +178,6 @@ def test_a_file_that_was_replaced_is_an_error_when_it_is_opened_again(folder):
         assert len(file["x"]) == 32  # which was closed
 
 
-def test_scenes_kept_of_a_file_by_url_are_not_used_for_another_version_of_it(folder, tmp_path):
-    url = f"{in_memory(folder)}/rows.h5"
-    first, same = (kf.Cached(Rooms(url), path=tmp_path) for _ in range(2))
-    assert np.array_equal(first[3], VALUES[3])
-    assert np.array_equal(same[3], VALUES[3])
-    assert len(list(tmp_path.iterdir())) == 1
-    in_memory(folder)
-    assert np.array_equal(kf.Cached(Rooms(url), path=tmp_path)[3], VALUES[3])
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 # ---- a store that is slow, and fails
 
 
