@@ -201,6 +201,9 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
             stdin=subprocess.DEVNULL,
+            # A program that was started without a stdout may have a file of the user at 1; likewise stderr.
+            stdout=None if sys.__stdout__ else subprocess.DEVNULL,
+            stderr=None if sys.__stderr__ else subprocess.DEVNULL,
             pass_fds=(*fds_there, *options.inherit),
             cwd=directory,
             env=options.environment.variables(options.seed, max(1, cores() // count)),
