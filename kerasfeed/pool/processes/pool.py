@@ -11,7 +11,6 @@ before it looks at that number returns it; one that noted it before the number w
 
 import pickle
 import select
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from kerasfeed.pool.processes.crash_policy import CrashPolicy, edited_text, resp
 from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import Failure, Result, Status
 from kerasfeed.pool.processes.shared_objects import Topic
-from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers, start_worker
+from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers, start_worker, why_no_processes
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
@@ -47,8 +46,8 @@ _VISIBLE_SECONDS = 0.001
 
 
 def processes_supported() -> bool:
-    """Whether this system can run worker processes (it needs `pass_fds` and `poll`: any POSIX system)."""
-    return sys.platform != "win32"
+    """Whether this program can start worker processes; see `why_no_processes`."""
+    return why_no_processes() is None
 
 
 class ProcessPool(Dispatch):
@@ -63,8 +62,9 @@ class ProcessPool(Dispatch):
             TypeError: The runner cannot be pickled.
             OSError: No process can be started, or there are no descriptors, or no memory, left.
         """
-        if not processes_supported():
-            raise OSError("worker processes need a POSIX system (Linux, macOS); use worker_type='thread'")
+        why = why_no_processes()
+        if why is not None:
+            raise OSError(why)
         super().__init__(runner, options)
         self._over = self._workers_ended = False
         self._tick = watchdog.tick_seconds(options.timeout)

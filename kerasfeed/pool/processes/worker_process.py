@@ -27,6 +27,9 @@ from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
 from kerasfeed.util.resources import cores
 
+# Words in the names of Python interpreters; Maya and Houdini have their own.
+_PYTHONS = ("python", "pypy", "graalpy", "mayapy", "hython")
+
 
 @dataclass(eq=False)
 class WorkerHandle:
@@ -137,6 +140,25 @@ class WorkerHandle:
             return f"was killed by signal {-code}"
 
 
+def why_no_processes() -> str | None:
+    """Why this program can start no worker processes, and the remedy; None if it can.
+
+    A frozen program is never started: it would ignore `-c` and do its own work again.
+    """
+    if sys.platform == "win32":
+        return "worker processes need a POSIX system (Linux, macOS); use worker_type='thread'"
+    name = Path(sys.executable or "").name.lower()
+    remedy = "Use worker_type='thread' if several threads may read the class at once, or workers=0"
+    if getattr(sys, "frozen", False):
+        why = f"this program is frozen: sys.executable ({sys.executable}) is the program itself"
+    elif not any(word in name for word in _PYTHONS):
+        why = f"sys.executable ({sys.executable!r}) does not look like one: it may be this program itself"
+        remedy += ", or set sys.executable to a Python that has the same packages"
+    else:
+        return None
+    return f"worker processes need a Python interpreter to start, and {why}. {remedy}"
+
+
 def own_peak() -> int:
     """The system counts a process's peak from before it became another program, when it was a copy of this one."""
     import resource  # absent on Windows, which imports this module and starts no worker
@@ -183,8 +205,6 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
     Raises:
         OSError: The process could not be started.
     """
-    if not sys.executable:
-        raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
     link, theirs = socket.socketpair()
     fds_there = (*fds[:2], theirs.fileno(), *fds[2:])
     count, directory = options.workers, options.environment.directory

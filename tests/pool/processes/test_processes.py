@@ -172,6 +172,42 @@ def test_what_workers_print_does_not_reach_a_file_that_the_program_opened_in_pla
     assert (tmp_path / "users_file").read_text() == ""
 
 
+@pytest.mark.parametrize("how", ["sys.frozen = True", "sys.executable = program"])
+def test_a_program_that_is_no_python_is_never_started_as_a_worker(run_script, tmp_path, how):
+    done = run_script(f"""
+        import os, sys, warnings
+        from kerasfeed.feeds.base import BaseFeed
+
+        program = os.path.abspath("application")
+        with open("application", "w") as file:
+            file.write("#!/bin/sh\\necho started >> starts\\n")
+        os.chmod(program, 0o755)
+        {how}
+        if hasattr(sys, "frozen"):
+            sys.executable = program
+
+        class Rooms:
+            def __len__(self): return 8
+            def __getitem__(self, index): return index
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with BaseFeed(Rooms(), 4, workers=2) as feed:
+                print([batch.tolist() for batch in feed], feed.stats().workers, feed.stats().worker_type)
+        print(*(each.message for each in caught))
+        try:
+            BaseFeed(Rooms(), 4, workers=2, worker_type="process")
+        except OSError as error:
+            print(error)
+    """)
+    batches, warned, refused = done.stdout.splitlines()
+    assert batches == "[[0, 1, 2, 3], [4, 5, 6, 7]] 1 thread"
+    assert warned.startswith("worker_type='auto' takes one worker thread: worker processes need a Python interpreter")
+    assert "application" in refused
+    assert "Use worker_type='thread' if several threads may read the class at once, or workers=0" in refused
+    assert not (tmp_path / "starts").exists()
+
+
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_a_process_that_multiprocessing_has_started_sends_workers_its_main_module(run_script, start):
     done = run_script(f"""
