@@ -72,6 +72,8 @@ class ProcessPool(Dispatch):
         self._next_look = 0.0
         self._deaths = CrashPolicy()
         self._vacant: set[int] = set()
+        self._next_start = 0.0  # no vacancy is filled before
+        self._numbers = min(options.workers, 2 * cores())  # of workers that were started, or are vacant
         self._poll = select.poll()
         self._links: dict[int, WorkerHandle] = {}
         self._started: Future[None] = Future()
@@ -119,7 +121,7 @@ class ProcessPool(Dispatch):
         Interpreters that start together share the cores, and the first batch would wait for the last of them.
         """
         with self._naming_descriptors():
-            for number in range(min(self.options.workers, 2 * cores())):
+            for number in range(self._numbers):
                 self._start_worker(number)
 
     def _end_workers(self) -> None:
@@ -136,7 +138,8 @@ class ProcessPool(Dispatch):
         poll.register(pipes.result_out, select.POLLIN)
         poll.register(pipes.wake_out, select.POLLIN)
         while not self._over:
-            ready = {fd for fd, _ in poll.poll(1000 * self._tick)}
+            pause = self._next_start - time.monotonic() if self._vacant else self._tick
+            ready = {fd for fd, _ in poll.poll(1000 * min(self._tick, max(0.0, pause)))}
             if pipes.wake_out in ready:
                 pipes.calm()
             gone = [self._links[fd] for fd in ready & self._links.keys() if not self._links[fd].receive()]
@@ -147,6 +150,7 @@ class ProcessPool(Dispatch):
                 gone += [handle for handle in self._look() if handle not in gone]
             for handle in gone:
                 self._handle_crash(handle)
+            self._fill_vacancies()
             if self.doubtful:
                 self.doubtful = False
                 self._resend(self._not_begun())
@@ -227,9 +231,9 @@ class ProcessPool(Dispatch):
                 self.options.deferred_warnings.defer("edited", edited_text(str(payload)), FeedWarning)
             handle.look()
             self._deaths.started()
-            if len(self.workers) < self.options.workers:
-                self._vacant.add(len(self.workers))
-                self._fill_vacancies()
+            if self._numbers < self.options.workers:
+                self._vacant.add(self._numbers)
+                self._numbers += 1
         elif status == Status.END_FAILED:
             defer_failed_end(self.options.deferred_warnings, str(payload))
         elif status == Status.EDITED:
@@ -257,7 +261,6 @@ class ProcessPool(Dispatch):
         now = time.monotonic()
         self._next_look = now + self._tick
         self._stall_timer.begin(now)
-        self._fill_vacancies()
         handles = [handle for handle in self.workers if handle.link.fileno() in self._links]
         if self.tasks:
             return [handle for handle in handles if handle.has_ended() or self._is_hung(handle)]
@@ -341,11 +344,11 @@ class ProcessPool(Dispatch):
         LOGGER.warning("%s: a new process takes the place of a worker: %s", self.options.who, crash)
         self.options.deferred_warnings.defer("respawn", respawn_text(crash), FeedWarning)
         self._vacant.add(handle.number)
-        self._fill_vacancies()
+        self._next_start = time.monotonic() + self._deaths.pause
 
     def _fill_vacancies(self) -> None:
-        while self._vacant and self.ending() is None:
-            number = self._vacant.pop()
+        while self._vacant and self.ending() is None and time.monotonic() >= self._next_start:
+            number = min(self._vacant)
             try:
                 self._start_worker(number)
             except OSError as error:  # no memory, or no room for a process: others may make some
@@ -356,8 +359,9 @@ class ProcessPool(Dispatch):
                             f"no worker process could be started in place of a dead one: {message_of(error)}"
                         )
                     )
-                self._vacant.add(number)
-                return
+                self._next_start = time.monotonic() + self._tick
+            else:
+                self._vacant.remove(number)
 
     def _judge(self, task: Task, note: int, crash: Crash) -> Sequence[Task]:
         """What is to be done about the task that a worker died of."""
