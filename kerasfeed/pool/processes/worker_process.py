@@ -27,7 +27,6 @@ from kerasfeed.pool.base import PoolOptions
 from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
 from kerasfeed.pool.task import UNKNOWN_ENDING
-from kerasfeed.util.resources import cores
 
 _GROUP_SECONDS = 0.5  # for the programs of scenes to end after SIGTERM
 # Words in the names of Python interpreters; Maya and Houdini have their own.
@@ -253,7 +252,7 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
             pass_fds=(*fds_there, *options.inherit),
             process_group=0,
             cwd=directory,
-            env=options.environment.variables(options.seed, max(1, cores() // count)),
+            env=options.environment.variables(options.seed, count),
         )
     except BaseException as error:
         link.close()
