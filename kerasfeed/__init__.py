@@ -9,8 +9,11 @@ import logging
 from importlib import import_module
 from typing import Any
 
+from kerasfeed.util import standard_descriptors
+
 __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the pool logs starts and deaths of workers
+standard_descriptors.open_closed()  # before any file is opened
 
 # Name to module. A frozen program has no files of the package, so the table is not read from `__init__.pyi`.
 _MODULE_OF = {

@@ -5,11 +5,12 @@ thread does all, unless the user has said that several may.
 """
 
 import dataclasses
+import sys
 
 from kerasfeed.pool.base import Pool, PoolOptions, Runner
 from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.local import InlinePool
-from kerasfeed.pool.processes.pool import ProcessPool, processes_supported
+from kerasfeed.pool.processes.pool import ProcessPool
 from kerasfeed.pool.threads import ThreadPool
 from kerasfeed.sequences.turn import Turn
 from kerasfeed.util.deferred_warnings import warn_caller
@@ -28,7 +29,7 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
         options = dataclasses.replace(options, turn=Turn() if runner.target is None else Turn(runner.target))
     if worker_type != "auto":
         return POOLS[worker_type](runner, options)
-    if processes_supported():
+    if sys.platform != "win32":  # there threads are no surprise
         try:
             return ProcessPool(runner, options)
         except DirectoryGoneError:

@@ -21,6 +21,7 @@ MOST_NUMBERS = 8
 # Item 1 is where a worker is within its task, for whoever looks from outside: a list, or the worker's line in a shared
 # file. An item costs 15 ns, a call 70.
 Note = list[int] | memoryview
+UNKNOWN_ENDING = "ended in an unknown way (this program ignores SIGCHLD, or collects its child processes itself)"
 NOWHERE = -2  # the task has begun, and has not yet come to a place of its own
 
 
@@ -84,7 +85,12 @@ class Crash:
     @property
     def killed(self) -> bool:
         """Whether somebody may have killed it from outside."""
-        return "SIGKILL" in self.ending or "SIGTERM" in self.ending
+        return "SIGKILL" in self.ending or "SIGTERM" in self.ending or self.ending == UNKNOWN_ENDING
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether it ended by itself, with an exit code."""
+        return "exit code" in self.ending
 
     @property
     def kind(self) -> type[SceneTimeoutError | WorkerDiedError]:

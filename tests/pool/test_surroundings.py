@@ -1,7 +1,10 @@
 """Workers of a feed, those that replace dead ones too, are alike: hashes, current directory, environment."""
 
+import dataclasses
 import os
 import pickle
+import platform
+import resource
 import signal
 import sys
 import time
@@ -12,6 +15,7 @@ import pytest
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerStartError
+from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.pool.environment import Environment, hash_seed
 
 pytestmark = [
@@ -136,6 +140,37 @@ def test_a_hash_seed_of_the_environment_comes_first(folders, monkeypatch, given)
 def test_an_environment_that_asks_for_random_hashes_sets_no_hash_seed(folders, monkeypatch, given):
     monkeypatch.setenv("PYTHONHASHSEED", given)
     assert Environment.now().variables(5, 1)["PYTHONHASHSEED"] == str(hash_seed(5))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("MALLOC_TRIM_THRESHOLD_", "4096"),
+        ("MALLOC_MMAP_THRESHOLD_", "4096"),
+        ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=4096"),
+    ],
+)
+def test_settings_of_malloc_in_the_environment_come_first(monkeypatch, name, given):
+    environment = {each: value for each, value in os.environ.items() if "MALLOC" not in each}
+    found = dataclasses.replace(Environment.now(), environment={**environment, name: given}).variables(5, 1)
+    assert found[name] == given
+    assert sum("MALLOC_" in each for each in found) == name.startswith("MALLOC_")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have settings of their own")
+def test_a_worker_reuses_the_memory_of_its_scenes():
+    class Images:
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, index):
+            image = np.ones((224, 224, 3), "float32")
+            (image - 0.5) / 0.2
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    with BaseFeed(Images(), 100, workers=1, worker_type="process") as feed:
+        faults = [batch.tolist() for batch in feed]
+    assert faults[1][-1] - faults[1][0] < 20 * 100  # 300 a scene if its arrays are returned to the system
 
 
 def test_hash_seeds_are_those_that_python_takes():

@@ -40,7 +40,7 @@ class Handle:
             stdout=subprocess.PIPE,
             bufsize=0,
             cwd=options.environment.directory,
-            env=options.environment.variables(options.seed, 1),
+            env=options.environment.variables(options.seed, options.workers),
         )
         handle = cls(number, process)
         handle.tell((number, options.workers, str(handle)))

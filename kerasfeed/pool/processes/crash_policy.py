@@ -10,9 +10,10 @@ from collections.abc import Hashable
 from kerasfeed.pool.task import Crash, Task
 
 _TRIES_IN_TIME = 2  # of a place that outlasts the timeout: each costs so much time
-_MOST_AT_START = 3
-_MOST_KILLED_AT_START = 20
+_MOST_EXITS_AT_START = 3
+_MOST_SIGNALS_AT_START = 10
 _SECONDS_AT_START = 30.0  # whoever kills others every now and then lets one start in that time
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # before a worker is started again, s
 _MOST_BETWEEN = 20
 # Somebody who kills workers at random hits some at no scene, and scenes that load well afterwards. While there are such
 # deaths, being killed says little of a scene.
@@ -27,7 +28,8 @@ class CrashPolicy:
         # How many at each, and whether the last may have been from outside.
         self._by_place: dict[Hashable, tuple[int, bool]] = {}
         self._last_innocent = -math.inf
-        self._at_start = 0
+        self._exits_at_start = 0
+        self._signals_at_start = 0
         self._first_at_start = 0.0
         self._between = 0
 
@@ -63,16 +65,25 @@ class CrashPolicy:
         """A worker died before it had loaded the sequence, as did all since one has; whether that is once too often."""
         self._note_innocent(death.killed)
         now = time.monotonic()
-        if not self._at_start:
+        if death.has_exited:
+            self._exits_at_start += 1
+            return self._exits_at_start >= _MOST_EXITS_AT_START
+        if not self._signals_at_start:
             self._first_at_start = now
-        self._at_start += 1
-        if death.killed:
-            return self._at_start >= _MOST_KILLED_AT_START and now - self._first_at_start >= _SECONDS_AT_START
-        return self._at_start >= _MOST_AT_START
+        self._signals_at_start += 1
+        if self._signals_at_start < _MOST_SIGNALS_AT_START:
+            return False
+        return not death.killed or now - self._first_at_start >= _SECONDS_AT_START
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before a worker is started; they grow with each start that a signal has ended."""
+        count = self._signals_at_start - 1
+        return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (count - 1)) if count > 0 else 0.0
 
     def started(self) -> None:
         """A worker has loaded the sequence."""
-        self._at_start = 0
+        self._exits_at_start = self._signals_at_start = 0
 
     def between(self, death: Crash) -> bool:
         """A worker died of no scene; whether that is once too often."""

@@ -18,6 +18,7 @@ from kerasfeed.pool.processes.stack_dumps import StackDumps
 from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.pool.resource_errors import DESCRIPTORS, is_of_memory, naming_descriptors
 from kerasfeed.pool.task import Task
+from kerasfeed.util import standard_descriptors
 from kerasfeed.util.user_modules import module_values
 
 
@@ -40,6 +41,7 @@ class Dispatch(Pool):
             OSError: There are no descriptors, or no memory, left.
         """
         super().__init__(runner, options)
+        standard_descriptors.open_closed()  # the program may have closed some since it imported kerasfeed
         self.tasks: dict[int, Task] = {}
         self.workers: list[WorkerHandle] = []
         self.doubtful = False

@@ -11,7 +11,6 @@ before it looks at that number returns it; one that noted it before the number w
 
 import pickle
 import select
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, respawn_text, start_text
 from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import Failure, Result, Status
-from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers, start_worker
+from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers, start_worker, why_no_processes
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
@@ -43,8 +42,8 @@ _VISIBLE_SECONDS = 0.001
 
 
 def processes_supported() -> bool:
-    """Whether this system can run worker processes (it needs `pass_fds` and `poll`: any POSIX system)."""
-    return sys.platform != "win32"
+    """Whether this program can start worker processes; see `why_no_processes`."""
+    return why_no_processes() is None
 
 
 class ProcessPool(Dispatch):
@@ -59,8 +58,9 @@ class ProcessPool(Dispatch):
             TypeError: The runner cannot be pickled.
             OSError: No process can be started, or there are no descriptors, or no memory, left.
         """
-        if not processes_supported():
-            raise OSError("worker processes need a POSIX system (Linux, macOS); use worker_type='thread'")
+        why = why_no_processes()
+        if why is not None:
+            raise OSError(why)
         super().__init__(runner, options)
         self._over = self._workers_ended = False
         self._tick = watchdog.tick_seconds(options.timeout)
@@ -68,6 +68,8 @@ class ProcessPool(Dispatch):
         self._next_look = 0.0
         self._deaths = CrashPolicy()
         self._vacant: set[int] = set()
+        self._next_start = 0.0  # no vacancy is filled before
+        self._numbers = min(options.workers, 2 * cores())  # of workers that were started, or are vacant
         self._poll = select.poll()
         self._links: dict[int, WorkerHandle] = {}
         self._started: Future[None] = Future()
@@ -115,7 +117,7 @@ class ProcessPool(Dispatch):
         Interpreters that start together share the cores, and the first batch would wait for the last of them.
         """
         with self._naming_descriptors():
-            for number in range(min(self.options.workers, 2 * cores())):
+            for number in range(self._numbers):
                 self._start_worker(number)
 
     def _end_workers(self) -> None:
@@ -132,7 +134,8 @@ class ProcessPool(Dispatch):
         poll.register(pipes.result_out, select.POLLIN)
         poll.register(pipes.wake_out, select.POLLIN)
         while not self._over:
-            ready = {fd for fd, _ in poll.poll(1000 * self._tick)}
+            pause = self._next_start - time.monotonic() if self._vacant else self._tick
+            ready = {fd for fd, _ in poll.poll(1000 * min(self._tick, max(0.0, pause)))}
             if pipes.wake_out in ready:
                 pipes.calm()
             gone = [self._links[fd] for fd in ready & self._links.keys() if not self._links[fd].receive()]
@@ -143,6 +146,7 @@ class ProcessPool(Dispatch):
                 gone += [handle for handle in self._look() if handle not in gone]
             for handle in gone:
                 self._handle_crash(handle)
+            self._fill_vacancies()
             if self.doubtful:
                 self.doubtful = False
                 self._resend(self._not_begun())
@@ -220,9 +224,9 @@ class ProcessPool(Dispatch):
                 self.options.deferred_warnings.defer("modules", str(payload), FeedWarning)
             handle.look()
             self._deaths.started()
-            if len(self.workers) < self.options.workers:
-                self._vacant.add(len(self.workers))
-                self._fill_vacancies()
+            if self._numbers < self.options.workers:
+                self._vacant.add(self._numbers)
+                self._numbers += 1
         elif status == Status.END_FAILED:
             defer_failed_end(self.options.deferred_warnings, str(payload))
         else:
@@ -235,7 +239,6 @@ class ProcessPool(Dispatch):
         now = time.monotonic()
         self._next_look = now + self._tick
         self._stall_timer.begin(now)
-        self._fill_vacancies()
         handles = [handle for handle in self.workers if handle.link.fileno() in self._links]
         if self.tasks:
             return [handle for handle in handles if handle.has_ended() or self._is_hung(handle)]
@@ -319,11 +322,11 @@ class ProcessPool(Dispatch):
         LOGGER.warning("%s: a new process takes the place of a worker: %s", self.options.who, crash)
         self.options.deferred_warnings.defer("respawn", respawn_text(crash), FeedWarning)
         self._vacant.add(handle.number)
-        self._fill_vacancies()
+        self._next_start = time.monotonic() + self._deaths.pause
 
     def _fill_vacancies(self) -> None:
-        while self._vacant and self.ending() is None:
-            number = self._vacant.pop()
+        while self._vacant and self.ending() is None and time.monotonic() >= self._next_start:
+            number = min(self._vacant)
             try:
                 self._start_worker(number)
             except OSError as error:  # no memory, or no room for a process: others may make some
@@ -334,8 +337,9 @@ class ProcessPool(Dispatch):
                             f"no worker process could be started in place of a dead one: {message_of(error)}"
                         )
                     )
-                self._vacant.add(number)
-                return
+                self._next_start = time.monotonic() + self._tick
+            else:
+                self._vacant.remove(number)
 
     def _judge(self, task: Task, note: int, crash: Crash) -> Sequence[Task]:
         """What is to be done about the task that a worker died of."""

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from kerasfeed.pool.base import Runner
@@ -175,7 +176,7 @@ class WorkerProcess:
 
 
 def watch_parent(link_fd: int) -> None:
-    """End this process, in the middle of whatever it does, as soon as the parent is gone."""
+    """End this process and its group, in the middle of whatever they do, as soon as the parent is gone."""
     parent = os.getppid()
     poll = select.poll()
     poll.register(link_fd, 0)  # hang-ups are always reported
@@ -183,6 +184,8 @@ def watch_parent(link_fd: int) -> None:
         # A process that the parent forked keeps the link open, so the parent itself is looked for too.
         hung_up = any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(1000))
         if hung_up or os.getppid() != parent:
+            with suppress(OSError):  # it leads no group
+                os.killpg(os.getpid(), signal.SIGKILL)
             os._exit(0)
 
 

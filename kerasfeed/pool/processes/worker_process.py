@@ -1,9 +1,10 @@
 """The parent's side of one worker process: how it starts, what it sends, how it ends, what memory it took.
 
 Invariant: a worker is a new interpreter (`sys.executable`), never a fork of this process and never a second run of the
-user's main module. It inherits exactly the descriptors named here, and hands none of them on. It starts in the
-directory, and with the environment, that the feed was made in, whatever has become of this process's since. The process
-is collected once, here, and its id stays its own until then.
+user's main module. It inherits exactly the descriptors named here, and hands none of them on. It leads a process group,
+so that the programs that scenes start end with it. It starts in the directory, and with the environment, that the feed
+was made in, whatever has become of this process's since. The process is collected once, here, and its id stays its own
+until then.
 
 On Linux the kernel kills a worker whose parent is gone, whatever the worker is at, even a scene that holds the GIL in
 compiled code. The kernel means the thread that started it, not the process, so that thread must live as long as the
@@ -25,7 +26,11 @@ import kerasfeed
 from kerasfeed.pool.base import PoolOptions
 from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
-from kerasfeed.util.resources import cores
+from kerasfeed.pool.task import UNKNOWN_ENDING
+
+_GROUP_SECONDS = 0.5  # for the programs of scenes to end after SIGTERM
+# Words in the names of Python interpreters; Maya and Houdini have their own.
+_PYTHONS = ("python", "pypy", "graalpy", "mayapy", "hython")
 
 
 @dataclass(eq=False)
@@ -42,6 +47,7 @@ class WorkerHandle:
         peak: Most memory it was seen to hold, bytes; 0 where that is not known.
         started: Whether it has loaded the sequence.
         hung: Where it was ended for taking too long, the stack it was at.
+        is_lost: Whether the system does not report how it ended.
     """
 
     number: int
@@ -53,6 +59,7 @@ class WorkerHandle:
     peak: int = 0
     started: bool = False
     hung: str | None = None
+    is_lost: bool = False
 
     @cached_property
     def name(self) -> str:
@@ -98,23 +105,41 @@ class WorkerHandle:
             return True
 
     def end(self, grace: float) -> None:
-        """Collect the process and note its peak memory; kill it if it does not end within `grace` seconds."""
+        """Collect the process and note its peak memory; kill it if it does not end within `grace` seconds.
+
+        Call this once: afterwards another process or group may have its id.
+        """
         deadline = time.monotonic() + grace
         while not self.has_ended() and time.monotonic() < deadline:
             time.sleep(0.001)
-        if self.process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGKILL)  # Popen's own way would collect it, and its peak be lost
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)  # Popen's own way would collect it, and its peak be lost
+            self._collect()
+        self._end_group()
+
+    def _collect(self) -> None:
+        """Wait for the end of the process."""
         try:
             _, status, usage = os.wait4(self.process.pid, 0)
         except ChildProcessError:
             self.process.wait()  # makes up a code of 0
+            self.is_lost = True
             return
         self.process.returncode = os.waitstatus_to_exitcode(status)
         most = _bytes(usage.ru_maxrss)
         if most > self.inherited_peak:
             self.peak = max(self.peak, most)
+
+    def _end_group(self) -> None:
+        """End the programs that scenes have started: first by SIGTERM, which lets them clean up."""
+        group, deadline = self.process.pid, time.monotonic() + _GROUP_SECONDS
+        with contextlib.suppress(OSError):  # nothing is left of the group
+            os.killpg(group, signal.SIGTERM)
+            while time.monotonic() < deadline:
+                os.killpg(group, 0)
+                time.sleep(0.001)
+            os.killpg(group, signal.SIGKILL)
 
     def look(self) -> None:
         """Note how much memory the process has held."""
@@ -129,12 +154,33 @@ class WorkerHandle:
     def ending(self) -> str:
         """How the process, which has been collected, ended, in words."""
         code = self.process.returncode
+        if self.is_lost:
+            return UNKNOWN_ENDING
         if code >= 0:
             return f"ended with exit code {code}"
         try:
             return f"was killed by {signal.Signals(-code).name}"
         except ValueError:
             return f"was killed by signal {-code}"
+
+
+def why_no_processes() -> str | None:
+    """Why this program can start no worker processes, and the remedy; None if it can.
+
+    A frozen program is never started: it would ignore `-c` and do its own work again.
+    """
+    if sys.platform == "win32":
+        return "worker processes need a POSIX system (Linux, macOS); use worker_type='thread'"
+    name = Path(sys.executable or "").name.lower()
+    remedy = "Use worker_type='thread' if several threads may read the class at once, or workers=0"
+    if getattr(sys, "frozen", False):
+        why = f"this program is frozen: sys.executable ({sys.executable}) is the program itself"
+    elif not any(word in name for word in _PYTHONS):
+        why = f"sys.executable ({sys.executable!r}) does not look like one: it may be this program itself"
+        remedy += ", or set sys.executable to a Python that has the same packages"
+    else:
+        return None
+    return f"worker processes need a Python interpreter to start, and {why}. {remedy}"
 
 
 def own_peak() -> int:
@@ -152,10 +198,10 @@ def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
     """Wait for workers whose task pipe has been closed; after `grace` seconds, kill those that remain."""
     deadline = time.monotonic() + grace
     for handle in handles:
-        handle.end(max(0.0, deadline - time.monotonic()))
         if handle.link.fileno() >= 0:  # else it was collected before
+            handle.end(max(0.0, deadline - time.monotonic()))
             handle.receive()
-        handle.link.close()
+            handle.link.close()
 
 
 _COMMAND = """
@@ -183,8 +229,6 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
     Raises:
         OSError: The process could not be started.
     """
-    if not sys.executable:
-        raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
     link, theirs = socket.socketpair()
     fds_there = (*fds[:2], theirs.fileno(), *fds[2:])
     count, directory = options.workers, options.environment.directory
@@ -195,16 +239,21 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
         arguments=", ".join(map(str, (number, count, *fds_there))),
     )
     # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
-    # yet handle them.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
+    # yet handle them. The last two, which stay blocked, would stop a group in the background that uses the terminal.
+    signals = {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL, signal.SIGTTIN, signal.SIGTTOU}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         process = subprocess.Popen(
             # -P: a struct.py in the working directory is not ours.
             [sys.executable, "-P", *["-O"] * sys.flags.optimize, "-c", command],
             stdin=subprocess.DEVNULL,
+            # A program that was started without a stdout may have a file of the user at 1; likewise stderr.
+            stdout=None if sys.__stdout__ else subprocess.DEVNULL,
+            stderr=None if sys.__stderr__ else subprocess.DEVNULL,
             pass_fds=(*fds_there, *options.inherit),
+            process_group=0,
             cwd=directory,
-            env=options.environment.variables(options.seed, max(1, cores() // count)),
+            env=options.environment.variables(options.seed, count),
         )
     except BaseException as error:
         link.close()

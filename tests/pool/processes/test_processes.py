@@ -38,12 +38,12 @@ def _loader(sequence, batch_size=8, workers=2):
 def run_script(tmp_path):
     """Run a program as a user would, from a file without a `__main__` guard."""
 
-    def run(code, *, check=True, **options):
+    def run(code, *, check=True, redirect="", **options):
         path = tmp_path / "script.py"
         path.write_text(textwrap.dedent(code))
         environment = {**os.environ, "PYTHONPATH": SEARCH, "KERAS_BACKEND": "jax"}
         done = subprocess.run(
-            [sys.executable, "-W", "error::ResourceWarning", str(path)],
+            ["sh", "-c", f'exec "$@" {redirect}', "sh", sys.executable, "-W", "error::ResourceWarning", str(path)],
             capture_output=True, text=True, timeout=PROGRAM_SECONDS, env=environment, cwd=tmp_path, **options,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stderr
@@ -130,6 +130,82 @@ def test_a_module_beside_the_script_is_found_by_workers(run_script, tmp_path):
             print([batch.tolist() for batch in feed])
     """)
     assert done.stdout == "[[0.0, 1.0], [2.0, 3.0]]\n"
+
+
+PRINTS_WITHOUT_STANDARD_DESCRIPTORS = """
+    import os
+    import kerasfeed as kf
+    from kerasfeed.feeds.base import BaseFeed
+
+    def print_as_c_does(numbers):
+        for number in numbers:
+            os.write(number, b"x" * 5000)
+
+    class Rooms:
+        def __len__(self): return 8
+        def __getitem__(self, index):
+            print_as_c_does([1, 2])
+            return float(index)
+
+    with BaseFeed(Rooms(), 2, workers=1, worker_type="process") as feed:
+        first = list(feed)
+        print_as_c_does(PRINTED)
+        found = [batch.tolist() for batch in (*first, *feed)]
+    with open("found", "w") as file:
+        file.write(repr(found))
+"""
+
+
+@pytest.mark.parametrize("redirect", [pytest.param("<&-", marks=pytest.mark.heavy), ">&- 2>&-"])
+def test_what_is_printed_without_standard_descriptors_changes_no_batch(run_script, tmp_path, redirect):
+    run_script(PRINTS_WITHOUT_STANDARD_DESCRIPTORS.replace("PRINTED", "[1, 2]"), redirect=redirect)
+    assert (tmp_path / "found").read_text() == repr([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]] * 2)
+
+
+@pytest.mark.heavy
+def test_what_workers_print_does_not_reach_a_file_that_the_program_opened_in_place_of_stdout(run_script, tmp_path):
+    opened = """
+    import os
+    os.set_inheritable(os.open("users_file", os.O_RDWR | os.O_CREAT), True)  # as HDF5 opens files
+    """
+    run_script(opened + PRINTS_WITHOUT_STANDARD_DESCRIPTORS.replace("PRINTED", "[]"), redirect=">&-")
+    assert (tmp_path / "users_file").read_text() == ""
+
+
+@pytest.mark.parametrize("how", ["sys.frozen = True", "sys.executable = program"])
+def test_a_program_that_is_no_python_is_never_started_as_a_worker(run_script, tmp_path, how):
+    done = run_script(f"""
+        import os, sys, warnings
+        from kerasfeed.feeds.base import BaseFeed
+
+        program = os.path.abspath("application")
+        with open("application", "w") as file:
+            file.write("#!/bin/sh\\necho started >> starts\\n")
+        os.chmod(program, 0o755)
+        {how}
+        if hasattr(sys, "frozen"):
+            sys.executable = program
+
+        class Rooms:
+            def __len__(self): return 8
+            def __getitem__(self, index): return index
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with BaseFeed(Rooms(), 4, workers=2) as feed:
+                print([batch.tolist() for batch in feed], feed.stats().workers, feed.stats().worker_type)
+        print(*(each.message for each in caught))
+        try:
+            BaseFeed(Rooms(), 4, workers=2, worker_type="process")
+        except OSError as error:
+            print(error)
+    """)
+    batches, warned, refused = done.stdout.splitlines()
+    assert batches == "[[0, 1, 2, 3], [4, 5, 6, 7]] 1 thread"
+    assert warned.startswith("worker_type='auto' takes one worker thread: worker processes need a Python interpreter")
+    assert "application" in refused
+    assert "Use worker_type='thread' if several threads may read the class at once, or workers=0" in refused
+    assert not (tmp_path / "starts").exists()
 
 
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from pathlib import Path
 
 import pytest
 import scenes
@@ -17,6 +18,7 @@ from killer import Killer
 from waits import wait_until
 
 import kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.batch_runner import DESCRIBE, FirstOrder
 from kerasfeed.loaders.session import FirstTask
 from kerasfeed.pool.processes import pool, worker_process
@@ -190,6 +192,94 @@ def _after_a_massacre(feed):
     for pid in feed.stats().pids:
         os.kill(pid, signal.SIGKILL)
     return bits(feed.epoch(0))
+
+
+def test_a_start_that_a_signal_ends_is_tried_again_ten_times_with_growing_pauses():
+    deaths = CrashPolicy()
+    crashed = Crash("worker process 0", "was killed by SIGSEGV", started=False)
+    pauses = []
+    for _ in range(9):
+        assert not deaths.at_start(crashed)
+        pauses.append(deaths.pause)
+    assert pauses == sorted(pauses)
+    assert pauses[0] == 0.0 < pauses[-1]
+    assert deaths.at_start(crashed)
+
+
+def test_a_start_that_ends_with_an_exit_code_is_tried_three_times():
+    deaths = CrashPolicy()
+    exited = Crash("worker process 0", "ended with exit code 3", started=False)
+    killed = dataclasses.replace(exited, ending="was killed by SIGKILL")
+    assert not any(deaths.at_start(death) for death in (killed, killed, killed, exited, exited))
+    assert deaths.at_start(exited)
+    deaths.started()
+    assert not deaths.at_start(exited)
+
+
+class KilledAtStart(scenes.Clouds):
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def on_worker_begin(self, worker):
+        starts = len(list(self.folder.iterdir()))
+        (self.folder / str(starts)).touch()
+        if starts < 5:
+            os.kill(os.getpid(), signal.SIGABRT)
+
+
+@pytest.mark.heavy
+def test_workers_that_signals_end_while_they_start_are_started_again(tmp_path):
+    with BaseFeed(KilledAtStart(tmp_path), 8, workers=1, worker_type="process") as feed:
+        with pytest.warns(kf.FeedWarning, match="was killed by SIGABRT while it started"):
+            assert len(list(feed.epoch(0))) == 5
+        assert feed.stats().respawns == 5
+
+
+class StartsPrograms(scenes.Clouds):
+    def __getitem__(self, index):
+        programs = [
+            subprocess.Popen(["sleep", "1000"]),
+            subprocess.Popen(["sh", "-c", "trap '' TERM; while true; do sleep 0.1; done"]),
+            subprocess.Popen(["sleep", "1000"], start_new_session=True),
+        ]
+        return [program.pid for program in programs]
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+@pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
+@pytest.mark.parametrize("end", [BaseFeed.close, pytest.param(_after_a_massacre, marks=pytest.mark.heavy)])
+def test_programs_that_a_scene_starts_end_with_its_worker_unless_they_have_a_session_of_their_own(end):
+    with BaseFeed(StartsPrograms(1), 1, workers=1, worker_type="process") as feed:
+        obeying, stubborn, daemon = (int(pid[0]) for pid in feed[0])
+        try:
+            assert _runs(obeying)
+            assert _runs(stubborn)
+            end(feed)
+            wait_until(lambda: not _runs(obeying) and not _runs(stubborn))
+            assert _runs(daemon)
+        finally:
+            os.kill(daemon, signal.SIGKILL)
+
+
+def test_how_a_worker_ended_is_unknown_if_the_program_ignores_its_children(tmp_path):
+    sequence = faulty.Faulty(faulty.sigkill, folder=tmp_path, times=1)
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with (
+            BaseFeed(sequence, 8, workers=1, worker_type="process") as feed,
+            pytest.warns(kf.FeedWarning, match=r"ended in an unknown way \(this program ignores SIGCHLD"),
+        ):
+            list(feed.epoch(0))
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
 
 
 @pytest.mark.heavy
