@@ -43,7 +43,7 @@ _MODULE_OF = {
     "Ragged": "spec.collation",
     "RaggedArray": "spec.field_forms",
     "RayHosts": "loaders.hosts.ray_hosts",
-    "ReadCostWarning": "util.read_cost",
+    "ReadCostWarning": "readers.read_cost",
     "RecordError": "errors",
     "SceneError": "errors",
     "SceneSequence": "sequences.base",
@@ -71,7 +71,6 @@ _MODULE_OF = {
     "load": "feeds.load_one",
     "parse_record": "adapters.tensorflow.parse_records",
     "profile": "explore.profile",
-    "rechunk": "writers.hdf5.rechunk",
     "show": "explore.show",
     "split": "sequences.split",
     "testing": "testing",
@@ -79,7 +78,10 @@ _MODULE_OF = {
     "write_tfrecords": "writers.tfrecord.write",
 }
 # Names that do not exist, and what to use instead.
-_INSTEAD: dict[str, str] = {}
+_INSTEAD: dict[str, str] = {
+    "rechunk": "write the scenes with kf.write_hdf5(scenes, path, scenes_per_chunk=1), or copy the whole file with the "
+    "HDF Group's h5repack",
+}
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 
 

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning
+from kerasfeed.readers.remote import identity_at, is_url
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import exception_text, noted
 from kerasfeed.util.progress import progress_bar
-from kerasfeed.util.remote import identity_at, is_url
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer, local_path
 

@@ -18,12 +18,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.readers import read_cost
 from kerasfeed.readers.files.contents import Contents, ForwardContents, StreamEnded, contents_of
 from kerasfeed.readers.files.counts import KnownCounts, check_count, count_files, file_of, given_counts
 from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.view_base import Refreshable, is_safe_function
-from kerasfeed.util import opened_files, read_cost, resources
+from kerasfeed.util import opened_files, resources
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
 from kerasfeed.util.lru import Lru, PerProcess

@@ -279,7 +279,7 @@ class HDF5Dataset:
         found = _read_checked(shared, opened, selection, planned)
         if out is None:
             return found
-        if dtype == object and wanted == ():  # one text, or one row of variable length
+        if wanted == () and dtype.kind == "O":  # one text, or one row of variable length
             out.fill(found)
             return out
         if np.shape(found) != out.shape:

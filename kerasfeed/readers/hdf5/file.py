@@ -19,10 +19,10 @@ from kerasfeed.readers.hdf5 import describe
 from kerasfeed.readers.hdf5.dataset import HDF5Dataset
 from kerasfeed.readers.hdf5.error_messages import cause, listing, missing, named, note_source, shown_name, stored_name
 from kerasfeed.readers.hdf5.open_files import How, OpenDataset, SharedFile, registry
+from kerasfeed.readers.remote import identity_at, is_url
 from kerasfeed.util import opened_files
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.opened_files import Identity
-from kerasfeed.util.remote import identity_at, is_url
 from kerasfeed.util.resources import cache_bytes
 
 _MOST_NAMES = 1000  # looked at for a message

@@ -1,7 +1,7 @@
 """The files that this process has open.
 
 Invariant: one handle per file, driver and process, whatever the names and the number of HDF5Files; it closes when the
-last that uses it lets go. (HDF5 1.14.6 and 2.0.0 end the process where one of several handles of a file is closed and
+last that uses it lets go. (HDF5 1.14.6 and 2.0.0 end the process if one of several handles of a file is closed and
 text in structures is read through another, also in one thread: h5py issue 2920.) So that the process keeps
 descriptors for others, files let go of those used longest ago, and open them again when they are read. After a fork the
 child knows none of its parent's handles. Files whose cache has no bound of its own share one.
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from kerasfeed.readers import read_cost
 from kerasfeed.readers.hdf5.chunked import ChunkCache, ChunkedReader
 from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
@@ -23,11 +24,10 @@ from kerasfeed.readers.hdf5.error_messages import HDF5_ERRORS, shown_name, store
 from kerasfeed.readers.hdf5.inspection import examine, refusal
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous, ReaderChoice
-from kerasfeed.util import read_cost
+from kerasfeed.readers.remote import Blocks, FileObject, UrlFile, is_url
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.file_bytes import ByteSource, OpenFile
 from kerasfeed.util.opened_files import Identity
-from kerasfeed.util.remote import Blocks, FileObject, UrlFile, is_url
 from kerasfeed.util.resources import cache_bytes, descriptors
 
 Reader = ChunkedReader | ContiguousReader

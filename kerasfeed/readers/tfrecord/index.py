@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import RecordError
+from kerasfeed.readers.remote import identity_at, last_part
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length
 from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.readers.tfrecord.random_access import Stream, open_stream
@@ -26,7 +27,6 @@ from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity
-from kerasfeed.util.remote import identity_at, last_part
 
 _VERSION = 1
 _SMALL = 1 << 14  # below, heads are looked for in blocks: one read of 64 KiB costs what twenty of 12 bytes do

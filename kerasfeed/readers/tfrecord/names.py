@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kerasfeed.errors import RecordError
-from kerasfeed.util.remote import find, is_url, last_part
+from kerasfeed.readers.remote import find, is_url, last_part
 
 Place = Path | str  # of a file: absolute, or a URL
 SIDECAR_SUFFIX = ".spec.json"

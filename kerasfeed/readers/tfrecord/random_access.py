@@ -21,13 +21,13 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from kerasfeed.errors import RecordError
+from kerasfeed.readers.remote import Blocks, UrlFile
 from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, data_length
 from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.file_bytes import ByteSource, OpenFile
 from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity
-from kerasfeed.util.remote import Blocks, UrlFile
 
 MEMBER_BYTES = 1 << 16  # records of a member of the files written here, before compression
 _SPAN = 1 << 22  # decompressed bytes from one kept state to the next; a state takes about 40 KiB

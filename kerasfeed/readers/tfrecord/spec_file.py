@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from kerasfeed.errors import RecordError
+from kerasfeed.readers.remote import find, is_url, read_whole
 from kerasfeed.readers.tfrecord.names import SIDECAR_SUFFIX, Place
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import spec_from_json, spec_to_json
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import summary
-from kerasfeed.util.remote import find, is_url, read_whole
 
 FORMAT = "kerasfeed records"
 VERSION = 1

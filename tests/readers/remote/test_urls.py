@@ -16,10 +16,10 @@ from url_server import serving
 from waits import PROGRAM_SECONDS, SECONDS
 
 import kerasfeed as kf
-from kerasfeed.util import remote
+from kerasfeed.readers import remote
+from kerasfeed.readers.remote import FileObject
 from kerasfeed.util.file_bytes import ByteSource
 from kerasfeed.util.opened_files import identity_of
-from kerasfeed.util.remote import FileObject
 
 pytestmark = pytest.mark.timeout(120)
 
