@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RIM = [
     "-m", "not heavy or versions", "tests/adapters", "tests/feeds/test_labels.py", "tests/loaders/test_zero_copy.py",
     "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py",
-    "tests/readers/hdf5/test_hdf5_refusals.py", "tests/spec/test_spec.py",
+    "tests/readers/hdf5/test_hdf5_indexes.py", "tests/readers/hdf5/test_hdf5_refusals.py", "tests/spec/test_spec.py",
     "--ignore=tests/adapters/keras/test_on_jax.py", "--ignore=tests/adapters/keras/test_on_torch.py",
     "--ignore=tests/adapters/test_without_tensorflow.py",
     "--ignore=tests/adapters/keras/test_keras_versions.py",  # which makes other versions of the newest Keras
@@ -35,7 +35,7 @@ RIM = [
 WITHOUT_TENSORFLOW = [
     "-m", "heavy or not heavy", "tests/adapters/test_without_tensorflow.py", "tests/adapters/keras/test_keras_fit.py",
     "tests/adapters/jax", "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py",
-    "tests/readers/hdf5/test_hdf5_refusals.py",
+    "tests/readers/hdf5/test_hdf5_indexes.py", "tests/readers/hdf5/test_hdf5_refusals.py",
 ]  # fmt: skip
 
 
@@ -78,7 +78,7 @@ ENVIRONMENTS = [
     Environment("keras-3.14", "3.12", ("keras==3.14.*",)),
     Environment("newest", "3.13"),
     Environment("keras-nightly", "3.11", nightly=True),
-    Environment("no-tensorflow", "3.11", tensorflow=False),
+    Environment("no-tensorflow", "3.11", ("h5py==3.16.*",), tensorflow=False),
 ]
 
 
@@ -158,9 +158,8 @@ def _table() -> str:
     """The environments as a table of Markdown."""
     rows = ["| environment | Python | versions |", "|---|---|---|"]
     for each in ENVIRONMENTS:
-        found = ", ".join(pin.replace("==", " ") for pin in each.versions())
-        newest = "the newest" if each.tensorflow else "the newest, without TensorFlow"
-        rows.append(f"| `{each.name}` | {each.python} | {found.replace('.*', '') or newest} |")
+        found = ", ".join(pin.replace("==", " ") for pin in each.versions()).replace(".*", "") or "the newest"
+        rows.append(f"| `{each.name}` | {each.python} | {found}{'' if each.tensorflow else ', without TensorFlow'} |")
     return "\n".join(rows)
 
 

@@ -43,7 +43,7 @@ _MODULE_OF = {
     "Ragged": "spec.collation",
     "RaggedArray": "spec.field_forms",
     "RayHosts": "loaders.hosts.ray_hosts",
-    "ReadCostWarning": "util.read_cost",
+    "ReadCostWarning": "readers.read_cost",
     "RecordError": "errors",
     "SceneError": "errors",
     "SceneSequence": "sequences.base",
@@ -71,7 +71,6 @@ _MODULE_OF = {
     "load": "feeds.load_one",
     "parse_record": "adapters.tensorflow.parse_records",
     "profile": "explore.profile",
-    "rechunk": "writers.hdf5.rechunk",
     "show": "explore.show",
     "split": "sequences.split",
     "write_hdf5": "writers.hdf5.write",
@@ -84,6 +83,8 @@ _INSTEAD = {
     "QueueFeed": _LIVE_DATA,
     "QueueFullError": _LIVE_DATA,
     "testing": "in a test, write kf.check_sequence(x).raise_if_failed()",
+    "rechunk": "write the scenes with kf.write_hdf5(scenes, path, scenes_per_chunk=1), or copy the whole file with the "
+    "HDF Group's h5repack",
 }
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 

@@ -37,6 +37,7 @@ from kerasfeed.orders.weighted import Weighted as Weighted
 from kerasfeed.readers.files.sequence import FileSequence as FileSequence
 from kerasfeed.readers.hdf5.file import HDF5File as HDF5File
 from kerasfeed.readers.hdf5.scenes import HDF5Scenes as HDF5Scenes
+from kerasfeed.readers.read_cost import ReadCostWarning as ReadCostWarning
 from kerasfeed.readers.tfrecord.sequence import TFRecordSequence as TFRecordSequence
 from kerasfeed.sequences.base import SceneSequence as SceneSequence
 from kerasfeed.sequences.base import Subset as Subset
@@ -55,8 +56,6 @@ from kerasfeed.spec.collation import Pad as Pad
 from kerasfeed.spec.collation import Ragged as Ragged
 from kerasfeed.spec.field_forms import RaggedArray as RaggedArray
 from kerasfeed.spec.scene_spec import ArraySpec as ArraySpec
-from kerasfeed.util.read_cost import ReadCostWarning as ReadCostWarning
-from kerasfeed.writers.hdf5.rechunk import rechunk as rechunk
 from kerasfeed.writers.hdf5.write import write_hdf5 as write_hdf5
 from kerasfeed.writers.tfrecord.write import write_tfrecords as write_tfrecords
 

@@ -181,10 +181,7 @@ with BaseFeed(kf.Cached(scenes), 4, workers=2, worker_type="thread") as feed:
     assert kf.load(feed, epoch=0, step=1)[0].tolist() == feed[1][0].tolist()
 assert kf.labels_of(scenes, 1, workers=1, progress=False).tolist() == [0, 1] * 4
 kf.write_hdf5(scenes, folder / "a.h5", workers=1, progress=False)
-with kf.HDF5File(folder / "a.h5") as file:
-    name = file.dataset_paths()[0]
-kf.rechunk(folder / "a.h5", folder / "b.h5", name, 4, progress=False)
-assert len(kf.HDF5Scenes(folder / "b.h5")) == 8
+assert len(kf.HDF5Scenes(folder / "a.h5")) == 8
 kf.write_tfrecords(scenes, folder / "{shard}.tfrecord", num_shards=2, workers=1, progress=False)
 assert len(kf.TFRecordSequence(folder / "*.tfrecord")) == 8
 print(sorted({"keras", "tensorflow", "jax", "torch"} & set(sys.modules)))

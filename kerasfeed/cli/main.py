@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.command in _LOOKS:
             return _look(_LOOKS[arguments.command], arguments)
-        return _rechunk(arguments) if arguments.command == "rechunk" else _demo(arguments)
+        return _demo(arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -65,28 +65,6 @@ def _demo(arguments: argparse.Namespace) -> int:
     except DataError as error:
         print(f"kerasfeed demo: {message_of(error)}", file=sys.stderr)
         return 2
-    return 0
-
-
-def _rechunk(arguments: argparse.Namespace) -> int:
-    from kerasfeed.writers.hdf5.rechunk import rechunk
-
-    try:
-        report = rechunk(
-            arguments.path,
-            arguments.out,
-            arguments.dataset,
-            arguments.scenes_per_chunk,
-            arguments.compression,
-            overwrite=arguments.overwrite,
-        )
-    except (OSError, ValueError, KeyError) as error:
-        message = message_of(error)
-        if isinstance(error, KeyError):  # str() quotes it
-            message = message[1:-1]
-        print(f"kerasfeed rechunk: {_with_flags(message, arguments)}", file=sys.stderr)
-        return 2
-    print(report)
     return 0
 
 
@@ -117,37 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch" + _DEFAULT)
     add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model" + _DEFAULT)
     add("--seed", type=_natural, default=0, metavar="N", help="behind weights, order and augmentation" + _DEFAULT)
-    _add_rechunk(commands)
     _add_looks(commands)
     return parser
-
-
-def _add_rechunk(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    rewrite = commands.add_parser(
-        "rechunk",
-        help="rewrite an HDF5 file so that scenes are read fast",
-        description="Copy an HDF5 file with datasets rewritten into chunks of whole scenes. OUT appears when it is "
-        "complete and compared, or not at all.",
-    )
-    add = rewrite.add_argument
-    add("path", type=Path, metavar="IN.h5", help="file to read")
-    add("out", type=Path, metavar="OUT.h5", help="file to write")
-    add("--dataset", action="append", metavar="NAME", help="dataset to rewrite, may be given again; by default all")
-    add("--scenes-per-chunk", type=_positive, metavar="N", help="scenes in a chunk; by default one, or 16 KiB of them")
-    add(
-        "--compression",
-        type=_compression,
-        default="gzip",
-        metavar="C",
-        help="gzip, 0 to 9 (its level), lzf or none" + _DEFAULT,
-    )
-    add("--overwrite", action="store_true", help="replace OUT if it exists")
-
-
-def _compression(text: str) -> str | int | None:
-    if text.isdecimal():
-        return int(text)
-    return None if text == "none" else text
 
 
 def _workers(text: str) -> int | str:
@@ -209,10 +158,10 @@ def _look(command: Callable[[argparse.Namespace, Any], int], arguments: argparse
 
 
 def _with_flags(text: str, arguments: argparse.Namespace) -> str:
-    """The text of an error with `--batch-size` and `--overwrite` for `batch_size must be` and `overwrite=True`."""
+    """The text of an error with `--batch-size` for `batch_size must be`."""
     names = "|".join(vars(arguments).keys() - {"command", "object", "path"})
     return re.sub(
-        rf"(?<![\w.'-])({names})(?:=True\b|(?= must be )|(?= -?\d+ is out of range))",
+        rf"(?<![\w.'-])({names})(?= must be | -?\d+ is out of range)",
         lambda found: f"--{found[1].replace('_', '-')}", text,
     )  # fmt: skip
 

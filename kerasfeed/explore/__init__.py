@@ -1,4 +1,4 @@
 """Pictures, statistics, checks and measurements of sequences, feeds and orders.
 
-May import: errors, util, spec, orders, sequences, pool, loaders, feeds, adapters.
+May import: errors, util, spec, orders, sequences, pool, readers, loaders, feeds, adapters.
 """

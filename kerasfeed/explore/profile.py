@@ -23,12 +23,12 @@ from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
+from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.sequences.cached import Cached, gives_the_same_twice
 from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.sequences.view_base import SceneByScene, View, part_reader
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.optional_methods import ahead_reader, scene_writer
-from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.report import bytes_text
 from kerasfeed.util.resources import cores, memory
 from kerasfeed.util.thread_times import ThreadWatch
@@ -400,7 +400,7 @@ def _of_reading(job: Job, cost: SceneCost, read_costs: list[ReadCost], rate: flo
     rows = max(1, round(worst.scene_bytes / storage.row_bytes))
     block = "sequence" if is_of_boxes(job.sequence) else max(1, storage.block_size // rows)
     decoded = f"{worst.amplification:.0f} times what the scenes hold is decoded"
-    changes = [(f"kf.rechunk(path, out, {storage.short_name!r})", "writes a new file")]
+    changes = [("kf.write_hdf5(scenes, path, scenes_per_chunk=1)", "writes a new file")]
     if not isinstance(job.plan.order, BlockShuffled):
         changes.append((f"order=kf.BlockShuffled({block})", "scenes of a chunk then stay near each other"))
     return [Prediction(change, gain * rate, gain, note=f"{decoded}; {note}") for change, note in changes]

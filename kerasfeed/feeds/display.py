@@ -13,13 +13,13 @@ from kerasfeed.loaders.auto_workers import Choice
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
+from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.spec.array_pictures import FIELD_COLUMNS, field_cells
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import summary
-from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.report import Report, Table
 
 _PACKAGE = __name__.split(".")[0]
@@ -106,58 +106,31 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool 
         stats: Of its loader.
         boxes: Whether scenes are `Patches` or `Windows`, which know their blocks, and not rows.
     """
-    storage = cost.storage
+    storage, unit = cost.storage, cost.storage.unit
     what = "shuffle=True" if isinstance(order, Shuffled) else f"order={order!r}"
-    several = stats.worker_type == "process" and stats.workers > 1
-    where = f" by one of {stats.workers} worker processes" if several else ""
-    if storage.unit == "file":
-        return _files_text(cost, order, what, where)
-    per_scene = max(1, round(cost.scene_bytes / storage.row_bytes))
-    block = (
-        f"file[{storage.short_name!r}].block_size" if per_scene == 1 else f"{max(1, storage.block_size // per_scene)}"
-    )
-    row = "scene" if per_scene == 1 and not boxes else "row"
+    per_scene = max(1, round(cost.scene_bytes / storage.row_bytes)) if unit == "chunk" else 1
+    blocks = f"file[{storage.short_name!r}].block_size"
+    if unit == "file":
+        blocks = "files"
+    elif boxes:
+        blocks = "sequence"
+    elif per_scene > 1:
+        blocks = str(max(1, storage.block_size // per_scene))
     remedies = []
-    if several and not isinstance(order, Shuffled):
-        remedies.append("worker_type='thread', for threads share one cache and processes decode each for itself")
     if isinstance(order, BlockShuffled):
-        if not boxes and (order.block_size is None or order.block_size * per_scene % storage.block_size):
-            remedies.append(f"blocks that are chunks, order=kf.BlockShuffled({block})")
-        remedies.append(f"a window of fewer than {order.window} blocks" if order.window > 1 else "smaller blocks")
-    elif boxes and not isinstance(order, Sequential):
-        remedies.append("order=kf.BlockShuffled(sequence), with which scenes that share chunks come together")
+        remedies.append(f"order=kf.BlockShuffled({blocks}, window=1)")
     elif not isinstance(order, Sequential):
-        remedies.append(
-            f"order=kf.BlockShuffled({block}) instead of {what}, which reads each chunk about once an epoch"
-        )
-    remedies.append(
-        f"memory: kf.HDF5File(path, chunk_cache={storage.nbytes:_}) holds the whole dataset"
-        + (", in every worker process" if stats.worker_type == "process" else "")
-    )
-    if storage.block_size * storage.row_bytes > 1 << 14:  # what `rechunk` makes at least
-        remedies.append(f"once and for all, a file of small chunks: kf.rechunk(path, out, {storage.short_name!r})")
+        remedies.append(f"order=kf.BlockShuffled({blocks}), which reads each {unit} about once an epoch")
+    if stats.worker_type == "process" and stats.workers > 1:
+        remedies.append("worker_type='thread': threads share one cache")
+    if unit == "file":
+        remedies.append("larger cache_files and cache_bytes in FileSequence(...)")
+    else:
+        remedies.append(f"kf.HDF5File(path, chunk_cache={storage.nbytes:_}), which holds the whole dataset")
+        if storage.block_size * storage.row_bytes > 1 << 14:  # smaller chunks would be read no faster
+            remedies.append("a file of small chunks: kf.write_hdf5(scenes, path, scenes_per_chunk=1)")
     return (
-        f"{what} is slow on this file: {cost}, measured{where} so far. A chunk holds {storage.block_size:,} {row}s, "
-        f"and the chunk cache of {storage.cache_bytes / 1e6:,.0f} MB does not hold the {storage.nbytes / 1e6:,.0f} MB "
-        f"dataset, so chunks leave it before their other scenes are wanted. Remedies: {'; or '.join(remedies)}"
-    )
-
-
-def _files_text(cost: ReadCost, order: Order, what: str, where: str) -> str:
-    """What `waste_text` says of files; `what` is slow, and `where` says by which worker process that was measured."""
-    remedies = []
-    if not isinstance(order, BlockShuffled | Sequential):
-        remedies.append("order=kf.BlockShuffled(files, window=4), which reads each file about once an epoch")
-    if where:
-        remedies.append("worker_type='thread', for threads share what is read and each process reads for itself")
-    elif isinstance(order, BlockShuffled) and order.window > 1:
-        remedies.append(f"a window of fewer than {order.window} files")
-    remedies.append(
-        "memory: larger cache_files and cache_bytes in FileSequence(...)"
-        + (", for every worker process" if where else "")
-    )
-    return (
-        f"{what} is slow on these files: {cost}, measured{where} so far. A file holds about "
-        f"{cost.storage.block_size:,} scenes, and leaves the cache before its other scenes are "
-        "wanted, or is read forward only and was wanted from its beginning. Remedies: " + "; or ".join(remedies)
+        f"{what} is slow on {'this file' if unit == 'chunk' else 'these files'}: {cost}, measured so far. A {unit} "
+        f"holds {storage.block_size:,} {'rows' if boxes or per_scene > 1 else 'scenes'}, and leaves the cache before "
+        f"its other scenes are read. Remedies: {'; or '.join(remedies)}"
     )

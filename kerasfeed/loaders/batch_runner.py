@@ -17,6 +17,7 @@ from kerasfeed.loaders.batches.filler import MANY, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Note, Record
+from kerasfeed.readers.read_cost import Meter, ReadCost
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext, frameworks
 from kerasfeed.spec.collation import Custom
@@ -24,7 +25,6 @@ from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled
-from kerasfeed.util.read_cost import Meter, ReadCost
 from kerasfeed.util.thread_times import ThreadWatch
 
 # Scenes are read for so long, and at least as many as `FirstOrder.least`, by the time of the quickest: of how many the

@@ -26,10 +26,10 @@ from kerasfeed.loaders.failures.recovery import Recovery
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
+from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.util.error_text import class_name, is_the_programs
-from kerasfeed.util.read_cost import ReadCost
 
 
 class Session:

@@ -1,4 +1,4 @@
-"""Readers of files, one folder a format; they know nothing of feeds.
+"""Readers of files, one folder a format; files by URL, and the cost of reading. They know no feed.
 
 May import: errors, util, spec, sequences.
 """

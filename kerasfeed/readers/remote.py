@@ -16,6 +16,7 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from kerasfeed.readers.file_bytes import ByteSource
 from kerasfeed.readers.opened_files import Identity, identity_of
@@ -232,6 +233,8 @@ def _located(url: str, options: Options) -> tuple[Any, str]:
         raise ImportError(
             f'reading {url!r} needs the package fsspec: pip install fsspec, or pip install "kerasfeed[remote]"'
         ) from None
+    if url.startswith("file://") and not os.path.lexists(url.removeprefix("file://")):
+        url = unquote(url)  # Path.as_uri() quotes spaces, and fsspec takes names as they are
     try:
         found: tuple[Any, str] = url_to_fs(url, **dict(options))
     except ImportError as error:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kerasfeed.errors import SpecError, WorkerDiedError
 from kerasfeed.loaders.batch_runner import WATCHED, load_seeded
 from kerasfeed.loaders.batches.filler import probe
@@ -35,19 +38,19 @@ DESCRIBE, WRITE = 1, 2
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedShard:
     """A shard to be written.
 
     Attributes:
         number: Its number.
         path: Its file.
-        indices: Of its scenes, in its order; at least one.
+        indices: Of its scenes, in its order; at least one: a range, or int64[n].
     """
 
     number: int
     path: Path
-    indices: range
+    indices: range | NDArray[np.int64]
 
     def __str__(self) -> str:
         return f"shard {self.number} ({self.path.name!r})"
@@ -130,7 +133,7 @@ class ShardRunner(Runner):
     def _complete(self, shard: PlannedShard, shard_format: ShardFormat, note: Note, context: WorkerContext) -> None:
         """Write a shard, unless it is there."""
         path = shard.path
-        note[1] = shard.indices[0]
+        note[1] = int(shard.indices[0])
         if path.exists() and shard_format.count(path) == len(shard.indices):
             return
         with appearing(path, overwrite=True) as (_, descriptor):
@@ -148,7 +151,7 @@ class ShardRunner(Runner):
 
     def _encoded(
         self,
-        indices: range,
+        indices: range | NDArray[np.int64],
         shard_format: ShardFormat,
         descriptor: int,
         note: Note,
@@ -156,7 +159,7 @@ class ShardRunner(Runner):
     ) -> Iterator[Any]:
         context = context_type(self._seed, 0)
         links = os.fstat(descriptor).st_nlink  # 0 on some file systems
-        for index in indices:
+        for index in map(int, indices):
             if os.fstat(descriptor).st_nlink < links:  # by whoever wants nothing any more
                 raise FileNotFoundError("its temporary file was removed meanwhile")
             note[1] = index

@@ -121,7 +121,6 @@ def test_show_writes_a_picture(explored, capsys):
         (["check", "my_rooms:Rooms", "--scenes", "0"], "--scenes must be at least 1"),
         (["profile", "my_rooms:Rooms", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["show", "my_rooms:Rooms", "--index", "70"], "--index 70 is out of range"),
-        (["rechunk", "a.h5", "a.h5"], "replace it with --overwrite\n"),
     ],
 )
 def test_an_argument_out_of_range_is_named_as_the_shell_knows_it(command, flag, capsys, tmp_path):

@@ -29,7 +29,6 @@ RETURNED = [
     "kerasfeed.readers.hdf5.dataset:HDF5Dataset",
     "kerasfeed.readers.hdf5.stats:ReadStats",
     "kerasfeed.sequences.context:Worker",
-    "kerasfeed.writers.hdf5.rechunk:RechunkReport",
 ]
 # Those that train a model or start worker processes.
 SLOW = {"BackupAndRestore", "FeedCheckpoint", "WorkerDiedError"}

@@ -149,7 +149,7 @@ def test_the_page_lists_the_commands(help_of):
     assert re.findall(r"^## `kerasfeed (\w+)`$", PAGES["command-line.md"], re.MULTILINE) == commands
 
 
-@pytest.mark.parametrize("command", ["demo", "rechunk", "check", "describe", "show", "profile"])
+@pytest.mark.parametrize("command", ["demo", "check", "describe", "show", "profile"])
 def test_the_page_lists_the_options_of_a_command(command, help_of):
     text = help_of(command)
     lines = dict(re.findall(r"^  (--[\w-]+|[A-Z]+\.h5) (.*)$", text, re.MULTILINE))

@@ -147,7 +147,7 @@ def chunked(tmp_path):
 def test_chunks_that_are_decoded_again_and_again_are_to_be_read_in_blocks_or_cut(chunked):
     found = _remedies(Clouds(chunked, 200_000), kf.Shuffled())
     assert "order=kf.BlockShuffled(64)" in found
-    assert "kf.rechunk(path, out, 'points')" in found
+    assert "kf.write_hdf5(scenes, path, scenes_per_chunk=1)" in found
     assert "times what the scenes hold is decoded" in found["order=kf.BlockShuffled(64)"].note
     assert found["order=kf.BlockShuffled(64)"].gain > 1
 
@@ -155,7 +155,7 @@ def test_chunks_that_are_decoded_again_and_again_are_to_be_read_in_blocks_or_cut
 def test_chunks_that_are_read_once_need_no_remedy(chunked):
     for order, cache in ((kf.Sequential(), 200_000), (kf.Shuffled(), 1 << 28)):
         found = _remedies(Clouds(chunked, cache), order)
-        assert not {name for name in found if "Block" in name or "rechunk" in name}
+        assert not {name for name in found if "Block" in name or "write_hdf5" in name}
 
 
 def test_scenes_that_draw_random_numbers_are_not_to_be_cached(chunked):

@@ -12,7 +12,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.pending_batch import SceneTiming
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
-from kerasfeed.util import read_cost
+from kerasfeed.readers import read_cost
 
 LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
 KINDS = list(LOADERS)

@@ -17,9 +17,7 @@ def _feed():
 TAKEN = [
     ("path", lambda path: kf.Cached(SCENES, path, key="v1")),
     ("path", lambda path: kf.write_hdf5(SCENES, path, workers=0, progress=False)),
-    ("path", lambda path: kf.rechunk(path, "out.h5", progress=False)),
     ("path", lambda path: kf.FeedCheckpoint(_feed(), path)),
-    ("out", lambda path: kf.rechunk("in.h5", path, progress=False)),
     ("pattern", lambda path: kf.write_tfrecords(SCENES, path, num_shards=1, workers=0, progress=False)),
     ("cache", lambda path: kf.labels_of(SCENES, len, cache=path, workers=0, progress=False)),
     ("error_log", lambda path: kf.Feed(SCENES, 2, error_log=path)),

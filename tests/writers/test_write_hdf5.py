@@ -16,6 +16,7 @@ from scenes_records import DTYPES, Everything, FailsAt, Small, assert_same, list
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
+from kerasfeed.writers.hdf5.sink import Sink
 
 STORED = tuple(name for name in DTYPES if name != "bfloat16")
 
@@ -75,6 +76,55 @@ def test_threads_processes_and_the_calling_thread_write_the_same(tmp_path):
         assert next(feed.epoch(0))[0].tobytes() == found[0][0]
 
 
+def _written(path, scenes, **arguments):
+    kf.write_hdf5(scenes, path, progress=False, **arguments)
+    with kf.HDF5Scenes(path).file as file:
+        return [file[name][...] for name in ("x", "number", "text", "drawn")]
+
+
+class Drawing(kf.SceneSequence):
+    """Scenes of every kind of column, with a random number of their own."""
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        return {"x": np.full(2000, index), "number": index, "text": f"scene {index}", "drawn": self.rng.random()}
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_a_copy_in_random_order_is_a_function_of_the_seed_and_is_a_shuffled_epoch(tmp_path, compression):
+    found = _written(tmp_path / "0.h5", Drawing(), workers=0, shuffle=True, seed=3, compression=compression)
+    order = found[1].tolist()
+    assert order != sorted(order)
+    with kf.Feed(Drawing(), batch_size=50, shuffle=True, seed=3, workers=0) as feed:
+        (batch,) = feed
+    assert order == batch["number"].tolist()
+    assert found[0][:, 7].tolist() == order
+    assert found[2].tolist() == [f"scene {index}".encode() for index in order]
+    assert found[3].tolist() == batch["drawn"].tolist()
+    for name, arguments in (("thread", {"workers": 3, "worker_type": "thread"}), ("chunks", {"scenes_per_chunk": 7})):
+        arguments = {"workers": 0, "compression": compression, "shuffle": True, "seed": 3} | arguments
+        again = _written(tmp_path / f"{name}.h5", Drawing(), **arguments)
+        assert all(map(np.array_equal, found, again))
+    assert _written(tmp_path / "4.h5", Drawing(), workers=0, shuffle=True, seed=4)[1].tolist() != order
+
+
+def test_a_failing_scene_of_a_copy_in_random_order_is_named_and_another_order_is_refused(tmp_path):
+    class Failing(Drawing):
+        def __getitem__(self, index):
+            return super().__getitem__(index) if index != 17 or good else 1 / 0
+
+    good, path = False, tmp_path / "rooms.h5"
+    with pytest.raises(ZeroDivisionError) as caught:
+        kf.write_hdf5(Failing(), path, workers=0, shuffle=True, progress=False)
+    assert "sequence[17]" in "".join(caught.value.__notes__)
+    with pytest.raises(FileExistsError, match="begun with another shuffle: true, now false"):
+        kf.write_hdf5(Failing(), path, workers=0, progress=False)
+    good = True
+    assert sorted(_written(path, Failing(), workers=0, shuffle=True)[1]) == list(range(50))
+
+
 def test_a_feed_reads_what_was_written(tmp_path):
     path = write(Small(30), tmp_path / "x.h5", scenes_per_chunk=4)
     scenes = pickle.loads(pickle.dumps(kf.HDF5Scenes(path)))
@@ -93,6 +143,10 @@ def test_a_feed_reads_what_was_written(tmp_path):
         ([np.zeros(2, ml_dtypes.bfloat16)] * 3, "is bfloat16.*, a dtype that HDF5 lacks: return it as another"),
         ([{"a/b": 1, "a": 2}] * 3, "datasets 'a' and 'a/b' are in each other's way"),
         ([{"a/b": 1, "a": {"b": 2}}] * 3, "datasets 'a/b' and 'a/b' are in each other's way"),
+        (
+            [{"name": "a"}] * 2 + [{"name": "\udc80"}],
+            "scene 2: field 'name' holds text that UTF-8 cannot encode: .* Return bytes: text.encode",
+        ),
         (["a\0b"] * 3, "scene 0: field 'scene' holds text with a NUL character, where HDF5 ends it: return bytes"),
     ],
 )
@@ -201,3 +255,25 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, limit, where)
     assert listing(tmp_path) == [".x.h5.segments", ".x.h5.unfinished"]
     assert not [name for name in listing(tmp_path / ".x.h5.segments") if not name.endswith(".h5")]
     assert len(kf.HDF5Scenes(write(Small(1000), tmp_path / "x.h5"))) == 1000
+
+
+def test_a_sink_reads_back_what_the_disk_would_not_take(tmp_path):
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        sink = Sink(fd)
+        sink.write(b"0123456789")
+        os.close(fd)
+        os.open(tmp_path / "file", os.O_RDONLY)  # gets the same number: from now on, writing fails
+        sink.seek(4)
+        assert sink.write(b"abcd") == 4
+        sink.seek(8)
+        assert sink.write(b"efgh") == 4
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            sink.check()
+        found = bytearray(14)
+        sink.seek(0)
+        assert sink.readinto(found) == 14
+        assert bytes(found) == b"0123abcdefgh\0\0"
+        assert sink.seek(0, os.SEEK_END) == 12
+    finally:
+        os.close(fd)

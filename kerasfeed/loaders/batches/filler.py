@@ -14,6 +14,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter, runs_of
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
+from kerasfeed.readers import read_cost
 from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
 from kerasfeed.sequences.view_base import kept_copier, part_reader
@@ -22,7 +23,6 @@ from kerasfeed.spec.inference import describe, difference_text
 from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
-from kerasfeed.util import read_cost
 from kerasfeed.util.array_bits import comparable
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.optional_methods import ahead_reader, note_once, scene_writer, takes_out

@@ -22,7 +22,7 @@ import kerasfeed
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.processes.shared_objects import pickled
-from kerasfeed.util.read_cost import ReadCost
+from kerasfeed.readers.read_cost import ReadCost
 
 MOST_CALLS = 32  # of batches, that a host has at once
 

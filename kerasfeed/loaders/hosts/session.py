@@ -28,8 +28,8 @@ from kerasfeed.loaders.hosts.calls import MOST_CALLS, HostAnswer, HostStats, Pac
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions
 from kerasfeed.pool.environment import Environment, search_path
 from kerasfeed.pool.resource_errors import start_thread
+from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.util.error_text import class_name, message_of, wrapped
-from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.user_modules import module_values
 
 _TICK = 0.5

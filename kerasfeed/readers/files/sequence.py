@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.readers import read_cost
 from kerasfeed.readers.files.contents import Contents, contents_of
 from kerasfeed.readers.files.counts import KnownCounts, check_count, count_files, file_of, given_counts
 from kerasfeed.readers.opened_files import Identity, identity_of
@@ -24,7 +25,7 @@ from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import in_worker_process
 from kerasfeed.sequences.view_base import Refreshable, is_safe_function
-from kerasfeed.util import read_cost, resources
+from kerasfeed.util import resources
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
 from kerasfeed.util.lru import Lru, PerProcess

@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.readers import read_cost
 from kerasfeed.readers.file_bytes import ByteSource
 from kerasfeed.readers.hdf5.selection import Box
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import AxisPiece, Chunked, ChunkLocation, ChunkPart
-from kerasfeed.util import read_cost
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.resources import cores
 

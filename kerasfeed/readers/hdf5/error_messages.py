@@ -42,7 +42,14 @@ def note_source(error: Exception, name: str, path: str, what: str = "") -> None:
 
 def cause(path: str, error: OSError) -> str:
     """Why opening the file at `path` failed."""
-    if isinstance(error, PermissionError | BlockingIOError):
+    if "unable to lock file" in message_of(error):
+        return (
+            f"a program that writes the file holds its lock ({message_of(error)}). Wait until it has closed the file; "
+            "or set swmr_mode = True in the writer, and read with HDF5File(path, swmr=True). If nothing "
+            "writes the file and its disk knows no locks, pass locking=False, or set HDF5_USE_FILE_LOCKING=FALSE "
+            "before Python starts"
+        )
+    if isinstance(error, PermissionError):
         return message_of(error)
     try:
         size = Path(path).stat().st_size

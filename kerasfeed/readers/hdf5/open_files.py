@@ -1,7 +1,8 @@
 """The files that this process has open.
 
-Invariant: one handle per file and process, whatever the names and the number of HDF5Files (several handles of one file
-crash HDF5 on some dtypes, h5py issue 2920); it closes when the last that uses it lets go. So that the process keeps
+Invariant: one handle per file, driver and process, whatever the names and the number of HDF5Files; it closes when the
+last that uses it lets go. (HDF5 1.14.6 and 2.0.0 end the process if one of several handles of a file is closed and
+text in structures is read through another, also in one thread: h5py issue 2920.) So that the process keeps
 descriptors for others, files let go of those used longest ago, and open them again when they are read. After a fork the
 child knows none of its parent's handles. Files whose cache has no bound of its own share one.
 """
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from kerasfeed.readers import read_cost
 from kerasfeed.readers.file_bytes import ByteSource, OpenFile
 from kerasfeed.readers.hdf5.chunked import ChunkCache, ChunkedReader
 from kerasfeed.readers.hdf5.codecs import Declined
@@ -25,7 +27,6 @@ from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous, ReaderChoice
 from kerasfeed.readers.opened_files import Identity
 from kerasfeed.readers.remote import Blocks, FileObject, UrlFile, is_url
-from kerasfeed.util import read_cost
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.resources import cache_bytes, descriptors
 
@@ -249,7 +250,9 @@ class Registry:
         place: tuple[Any, ...] = (path,)
         if identity is not None:  # at a URL another version is another file
             place = identity if is_url(path) else (identity.device, identity.inode)
-        key = (*place, how.swmr, how.driver, repr(how.options))
+        # Options of HDF5's usual driver tune it alone. A handle for each choice would be several of one file.
+        options = "" if how.driver is None and not is_url(path) else repr(how.options)
+        key = (*place, how.swmr, how.driver, options)
         with self._lock:
             shared = self._files.get(key)
             if shared is None:

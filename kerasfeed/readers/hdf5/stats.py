@@ -6,7 +6,7 @@ Invariant: counters only grow, under a lock of their own that is never held whil
 import threading
 from dataclasses import dataclass
 
-from kerasfeed.util.read_cost import Meter
+from kerasfeed.readers.read_cost import Meter
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""`write_hdf5` and `rechunk`."""
+"""`write_hdf5`."""

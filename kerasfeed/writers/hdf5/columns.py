@@ -7,7 +7,7 @@ lossless and is there: HDF5 itself, h5py, or a plugin registered in this process
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -20,6 +20,7 @@ from kerasfeed.readers.hdf5.scenes import SPEC_ATTRIBUTE
 from kerasfeed.spec.field_values import coerce
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import spec_to_json
+from kerasfeed.util.error_text import message_of
 
 CHUNK_LIMIT = (1 << 32) - 1  # bytes; HDF5's own
 LEAST_CHUNK_BYTES = 1 << 14  # of those nobody asked for: 100,000 of 8 bytes take 5 MB, and are read 300 times as slowly
@@ -58,7 +59,7 @@ class Filters:
 
 
 def filters_for(compression: Any) -> Filters:
-    """The filters that a user's `compression` asks for; see `rechunk`.
+    """The filters that a user's `compression` asks for; see `write_hdf5`.
 
     Raises:
         ValueError: It is unknown here; the message lists what is known.
@@ -140,12 +141,21 @@ class Column:
         values = [value] if isinstance(value, str | bytes) else value.ravel().tolist()
         row = np.empty(len(values), object)
         for place, text in enumerate(values):
-            if isinstance(text, str) and "\0" in text:
-                raise SpecError(
-                    f"field {self.path!r} holds text with a NUL character, where HDF5 ends it: return bytes"
-                )
+            if isinstance(text, str):
+                self._check_text(text)
             row[place] = text if isinstance(text, str) else np.frombuffer(text, np.uint8)
         return row.reshape(self.row_shape) if self.row_shape else row[0]
+
+    def _check_text(self, text: str) -> None:
+        if "\0" in text:
+            raise SpecError(f"field {self.path!r} holds text with a NUL character, where HDF5 ends it: return bytes")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise SpecError(
+                f"field {self.path!r} holds text that UTF-8 cannot encode: {message_of(error)}. Return bytes: "
+                "text.encode(errors='surrogateescape')"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -155,7 +165,7 @@ class Columns:
     Attributes:
         spec: Spec of a scene.
         columns: One a field, in its order.
-        compression: As in `rechunk`.
+        compression: As in `write_hdf5`.
     """
 
     spec: SceneSpec
@@ -184,7 +194,7 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
         spec: Spec of a scene.
         scenes_per_chunk: Scenes of a chunk; None for about 64 KiB of them, and contiguous storage without
             compression or where that would be less than 16 KiB.
-        compression: As in `rechunk`.
+        compression: As in `write_hdf5`.
         length: Scenes in all.
 
     Raises:
@@ -253,14 +263,6 @@ def write_rows(dataset: h5py.Dataset, start: int, rows: Any) -> None:
     space = dataset.id.get_space()
     space.select_hyperslab((start, *rest), rows.shape)
     dataset.id.write(h5py.h5s.create_simple(rows.shape), space, np.ascontiguousarray(rows).astype(dataset.dtype))
-
-
-def copied_rows(source: h5py.Dataset, target: h5py.Dataset, start: int, step: int) -> Iterator[tuple[range, Any]]:
-    """Copy all rows of `source` to rows of `target` from `start` on; gives which of `source` were, and these."""
-    for first in range(0, len(source), step):
-        rows = source[first : first + step]
-        write_rows(target, start + first, rows)
-        yield range(first, first + len(rows)), rows
 
 
 class ColumnWriter:

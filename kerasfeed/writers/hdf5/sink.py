@@ -115,9 +115,9 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
             future.set_exception(error)
 
     # Not joined: Python 3.11 takes a thread whose join was interrupted for one that has ended.
-    thread = threading.Thread(target=run, name="kerasfeed-rechunk")
+    thread = threading.Thread(target=run, name="kerasfeed-write")
     try:
-        start_thread(thread, "kf.rechunk")
+        start_thread(thread, "kf.write_hdf5")
         wait([future])
     except BaseException:
         stop.set()

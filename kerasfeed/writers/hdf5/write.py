@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 import h5py
 
+from kerasfeed.orders.permutation import shuffled
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
 from kerasfeed.util.atomic_write import appearing
+from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer, local_path
-from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, copied_rows
+from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
 from kerasfeed.writers.hdf5.sink import Sink, interruptible
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat, failed_write
@@ -33,6 +35,7 @@ def write_hdf5(
     compression: str | int | None = None,
     workers: int | Literal["auto"] = "auto",
     worker_type: Literal["auto", "process", "thread"] = "auto",
+    shuffle: bool = False,
     overwrite: bool = False,
     seed: int = 0,
     progress: bool = True,
@@ -55,8 +58,10 @@ def write_hdf5(
             or "blosc", "zstd" or "lz4", if `hdf5plugin` is installed.
         workers: Segments written at the same time; see `write_tfrecords`.
         worker_type: "thread", "process" or "auto"; see `Feed`. h5py compresses on one thread of a process at a time.
+        shuffle: Whether to write the scenes in random order, as epoch 0 of `kf.Feed(sequence, shuffle=True, seed=seed)`
+            has it. A feed that reads such a file in sequence sees its scenes in random order.
         overwrite: Whether to replace `path`, and to begin again where a call was interrupted.
-        seed: Integer >= 0 that decides each scene's `rng`, which is that of epoch 0.
+        seed: Integer >= 0 that decides the order, and each scene's `rng` (of epoch 0).
         progress: Whether to show a progress bar, if there is a terminal or a notebook; it moves with each segment.
 
     Returns:
@@ -88,8 +93,12 @@ def write_hdf5(
 
     def cut(spec: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
         columns = columns_for(spec, scenes_per_chunk, compression, length)
-        parts = enumerate(columns.segments(length))
-        segments = (PlannedShard(number, folder / f"{number:06d}.h5", part) for number, part in parts)
+        segments = []
+        for number, part in enumerate(columns.segments(length)):
+            indices: Any = part
+            if shuffle:
+                indices = shuffled(part.start, part.stop, length, options.seed, (SeedStream.SHUFFLE, 0))
+            segments.append(PlannedShard(number, folder / f"{number:06d}.h5", indices))
         return tuple(segments), SegmentFormat(columns)
 
     def discard(_: list[str]) -> None:
@@ -105,7 +114,7 @@ def write_hdf5(
     files = FileSet(
         beside=out,
         names=(out,),
-        arguments={"scenes_per_chunk": scenes_per_chunk, "compression": compression},
+        arguments={"scenes_per_chunk": scenes_per_chunk, "compression": compression, "shuffle": bool(shuffle)},
         most=-(-length // (scenes_per_chunk or 1)),
         cut=cut,
         discard=discard,
@@ -166,10 +175,12 @@ def _join(segments: Sequence[PlannedShard], columns: Columns, out: Path, length:
         with h5py.File(sink, "w", libver="v110") as whole:
             columns.describe(whole)
             targets = columns.create(whole, length)
+            start = 0
             for segment in segments:
                 with h5py.File(segment.path, "r") as file:
                     for column, target in zip(columns.columns, targets, strict=True):
-                        _copy(file[column.name], target, segment.indices.start, check_both)
+                        _copy(file[column.name], target, start, check_both)
+                start += len(segment.indices)
         sink.check()
 
     with appearing(out, overwrite=overwrite) as (_, descriptor):
@@ -184,7 +195,9 @@ def _copy(source: h5py.Dataset, target: h5py.Dataset, start: int, check: Callabl
     rows = len(source)
     if source.chunks is None or source.dtype.hasobject:
         row = max(1, source.nbytes // max(1, rows))
-        for _ in copied_rows(source, target, start, max(1, _COPIED_BYTES // row)):
+        step = max(1, _COPIED_BYTES // row)
+        for first in range(0, rows, step):
+            write_rows(target, start + first, source[first : first + step])
             check()
         return
     rest = (0,) * (source.ndim - 1)

@@ -244,7 +244,7 @@ def test_a_full_shuffle_of_files_that_do_not_fit_is_warned_of_with_the_remedy(tm
         labels(feed)
     with (
         kf.Feed(files, 8, order=kf.BlockShuffled(files, window=3), seed=0, workers=0) as feed,
-        pytest.warns(kf.ReadCostWarning, match="a window of fewer than 3 files; or memory: larger cache_files"),
+        pytest.warns(kf.ReadCostWarning, match=r"order=kf.BlockShuffled\(files, window=1\); or larger cache_files"),
     ):
         labels(feed)
 
@@ -255,7 +255,7 @@ def test_processes_that_each_read_every_file_are_told_of_threads(tmp_path):
     files = kf.FileSequence(write_files(tmp_path, counts), Noting(tmp_path / "log"), counts, cache_files=1)
     with (
         kf.Feed(files, 8, shuffle=True, seed=0, workers=2, worker_type="process") as feed,
-        pytest.warns(kf.ReadCostWarning, match=r"by one of 2 worker processes.*BlockShuffled.*or worker_type='thread'"),
+        pytest.warns(kf.ReadCostWarning, match=r"BlockShuffled.*or worker_type='thread'"),
     ):
         labels([*feed, *feed])
 

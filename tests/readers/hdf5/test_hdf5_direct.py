@@ -326,6 +326,19 @@ def test_a_url_is_read_through_fsspec_and_past_h5py(path):
         kf.HDF5File("file:///nowhere/x.h5")["x"]
 
 
+@pytest.mark.parametrize("name", ["a b.h5", "ü#1%20.h5", "a%20b.h5"])
+def test_a_path_as_uri_opens(tmp_path, name):
+    pytest.importorskip("fsspec")
+    folder = tmp_path / "kerasfeed files"
+    folder.mkdir()
+    with h5py.File(folder / name, "w") as file:
+        file["x"] = np.arange(5)
+    with kf.HDF5File((folder / name).as_uri()) as file:
+        assert file["x"][...].tolist() == [0, 1, 2, 3, 4]
+    with kf.HDF5File(f"file://{folder / name}") as file:
+        assert file["x"][2] == 2
+
+
 def test_what_is_in_a_file_is_told_as_text_and_as_a_table(path):
     with h5py.File(path, "r+") as file:
         file["group/<names>"] = ["a", "b"]

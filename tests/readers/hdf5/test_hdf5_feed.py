@@ -59,6 +59,22 @@ def test_a_dataset_alone_is_a_sequence(path, worker_type):
     file.close()
 
 
+def test_rows_of_variable_length_that_are_all_of_one_length_are_scenes(tmp_path):
+    path, expected = tmp_path / "kerasfeed.h5", np.arange(3, dtype="f4") + np.arange(4)[:, None]
+    with h5py.File(path, "w") as file:
+        rows = file.create_dataset("rows", (4,), h5py.vlen_dtype("f4"))
+        for number, row in enumerate(expected):
+            rows[number] = row
+    with kf.HDF5File(path) as file:
+        with kf.Feed(file["rows"], batch_size=4, workers=0) as feed:
+            (batch,) = feed
+        assert batch.dtype == np.float32
+        assert np.array_equal(batch, expected)
+        with kf.Feed(kf.Zip(file["rows"], np.arange(4)), batch_size=4, workers=0) as feed:
+            ((batch, _),) = feed
+        assert np.array_equal(batch, expected)
+
+
 def test_each_worker_process_opens_a_handle_of_its_own(path):
     class Handles(Rooms):
         def __getitem__(self, index):

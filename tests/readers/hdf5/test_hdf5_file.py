@@ -4,6 +4,8 @@ import copy
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import h5py
 import hdf5_sample
 import numpy as np
 import pytest
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.readers.hdf5 import file as hdf5
@@ -254,6 +257,49 @@ def test_threads_read_through_one_handle(path, monkeypatch):
     assert not wrong
     assert len(opened) == 1
     file.close()
+
+
+def test_other_options_of_one_file_do_not_end_the_process(tmp_path):
+    """HDF5 does that when one of several handles of a file is closed."""
+    program = """
+import h5py, numpy as np, kerasfeed as kf
+rows = np.array([(k, "x" * (k % 20)) for k in range(256)], [("a", "f4"), ("name", h5py.string_dtype())])
+with h5py.File("rows.h5", "w") as file:
+    file["rows"] = rows
+rng = np.random.default_rng(0)
+for _ in range(20):
+    files = [kf.HDF5File("rows.h5", rdcc_nbytes=1 << size) for size in range(10, 14)]
+    while files:
+        for row in rng.integers(0, 256, 20).tolist():
+            assert files[row % len(files)]["rows"][row]["a"] == row
+        files.pop(int(rng.integers(0, len(files)))).close()
+print("read")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_SECONDS
+    )
+    assert done.stdout == "read\n", (done.returncode, done.stderr)
+
+
+@pytest.mark.heavy
+def test_threads_read_text_and_rows_of_varying_length(path):
+    with h5py.File(path) as reference:
+        names, ragged, attributes = reference["names"][()], reference["ragged"][()], dict(reference["points"].attrs)
+    wrong = []
+
+    def read(seed):
+        for index in np.random.default_rng(seed).integers(0, 20, 500).tolist():
+            with kf.HDF5File(path) as file:
+                same = file["names"][index] == names[index] and np.array_equal(file["ragged"][index], ragged[index])
+                if not same or file["points"].attrs != attributes or file["names"][:].tolist() != names.tolist():
+                    wrong.append(index)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_a_read_is_not_disturbed_by_another_thread_that_closes(path):

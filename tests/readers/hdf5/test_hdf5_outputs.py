@@ -266,3 +266,26 @@ def test_structures_go_into_an_output_of_the_other_byte_order(path):
             assert np.array_equal(out, whole[2:8:2])
             file[name].read_into(7, out[0])
             assert np.array_equal(out[0], whole[7])
+
+
+@pytest.fixture
+def ragged(path):
+    """Datasets whose rows are text, or arrays: "even" of one length, "uneven" of 0 to 3."""
+    with h5py.File(path, "w") as file:
+        for name, lengths in (("even", [3, 3, 3, 3]), ("uneven", [0, 1, 2, 3])):
+            data = file.create_dataset(name, (4,), h5py.vlen_dtype("f4"))
+            for row, length in enumerate(lengths):
+                data[row] = np.arange(length) + row
+        file["text"] = ["a", "b", "cc", "d"]
+    with kf.HDF5File(path) as file:
+        yield file
+
+
+@pytest.mark.parametrize("name", ["even", "uneven", "text"])
+def test_one_row_of_text_or_of_variable_length_goes_into_an_array_of_no_dimensions(ragged, name):
+    out = np.empty((), object)
+    ragged[name].read_into(2, out)
+    assert np.array_equal(out[()], ragged[name][2])
+    many = np.empty(2, object)
+    ragged[name].read_into([3, 1], many)
+    assert all(map(np.array_equal, many, ragged[name][[3, 1]]))

@@ -63,8 +63,10 @@ def test_a_file_that_another_process_writes_keeps_the_type_of_the_error(path):
     script = f"import h5py, sys; f = h5py.File({str(path)!r}, 'r+'); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1) as writer:
         assert writer.stdout.readline().strip() == b"open"
-        with pytest.raises(BlockingIOError, match=r"cannot open '.*kerasfeed.h5': .*lock"):
+        with pytest.raises(BlockingIOError, match=r"cannot open '.*kerasfeed.h5': .*lock") as caught:
             kf.HDF5File(path)["points"]
+        for remedy in ("a program that writes the file", "swmr=True", "locking=False", "HDF5_USE_FILE_LOCKING=FALSE"):
+            assert remedy in str(caught.value)
         writer.communicate(timeout=PROGRAM_SECONDS)
     with kf.HDF5File(path) as file:
         assert file["labels"][1] == 1
