@@ -14,6 +14,7 @@ import numpy as np
 
 from kerasfeed.util.resources import cores, memory
 from kerasfeed.util.seed_streams import SeedStream
+from kerasfeed.util.user_modules import Description
 
 _HASH_SEEDS = 2**32 - 1  # Python takes 1 to so many; 0 would mean no seed at all
 # Libraries that would each start one thread a core in every worker.
@@ -43,10 +44,12 @@ class Environment:
     Attributes:
         directory: The current directory, absolute; None where it had been removed.
         environment: The environment variables.
+        modules: The `module_values` of the program that made the feed, if it runs on another host; else None.
     """
 
     directory: str | None
     environment: Mapping[str, str] = field(repr=False)  # it may hold passwords
+    modules: Mapping[str, Description] | None = field(default=None, repr=False)
 
     @classmethod
     def now(cls) -> "Environment":

@@ -94,14 +94,14 @@ def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]
     return found
 
 
-def differences_text(found: Mapping[str, tuple[str, str]], who: str) -> str:
-    """The warning that `who` has other values than the process that reads it."""
+def differences_text(found: Mapping[str, tuple[str, str]]) -> str:
+    """The warning that worker processes have other values than the program."""
     names = [
         f"{name} is {_shown(other, own)} there and {_shown(own, other)} here" for name, (other, own) in found.items()
     ]
     more = f"; and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return (
-        f"your modules differ in {who}: {'; '.join(names[:_MOST_NAMES])}{more}. Each process "
+        f"your modules differ in worker processes: {'; '.join(names[:_MOST_NAMES])}{more}. Each process "
         "imports modules for itself, as their files are then, and does not see what your program sets in them. Pass "
         "such values to the constructor of the sequence, set them in on_worker_begin, or use worker_type='thread'. If "
         "a file was edited, run importlib.reload on its module or restart Python, and make the feed again"

@@ -70,7 +70,8 @@ def values(batches):
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(path, change):
     found = []
-    with kf.Feed(Rooms(path), 2, workers=1, worker_type="process", max_queue_size=1) as feed:
+    rooms = Rooms(path)
+    with kf.Feed(rooms, 2, workers=1, worker_type="process", max_queue_size=1) as feed:
         batches = iter(feed)
         found.append(next(batches))
         (pid,) = feed.stats().pids
@@ -80,7 +81,8 @@ def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(pat
         with pytest.raises(OSError, match=f"kerasfeed.h5' {CHANGED}"):
             found.extend(batches)
         assert values(found) == {1}
-        with kf.Feed(Rooms(path), 2, workers=1, worker_type="process") as other:
+        rooms.file.close()
+        with kf.Feed(rooms, 2, workers=1, worker_type="process") as other:
             assert values(other) == {2}
 
 
@@ -210,6 +212,16 @@ def test_a_sequence_that_closes_its_file_between_epochs_takes_another_in_all_wor
 
 
 # ---- one process
+
+
+def test_a_new_object_does_not_read_the_file_as_another_one_opened_it(path):
+    before = Rooms(path)
+    assert before[0].max() == 1
+    rewrite(path)
+    with pytest.raises(OSError, match=CHANGED):
+        Rooms(path)[0]
+    before.file.close()
+    assert Rooms(path)[0].max() == 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])

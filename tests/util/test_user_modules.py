@@ -165,7 +165,7 @@ def test_modules_that_are_installed_are_not_looked_at(settings):
 def test_the_warning_is_short_and_shows_where_long_values_differ():
     long = [f"scene_{n}" for n in range(30)]
     values = {f"settings.N{n}": (str(n), str(n + 1)) for n in range(7)}
-    text = differences_text({"settings.NAMES": (repr(long), repr([*long[:20], "other"])), **values}, "worker processes")
+    text = differences_text({"settings.NAMES": (repr(long), repr([*long[:20], "other"])), **values})
     assert "'scene_20'" in text
     assert "'other'] here" in text
     assert "'scene_5'" not in text

@@ -11,13 +11,13 @@ import queue
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kerasfeed.errors import FeedWarning, WorkerStartError
+from kerasfeed.errors import WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import READY
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -29,7 +29,6 @@ from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.task import FutureTask
 from kerasfeed.util.error_text import add_note, full_text, message_of, wrapped
 from kerasfeed.util.resources import cores, memory
-from kerasfeed.util.user_modules import Description, differences, differences_text
 
 _CAUSES = 2  # of an exception, one behind the other, that are sent along
 
@@ -47,9 +46,8 @@ class FeedHost:
         self._failures: defaultdict[tuple[int | None, int | None], list[Failure]] = defaultdict(list)
 
     def start(
-        self, job: Packed, state: State, number: int, hosts: int, version: str, search_path: Sequence[str],
-        modules: Mapping[str, Description],
-    ) -> HostAnswer:  # fmt: skip
+        self, job: Packed, state: State, number: int, hosts: int, version: str, search_path: Sequence[str]
+    ) -> HostAnswer:
         """Start the workers, and wait until one can take work: the name of this machine, and how many there are."""
         name = f"host {number} ({platform.node()})"
         try:
@@ -65,8 +63,6 @@ class FeedHost:
             log.on_note = self._note
             log.deferred_warnings.mute("copied")  # of memory of this host alone
             log.deferred_warnings.urgent = self._urgent
-            if found := differences(modules):
-                log.deferred_warnings.defer("modules", differences_text(found, name), FeedWarning)
             own = replace(
                 given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
                 environment=_environment(given.environment),
@@ -160,4 +156,4 @@ def _environment(driver: Environment) -> Environment:
     if variables.get("RAY_RAYLET_PID") and not _was_given("OMP_NUM_THREADS"):
         variables.pop("OMP_NUM_THREADS", None)
     here = driver.directory is not None and Path(driver.directory).is_dir()
-    return Environment(driver.directory if here else Environment.now().directory, variables)
+    return Environment(driver.directory if here else Environment.now().directory, variables, driver.modules)

@@ -141,7 +141,6 @@ class HostsSession:
         self._over = threading.Event()
         self._tick = min(_TICK, job.hosts.silence / 4)
         packed = self._packed_job()
-        self._modules = module_values()
         self._cluster = job.hosts.join()  # may take long
         self._had_host = time.monotonic()  # when there was a host last
         self._quiet = 0.0  # seconds that this process has run since the cluster has answered
@@ -160,7 +159,7 @@ class HostsSession:
         """What hosts are to load."""
         job = self.job
         seed = {name: value for name, value in job.environment.environment.items() if name == "PYTHONHASHSEED"}
-        environment = Environment(job.environment.directory, seed)  # the rest may hold passwords
+        environment = Environment(job.environment.directory, seed, module_values())  # the rest may hold passwords
         policy = dataclasses.replace(job.policy, error_log=None)  # which is of this machine
         sent = dataclasses.replace(job, hosts=None, free=frozenset(), policy=policy, environment=environment)
         try:
@@ -274,7 +273,7 @@ class HostsSession:
             host = self._hosts[place] = _Host(number, place, f"host {number}")
             try:
                 host.handle = self._cluster.start(place)
-                self._tell(host, self._started, "start", number, len(places), versions(), search_path(), self._modules)
+                self._tell(host, self._started, "start", number, len(places), versions(), search_path())
                 self._tell(host, self._warned, "live")
             except Exception as error:  # noqa: BLE001 - whatever it is, there is no host
                 self._news.put(partial(self._lose, host, _ending(error)))

@@ -55,7 +55,9 @@ class Dispatch(Pool):
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
             first, count = options.place.first, max(options.place.count, options.place.first + options.workers)
-            start = WorkerStart(search_path(), first, count, module_values(), managers_key())
+            modules = options.environment.modules
+            modules = module_values() if modules is None else modules
+            start = WorkerStart(search_path(), first, count, modules, managers_key())
             self.shared_objects.post(Topic.START, start)
             self._post_runner()
             self.pipes = Pipes(options.workers if options.addressed else 1)

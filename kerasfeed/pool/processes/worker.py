@@ -104,7 +104,7 @@ class WorkerProcess:
         if imported:  # on_worker_begin may have set the parent's values, or other ones
             left = differences(start.modules)
             imported = {name: values for name, values in imported.items() if left.get(name) == values}
-        return differences_text(imported, "worker processes") if imported else ""
+        return differences_text(imported) if imported else ""
 
     def _begin_worker(self) -> None:
         assert isinstance(self._runner, Runner)

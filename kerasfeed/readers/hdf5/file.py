@@ -269,7 +269,8 @@ class HDF5File(Members):
             if not self._local:
                 raise
             raise missing(self.path) from None
-        if known is not None and found is not None:
+        if found is not None:
+            known = known or found  # another HDF5File of this process may hold the file as it was
             known.refuse(found, self.path, may_grow=self._how.swmr)
         try:
             opened = registry.open(self, self.path, self._how, found)
