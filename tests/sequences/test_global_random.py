@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
-from kerasfeed.feeds.base import BaseFeed  # kf.Feed imports Keras
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -95,8 +94,14 @@ class Plain(Old):
         return np.array([index, 1.0])
 
 
+def _feed(*arguments, **options):
+    from kerasfeed.feeds.base import BaseFeed  # kf.Feed imports Keras, and workers import this module
+
+    return BaseFeed(*arguments, **options)
+
+
 def _batches(sequence, epochs=2, **arguments):
-    with BaseFeed(sequence, 4, **{**_PROCESSES, **arguments}) as feed:
+    with _feed(sequence, 4, **{**_PROCESSES, **arguments}) as feed:
         return [leaf for _ in range(epochs) for batch in feed for leaf in (batch[0] if type(batch) is tuple else batch)]
 
 
@@ -153,7 +158,7 @@ def test_a_worker_that_replaces_another_gives_the_same_numbers():
 
 def _batches_of_killed_workers():
     found, dead = [], set()
-    with BaseFeed(Old(), 4, **_PROCESSES) as feed:
+    with _feed(Old(), 4, **_PROCESSES) as feed:
         for _ in range(2):
             for rows, pids in feed:
                 found.extend(rows)
@@ -167,7 +172,7 @@ def _batches_of_killed_workers():
 
 @pytest.mark.heavy
 def test_load_gives_the_numbers_of_the_workers_and_leaves_those_of_the_program_alone():
-    with BaseFeed(Old(), 4, **_PROCESSES) as feed:
+    with _feed(Old(), 4, **_PROCESSES) as feed:
         random.seed(1)
         np.random.seed(1)
         expected = random.random(), np.random.random()
@@ -290,7 +295,7 @@ def test_generators_of_frameworks_give_the_same_numbers_in_every_run(sequence, n
 @pytest.mark.heavy
 def test_load_gives_the_numbers_of_torch_and_leaves_those_of_the_program_alone():
     torch = pytest.importorskip("torch")
-    with BaseFeed(OfTorch(), 4, **_PROCESSES) as feed:
+    with _feed(OfTorch(), 4, **_PROCESSES) as feed:
         batches = list(feed)
         torch.manual_seed(1)
         expected = torch.rand(())
@@ -441,7 +446,7 @@ def test_a_class_of_any_kind_can_do_as_the_warning_says():
             return np.random.normal(size=2)
 
     with (
-        BaseFeed(Drawn(), 4, workers=0) as feed,
+        _feed(Drawn(), 4, workers=0) as feed,
         pytest.warns(kf.FeedWarning, match=r"Draw from kf\.current_rng\(\) instead"),
     ):
         feed[0]
@@ -452,6 +457,6 @@ def test_a_class_of_any_kind_can_do_as_the_warning_says():
 
     batches = []
     for _ in range(2):
-        with BaseFeed(Mended(), 4, workers=0, seed=3) as feed:
+        with _feed(Mended(), 4, workers=0, seed=3) as feed:
             batches.append(feed[0].tolist())
     assert batches[0] == batches[1]

@@ -47,20 +47,10 @@ def _drawing(generator):
     return draw
 
 
-class Mixing:
-    """A function that makes batches with random numbers."""
-
-    def __init__(self):
-        self.r = np.random.RandomState(3)
-
-    def __call__(self, scenes):
-        return np.array([[scene, self.r.rand()] for scene in scenes])
-
-
 OTHERS = {
     "view": (lambda: kf.Subset(scenes_held.Keeping(), range(8)), {}),
     "function": (lambda: kf.Map(np.arange(8.0), _drawing(random.Random(3))), {}),
-    "collate": (lambda: np.arange(8.0), {"collate": Mixing()}),
+    "collate": (lambda: np.arange(8.0), {"collate": scenes_held.Mixing()}),
     "torch": (scenes_held.OfTorch, {}),
     "seldom": (scenes_held.Seldom, {"shuffle": True}),
 }

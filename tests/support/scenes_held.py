@@ -97,6 +97,16 @@ class OfTorch(OnlyAtFirst):
         return np.array([index, float(torch.rand((), generator=self.r))])
 
 
+class Mixing:
+    """A function that makes batches with random numbers."""
+
+    def __init__(self):
+        self.r = np.random.RandomState(3)
+
+    def __call__(self, scenes):
+        return np.array([[scene, self.r.rand()] for scene in scenes])
+
+
 class Counting:
     """Scenes float64[2] of a counter, each of which takes some time."""
 
