@@ -107,8 +107,8 @@ def read_first(
         seeds: Whether these, and the global ones, are seeded for each scene.
 
     Returns:
-        What was read; which random generators the scenes use, see `RandomWatch`; and the first scene, pickled, if it is
-        to be kept.
+        The scenes; the random generators that they use, see `RandomWatch`; and the first scene, pickled, if it is to be
+        kept.
 
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.

@@ -1,8 +1,8 @@
 """Random generators that an object keeps: found as it is pickled or by its attributes, and seeded for each scene.
 
-Invariant: generator k of an object is the same one in each worker process and in `kf.load`: k counts them in the order
-in which the pickle meets them. They are seeded in worker processes, whose copies are kerasfeed's, and by `kf.load`,
-which puts them back. Neither numpy.random nor PyTorch is imported here.
+Invariant: generator k of an object is the same one in each worker process and in `kf.load`: k is their order in the
+pickle. They are seeded in worker processes, whose copies are kerasfeed's, and by `kf.load`, which puts them back.
+Neither numpy.random nor PyTorch is imported here.
 """
 
 from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
@@ -41,7 +41,7 @@ class _Access:
 
 
 class _Words:
-    """The random words that a key gives, as an `ISeedSequence` of NumPy; 2 us, of which a `SeedSequence` takes 10."""
+    """The random words that a key gives, as an `ISeedSequence` of NumPy; 2 us, a `SeedSequence` takes 10."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -97,9 +97,9 @@ def generator_kinds() -> tuple[type, ...]:
 
 
 def generators_beside(owner: Any, kinds: tuple[type, ...], known: set[int]) -> Iterator[tuple[Any, str]]:
-    """The generators of classes and modules that a class or function stands in: each class or module, and the name.
+    """The generators in a class and its bases, and in the modules that define them, or a function: place and name.
 
-    Classes and modules whose ids are in `known` are left out, and added to it. Those of the global generators are left
+    Classes and modules whose ids are in `known` are left out, and added to it. Packages of global generators are left
     out, too.
     """
     places = [*owner.__mro__] if isinstance(owner, type) else [owner]
@@ -123,11 +123,11 @@ class Held:
     """
 
     def __init__(self, found: Iterable[Any] = ()) -> None:
-        """Hold what was `found`; see `fill`."""
+        """Hold the generators that were `found`; see `fill`."""
         self.fill(found)
 
     def fill(self, found: Iterable[Any]) -> None:
-        """Hold what was `found`: generators, or pairs of a class or module and the name of one in it."""
+        """Hold `found` generators, or pairs of a class or module and the name of one in it."""
         resolved = [getattr(*each) if type(each) is tuple else each for each in found]
         accesses = [(each, _access(each)) for each in {id(each): each for each in resolved}.values()]
         self.generators = [generator for generator, access in accesses if access is not None]

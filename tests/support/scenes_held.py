@@ -1,4 +1,4 @@
-"""Classes that keep random generators, at all the places where there are some; importable in workers."""
+"""Classes that keep random generators in attributes, lists, classes and modules; importable in workers."""
 
 import random
 import time
@@ -70,7 +70,7 @@ class OnlyAtFirst:
 
 
 class Seldom(OnlyAtFirst):
-    """One scene in 8 draws, and not one of those that are read first."""
+    """One scene in 8 draws, and none of the first scenes that the feed reads."""
 
     def __getitem__(self, index):
         return np.array([index, self.r.random() if index % 8 == 5 else 0.0])
@@ -108,7 +108,7 @@ class Mixing:
 
 
 class Counting:
-    """Scenes float64[2] of a counter, each of which takes some time."""
+    """Scenes float64[2] of a counter; each takes some time."""
 
     def __init__(self, seconds):
         self.seconds = seconds
