@@ -6,7 +6,8 @@ alone.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.errors import FeedWarning
@@ -15,9 +16,11 @@ from kerasfeed.loaders.batches.masking import with_weights
 from kerasfeed.loaders.batches.spec_inference import layout_for
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
 from kerasfeed.loaders.loader import Loader
+from kerasfeed.pool.processes.shared_objects import held_by
 from kerasfeed.pool.worker_hooks import end_worker
 from kerasfeed.sequences.base import SceneContext, Worker, optional_method
-from kerasfeed.sequences.global_random import SeedingContext, globals_put_back
+from kerasfeed.sequences.context import MakeContext
+from kerasfeed.sequences.global_random import SeedingContext, frameworks, generators_put_back
 from kerasfeed.sequences.view_base import apart
 from kerasfeed.spec.inference import describe
 from kerasfeed.util.counted import counted
@@ -69,9 +72,11 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             f"kf.load needs either step (a whole batch) or index (one scene), received step={step!r}, index={index!r}"
         )
     epoch = check_integer("epoch", epoch, 0)
-    stats = feed.stats()  # workers seed the global random generators where the first scenes use them
-    seeds = stats.seeds_random or (stats.worker_type == "process" and feed.layout is None)
-    kind, put_back = (SeedingContext, globals_put_back) if seeds else (SceneContext, nullcontext)
+    kind: MakeContext = SceneContext
+    put_back: Callable[[], AbstractContextManager[None]] = nullcontext
+    if feed.stats().worker_type == "process":  # workers seed the generators that scenes use, here all may be
+        held = held_by(feed.sequence, feed.job.maker)
+        kind, put_back = partial(SeedingContext, held=held), partial(generators_put_back, held)
     if index is not None:
         index = check_integer("index", index, 0)
         if index >= feed.plan.length:
@@ -80,7 +85,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
                 f"index {index} is out of range: the sequence has {counted(last + 1, 'scene')}, 0 to {last}"
             )
         with scenes_read_here(feed.sequence, kind(feed.plan.seed, epoch)) as read, put_back():
-            return read(index, None)
+            return _loaded(partial(read, index, None), kind)
     step = check_integer("step", step, 0)
     indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
     job = Job(_for_itself(feed.sequence), feed.plan, 1, _MEMORY, 1, collate=feed.collation)
@@ -92,9 +97,19 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             scenes = [(index, read(index, step)) for index in dict.fromkeys(indices)]
         layout = layout_for(job, [(index, describe_scene(scene)) for index, scene in scenes])
     with closing(Loader(job, "inline", layout, kind)) as loader, put_back():
-        batch = loader.submit(epoch, step).result()
+        batch = _loaded(lambda: loader.submit(epoch, step).result(), kind)
     # This job raises what fails, so it weighs nothing for that.
     return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
+
+
+def _loaded(load: Callable[[], Any], kind: MakeContext) -> Any:
+    """What `load` returns, from a second call if the first imported PyTorch: the import made an unseeded generator.
+
+    Worker processes load such scenes again, too.
+    """
+    before = frameworks()
+    loaded = load()
+    return loaded if kind is SceneContext or frameworks() == before else load()
 
 
 def _for_itself(sequence: Any) -> Any:

@@ -85,5 +85,6 @@ class FeedOptions:
         return Job(
             sequence, plan, max_memory=self.max_memory, policy=self.policy, collate=collation,
             environment=self.environment, hosts=self.hosts, every_core=self.given["workers"] == "auto",
+            has_seed=self.given["seed"] is not None,
             **{"workers": self.workers, "look_ahead": self.ahead, **others},
         )  # fmt: skip

@@ -37,7 +37,8 @@ class Job:
         inherit: Descriptors that worker processes must inherit for the sequence's sake.
         item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
         environment: Directory and environment of worker processes: those of the moment when the feed was made.
-        watches_random: Whether to look if the first scenes use the global random generators.
+        watches_random: Whether to look if the first scenes use random generators other than `rng`.
+        has_seed: Whether the user has given the seed of the plan.
         hosts: The hosts that make the batches, by `workers` worker processes each; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
         place: Where this machine is among those hosts, in a loader of one of them.
@@ -56,6 +57,7 @@ class Job:
     item_text: Callable[[int, int], str] | None = None
     environment: Environment = field(default_factory=Environment.now)
     watches_random: bool = True
+    has_seed: bool = False
     hosts: "Hosts | None" = None
     every_core: bool = False
     place: HostPlace = field(default_factory=HostPlace)
@@ -104,7 +106,7 @@ class LoaderStats:
         pids: Process ids of the workers; empty unless they are processes.
         respawns: Worker processes that died and were replaced.
         failed: Scenes that failed and were replaced, masked or skipped.
-        seeds_random: Whether `random` and `numpy.random` are seeded for each scene, because the first scenes use them.
+        seeds_random: Whether random generators other than `rng` are seeded for each scene, because scenes use them.
         hosts: What became of batches on other hosts; None where there are none.
         chosen: What "auto" came to with the first batch, and why; empty where nothing was to be chosen, or not yet.
     """

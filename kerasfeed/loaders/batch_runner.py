@@ -12,14 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.readers.read_cost import Meter, ReadCost
-from kerasfeed.sequences.context import SceneContext
-from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext, frameworks
+from kerasfeed.sequences.context import MakeContext, SceneContext
+from kerasfeed.sequences.global_random import RandomWatch, SeedingContext, seeding
+from kerasfeed.sequences.held_random import HELD, Held
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -30,7 +33,7 @@ from kerasfeed.util.thread_times import ThreadWatch
 # Scenes are read for so long, and at least as many as `FirstOrder.least`, by the time of the quickest: of how many the
 # spec is inferred is not to depend on what else the machine does.
 _SECONDS, _MOST_SECONDS = 0.1, 1.0
-_MOST_COMPARED = 16 << 20  # bytes of a scene that is compared with itself
+_MOST_COMPARED = 16 << 20  # bytes of a scene that are compared with the same scene, read again
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class FirstScenes:
 
 
 def read_first(
-    sequence: Any, order: FirstOrder, seed: int, maker: Custom | None, note: Note, *, seeds: bool
+    sequence: Any, order: FirstOrder, seed: int, maker: Custom | None, note: Note, held: Held, *, seeds: bool
 ) -> tuple[FirstScenes, int, bytes | None]:
     """Read them.
 
@@ -100,16 +103,17 @@ def read_first(
         seed: Seed of the feed.
         maker: The function that makes whole batches, if there is one.
         note: Item 1 is set to the index of each before it is read.
-        seeds: Whether the global random generators are seeded for each scene.
+        held: The random generators that the sequence keeps.
+        seeds: Whether these, and the global ones, are seeded for each scene.
 
     Returns:
-        What was read; which global random generators the scenes use, see `GlobalRandomWatch`; and the first scene,
-        pickled, if it is to be kept.
+        The scenes; the random generators that they use, see `RandomWatch`; and the first scene, pickled, if it is to be
+        kept.
 
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
     """
-    context = (SeedingContext if seeds else SceneContext)(seed, order.epoch)
+    context = SeedingContext(seed, order.epoch, held) if seeds else SceneContext(seed, order.epoch)
     specs: list[tuple[int, SceneSpec]] = []
     times: list[tuple[float, float]] = []
     first: list[Any] = []  # the first scene, and what it was when it had been read
@@ -123,7 +127,7 @@ def read_first(
         note[1] = index
         while True:
             context.move_to(index)
-            random = GlobalRandomWatch()
+            random = RandomWatch(held)
             clock.restart()
             scene, spec = probe(sequence, index, context, maker)
             took = clock.look()
@@ -140,25 +144,28 @@ def read_first(
         scene, spec = read(index)
         specs.append((index, spec))
         if not first:
-            first = [scene, _content(scene, spec)]
+            first = [scene, _content(scene)]
             with contextlib.suppress(Exception):  # pickling raises anything; it is read again then
                 kept = cloud_pickled(scene) if order.keeps else None
-    if len(specs) > 1 and first[1] is not None:
-        is_reused = _content(first[0], specs[0][1]) != first[1]
-        is_quick = min(times)[0] * (len(times) + 1) < _SECONDS
-        if order.compares and not is_reused and (seeds or not used) and is_quick:
-            scene, spec = read(order.indices[0])
-            differs = _content(scene, spec) != first[1]
+    if first[1] is not None:
+        is_reused = _content(first[0]) != first[1]
+        # The copy of a worker process may be read for as long as it takes.
+        may_read = seeds or (not used and len(specs) > 1 and min(times)[0] * (len(times) + 1) < _SECONDS)
+        if order.compares and not is_reused and may_read:
+            differs = _content(read(order.indices[0])[0]) != first[1]
     middle = sorted(times)[(len(times) - 1) // 2]  # of two, the quicker
     return FirstScenes(tuple(specs), *middle, is_reused=is_reused, differs=differs), used, kept
 
 
-def _content(scene: Any, spec: SceneSpec) -> list[bytes] | None:
-    """The bytes of the arrays of a scene, but for text; None where they are many, or there are none."""
-    if sum(field.nbytes for field in spec.fields if not field.is_text) > _MOST_COMPARED:
-        return None
+def _content(scene: Any) -> list[bytes] | None:
+    """The first bytes of the arrays of a scene, except text; None if there are none."""
     leaves = [leaf for leaf in flatten(scene)[0] if hasattr(leaf, "tobytes") and hasattr(leaf, "dtype")]
-    return [leaf.tobytes() for leaf in leaves if getattr(leaf.dtype, "char", "g") not in "gGOVTUS"] or None
+    left, found = _MOST_COMPARED, []
+    for leaf in leaves:
+        if getattr(leaf.dtype, "char", "g") not in "gGOVTUS":
+            found.append(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)[:left].tobytes())
+            left -= len(found[-1])
+    return found or None
 
 
 @dataclass(frozen=True)
@@ -196,14 +203,16 @@ class BatchRunner(Runner):
     """Writes scenes of a sequence into slots, or reads the first ones.
 
     Attributes:
+        held: The random generators that the sequence and the function given as collate keep.
         renewed: Whether the sequence was changed by a hook since it was first sent.
         meter: What reading scenes has cost in this process.
     """
 
-    def __init__(self, job: Job, context: type[SceneContext] = SceneContext) -> None:
+    def __init__(self, job: Job, context: MakeContext = SceneContext) -> None:
         """Load scenes of `job`, each in a `context`."""
         self.target = job.sequence
         self._maker = job.maker
+        self.held = Held()
         self._seed = job.plan.seed
         self._length = job.plan.length
         self._context = context
@@ -223,7 +232,7 @@ class BatchRunner(Runner):
         self._kept: tuple[int, int, bytes] | None = None  # epoch and index of a batch that was read, and it, pickled
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("target", "_maker", "_seed", "_length", "_context", "_watches_random", "renewed")
+        names = ("target", "_maker", "held", "_seed", "_length", "_context", "_watches_random", "renewed")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -299,8 +308,9 @@ class BatchRunner(Runner):
         watched = self._to_watch > 0
         self._to_watch -= watched
         payload = load_seeded(
-            lambda context_type: filler.fill(view, start, stop, serial, context_type(self._seed, epoch), note),
+            lambda make: filler.fill(view, start, stop, serial, make(self._seed, epoch), note),
             context,
+            self.held,
             watched=watched,
         )
         if self._told_of_waste or (waste := self.meter.waste()) is None:
@@ -317,7 +327,7 @@ class BatchRunner(Runner):
             self._is_warm = True
             # What is not wanted at once may have changed when it is, where the user holds the object.
             asked = replace(order, keeps=order.keeps and (seeds or order.least == 1))
-            found, used, kept = read_first(self.target, asked, self._seed, self._maker, note, seeds=seeds)
+            found, used, kept = read_first(self.target, asked, self._seed, self._maker, note, self.held, seeds=seeds)
             self._kept = None if kept is None else (order.epoch, order.indices[0], kept)
             context.note_random(used)
             self._first = order, found
@@ -328,34 +338,31 @@ class BatchRunner(Runner):
         note[1] = MANY
         order = FirstOrder((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
-            read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)
+            read_first(self.target, order, self._seed, self._maker, [0, 0], self.held, seeds=True)
 
 
-def load_seeded(load: Callable[[type[SceneContext]], _T], context: WorkerContext, *, watched: bool) -> _T:
-    """Load scenes in a worker process, seeding the global random generators for each where scenes use these.
+def load_seeded(load: Callable[[MakeContext], _T], context: WorkerContext, held: Held, *, watched: bool) -> _T:
+    """Load scenes in a worker process, and seed the random generators that scenes use for each of them.
 
     Args:
-        load: Loads them, given the class of their context; called twice where they turn out to use the generators.
+        load: Loads them, given what makes their context; called again if they turn out to use other generators.
         context: The worker's.
-        watched: Whether to look if they do.
+        held: The generators that the user's object keeps; they are watched as long as scenes do not use them.
+        watched: Whether to watch the global ones.
     """
-    if context.used_random:
-        before = frameworks()
-        payload = load(SeedingContext)
-        # Scenes that import PyTorch or TensorFlow have drawn from a generator that was not seeded.
-        return payload if frameworks() == before else load(SeedingContext)
-    if not watched:
-        return load(SceneContext)
-    watch = GlobalRandomWatch()
+    used = context.used_random
+    watches_globals = watched and not used % HELD
+    watch = RandomWatch(held if used < HELD else None, watches_globals=watches_globals)
     try:
-        payload = load(SceneContext)
+        payload = load(seeding(used, held))
     except FailedTaskError:
-        if not watch.used():
+        found = watch.used()
+        if not found:
             raise
     else:
-        if watch.missed():
-            return load_seeded(load, context, watched=True)
-        if not watch.used():
+        found = watch.used()
+        # Scenes that import PyTorch or TensorFlow have drawn from a generator that was not seeded.
+        if not found and not (watch.missed() and (used % HELD or watches_globals)):
             return payload
-    context.note_random(watch.used())
-    return load(SeedingContext)
+    context.note_random(found)
+    return load_seeded(load, context, held, watched=watched)

@@ -22,8 +22,7 @@ from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.session import Session
 from kerasfeed.pool.base import LOGGER, Pool, Sessions
 from kerasfeed.readers.read_cost import ReadCost
-from kerasfeed.sequences.context import SceneContext
-from kerasfeed.sequences.global_random import WARNING_KIND
+from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
@@ -92,7 +91,7 @@ class Loader:
         job: Job,
         worker_type: str,
         layout: Layout | None = None,
-        context: type[SceneContext] = SceneContext,
+        context: MakeContext = SceneContext,
         scene_seconds: float = 0.0,
         failure_log: FailureLog | None = None,
     ) -> None:
@@ -274,7 +273,6 @@ class Loader:
         session = self._sessions.present
         here = session if isinstance(session, Session) else None
         slots = None if here is None else here.slots
-        warned = self.failure_log.deferred_warnings.is_known(WARNING_KIND)
         return LoaderStats(
             self.worker_type,
             max(1, session.job.workers if session else self._job.workers),
@@ -285,7 +283,7 @@ class Loader:
             here.pool.pids() if here else (),
             self._sessions.respawns,
             self.failure_log.failed,
-            seeds_random=self.worker_type == "process" and warned,
+            seeds_random=self.worker_type == "process" and self.failure_log.used_random > 0,
             hosts=session.host_stats() if isinstance(session, HostsSession) else None,
             chosen="" if self.choice is None else str(self.choice),
         )

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError
+from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstOrder, FirstScenes, Wasteful
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
 from kerasfeed.loaders.batches.slots import SlotPool
-from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, watched
+from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, warn_of_random, watched
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Recovery
@@ -27,8 +27,8 @@ from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
 from kerasfeed.readers.read_cost import ReadCost
-from kerasfeed.sequences.context import SceneContext
-from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
+from kerasfeed.sequences.context import MakeContext, SceneContext
+from kerasfeed.sequences.held_random import generators_from
 from kerasfeed.util.error_text import class_name, is_the_programs
 
 
@@ -48,7 +48,7 @@ class Session:
         job: Job,
         failure_log: FailureLog,
         worker_type: str,
-        context: type[SceneContext],
+        context: MakeContext,
         seconds: float,
     ) -> None:
         """Start a pool.
@@ -107,7 +107,9 @@ class Session:
         if layout is None:
             read: Read = self._read_first
             if self.pool.worker_type != "process":
-                read = watched(self.job, self.failure_log, read)
+                generators = [each for _, each in generators_from((self.job.sequence, self.job.maker))]
+                self.runner.held.fill(generators)
+                read = watched(self.job, self.failure_log, generators, read)
             self.first, layout = read_first_scenes(self.job, self.failure_log, read, epoch, least)
             self.timing.note(self.first.seconds, 1)
             if self.job.plan.batch_size is None and self.job.plan.length:
@@ -214,8 +216,8 @@ class Session:
     def note_result(self, payload: Any) -> Any:
         """What a worker has told beside its payload, which is returned."""
         used = self.pool.used_random
-        if used and not self.failure_log.deferred_warnings.is_known(WARNING_KIND):
-            self.failure_log.deferred_warnings.defer(WARNING_KIND, warning_text(used, seeded=True), FeedWarning)
+        if used & ~self.failure_log.used_random:
+            warn_of_random(self.failure_log, used, self.runner.held, self.job, seeded=True)
         if isinstance(payload, Wasteful):
             self._waste = payload.cost
             return payload.payload

@@ -41,7 +41,7 @@ class WorkerContext(Protocol):
 
     Attributes:
         worker: Number, count and type of the workers.
-        used_random: The global random generators that scenes were seen to use, in all workers; see `note_random`.
+        used_random: The random generators that scenes were seen to use, in all workers; see `note_random`.
     """
 
     worker: Worker
@@ -54,7 +54,7 @@ class WorkerContext(Protocol):
         """The segment of the pool's memory at `offset`, `nbytes` long."""
 
     def note_random(self, used: int) -> None:
-        """Note that scenes use global random generators, for all workers."""
+        """Note for all workers that scenes use random generators: the global ones, or their own."""
 
 
 class Runner(ABC):
@@ -254,11 +254,11 @@ class Pool(ABC):
 
     @property
     def used_random(self) -> int:
-        """The global random generators that scenes were seen to use in worker processes; see `GlobalRandomWatch`."""
+        """The random generators that scenes were seen to use in worker processes; see `RandomWatch`."""
         return 0
 
     def note_random(self, used: int) -> None:  # noqa: B027 - of worker processes alone
-        """Have workers know of global random generators that scenes were seen to use elsewhere."""
+        """Have workers know of random generators that scenes were seen to use elsewhere."""
 
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers that live; none of threads."""

@@ -9,7 +9,7 @@ A collate function has a generator of its own, a function of (seed, epoch, step,
 from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -143,6 +143,9 @@ class SceneContext:
             yield
         finally:
             self._places = previous
+
+
+MakeContext = Callable[[int, int], SceneContext]  # of seed and epoch
 
 
 class UnrandomContext(SceneContext):

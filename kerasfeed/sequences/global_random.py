@@ -1,5 +1,7 @@
 """The global random generators of Python, NumPy, PyTorch and TensorFlow: whether scenes use them, and their seeding.
 
+Generators that an object keeps are treated alike; see `kerasfeed.sequences.held_random`.
+
 Invariant: they are seeded in worker processes alone, which are kerasfeed's, and by `kf.load`, which puts them back.
 Elsewhere they are the program's own, and only looked at. PyTorch and TensorFlow are not imported, but looked for in
 `sys.modules` (0.1 us each). PyTorch's generator is the one of the CPU.
@@ -16,16 +18,19 @@ import pickle
 import random
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kerasfeed.sequences.context import SceneContext, in_worker_process
+from kerasfeed.sequences.context import MakeContext, SceneContext, in_worker_process
+from kerasfeed.sequences.held_random import HELD, Held
+from kerasfeed.sequences.view_base import View, parts_of
+from kerasfeed.util.optional_methods import batch_reader
 from kerasfeed.util.seed_streams import SeedStream
 
 PYTHON, NUMPY, TORCH, TENSORFLOW = 1, 2, 4, 8
 _NAMES = {PYTHON: "random", NUMPY: "numpy.random", TORCH: "torch", TENSORFLOW: "tf.random"}
-WARNING_KIND = "global random"
 
 
 def seed_globals(source: np.random.SeedSequence) -> None:
@@ -55,28 +60,35 @@ def restore(found: dict[int, Any]) -> None:
         _torch_generator().set_state(sys.modules["torch"].from_numpy(found[TORCH]))
 
 
-class GlobalRandomWatch:
-    """Tells whether they have been used since it was made; 60 us, the first in a process 15 ms."""
+class RandomWatch:
+    """Compares the states of generators with earlier ones; of global ones 60 us, the first in a process 15 ms."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Held | None = None, *, watches_globals: bool = True) -> None:
+        """Watch the `held` generators and the global ones."""
         tensorflow = _tensorflow()
+        self._held, self._watches_globals = held, watches_globals
         self._frameworks = frameworks()
-        if in_worker_process() and tensorflow is not None and _tensorflow_state() is None:
+        if watches_globals and in_worker_process() and tensorflow is not None and _tensorflow_state() is None:
             tensorflow.random.set_seed(int.from_bytes(os.urandom(4), "little"))
-        self._before = _pickled_states()
+        self._before = _pickled_states() if watches_globals else {}
+        if held is not None:
+            held.watch()
 
     def missed(self) -> bool:
         """Whether a worker's scene has imported PyTorch or TensorFlow, whose generator was not seeded then."""
         return in_worker_process() and frameworks() != self._frameworks
 
     def used(self) -> int:
-        """`PYTHON` and `NUMPY`, added, as far as they were used; by any thread."""
+        """The generators that any thread has used: `PYTHON` and its like, added, and what `Held.used` returns."""
+        used = 0 if self._held is None else self._held.used()
+        if not self._watches_globals:
+            return used
         now, before = _pickled_states(), self._before
         if TORCH in now and TORCH not in before:  # as long as nothing was drawn since it was made or seeded
             fresh = sys.modules["torch"].Generator()
             fresh.manual_seed(_torch_generator().initial_seed())
             before = {**before, TORCH: pickle.dumps(fresh.get_state().numpy())}
-        return sum(kind for kind, state in now.items() if state != before.get(kind, state))
+        return used + sum(kind for kind, state in now.items() if state != before.get(kind, state))
 
 
 def _pickled_states() -> dict[int, bytes]:
@@ -106,51 +118,101 @@ def _tensorflow_state() -> Any:
 
 
 class SeedingContext(SceneContext):
-    """The context of scenes that use the global generators: they are seeded for each, from (seed, epoch, index)."""
+    """The context of scenes whose random generators are seeded for each, from (seed, epoch, index)."""
 
-    __slots__ = ()
+    __slots__ = ("_held", "_seeds_globals")
+
+    def __init__(self, seed: int, epoch: int, held: Held | None = None, *, seeds_globals: bool = True) -> None:
+        """Seed the `held` generators and the global ones."""
+        super().__init__(seed, epoch)
+        self._held = held
+        self._seeds_globals = seeds_globals
 
     def move_to(self, index: int | None) -> None:
         """Enter the scene `index`, and seed."""
         super().move_to(index)
-        if index is not None:
+        if index is None:
+            return
+        if self._seeds_globals:
             seed_globals(
                 np.random.SeedSequence(entropy=self.seed, spawn_key=(SeedStream.GLOBAL_RANDOM, self.epoch, index))
             )
+        if self._held is not None:
+            self._held.seed(self.seed, self.epoch, index)
+
+
+def seeding(used: int, held: Held) -> MakeContext:
+    """What makes the context of scenes that use generators: `SceneContext`, or a `SeedingContext` for `used` ones."""
+    if not used:
+        return SceneContext
+    return partial(SeedingContext, held=held if used >= HELD else None, seeds_globals=used % HELD > 0)
 
 
 @contextlib.contextmanager
-def globals_put_back() -> Iterator[None]:
-    """Have the global generators stand at the end where they stood at the beginning."""
+def generators_put_back(held: Held | None = None) -> Iterator[None]:
+    """Restore the states of the global generators, and of the `held` ones, at the end."""
     found = states()
+    held_states = [] if held is None else held.states()
     try:
         yield
     finally:
         restore(found)
+        if held is not None:
+            held.restore(held_states)
 
 
 def names(used: int) -> str:
-    """In words what `GlobalRandomWatch.used` has found."""
+    """In words what of the global generators `RandomWatch.used` has found."""
     return " and ".join(name for kind, name in _NAMES.items() if used & kind)
 
 
-def warning_text(used: int, *, seeded: bool) -> str:
-    """The warning that scenes use global generators.
+def random_warnings(
+    used: int, held: Held, sequence: Any, maker: Any, *, seeded: bool, has_seed: bool
+) -> Iterator[tuple[str, str]]:
+    """The warnings that scenes draw from other generators than `self.rng`: the kind and the text of each.
 
     Args:
-        used: Which.
-        seeded: Whether they are seeded for each scene, in worker processes.
+        used: Which generators; see `RandomWatch.used`.
+        held: The generators that the sequence keeps.
+        sequence: The sequence.
+        maker: The function that makes batches of them, if there is one.
+        seeded: Whether the generators are seeded for each scene, in worker processes.
+        has_seed: Whether the user has given a seed. Then scenes that use seeded global ones are the same in every run.
     """
-    found = (
-        f"scenes draw random numbers from the global generators of {names(used)}, which in worker processes are "
-        "seeded for each scene from (seed, epoch, index): with seed=... every run gives the same batches. "
-        if seeded
-        else f"scenes draw random numbers from the global generators of {names(used)}. Worker threads and workers=0 "
-        "share these with the rest of the program, so the batches differ from run to run, whatever the seed. "
-    )
-    remedy = (
-        "Draw from self.rng instead (from kerasfeed.current_rng() in functions, and in classes that are no "
-        "kf.SceneSequence; from self.rng_for(index) in get_batch), which is a function of (seed, epoch, index) with "
-        "all workers"
-    )
-    return found + remedy + ("" if seeded else "; or use worker_type='process', where the global ones are seeded so")
+    remedy = f" Draw from {_remedy(sequence, maker)} instead, a function of (seed, epoch, index) with all workers"
+    if not seeded:
+        remedy += "; or use worker_type='process', which seeds them for each scene"
+    runs = "" if has_seed else ": with seed=... every run gives the same batches"
+    if used % HELD and not (seeded and has_seed):
+        follows = (
+            f", which in worker processes are seeded for each scene from (seed, epoch, index){runs}."
+            if seeded
+            else ". Worker threads and workers=0 share these with the rest of the program, so the batches differ from "
+            "run to run, whatever the seed."
+        )
+        yield (
+            "global random",
+            f"scenes draw random numbers from the global generators of {names(used)}{follows}{remedy}",
+        )
+    if used >= HELD:
+        follows = (
+            f". Each worker process has a copy, seeded for each scene from (seed, epoch, index){runs}. A plain loop, "
+            "threads and workers=0 give other numbers."
+            if seeded
+            else ". Worker threads and workers=0 do not seed them, so each time that a scene is read it is another."
+        )
+        found = held.names(used, (sequence, maker))
+        yield "held random", f"scenes draw random numbers from {found}{follows}{remedy}"
+
+
+def _remedy(sequence: Any, maker: Any) -> str:
+    """The generator that the user's code is to draw from."""
+    parts = parts_of(sequence)
+    is_plain = maker is None and not _has_function(sequence)
+    if not is_plain or not all(getattr(type(part), "_is_scene_sequence", False) for part in parts):
+        return "kf.current_rng()"
+    return "self.rng" if all(batch_reader(part) is None for part in parts) else "self.rng_for(index)"
+
+
+def _has_function(sequence: Any) -> bool:
+    return isinstance(sequence, View) and (hasattr(sequence, "function") or any(map(_has_function, sequence._parts)))

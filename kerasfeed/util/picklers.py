@@ -76,13 +76,15 @@ def _restore(obj: Any, state: dict[str, Any]) -> None:
     obj.__dict__.update(state)
 
 
-def _can_be_imported(function: Any) -> bool:
-    """Whether a worker finds this very object by its module and name."""
-    name = function.__module__ or "__main__"
+def can_be_imported(value: Any) -> bool:
+    """Whether a worker finds this very function, class or module by its name."""
+    is_module = isinstance(value, ModuleType)
+    name = (value.__name__ if is_module else value.__module__) or "__main__"
     if any(f"{name}.".startswith(f"{other}.") for other in ("__main__", *cloudpickle.list_registry_pickle_by_value())):
         return False
     try:
-        return operator.attrgetter(function.__qualname__)(sys.modules[name]) is function
+        found = sys.modules[name]
+        return (found if is_module else operator.attrgetter(value.__qualname__)(found)) is value
     except (AttributeError, KeyError):
         return False
 
@@ -136,7 +138,7 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
             made = _dispatching, (dict(vars(obj)["registry"]),)
         else:
             return super().reducer_override(obj)
-        if _can_be_imported(obj):
+        if can_be_imported(obj):
             return super().reducer_override(obj)
         return *made, {name: value for name, value in vars(obj).items() if name not in _MADE} or None
 

@@ -25,7 +25,7 @@ from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.readers.tfrecord.spec_file import FORMAT, VERSION, read_json
-from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
+from kerasfeed.sequences.global_random import random_warnings
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
@@ -172,8 +172,10 @@ def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, Deferred
     try:
         yield pool, deferred_warnings
     finally:
-        if pool.used_random:
-            deferred_warnings.defer(WARNING_KIND, warning_text(pool.used_random, seeded=True), FeedWarning)
+        for kind, text in random_warnings(
+            pool.used_random, runner.held, options.sequence, None, seeded=True, has_seed=True
+        ):
+            deferred_warnings.defer(kind, text, FeedWarning)
         pool.close()
         deferred_warnings.issue_last()
 

@@ -29,7 +29,8 @@ from kerasfeed.pool.task import (
     Record,
     Task,
 )
-from kerasfeed.sequences.context import SceneContext
+from kerasfeed.sequences.context import MakeContext, SceneContext
+from kerasfeed.sequences.held_random import Held
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.atomic_write import appearing
 from kerasfeed.util.error_text import message_of, noted, reworded
@@ -95,6 +96,7 @@ class ShardRunner(Runner):
     def __init__(self, sequence: Any, seed: int) -> None:
         """Write scenes of `sequence`; `seed` is behind each scene's `rng`."""
         self.target = sequence
+        self.held = Held()
         self._seed = seed
         self._plan: WritePlan | None = None
         self._to_watch = WATCHED
@@ -104,7 +106,7 @@ class ShardRunner(Runner):
         kind, number = record[:2]
         if kind == DESCRIBE:
             note[1] = number
-            return self._seeded(lambda context_type: self._described(number, context_type), context)
+            return self._seeded(lambda make: self._described(number, make), context)
         if self._plan is None:
             self._plan = context.posted()
             assert self._plan is not None
@@ -117,16 +119,16 @@ class ShardRunner(Runner):
             raise FailedTaskError(Place()) from error
         return len(shard.indices)
 
-    def _seeded(self, load: Callable[[type[SceneContext]], _T], context: WorkerContext) -> _T:
-        """`load`, given the class of the context of scenes: in worker processes one that seeds, where these need it."""
+    def _seeded(self, load: Callable[[MakeContext], _T], context: WorkerContext) -> _T:
+        """`load`, given what makes the context of scenes: in worker processes it seeds, if scenes need it."""
         if context.worker.worker_type != "process":
             return load(SceneContext)
         watched = self._to_watch > 0
         self._to_watch -= watched
-        return load_seeded(load, context, watched=watched)
+        return load_seeded(load, context, self.held, watched=watched)
 
-    def _described(self, index: int, context_type: type[SceneContext]) -> SceneSpec:
-        context = context_type(self._seed, 0)
+    def _described(self, index: int, make: MakeContext) -> SceneSpec:
+        context = make(self._seed, 0)
         context.move_to(index)
         return probe(self.target, index, context)[1]
 
@@ -138,10 +140,10 @@ class ShardRunner(Runner):
             return
         with appearing(path, overwrite=True) as (_, descriptor):
 
-            def write(context_type: type[SceneContext]) -> None:
+            def write(make: MakeContext) -> None:
                 os.ftruncate(descriptor, 0)  # it may be written once more, with seeded generators
                 os.lseek(descriptor, 0, os.SEEK_SET)
-                encoded = self._encoded(shard.indices, shard_format, descriptor, note, context_type)
+                encoded = self._encoded(shard.indices, shard_format, descriptor, note, make)
                 shard_format.write(descriptor, encoded, len(shard.indices))
 
             try:
@@ -155,9 +157,9 @@ class ShardRunner(Runner):
         shard_format: ShardFormat,
         descriptor: int,
         note: Note,
-        context_type: type[SceneContext],
+        make: MakeContext,
     ) -> Iterator[Any]:
-        context = context_type(self._seed, 0)
+        context = make(self._seed, 0)
         links = os.fstat(descriptor).st_nlink  # 0 on some file systems
         for index in map(int, indices):
             if os.fstat(descriptor).st_nlink < links:  # by whoever wants nothing any more

@@ -146,10 +146,10 @@ def test_a_reused_array_in_a_list_of_scenes_for_a_collate_function_is_told_of():
 @pytest.mark.heavy
 def test_scenes_that_differ_when_read_again_are_told_of_and_read_by_one_worker():
     with pytest.warns(kf.FeedWarning, match=r"another when it was read again: .*self\.rng.*one worker"):
-        _, stats = _loaded(scenes_first.OwnNumbers())
+        _, stats = _loaded(scenes_first.NextScene())
     assert stats.workers == 1
     with pytest.warns(kf.FeedWarning, match="which worker reads"):
-        _loaded(scenes_first.OwnNumbers(), **PROCESSES)
+        _loaded(scenes_first.NextScene(), **PROCESSES)
 
 
 def test_scenes_that_draw_from_the_generator_of_the_scene_are_right():

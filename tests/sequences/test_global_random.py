@@ -1,4 +1,4 @@
-"""Scenes that draw from `random` and `numpy.random`: told of, and in worker processes the same in every run."""
+"""Scenes that draw from `random` and `numpy.random`: warned of, and in worker processes the same in every run."""
 
 import os
 import random
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +81,11 @@ def mixed(scenes):
     return stacked * np.random.random() + np.array([scene[0] * random.random() for scene in scenes])[:, None]
 
 
+def drawing(scene):
+    """A function that draws."""
+    return scene[0] + np.random.random()
+
+
 class Plain(Old):
     """No random numbers."""
 
@@ -90,8 +94,14 @@ class Plain(Old):
         return np.array([index, 1.0])
 
 
+def _feed(*arguments, **options):
+    from kerasfeed.feeds.base import BaseFeed  # kf.Feed imports Keras, and workers import this module
+
+    return BaseFeed(*arguments, **options)
+
+
 def _batches(sequence, epochs=2, **arguments):
-    with kf.Feed(sequence, 4, **{**_PROCESSES, **arguments}) as feed:
+    with _feed(sequence, 4, **{**_PROCESSES, **arguments}) as feed:
         return [leaf for _ in range(epochs) for batch in feed for leaf in (batch[0] if type(batch) is tuple else batch)]
 
 
@@ -109,37 +119,46 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_workers_give_the_same_numbers_in_every_run(case):
     sequence, arguments = CASES[case]
-    with pytest.warns(kf.FeedWarning, match=_WARNS) as told:
-        first = _batches(sequence(), **arguments)
-    assert len(told) == 1
-    assert told[0].filename == __file__
-    assert "self.rng" in str(told[0].message)
-    with pytest.warns(kf.FeedWarning, match=_WARNS):
-        again = _batches(sequence(), **arguments, workers=2)
+    first = _batches(sequence(), **arguments)  # warnings are errors: with a seed, nothing is wrong
+    again = _batches(sequence(), **arguments, workers=2)
     assert np.array_equal(first, again)
     assert len({tuple(row) for row in first}) > 1.5 * _LENGTH  # of two epochs
 
 
+REMEDIES = {
+    "scene": (Old, {}, r"self\.rng"),
+    "get_batch": (ManyAtOnce, {}, r"self\.rng_for\(index\)"),
+    "function": (lambda: kf.Map(Plain(), drawing), {}, r"kf\.current_rng\(\)"),
+    "collate": (Plain, {"collate": mixed}, r"kf\.current_rng\(\)"),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("case", REMEDIES)
+def test_without_a_seed_a_warning_names_the_generator_to_use(case):
+    sequence, arguments, remedy = REMEDIES[case]
+    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} .* with seed=.* Draw from {remedy} instead") as told:
+        _batches(sequence(), 1, **arguments, seed=None)
+    assert [each.filename for each in told] == [__file__]
+
+
 @pytest.mark.heavy
 def test_another_seed_gives_other_numbers():
-    with pytest.warns(kf.FeedWarning, match=_WARNS):
-        one, other = (sorted(map(tuple, _batches(OnlyPython(), 1, seed=seed))) for seed in (5, 6))
+    one, other = (sorted(map(tuple, _batches(OnlyPython(), 1, seed=seed))) for seed in (5, 6))
     assert all(a[0] == b[0] and a[1:] != b[1:] for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
 def test_a_worker_that_replaces_another_gives_the_same_numbers():
-    with pytest.warns(kf.FeedWarning, match=_WARNS):
-        expected = _batches(Old())
-    with pytest.warns(kf.FeedWarning, match=_WARNS):
-        found = _batches_of_killed_workers()
+    expected = _batches(Old())
+    found = _batches_of_killed_workers()
     assert np.array_equal(found, expected)
 
 
 def _batches_of_killed_workers():
     found, dead = [], set()
-    with kf.Feed(Old(), 4, **_PROCESSES) as feed:
+    with _feed(Old(), 4, **_PROCESSES) as feed:
         for _ in range(2):
             for rows, pids in feed:
                 found.extend(rows)
@@ -153,8 +172,7 @@ def _batches_of_killed_workers():
 
 @pytest.mark.heavy
 def test_load_gives_the_numbers_of_the_workers_and_leaves_those_of_the_program_alone():
-    with warnings.catch_warnings(), kf.Feed(Old(), 4, **_PROCESSES) as feed:
-        warnings.simplefilter("ignore", kf.FeedWarning)
+    with _feed(Old(), 4, **_PROCESSES) as feed:
         random.seed(1)
         np.random.seed(1)
         expected = random.random(), np.random.random()
@@ -189,8 +207,7 @@ def _streamed(spec, **arguments):
 @pytest.mark.heavy
 @pytest.mark.parametrize("spec", [None, kf.ArraySpec((3,), "float64")], ids=["inferred", "given"])
 def test_functions_of_a_stream_give_the_same_numbers_in_every_run(spec):
-    with pytest.warns(kf.FeedWarning, match=_WARNS):
-        first, again = _streamed(spec), _streamed(spec, workers=2)
+    first, again = _streamed(spec), _streamed(spec, workers=2)
     assert np.array_equal(first, again)
     assert len({tuple(row) for batch in first for row in batch}) == 2 * _LENGTH
 
@@ -207,9 +224,7 @@ def test_records_are_written_with_the_same_numbers_in_every_run(tmp_path, spec):
         paths = kf.write_tfrecords(AsItCame(), pattern, num_shards=3, workers=workers, worker_type="process", spec=spec)
         return [Path(path).read_bytes() for path in paths]
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kf.FeedWarning)
-        assert written("a", 1) == written("b", 2)
+    assert written("a", 1) == written("b", 2)
 
 
 class OfTorch(Old):
@@ -255,10 +270,9 @@ def _by_scene(rows):
 def test_generators_of_frameworks_give_the_same_numbers_in_every_run(sequence, name):
     pytest.importorskip("torch")
     with pytest.warns(kf.FeedWarning, match=f"{_WARNS} {name}, .* with seed=... every run") as told:
-        first = _batches(sequence())
+        _batches(sequence(), 1, seed=None)
     assert sum("no progress" not in str(each.message) for each in told) == 1
-    with pytest.warns(kf.FeedWarning, match=_WARNS):
-        again = _batches(sequence(), shuffle=False)
+    first, again = _batches(sequence()), _batches(sequence(), shuffle=False)
     assert _by_scene(first) == _by_scene(again)
     assert len({tuple(row) for row in first}) == 2 * _LENGTH
 
@@ -266,14 +280,48 @@ def test_generators_of_frameworks_give_the_same_numbers_in_every_run(sequence, n
 @pytest.mark.heavy
 def test_load_gives_the_numbers_of_torch_and_leaves_those_of_the_program_alone():
     torch = pytest.importorskip("torch")
-    with warnings.catch_warnings(), kf.Feed(OfTorch(), 4, **_PROCESSES) as feed:
-        warnings.simplefilter("ignore", kf.FeedWarning)
+    with _feed(OfTorch(), 4, **_PROCESSES) as feed:
         batches = list(feed)
         torch.manual_seed(1)
         expected = torch.rand(())
         torch.manual_seed(1)
         assert np.array_equal(kf.load(feed, epoch=0, step=2), batches[2])
         assert torch.rand(()) == expected
+
+
+_LOADS = """
+import warnings
+import numpy as np
+import kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed  # kf.Feed imports Keras, and with it the backend
+
+class ImportingTorch(kf.SceneSequence):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        import torch
+        return np.array([index, float(torch.rand(()))])
+
+warnings.simplefilter("ignore")
+with BaseFeed(ImportingTorch(), 4, workers=1, worker_type="process", seed=5) as feed:
+    expected = feed[1]
+    assert np.array_equal({first}, {then})
+    assert np.array_equal(kf.load(feed, epoch=0, step=1), expected)
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("kf.load(feed, epoch=0, index=6)", "expected[2]"), ("kf.load(feed, epoch=0, step=1)", "expected")],
+    ids=["scene", "batch"],
+)
+def test_load_gives_the_numbers_of_the_workers_also_when_it_is_what_imports_torch(first, then):
+    pytest.importorskip("torch")
+    code = _LOADS.format(first=first, then=then)
+    environment = {**os.environ, "PYTHONPATH": str(Path(kf.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100, env=environment)
 
 
 # ---- in this process
@@ -317,10 +365,10 @@ def test_generators_of_a_scene_of_its_own_are_not_told_of(kind):
 
 _FRESH = """
 import numpy as np
-from kerasfeed.sequences.global_random import NUMPY, PYTHON, GlobalRandomWatch
+from kerasfeed.sequences.global_random import NUMPY, PYTHON, RandomWatch
 
 def used(statement):
-    watch = GlobalRandomWatch()
+    watch = RandomWatch()
     exec(statement)
     return watch.used()
 
@@ -368,8 +416,8 @@ def test_a_class_of_any_kind_can_do_as_the_warning_says():
             return np.random.normal(size=2)
 
     with (
-        kf.Feed(Drawn(), 4, workers=0) as feed,
-        pytest.warns(kf.FeedWarning, match=r"current_rng\(\) in functions, and in classes that are no kf.Scene"),
+        _feed(Drawn(), 4, workers=0) as feed,
+        pytest.warns(kf.FeedWarning, match=r"Draw from kf\.current_rng\(\) instead"),
     ):
         feed[0]
 
@@ -379,6 +427,6 @@ def test_a_class_of_any_kind_can_do_as_the_warning_says():
 
     batches = []
     for _ in range(2):
-        with kf.Feed(Mended(), 4, workers=0, seed=3) as feed:
+        with _feed(Mended(), 4, workers=0, seed=3) as feed:
             batches.append(feed[0].tolist())
     assert batches[0] == batches[1]

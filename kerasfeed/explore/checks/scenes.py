@@ -8,7 +8,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.explore.checks.case import Case, length_of
 from kerasfeed.explore.checks.reading import Reader, SceneReading, compare, reading_of
 from kerasfeed.explore.checks.result import Finding, failed, skipped, warned
-from kerasfeed.sequences.global_random import GlobalRandomWatch, globals_put_back, names, seed_globals
+from kerasfeed.sequences.global_random import RandomWatch, generators_put_back, names, seed_globals
 from kerasfeed.spec.inference import merge
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -169,14 +169,14 @@ def global_random(case: Case) -> str:
 
 def _draws(reader: Reader, *, plan: list[int]) -> tuple[int, int] | None:
     # Scenes that all seed them alike leave them alike: they are to stand elsewhere before.
-    with globals_put_back():
+    with generators_put_back():
         seed_globals(np.random.SeedSequence(reader.seed))
-        watch = GlobalRandomWatch()
+        watch = RandomWatch()
         for index in plan:
             reader.scene(index)
             used = watch.used()
             if used:
-                idle = GlobalRandomWatch()
+                idle = RandomWatch()
                 time.sleep(_IDLE_SECONDS)
                 return index, used & ~idle.used()
     return None

@@ -16,7 +16,8 @@ from kerasfeed.loaders.batch_runner import FailedFirst, FirstOrder, FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
-from kerasfeed.sequences.global_random import WARNING_KIND, GlobalRandomWatch, warning_text
+from kerasfeed.sequences.global_random import RandomWatch, random_warnings
+from kerasfeed.sequences.held_random import Held
 from kerasfeed.spec.collation import Stack
 from kerasfeed.spec.field_forms import Form, row_bytes
 from kerasfeed.spec.inference import merge
@@ -93,7 +94,9 @@ def _order(job: Job, epoch: int, least: int) -> FirstOrder:
         first = int(plan.indices(epoch, 0)[0])
         wanted = [wanted[-1], *wanted[:-1]]  # the last is often the smallest
         indices = (first, *(index for index in wanted if index != first))
-        return FirstOrder(indices, least, epoch, keeps=True, compares=job.workers > 1)
+        # A timeout would take two times of one item for one.
+        compares = job.workers > 1 and job.policy.timeout is None
+        return FirstOrder(indices, least, epoch, keeps=True, compares=compares)
     ends = wanted[0], wanted[-1]
     indices = tuple(sorted(wanted, key=lambda index: index not in ends))
     return FirstOrder(indices, 2, epoch, compares=job.workers > 1)
@@ -153,28 +156,35 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
     return layout
 
 
-def watched(job: Job, failure_log: FailureLog, read: Read) -> Read:
-    """`read`, in threads of this process, with a warning where scenes use the global random generators.
+def watched(job: Job, failure_log: FailureLog, generators: list[Any], read: Read) -> Read:
+    """`read`, in threads of this process, with a warning if scenes use the global `generators`, or their own.
 
-    Other threads may use them too. Where they go on changing while no scene is read, for four times as long and 20 to
-    200 ms, that is put down to those.
+    Other threads may use them too. If they go on changing while no scene is read, for four times as long and 20 to
+    200 ms, other threads are taken for the cause.
     """
     if not job.watches_random:
         return read
 
     def reading(order: FirstOrder) -> FirstScenes | FailedFirst:
-        begun, watch = time.perf_counter(), GlobalRandomWatch()
+        begun, held = time.perf_counter(), Held(generators)
+        watch = RandomWatch(held)
         result = read(order)
         used = watch.used()
-        if used and not failure_log.deferred_warnings.is_known(WARNING_KIND):
-            watch = GlobalRandomWatch()
+        if used and not failure_log.used_random:
+            watch = RandomWatch(held)
             time.sleep(min(max(0.02, 4 * (time.perf_counter() - begun)), 0.2))
             used &= ~watch.used()
-            if used:
-                failure_log.deferred_warnings.defer(WARNING_KIND, warning_text(used, seeded=False), FeedWarning)
+            warn_of_random(failure_log, used, held, job, seeded=False)
         return result
 
     return reading
+
+
+def warn_of_random(failure_log: FailureLog, used: int, held: Held, job: Job, *, seeded: bool) -> None:
+    """Defer warnings of generators that scenes of `job` use; see `random_warnings`."""
+    failure_log.used_random |= used
+    for kind, text in random_warnings(used, held, job.sequence, job.maker, seeded=seeded, has_seed=job.has_seed):
+        failure_log.deferred_warnings.defer(kind, text, FeedWarning)
 
 
 def layout_for(job: Job, specs: Specs) -> Layout:

@@ -72,6 +72,7 @@ class FailureLog:
     Attributes:
         policy: What to do.
         deferred_warnings: Warnings for the user.
+        used_random: The random generators that scenes were seen to use; see `RandomWatch`.
         muted: Whether nothing is recorded: the batches are nobody's.
         on_note: Told of each failure that is recorded, by `note`'s arguments; None for nobody.
     """
@@ -83,6 +84,7 @@ class FailureLog:
         """
         self.policy = policy
         self.deferred_warnings = DeferredWarnings()
+        self.used_random = 0
         self.muted = False
         self.on_note: Callable[[int | None, int | None, int | None, BaseException], object] | None = None
         self._length = length

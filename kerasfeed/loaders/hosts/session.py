@@ -124,7 +124,7 @@ class HostsSession:
         )  # fmt: skip
         self.layout: Layout | None = None
         self.failure: BaseException | None = None
-        self.batches = self.respawns = self._used_random = 0
+        self.batches = self.respawns = 0
         self._waste: ReadCost | None = None
         # Without a lock, which Ctrl-C could leave taken: `_ask` adds a call and then looks at `failure`, `_fail` sets
         # that and then looks at the calls, so at least one of them tells whoever waits.
@@ -298,7 +298,7 @@ class HostsSession:
 
     def _call(self, host: _Host, method: str, *arguments: Any) -> Future[Any]:
         generation, job = self._shared
-        state = State(generation, self.layout, self._used_random)
+        state = State(generation, self.layout, self.failure_log.used_random)
         # Ray fetches it anew for each call, 1 ms for 60 MB, and keeps it as long as the call lasts.
         brings_job = host.generation != generation and method != "live"
         return self._cluster.call(host.handle, method, job if brings_job else None, state, *arguments)
@@ -445,7 +445,7 @@ class HostsSession:
         for warning in answer.warnings:
             self.options.deferred_warnings.defer(*warning)
         self._waste = answer.waste or self._waste
-        self._used_random |= answer.used_random
+        self.failure_log.used_random |= answer.used_random
 
     def _value(self, answer: HostAnswer) -> Any:
         """What a host was asked for.

@@ -22,7 +22,8 @@ import numpy as np
 
 from kerasfeed.pool.memory import align, anonymous_file
 from kerasfeed.pool.resource_errors import naming_memory
-from kerasfeed.util.picklers import CloudPickler, pickled_beside
+from kerasfeed.sequences.held_random import Held, generator_kinds, generators_beside
+from kerasfeed.util.picklers import CloudPickler, can_be_imported, pickled_beside
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
@@ -39,10 +40,29 @@ class Topic(enum.IntEnum):
 
 
 class _Pickler(CloudPickler):
-    """Sends a memory-mapped array as the name of its file, not as its bytes; functions without TensorFlow's mark."""
+    """Sends a memory-mapped array as the name of its file, not as its bytes; functions without TensorFlow's mark.
+
+    A `Held` gets the random generators that were pickled before it, and the ones in classes and modules that the worker
+    imports for the objects before it.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._kinds = generator_kinds()
+        self._found: list[Any] = []
+        self._known: set[int] = set()  # ids of classes and modules whose generators were found
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object."""
+        owner = obj if isinstance(obj, type | FunctionType) else type(obj)
+        if issubclass(type(obj), self._kinds):
+            self._found.append(obj)
+        elif type(obj) is Held:
+            obj.fill(self._found)
+            return Held, (self._found.copy(),)
+        elif id(owner) not in self._known:
+            beside = generators_beside(owner, self._kinds, self._known)
+            self._found += (each for each in beside if can_be_imported(each[0]))
         if type(obj) is np.memmap and (place := _file_place(obj)) is not None:
             return _open_memmap, place
         reduced = super().reducer_override(obj)
@@ -77,6 +97,14 @@ def pickled(value: Any, beside_from: int = _OUT_OF_BAND_FROM) -> list[memoryview
         Exception: What pickling raised.
     """
     return pickled_beside(_Pickler, value, beside_from)
+
+
+def held_by(*values: Any) -> Held:
+    """The random generators that workers would find in `values`; none if these do not pickle."""
+    held = Held()
+    with suppress(Exception):
+        pickled((*values, held))
+    return held
 
 
 def copy_as_sent(value: Any, *, shares: bool) -> Any:
@@ -185,7 +213,7 @@ class SharedObjects:
 
     @property
     def used_random(self) -> int:
-        """The global random generators that scenes were seen to use; where there are any, workers seed both."""
+        """The random generators that scenes were seen to use, which workers seed; see `RandomWatch`."""
         return self._lines[_RANDOM]
 
     def note_random(self, used: int) -> None:
