@@ -88,6 +88,8 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
         return coerce(leaf, field, path, _remedy)  # type: ignore[no-any-return]
     if array.dtype.kind not in "biufcO" or field.is_text or not field.fits(array.shape):
         return None
+    if array.dtype == field.dtype:
+        return array
     if array.dtype.kind in _HOLDS.get(field.dtype.kind, ""):
         with np.errstate(over="ignore", invalid="ignore"):
             made = array.astype(field.dtype)

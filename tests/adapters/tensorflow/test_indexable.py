@@ -15,6 +15,7 @@ from scenes_frameworks import Numbered, run_script
 from waits import SECONDS, wait_until_nothing_follows
 
 import kerasfeed as kf
+from kerasfeed.adapters.tensorflow.indexable import SceneReaders, ScenesCursor
 from kerasfeed.util.resources import cores
 
 
@@ -91,6 +92,25 @@ def test_none_and_autotune_are_the_number_of_cores():
         reading = [thread for thread in threading.enumerate() if thread.name.startswith("kerasfeed-scenes")]
         assert len(reading) == min(99, cores())
         del kept
+
+
+def test_a_call_of_tensorflow_takes_all_scenes_that_have_been_read():
+    class Waiting(Numbered):
+        def __getitem__(self, index):
+            time.sleep(0.005)  # so each task reads one scene
+            return index
+
+    readers = SceneReaders(Waiting(400), 0, 8)
+    readers.infer([0])
+    cursor = ScenesCursor(lambda: readers, 0, 400, in_order=True)
+    counts = []
+    while max(counts, default=0) < 8 and sum(counts) < 400:
+        first, (scenes,) = cursor.take(SECONDS)
+        assert scenes.tolist() == list(range(first, first + len(scenes)))
+        counts.append(len(scenes))
+        time.sleep(0.05)
+    cursor.close([])
+    assert max(counts) >= 8
 
 
 def test_without_an_order_whatever_is_read_first_comes_first():
