@@ -38,6 +38,7 @@ from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.frames import as_sequence
@@ -91,6 +92,7 @@ class BaseFeed(AnyFeed):
         timeout: float | None = None,
         error_log: str | os.PathLike[str] | None = None,
         hosts: Hosts | None = None,
+        output_signature: Any = None,
         **unknown: Any,
     ) -> None:
         before = frozenset(vars(self))  # what a subclass has set
@@ -113,7 +115,8 @@ class BaseFeed(AnyFeed):
         self.sequence = sequence
         self.fingerprint: dict[str, Any] | None = None
         self.refreshes = Refreshes(sequence)
-        job = options.job(sequence, self.plan, self.collation, free=options.free)
+        spec = None if output_signature is None else as_scene_spec(output_signature)
+        job = options.job(sequence, self.plan, self.collation, free=options.free, spec=spec)
         self.job = dataclasses.replace(job, look_ahead=max(options.ahead, job.ahead_for(options.workers)))
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)

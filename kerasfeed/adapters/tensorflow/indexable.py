@@ -30,6 +30,7 @@ from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.conformance import conform
 from kerasfeed.spec.inference import describe, merge, probe_indices
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
+from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.polling import NotYet
@@ -44,7 +45,12 @@ _TASK_SECONDS = 0.002  # a task costs about 50 us
 
 
 def from_indexable(
-    sequence: Any, *, num_parallel_calls: int | None = None, deterministic: bool = True, seed: int | None = None
+    sequence: Any,
+    *,
+    num_parallel_calls: int | None = None,
+    deterministic: bool = True,
+    seed: int | None = None,
+    output_signature: Any = None,
 ) -> "tf.data.Dataset":
     """A `tf.data.Dataset` of the scenes of a sequence, one scene an element.
 
@@ -60,10 +66,13 @@ def from_indexable(
         deterministic: Whether scenes come in the order of their indices. False delivers whichever is read first.
         seed: Integer >= 0 that decides `self.rng`, which depends only on (seed, iteration, index); iterations of the
             dataset count from 0. None draws one.
+        output_signature: Spec of a scene, as in tf.data: nested as the scenes are, with a `tf.TensorSpec` or a
+            `kerasfeed.ArraySpec(shape, dtype)` for each field, and None for an axis that varies. Each scene is checked
+            against it. None infers it from a few scenes that are read now; an axis whose size differs among them is
+            None.
 
     Returns:
-        A dataset of `len(sequence)` scenes, nested as they are (lists become tuples), not prefetched. Shapes and dtypes
-        are those of a few scenes that are read now; an axis whose size differs among them is None. An exception of a
+        A dataset of `len(sequence)` scenes, nested as they are (lists become tuples), not prefetched. An exception of a
         scene is raised by a loop over the dataset, and the next element is the next scene.
 
     Raises:
@@ -88,7 +97,8 @@ def from_indexable(
         num_parallel_calls = cores() if is_thread_safe(sequence) else 1
     calls = check_integer("num_parallel_calls", num_parallel_calls, 1)
     readers = SceneReaders(sequence, seed, min(calls, length))
-    spec = readers.infer(probe_indices(length))
+    spec = readers.infer(probe_indices(length)) if output_signature is None else as_scene_spec(output_signature)
+    readers.expect(spec)
     structure = spec.unflatten([ArraySpec((None, *field.shape), field.dtype) for field in spec.fields])
     iterations = itertools.count()
 
@@ -228,10 +238,12 @@ class SceneReaders:
         for _, (one,) in described:
             if isinstance(one, BaseException):
                 raise one
-        spec = merge([(index, one) for index, (one,) in described])
+        return merge([(index, one) for index, (one,) in described])
+
+    def expect(self, spec: SceneSpec) -> None:
+        """Check scenes against `spec` from now on."""
         fields_of = spec.treespec.flatten_up_to
         self._reading.check = lambda scene: fields_of(conform(scene, spec))
-        return spec
 
     def read(self, results: _Results, iteration: int, start: int, stop: int) -> int:
         """Have some of the scenes in [`start`, `stop`) read; returns the index after the last of them."""

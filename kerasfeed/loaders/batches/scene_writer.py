@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
+from kerasfeed.spec.conformance import conformed
 from kerasfeed.spec.field_forms import Form, Padded, rare_shape_text
 from kerasfeed.spec.field_values import as_array, coerce, remedy_of
 from kerasfeed.spec.inference import describe
@@ -139,7 +140,8 @@ class SceneWriter:
         """Write scenes, or, with `whole`, batches that the user's function made, as if each were one scene."""
         self._layout, self._spec = layout, layout.spec
         self._whole = whole
-        self._are_batches = layout.first is not None  # as they are, of which perhaps one was read so far
+        self._is_given = layout.witness is None
+        self._are_batches = not (layout.batched or whole or self._is_given)  # items that are batches already
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
         self._leaves_of = layout.spec.treespec.flatten_up_to
         self._checks = [
@@ -225,6 +227,8 @@ class SceneWriter:
 
     def _coerced(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> Any:
         def remedy(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
+            if same_kind and self._are_batches:
+                return ". Return arrays with the same number of axes for every index"
             if same_kind and self._whole and _has_fewer_rows(found, field):
                 return (
                     ". A collate function is given all scenes of a batch, and returns a row for each. Raise an "
@@ -232,13 +236,17 @@ class SceneWriter:
                 )
             if not (same_kind and self._layout.batched and field.is_fixed and len(found.shape) == len(field.shape)):
                 return remedy_of(same_kind, field, found)
+            assert self._layout.witness is not None
             one, other = (self._layout.witness, field.shape), (int(view.indices[row]), found.shape)
             return f"; {rare_shape_text(self._spec.paths[number], one, other)}"
 
-        if self._are_batches and field.shape:  # where those that were read agreed, the number of rows alone may differ
-            field = replace(field, shape=(None, *(size if field.is_fixed else None for size in field.shape[1:])))
+        path = self._spec.paths[number]
+        if self._are_batches:  # which are not stacked, so that sizes need not agree
+            field = replace(field, shape=(None,) * len(field.shape))
         try:
-            return coerce(leaf, field, self._spec.paths[number], remedy)
+            if self._is_given:
+                return conformed(leaf, field, path, self._spec, copy=False)
+            return coerce(leaf, field, path, remedy)
         except SpecError as error:
             raise SpecError(f"{self._who(view, row)}: {message_of(error)}") from None
 
@@ -282,6 +290,7 @@ class SceneWriter:
         return SpecError(
             f"{who}: expected the structure {structure_text(self._spec.treespec)}, received "
             f"{structure_text(found.treespec)} ({received}). Return the same nesting for every index"
+            f"{', the one of output_signature' if self._is_given else ''}"
         )
 
 

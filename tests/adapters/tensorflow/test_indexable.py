@@ -101,7 +101,7 @@ def test_a_call_of_tensorflow_takes_all_scenes_that_have_been_read():
             return index
 
     readers = SceneReaders(Waiting(400), 0, 8)
-    readers.infer([0])
+    readers.expect(readers.infer([0]))
     cursor = ScenesCursor(lambda: readers, 0, 400, in_order=True)
     counts = []
     while max(counts, default=0) < 8 and sum(counts) < 400:
@@ -174,6 +174,25 @@ def test_a_scene_unlike_the_first_ones_is_named():
 
     with pytest.raises(kf.SpecError, match=r"scene 7: field 'scene': expected float64\[2\], received float64\[3\]"):
         list(kf.from_indexable(Odd(24)))
+
+
+def test_with_a_signature_no_scene_is_read_first_and_each_is_checked():
+    class Odd(Numbered):
+        def __getitem__(self, index):
+            read.append(index)
+            return np.zeros(2 + (index == 3)), index, "text"
+
+    read = []
+    signature = tf.TensorSpec((None,), tf.float64), tf.TensorSpec((), tf.int32), kf.ArraySpec((), str)
+    dataset = kf.from_indexable(Odd(6), output_signature=signature)
+    assert not read
+    assert dataset.element_spec == (*signature[:2], tf.TensorSpec((), tf.string))
+    assert [(len(x), int(y)) for x, y, _ in dataset] == [(2 + (index == 3), index) for index in range(6)]
+    dataset = kf.from_indexable(Odd(6), output_signature=(tf.TensorSpec((2,), tf.float64), *signature[1:]))
+    with pytest.raises(kf.SpecError, match=r"scene 3: field '0': expected float64\[2\].*None in output_signature"):
+        list(dataset)
+    with pytest.raises(TypeError, match=r"nesting of kf.ArraySpec\(shape, dtype\) or tf.TensorSpec.*received 'int32'"):
+        kf.from_indexable(Odd(6), output_signature="int32")
 
 
 @pytest.mark.parametrize("form", [lambda points: points, lambda points: (points,), lambda points: {"points": points}])
