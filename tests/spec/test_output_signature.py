@@ -8,7 +8,7 @@ from kerasfeed.feeds.base import BaseFeed
 
 
 class Scenes:
-    """Scenes (float32[3], int), of which scene 7 is longer; notes which are read."""
+    """Scenes (float32[3], int); scene 7 is longer. `read` notes the indices."""
 
     def __init__(self):
         self.read = []
