@@ -43,6 +43,9 @@ def all_bars() -> list[Bar]:
     ]
     for workers in (2, 8, 64):
         bars += _waiting_bars(workers)
+    bars.append(
+        _ideal_bar("waiting, 64 workers: from_indexable over ideal", 0.9, "waiting-64/loop/kerasfeed_scenes", 64)
+    )
     bars += [
         ratio("big: processes over the memcpy limit", 0.75, big + "kerasfeed_process", big + "memcpy"),
         ratio("big: threads over the memcpy limit", 0.75, big + "kerasfeed_thread", big + "memcpy"),

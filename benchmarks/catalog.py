@@ -134,6 +134,7 @@ _PEERS = (
         "tf_processes",
         "kerasfeed",
     ),
+    Peer("kerasfeed_scenes", "kerasfeed from_indexable", "kerasfeed_feed", "tf_scenes", "kerasfeed"),
     Peer("kerasfeed_jax_thread", "kerasfeed threads, to_jax", "kerasfeed_jax", "threads", "jax"),
     Peer("kerasfeed_jax_process", "kerasfeed processes, to_jax", "kerasfeed_jax", "processes", "jax"),
     Peer("kerasfeed_torch_thread", "kerasfeed threads, to_torch", "kerasfeed_torch", "threads", "torch"),
@@ -174,7 +175,7 @@ _LOOPS = {
     "gil": ["plain", *_OTHERS, *_OURS, *_LOOPS_OF_FRAMEWORKS],
     "waiting-2": _OURS[:3],
     "waiting-8": ["plain", *_OTHERS, *_OURS],
-    "waiting-64": ["range_map", "grain_threads", "spdl", *_OURS[:3]],
+    "waiting-64": ["range_map", "grain_threads", "spdl", *_OURS[:3], "kerasfeed_scenes"],
     "images": [*_OTHERS, *_OURS[:3]],
     "big": ["memcpy", "plain", *_OTHERS, *_OURS, *_LOOPS_OF_FRAMEWORKS],
 }

@@ -42,8 +42,8 @@ class SceneError(KerasfeedError, RuntimeError):
 class SpecError(KerasfeedError, ValueError):
     """A scene has another structure, shape or dtype than the spec says, or cannot be part of a batch.
 
-    The spec of a feed is inferred from a few scenes, or given with `spec=`. The message names the field, what was
-    expected and what was received. It is also a `ValueError`.
+    The spec of a feed is inferred from a few scenes, or given with `output_signature=`. The message names
+    field, index and both specs. It is also a `ValueError`.
 
     Examples:
         >>> clouds = [np.zeros((4, 3)), np.zeros((5, 3))]

@@ -42,3 +42,10 @@ def tf_threads(job: Job) -> Any:
 def tf_processes(job: Job) -> Any:
     """Batches made by worker processes, as a `tf.data.Dataset`."""
     return opened(job, job.workers, "process", kf.Feed.to_tf_dataset)
+
+
+@contextmanager
+def tf_scenes(job: Job) -> Iterator[Any]:
+    """`kf.from_indexable`, batched and prefetched by tf.data."""
+    scenes = kf.from_indexable(job.sequence, num_parallel_calls=job.workers)
+    yield scenes.batch(job.batch_size, drop_remainder=True).prefetch(2)

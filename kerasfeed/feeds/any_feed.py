@@ -21,7 +21,7 @@ from kerasfeed.loaders.loader import Loader
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import batch_structure
 from kerasfeed.spec.nesting import lists_as_tuples
-from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.scene_spec import SceneSpec, with_open_rows
 
 
 class AnyFeed(ABC):
@@ -135,6 +135,8 @@ class AnyFeed(ABC):
         spec = self.scene_spec
         full = weighted(spec) if self.job.weighs else spec
         layout = self._loader.layout
+        if self.plan.batch_size is None and self.job.spec is None:
+            full = with_open_rows(full)
         if layout is None or not layout.batched:
             return full.unflatten(full.fields)
         return batch_structure(full, layout.forms, self.plan.rows if self.plan.is_uniform else None)

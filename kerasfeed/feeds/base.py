@@ -39,6 +39,7 @@ from kerasfeed.orders.plan import Plan
 from kerasfeed.readers.read_cost import ReadCostWarning
 from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.optional_methods import length_of
@@ -90,6 +91,7 @@ class BaseFeed(AnyFeed):
         timeout: float | None = None,
         error_log: str | os.PathLike[str] | None = None,
         hosts: Hosts | None = None,
+        output_signature: Any = None,
         **unknown: Any,
     ) -> None:
         before = frozenset(vars(self))  # what a subclass has set
@@ -112,7 +114,8 @@ class BaseFeed(AnyFeed):
         self.sequence = sequence
         self.fingerprint: dict[str, Any] | None = None
         self.refreshes = Refreshes(sequence)
-        job = options.job(sequence, self.plan, self.collation, free=options.free)
+        spec = None if output_signature is None else as_scene_spec(output_signature)
+        job = options.job(sequence, self.plan, self.collation, free=options.free, spec=spec)
         self.job = dataclasses.replace(job, look_ahead=max(options.ahead, job.ahead_for(options.workers)))
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)

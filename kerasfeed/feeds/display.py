@@ -14,7 +14,6 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.readers.read_cost import ReadCost
-from kerasfeed.spec.array_pictures import FIELD_COLUMNS, field_cells
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
 from kerasfeed.spec.scene_spec import ArraySpec
@@ -75,7 +74,11 @@ def stream_html(kind: str, facts: list[tuple[str, str]], spec: Any | None) -> st
 def _fields(spec: Any) -> Table:
     leaves, treespec = optree.tree_flatten(spec, is_leaf=lambda node: isinstance(node, RaggedArray))
     named = zip(field_paths(treespec), leaves, strict=True)
-    return Table(FIELD_COLUMNS, [field_cells(*part) for path, leaf in named for part in _parts(path, leaf)])
+    rows = []
+    for path, field in (part for name, leaf in named for part in _parts(name, leaf)):
+        dtype, _, shape = str(field).partition("[")
+        rows.append((path, f"[{shape}", dtype))
+    return Table(("field", "shape", "dtype"), rows)
 
 
 def _has_shards(shard: Shard) -> bool:

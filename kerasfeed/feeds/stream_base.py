@@ -59,7 +59,8 @@ class BaseStream(AnyFeed):
             pad_remainder=bool(given["pad_remainder"]),
         )  # fmt: skip
         self._collation = check_collate(given["collate"], self.plan, on_error)
-        self._spec = None if given["spec"] is None else as_scene_spec(given["spec"])
+        signature = given["output_signature"]
+        self._spec = None if signature is None else as_scene_spec(signature)
         self._functions: tuple[Function, ...] = ()
         super().__init__(options)
         self._init_framework(options.ahead)

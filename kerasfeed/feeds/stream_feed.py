@@ -45,7 +45,7 @@ class BaseStreamFeed(BaseStream):
         count: int = 1,
         copies: bool = False,
         shuffle_buffer: int | None = None,
-        spec: Any = None,
+        output_signature: Any = None,
         seed: int | None = None,
         deterministic: bool = True,
         drop_remainder: bool = False,

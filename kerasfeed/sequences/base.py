@@ -203,11 +203,6 @@ class SceneSequence(ABC):
         except Exception as error:  # noqa: BLE001 - a file that is not there yet, or is gone
             return f"{class_name(self)}, of unknown length ({type(error).__name__} in __len__)"
 
-    def _repr_html_(self) -> str:
-        from kerasfeed.spec.array_pictures import sequence_report  # a worker has no notebook to draw in
-
-        return sequence_report(self).html
-
 
 def _sliceable(reader: Callable[[Any, int], Any]) -> Callable[[Any, Any], Any]:
     @functools.wraps(reader)

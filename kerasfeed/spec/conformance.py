@@ -1,4 +1,4 @@
-"""The spec that a user gives for the scenes of a stream, and scenes checked against it one by one.
+"""Scenes checked one by one against the spec that a user gives: `output_signature`.
 
 Invariant: a scene that was accepted is as the spec says, and, unless asked otherwise, in memory of its own.
 """
@@ -43,10 +43,11 @@ def conform(scene: Any, spec: SceneSpec, *, copy: bool = True) -> Any:
             f"{received}. Nest scenes as the spec is nested"
         ) from None
     fields = zip(leaves, spec.fields, spec.paths, strict=True)
-    return spec.unflatten([_conformed(leaf, field, path, spec, copy) for leaf, field, path in fields])
+    return spec.unflatten([conformed(leaf, field, path, spec, copy=copy) for leaf, field, path in fields])
 
 
-def _conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, copy: bool) -> Any:
+def conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, *, copy: bool) -> Any:
+    """One field of a scene of `spec`; see `conform`."""
     if type(leaf) is field.dtype.type and field.dtype.kind in "biufc" and not field.shape:
         return leaf
     if type(leaf) in _IMMUTABLE or (type(leaf) is list and is_array(leaf)):
@@ -69,13 +70,13 @@ def _remedy(same_kind: bool, field: ArraySpec, found: ArraySpec | None = None) -
     """As `kerasfeed.spec.field_values.remedy_of`, for specs that users write."""
     if same_kind:
         return (
-            ". Bring it to that shape (crop, pad, reshape), or write None in the spec for an axis whose size differs "
-            "from scene to scene"
+            ". Bring it to that shape (crop, pad, reshape), or write None in output_signature for an axis whose size "
+            "differs from scene to scene"
         )
     name = {"U": "str", "S": "bytes"}.get(field.dtype.kind)
     if name:
-        return f". Give {name}, or an array of it, or write another dtype in the spec"
-    return f". Convert it (array.astype({field.dtype.name!r})), or write its dtype in the spec"
+        return f". Give {name}, or an array of it, or write another dtype in output_signature"
+    return f". Convert it (array.astype({field.dtype.name!r})), or write its dtype in output_signature"
 
 
 def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
@@ -88,6 +89,8 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
         return coerce(leaf, field, path, _remedy)  # type: ignore[no-any-return]
     if array.dtype.kind not in "biufcO" or field.is_text or not field.fits(array.shape):
         return None
+    if array.dtype == field.dtype:
+        return array
     if array.dtype.kind in _HOLDS.get(field.dtype.kind, ""):
         with np.errstate(over="ignore", invalid="ignore"):
             made = array.astype(field.dtype)

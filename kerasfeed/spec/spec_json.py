@@ -24,7 +24,7 @@ _NAMED = re.compile(r"(\w+)\((\w+(?:,\w+)*)\)")
 
 
 def as_scene_spec(spec: Any) -> SceneSpec:
-    """The spec that a nesting of `ArraySpec`s is, as users write it.
+    """The spec that a nesting of `ArraySpec`s, or of `tf.TensorSpec`s, is, as users write it.
 
     Raises:
         TypeError: It is of something else.
@@ -32,13 +32,8 @@ def as_scene_spec(spec: Any) -> SceneSpec:
     """
     scene = spec
     if not isinstance(spec, SceneSpec):
+        spec = optree.tree_map(_array_spec, spec)
         leaves, treespec = optree.tree_flatten(spec)
-        for leaf in leaves:
-            if not isinstance(leaf, ArraySpec):
-                raise TypeError(
-                    "a spec is a nesting of kf.ArraySpec(shape, dtype), as the scenes are nested, for example "
-                    f"{{'image': kf.ArraySpec((28, 28), np.uint8)}}; received {leaf!r} of type {type(leaf).__name__}"
-                )
         if not leaves:
             raise SpecError(f"the spec holds no field: received {spec!r}. Give a kf.ArraySpec for every field")
         held = optree.tree_leaves(spec, is_leaf=lambda node: node is not spec and _is_array(node))
@@ -53,6 +48,18 @@ def as_scene_spec(spec: Any) -> SceneSpec:
         double = next(path for path in scene.paths if scene.paths.count(path) > 1)
         raise SpecError(f"two fields have the name {double!r} ({structure_text(scene.treespec)}): rename one of them")
     return scene
+
+
+def _array_spec(leaf: Any) -> ArraySpec:
+    if type(leaf).__name__ == "TensorSpec" and leaf.shape.rank is not None:  # known without TensorFlow
+        return ArraySpec(tuple(leaf.shape), TEXT if leaf.dtype.name == "string" else leaf.dtype.as_numpy_dtype)
+    if not isinstance(leaf, ArraySpec):
+        raise TypeError(
+            "a spec is a nesting of kf.ArraySpec(shape, dtype) or tf.TensorSpec(shape, dtype), as the scenes are "
+            f"nested, for example {{'image': kf.ArraySpec((28, 28), np.uint8)}}; received {leaf!r} of type "
+            f"{type(leaf).__name__}"
+        )
+    return leaf
 
 
 def _is_array(node: Any) -> bool:

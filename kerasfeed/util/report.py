@@ -1,7 +1,7 @@
 """A result as text for a terminal and as HTML for a notebook: a title, facts, and tables with small pictures.
 
-Invariant: pure. All text is escaped here, and HTML comes from here and from `kerasfeed.spec.array_pictures` alone. It
-keeps the notebook's colours, and pictures are mid-tones, so that light and dark pages show both.
+Invariant: pure. All text is escaped here, and HTML comes from here alone. It keeps the notebook's colours, and pictures
+are mid-tones, so that light and dark pages show both.
 """
 
 import html

@@ -490,21 +490,17 @@ def test_an_abstract_sequence_cannot_be_made():
 
 
 @pytest.mark.light(where=lambda feed: feed[0] != "process")
-def test_a_notebook_shows_sequence_and_feed(feed):
+def test_a_notebook_shows_the_fields_of_a_feed(feed):
     shown = feed._repr_html_()
     for text in ("Clouds", "37", "[?, 4, 3]", "float32", "shuffled, seed 3"):
-        assert text in shown
-    shown = scenes.Clouds()._repr_html_()
-    for text in ("Clouds", "[4, 3]", "float32", "int64"):
         assert text in shown
     assert "37 scenes, batch_size=8, 5 steps" in repr(feed)
 
 
 def test_a_notebook_shows_the_error_of_a_broken_sequence_instead_of_failing():
     broken = scenes.Failing(0, ValueError("<no data>"))
-    assert "ValueError: &lt;no data&gt;" in broken._repr_html_()
     with kf.Feed(broken, 4, workers=0) as feed:
-        assert "&lt;no data&gt;" in feed._repr_html_()
+        assert "ValueError: &lt;no data&gt;" in feed._repr_html_()
 
 
 class Failing(kf.Feed):

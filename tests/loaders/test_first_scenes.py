@@ -375,13 +375,23 @@ def test_a_batch_may_have_other_rows_than_those_that_were_read_first(workers):
             assert all(x.ctypes.data % 64 == 0 for x, _ in batches)
 
 
-def test_a_batch_of_other_axes_than_those_that_were_read_first_is_refused():
-    batches = [np.zeros((4, 3 if step == 2 else 2)) for step in range(20)]
-    with (
-        BaseFeed(batches, None, workers=0) as feed,
-        pytest.raises(kf.SpecError, match=r"scene 2: field 'scene': expected float64\[\?, 2\].* float64\[4, 3\]"),
-    ):
-        list(feed)
+@EACH
+def test_a_batch_may_have_other_sizes_than_those_that_were_read_first_on_any_axis(workers):
+    batches = [np.full((4, 3 if step == 2 else 2), step) for step in range(20)]
+    with BaseFeed(batches, None, **workers) as feed:
+        assert feed.element_spec.shape == (None, 2)  # the first ones agree
+        assert [batch.tolist() for batch in feed] == [batch.tolist() for batch in batches]
+
+
+def test_a_batch_of_other_rank_or_dtype_than_those_that_were_read_first_is_refused():
+    for other, text in ((np.zeros((4, 2, 1)), r"float64\[4, 2, 1\]. Return arrays with the same number of axes"),
+                        (np.zeros((4, 2), np.float32), r"float32\[4, 2\]. Return one dtype")):  # fmt: skip
+        batches = [other if step == 2 else np.zeros((4, 2)) for step in range(20)]
+        with (
+            BaseFeed(batches, None, workers=0) as feed,
+            pytest.raises(kf.SpecError, match=rf"scene 2: field 'scene': expected float64\[\?, \?\], received {text}"),
+        ):
+            list(feed)
 
 
 def test_a_batch_that_was_read_for_the_spec_alone_is_read_again():

@@ -238,8 +238,8 @@ def test_lists_pass_through_the_functions_of_a_stream(worker_type):
 @pytest.mark.parametrize("spec", [([ArraySpec((), np.int64)] * 2, ArraySpec((), str)), {"a": [ArraySpec((), str)]}])
 def test_a_spec_that_no_scene_can_have_is_refused(spec):
     with pytest.raises(SpecError, match=r"list of single values inside a scene is one array.*kf.ArraySpec\(\(n,\)"):
-        kf.StreamFeed(lambda: iter([]), spec=spec)
-    kf.StreamFeed(lambda: iter([]), spec=[ArraySpec((), np.int64)] * 2)  # the whole scene is nesting
+        kf.StreamFeed(lambda: iter([]), output_signature=spec)
+    kf.StreamFeed(lambda: iter([]), output_signature=[ArraySpec((), np.int64)] * 2)  # the whole scene is nesting
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])

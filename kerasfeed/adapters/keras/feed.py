@@ -213,6 +213,10 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         error_log: Path of a file to which each failure is appended as one line of JSON.
         hosts: Other hosts that load the batches: [kf.RayHosts(...)][kerasfeed.RayHosts]. `workers` is then the number
             of worker processes on each, and "auto" one a core. None loads on this machine.
+        output_signature: Spec of a scene, as in tf.data: nested as the scenes are, with a `kerasfeed.ArraySpec(shape,
+            dtype)` or a `tf.TensorSpec` for each field, and None for an axis that varies. If `batch_size` is None, or
+            `collate` a function, it is the spec of a batch. Each scene is checked against it, and no scene is read
+            before it is needed. None infers the spec from a few scenes.
 
     Attributes:
         sequence: The sequence.

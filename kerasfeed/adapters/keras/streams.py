@@ -197,8 +197,9 @@ class StreamFeed(BaseStreamFeed, KerasStream):
             first, and then each scene that leaves it, drawn at random, makes room for the next. The order depends on
             (seed, repetition) and the generators alone. None does not shuffle. Under `map` the buffer holds the items,
             before the functions.
-        spec: Spec of a scene: nested as the scenes are, with `kerasfeed.ArraySpec(shape, dtype)` for each field and
-            None for an axis that varies. None infers it from the first scenes.
+        output_signature: Spec of a scene: nested as the scenes are, with a `kerasfeed.ArraySpec(shape, dtype)` or a
+            `tf.TensorSpec` for each field, and None for an axis that varies. Each scene is checked against it. None
+            infers it from the first scenes.
         seed: Integer >= 0 that decides `kerasfeed.current_rng()` in the generators and in the functions given to `map`.
             In worker processes it also seeds `random` and `numpy.random`, differently for each generator and
             repetition. None draws one, which `feed.seed` returns.

@@ -1,26 +1,25 @@
 """`kf.from_indexable`: the scenes of a sequence as elements of a `tf.data.Dataset`.
 
-Invariant: scenes are read by as many threads as calls were asked for, on any number of cores, in none of TensorFlow's
-calls. A task's scenes come in the order of their indices, each as `sequence[index]` gives it; those of equal shapes
-travel together, and are parted again where no Python runs. The threads end with the dataset.
+Invariant: as many threads as calls were asked for read the scenes, on any number of cores, and in none of TensorFlow's
+calls. A task's scenes come in the order of their indices, each as `sequence[index]` gives it. One call of TensorFlow
+takes all scenes of equal shapes that have been read; tf.data parts them again without Python. The threads end with the
+dataset.
 """
 
+import contextlib
 import itertools
 import queue
-import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kerasfeed.errors import SpecError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
-from kerasfeed.feeds.feed_cursor import Prefetcher
 from kerasfeed.loaders.arguments import check_seed
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer, without_reproduction
 from kerasfeed.loaders.sequence_argument import check_sequence
@@ -31,6 +30,7 @@ from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.conformance import conform
 from kerasfeed.spec.inference import describe, merge, probe_indices
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
+from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.polling import NotYet
@@ -40,12 +40,17 @@ from kerasfeed.util.validate import check_integer
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_MOST_SCENES, _MOST_BYTES = 64, 1 << 22  # of a task
+_MOST_SCENES, _MOST_BYTES = 64, 1 << 22  # of a task, and of a stack
 _TASK_SECONDS = 0.002  # a task costs about 50 us
 
 
 def from_indexable(
-    sequence: Any, *, num_parallel_calls: int | None = None, deterministic: bool = True, seed: int | None = None
+    sequence: Any,
+    *,
+    num_parallel_calls: int | None = None,
+    deterministic: bool = True,
+    seed: int | None = None,
+    output_signature: Any = None,
 ) -> "tf.data.Dataset":
     """A `tf.data.Dataset` of the scenes of a sequence, one scene an element.
 
@@ -61,10 +66,13 @@ def from_indexable(
         deterministic: Whether scenes come in the order of their indices. False delivers whichever is read first.
         seed: Integer >= 0 that decides `self.rng`, which depends only on (seed, iteration, index); iterations of the
             dataset count from 0. None draws one.
+        output_signature: Spec of a scene, as in tf.data: nested as the scenes are, with a `tf.TensorSpec` or a
+            `kerasfeed.ArraySpec(shape, dtype)` for each field, and None for an axis that varies. Each scene is checked
+            against it. None infers it from a few scenes that are read now; an axis whose size differs among them is
+            None.
 
     Returns:
-        A dataset of `len(sequence)` scenes, nested as they are (lists become tuples), not prefetched. Shapes and dtypes
-        are those of a few scenes that are read now; an axis whose size differs among them is None. An exception of a
+        A dataset of `len(sequence)` scenes, nested as they are (lists become tuples), not prefetched. An exception of a
         scene is raised by a loop over the dataset, and the next element is the next scene.
 
     Raises:
@@ -89,7 +97,8 @@ def from_indexable(
         num_parallel_calls = cores() if is_thread_safe(sequence) else 1
     calls = check_integer("num_parallel_calls", num_parallel_calls, 1)
     readers = SceneReaders(sequence, seed, min(calls, length))
-    spec = readers.infer(probe_indices(length))
+    spec = readers.infer(probe_indices(length)) if output_signature is None else as_scene_spec(output_signature)
+    readers.expect(spec)
     structure = spec.unflatten([ArraySpec((None, *field.shape), field.dtype) for field in spec.fields])
     iterations = itertools.count()
 
@@ -109,40 +118,77 @@ class ScenesCursor:
         self._readers = readers
         self._iteration = iteration
         self._length = length
+        self._in_order = in_order
         self._begun = self._given = 0  # scenes
-        self._stacks: deque[Any] = deque()
-        ahead = 2 * self._known().count + 2  # every thread at one task while it has another waiting
-        self._window = Prefetcher(self._submit, 0, sys.maxsize, ahead, in_order=in_order)
-
-    def _known(self) -> "SceneReaders":
-        return check_alive(self._readers(), "the dataset is gone: keep a reference to it while it is iterated")
-
-    def _submit(self, number: int, timeout: float | None) -> "Future[list[Any]]":
-        if self._begun == self._length:
-            raise NotYet  # nor ever: the window is as full as it gets
-        future, self._begun = self._known().read(self._iteration, self._begun, self._length)
-        return future
+        self._results = _Results()
+        self._waiting: dict[int, list[Any]] = {}  # results of tasks behind one that is still being read, by first index
+        self._ready: deque[Any] = deque()  # scenes to give next, and what scenes raised
+        self._next = 0  # first index of the task whose scenes come next
+        self._in_flight = 0  # tasks
 
     def take(self, timeout: float | None) -> tuple[int, Any]:
-        """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first."""
-        if not self._stacks:
-            if self._given == self._length:
-                raise EndOfData
-            self._stacks.extend(self._window.next_batch(timeout))
-        stack = self._stacks.popleft()
-        if isinstance(stack, BaseException):
-            self._given += 1
-            raise stack
+        """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first.
+
+        A call of TensorFlow costs as much as reading many a scene, and so takes all scenes that have been read.
+        """
+        if self._given == self._length:
+            raise EndOfData
+        if not self._ready:
+            self._receive(timeout)
+        with contextlib.suppress(NotYet):
+            while len(self._ready) < _MOST_SCENES:
+                self._receive(0)
+        scene = self._ready.popleft()
         first = self._given
-        self._given += len(stack[0])
-        return first, stack
+        self._given += 1
+        if isinstance(scene, BaseException):
+            raise scene
+        scenes, shapes, most = [scene], _shapes(scene), _fitting(scene)
+        while len(scenes) < most and self._ready and _shapes(self._ready[0]) == shapes:
+            scenes.append(self._ready.popleft())
+        self._given = first + len(scenes)
+        return first, _stacked(scenes)
+
+    def _receive(self, timeout: float | None) -> None:
+        """Move the scenes of one task to `_ready`.
+
+        Raises:
+            NotYet: They have not been read.
+        """
+        readers = check_alive(self._readers(), "the dataset is gone: keep a reference to it while it is iterated")
+        while self._in_flight < 2 * readers.count + 2 and self._begun < self._length:  # each thread finds another task
+            self._begun = readers.read(self._results, self._iteration, self._begun, self._length)
+            self._in_flight += 1
+        del readers  # while this waits it does not keep the dataset
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._next not in self._waiting:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                first, scenes = self._results.get(timeout=left)
+            except queue.Empty:
+                raise NotYet from None
+            self._in_flight -= 1
+            self._waiting[first if self._in_order else self._next] = scenes
+        scenes = self._waiting.pop(self._next)
+        self._next += len(scenes)
+        self._ready.extend(scenes)
 
     def received(self, place: int | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`: nobody asks where a consumer stands."""
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`."""
-        self._window.close()
+        self._results.closed = True
+
+
+class _Results(queue.SimpleQueue[tuple[int, list[Any]]]):
+    """What tasks have read: the first index of each, and its scenes, or what these raised, in order.
+
+    Attributes:
+        closed: Whether tasks not yet begun are left out.
+    """
+
+    closed = False
 
 
 class _ReadTask(NamedTuple):
@@ -150,16 +196,15 @@ class _ReadTask(NamedTuple):
 
     Attributes:
         reading: Reads them.
-        future: The promise of them: stacks of scenes of equal shapes, and what scenes raised, in the order of
-            `indices`; while the spec is inferred, their specs.
+        results: Gets them, each as a list of its fields; while the spec is inferred, it gets their specs.
         iteration: Number of the iteration; None to infer the spec.
         indices: Which.
     """
 
     reading: "_Reading"
-    future: "Future[list[Any]]"
+    results: _Results
     iteration: int | None
-    indices: Sequence[int]
+    indices: range
 
 
 class SceneReaders:
@@ -186,25 +231,25 @@ class SceneReaders:
 
     def infer(self, indices: list[int]) -> SceneSpec:
         """The spec of the scenes; reads those at `indices`."""
-        found = [self._submit(None, [index]) for index in indices]
-        described = [future.result()[0] for future in found]
-        for one in described:
+        results = _Results()
+        for index in indices:
+            self._tasks.put(_ReadTask(self._reading, results, None, range(index, index + 1)))
+        described = sorted((results.get() for _ in indices), key=lambda result: result[0])
+        for _, (one,) in described:
             if isinstance(one, BaseException):
                 raise one
-        spec = merge(list(zip(indices, described, strict=True)))
+        return merge([(index, one) for index, (one,) in described])
+
+    def expect(self, spec: SceneSpec) -> None:
+        """Check scenes against `spec` from now on."""
         fields_of = spec.treespec.flatten_up_to
         self._reading.check = lambda scene: fields_of(conform(scene, spec))
-        return spec
 
-    def _submit(self, iteration: int | None, indices: Sequence[int]) -> "Future[list[Any]]":
-        future: Future[list[Any]] = Future()
-        self._tasks.put(_ReadTask(self._reading, future, iteration, indices))
-        return future
-
-    def read(self, iteration: int, start: int, stop: int) -> "tuple[Future[list[Any]], int]":
-        """Promise some of the scenes in [`start`, `stop`); returns the index after the last of them, too."""
+    def read(self, results: _Results, iteration: int, start: int, stop: int) -> int:
+        """Have some of the scenes in [`start`, `stop`) read; returns the index after the last of them."""
         following = min(stop, start + self._reading.scenes_of_a_task)
-        return self._submit(iteration, range(start, following)), following
+        self._tasks.put(_ReadTask(self._reading, results, iteration, range(start, following)))
+        return following
 
 
 def _work(tasks: "queue.SimpleQueue[_ReadTask | None]", worker: Worker) -> None:
@@ -216,8 +261,8 @@ def _work(tasks: "queue.SimpleQueue[_ReadTask | None]", worker: Worker) -> None:
         if not begun:
             end, trouble = task.reading.begin(worker, name)
             begun = trouble is None  # else it is tried again for the next task
-        if task.future.set_running_or_notify_cancel():
-            task.future.set_result(task.reading.read(task, name, trouble))
+        if not task.results.closed:
+            task.results.put((task.indices.start, task.reading.read(task, name, trouble)))
         del task, trouble  # not while it waits: the error's traceback holds what its consumers hold
     tasks.put(None)  # for the next thread
     if end is not None:
@@ -244,8 +289,8 @@ class _Reading:
         return (optional_method(self._sequence, "on_worker_end") if trouble is None else None), trouble
 
     def read(self, task: _ReadTask, name: str, trouble: BaseException | None) -> list[Any]:
-        """What the future of `task` is to give; every scene fails of `trouble`, if there is any."""
-        found: list[Any] = []  # lists of scenes of equal shapes, and exceptions
+        """The scenes of `task`, and what scenes raised; every scene fails of `trouble`, if there is any."""
+        found: list[Any] = []
         context = SceneContext(self._seed, task.iteration or 0)
         started = time.perf_counter()
         with context:
@@ -254,20 +299,15 @@ class _Reading:
                 try:
                     if trouble is not None:
                         raise trouble
-                    scene = self._checked(index)
+                    found.append(self._checked(index))
                 except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
                     found.append(for_consumer(error, SceneLocation((index,), task.iteration, None, name)))
                     without_reproduction(found[-1])
-                    continue
-                if task.iteration is None:
-                    return [scene]
-                if found and isinstance(found[-1], list) and _shapes(found[-1][0]) == _shapes(scene):
-                    found[-1].append(scene)
-                else:
-                    found.append([scene])
-        read = [_stacked(each) if isinstance(each, list) else each for each in found]
-        self._note(time.perf_counter() - started, len(task.indices), read[-1])
-        return read
+        if task.iteration is not None:
+            fitting = int(_TASK_SECONDS * len(found) / max(time.perf_counter() - started, 1e-9))
+            most = _fitting(found[-1]) if isinstance(found[-1], list) else _MOST_SCENES
+            self.scenes_of_a_task = max(1, min(fitting, most))
+        return found
 
     def _checked(self, index: int) -> Any:
         scene = self._sequence[index]
@@ -276,16 +316,15 @@ class _Reading:
         except SpecError as error:
             raise SpecError(f"scene {index}: {message_of(error)}") from None
 
-    def _note(self, seconds: float, scenes: int, last: Any) -> None:
-        fitting = min(int(_TASK_SECONDS * scenes / max(seconds, 1e-9)), _MOST_SCENES)
-        if isinstance(last, list):
-            scene_bytes = sum(field[0].nbytes for field in last if field.dtype != object)
-            fitting = min(fitting, _MOST_BYTES // max(1, scene_bytes))
-        self.scenes_of_a_task = max(1, fitting)
+
+def _fitting(scene: list[Any]) -> int:
+    """How many scenes like this one are put together at most."""
+    return max(1, min(_MOST_SCENES, _MOST_BYTES // max(1, sum(getattr(field, "nbytes", 0) for field in scene))))
 
 
-def _shapes(fields: list[Any]) -> list[Any]:
-    return [np.shape(field) for field in fields]
+def _shapes(scene: Any) -> list[Any] | None:
+    """The shapes of the fields of a scene; None of what a scene raised."""
+    return None if isinstance(scene, BaseException) else [getattr(field, "shape", ()) for field in scene]
 
 
 def _stacked(scenes: list[list[Any]]) -> list[Any]:

@@ -183,11 +183,11 @@ def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[
     for array, path, shape in zip(arrays, paths, shapes, strict=True):
         found = getattr(array, "shape", shape)
         if found != shape and any(size not in (None, now) for size, now in zip(shape, found, strict=False)):
-            only_rows = tuple(found[1:]) == tuple(shape[1:])
-            others = "give the feed itself to fit" if only_rows else "train with Keras on PyTorch or JAX"
+            free = tuple(size if size == now else None for size, now in zip(shape, found, strict=True))
             raise SpecError(
                 f"field {path!r} has shape {tuple(found)} in a batch, and the graph was made for {tuple(shape)}, after "
-                f"the batches that were read first. Return one shape, or {others}"
+                "the batches that were read first. Give the feed the spec of a batch, output_signature=..., with a "
+                f"kf.ArraySpec of shape {free} for this field"
             )
 
 

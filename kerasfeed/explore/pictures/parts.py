@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.array_pictures import KINDS, MOST_CLASSES, WRITTEN, channels_of, image_of, is_labels, kind_of
+from kerasfeed.explore.pictures.array_kinds import (
+    KINDS,
+    MOST_CLASSES,
+    WRITTEN,
+    channels_of,
+    image_of,
+    is_labels,
+    kind_of,
+)
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.nesting import field_paths, flatten

@@ -57,7 +57,8 @@ class Layout:
         batched: Whether arrays get a leading axis; False where what is written is a batch already.
         largest: Largest row of every field seen while inferring the spec, padded where it will be, bytes.
         forms: What becomes of every field that is not stacked, None for those that are; empty where all are.
-        witness: Index of a scene that was read to infer the spec, and so has every size that the spec fixes.
+        witness: Index of a scene that was read to infer the spec, and so has every size that the spec fixes; None if
+            the user gave the spec.
         first: Epoch and index of the item that each worker process reads before any other, where items are batches:
             what a class makes when it is first asked, such as an order, is then the same in all of them.
     """
@@ -67,7 +68,7 @@ class Layout:
     batched: bool
     largest: tuple[int, ...]
     forms: tuple[Form | None, ...] = ()
-    witness: int = 0
+    witness: int | None = 0
     first: tuple[int, int] | None = None
 
     def form(self, number: int) -> Form | None:

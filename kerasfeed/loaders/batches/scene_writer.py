@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
+from kerasfeed.spec.conformance import conformed
 from kerasfeed.spec.field_forms import Form, Padded, rare_shape_text
 from kerasfeed.spec.field_values import as_array, coerce, remedy_of
 from kerasfeed.spec.inference import describe
@@ -33,8 +34,12 @@ class RowRun:
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> None:
         field, shapes = layout.spec.fields[number], view.shapes[number]
         assert shapes is not None
-        self._path, self._dtype, self._shape = layout.spec.paths[number], field.dtype, field.shape
-        self._form, self._start, self._stop = form, start, stop
+        self._path, self._field, self._dtype = layout.spec.paths[number], field, field.dtype
+        self._rest = None if None in field.shape[1:] else field.shape[1:]  # of a shape whose first size is free
+        padded = form if isinstance(form, Padded) else None
+        self._static = padded if padded is not None and padded.is_static else None
+        self._bounded = padded if padded is not None and any(axis.length for axis in padded.axes) else None
+        self._start, self._stop = start, stop
         self._target, self._shapes, self._starts = view.fields[number], shapes, view.starts[number]
         self._indices = view.indices
         capacity = layout.row_bytes[number] // max(1, field.dtype.itemsize)
@@ -44,9 +49,10 @@ class RowRun:
 
     def takes(self, value: Any) -> bool:
         """Whether `value` is an array as the field needs it."""
-        if type(value) is not np.ndarray or value.dtype != self._dtype or value.ndim != len(self._shape):
+        if type(value) is not np.ndarray or value.dtype != self._dtype:
             return False
-        return all(want is None or want == size for want, size in zip(self._shape, value.shape, strict=True))
+        shape = value.shape
+        return shape[1:] == self._rest and bool(shape) if self._rest is not None else self._field.fits(shape)
 
     def write(self, row: int, array: NDArray[Any]) -> bool:
         """Write one row; False where there is no room for it.
@@ -54,8 +60,8 @@ class RowRun:
         Raises:
             SpecError: It is longer than the length to which rows are padded.
         """
-        form, start, stop = self._form, self._cursor, self._cursor + array.size
-        axis = form.too_long(array.shape) if isinstance(form, Padded) else None
+        start, stop = self._cursor, self._cursor + array.size
+        axis = None if self._bounded is None else self._bounded.too_long(array.shape)
         if axis is not None:
             raise SpecError(
                 f"scene {self._indices[row]}: field {self._path!r} has shape {array.shape}, longer on axis {axis.axis} "
@@ -64,12 +70,12 @@ class RowRun:
             )
         self._written.append(array.shape)
         self._begun.append(start)
-        if isinstance(form, Padded) and form.is_static:
-            pad_into(self._target[row], array, form)
+        if self._static is not None:
+            pad_into(self._target[row], array, self._static)
             return True
         if stop > self._end:
             return False
-        self._target[start:stop].reshape(array.shape)[...] = array
+        self._target[start:stop] = array if array.ndim == 1 else array.reshape(-1)
         self._cursor = stop
         return True
 
@@ -139,7 +145,8 @@ class SceneWriter:
         """Write scenes, or, with `whole`, batches that the user's function made, as if each were one scene."""
         self._layout, self._spec = layout, layout.spec
         self._whole = whole
-        self._are_batches = layout.first is not None  # as they are, of which perhaps one was read so far
+        self._is_given = layout.witness is None
+        self._are_batches = not (layout.batched or whole or self._is_given)  # items that are batches already
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
         self._leaves_of = layout.spec.treespec.flatten_up_to
         self._checks = [
@@ -225,6 +232,8 @@ class SceneWriter:
 
     def _coerced(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> Any:
         def remedy(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
+            if same_kind and self._are_batches:
+                return ". Return arrays with the same number of axes for every index"
             if same_kind and self._whole and _has_fewer_rows(found, field):
                 return (
                     ". A collate function is given all scenes of a batch, and returns a row for each. Raise an "
@@ -232,13 +241,17 @@ class SceneWriter:
                 )
             if not (same_kind and self._layout.batched and field.is_fixed and len(found.shape) == len(field.shape)):
                 return remedy_of(same_kind, field, found)
+            assert self._layout.witness is not None
             one, other = (self._layout.witness, field.shape), (int(view.indices[row]), found.shape)
             return f"; {rare_shape_text(self._spec.paths[number], one, other)}"
 
-        if self._are_batches and field.shape:  # where those that were read agreed, the number of rows alone may differ
-            field = replace(field, shape=(None, *(size if field.is_fixed else None for size in field.shape[1:])))
+        path = self._spec.paths[number]
+        if self._are_batches:  # which are not stacked, so that sizes need not agree
+            field = replace(field, shape=(None,) * len(field.shape))
         try:
-            return coerce(leaf, field, self._spec.paths[number], remedy)
+            if self._is_given:
+                return conformed(leaf, field, path, self._spec, copy=False)
+            return coerce(leaf, field, path, remedy)
         except SpecError as error:
             raise SpecError(f"{self._who(view, row)}: {message_of(error)}") from None
 
@@ -256,8 +269,11 @@ class SceneWriter:
                 f"get_batch returned the structure {structure_text(treespec)}, __getitem__ "
                 f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
             )
-        for leaf, (_, _, number, field, _) in zip(leaves, self._checks, strict=True):
+        for leaf, (dtype, shape, number, field, _) in zip(leaves, self._checks, strict=True):
             if written is not None and leaf is written[number]:
+                continue
+            if type(leaf) is np.ndarray and leaf.dtype is dtype and leaf.shape == (count, *shape):  # as nearly always
+                view.fields[number][start:stop] = leaf
                 continue
             path = self._spec.paths[number]
             array = as_array(leaf, path)
@@ -282,6 +298,7 @@ class SceneWriter:
         return SpecError(
             f"{who}: expected the structure {structure_text(self._spec.treespec)}, received "
             f"{structure_text(found.treespec)} ({received}). Return the same nesting for every index"
+            f"{', the one of output_signature' if self._is_given else ''}"
         )
 
 

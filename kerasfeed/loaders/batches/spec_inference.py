@@ -52,7 +52,8 @@ def read_first_scenes(
         Exception: What the sequence raised; SpecError; TooManyFailuresError; NothingReadError.
     """
     if job.spec is not None:
-        found = FirstScenes(((0, job.spec),))
+        index = int(job.plan.indices(epoch, 0)[0]) if job.plan.length else 0
+        found = FirstScenes(((index, job.spec),))
         return found, layout_for(job, found.specs)
     order = _order(job, epoch, least)
     others = iter(job.plan.other_probes())
@@ -209,7 +210,7 @@ def layout_for(job: Job, specs: Specs) -> Layout:
         for number, field in enumerate(spec.fields)
     )
     batched = job.plan.batch_size is not None and job.maker is None
-    return Layout(spec, job.plan.rows, batched, largest, forms, min(by_index))
+    return Layout(spec, job.plan.rows, batched, largest, forms, min(by_index) if job.spec is None else None)
 
 
 def _largest(field: ArraySpec, form: Form | None, found: list[ArraySpec]) -> int:

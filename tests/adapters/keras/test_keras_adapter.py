@@ -146,7 +146,7 @@ def test_building_a_model_uses_up_nothing_of_a_stream(method, execution):
         on_test_batch_begin=lambda step, logs: steps.append(step),
     )
     rows = iter([(np.full(1, number, np.float32), np.zeros(1, np.float32)) for number in range(20)])
-    with kf.StreamFeed(lambda: rows, 1, spec=(row, row), workers=0) as feed:
+    with kf.StreamFeed(lambda: rows, 1, output_signature=(row, row), workers=0) as feed:
         found = getattr(model, method)(feed, verbose=0, callbacks=[count])
     if method == "predict":
         assert found.ravel().tolist() == list(range(20))

@@ -157,7 +157,10 @@ def test_a_batch_that_a_trainer_takes_to_build_the_model_comes_again():
     exec("def _maybe_symbolic_build(iterator):\n    return next(iterator.data_adapter.get_jax_iterator())", trainer)
     row = kf.ArraySpec((1,), np.dtype(np.float32))
     rows = [(np.full(1, number, np.float32),) for number in range(3)]
-    with kf.StreamFeed(lambda: rows, 1, spec=(row,)) as stream, kf.Feed(np.arange(3.0), 1, workers=0) as feed:
+    with (
+        kf.StreamFeed(lambda: rows, 1, output_signature=(row,)) as stream,
+        kf.Feed(np.arange(3.0), 1, workers=0) as feed,
+    ):
         for data in (stream, feed):
             iterator = EpochIterator(x=data)
             assert trainer["_maybe_symbolic_build"](iterator)[0].ravel().tolist() == [0]

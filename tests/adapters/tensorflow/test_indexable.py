@@ -15,6 +15,7 @@ from scenes_frameworks import Numbered, run_script
 from waits import SECONDS, wait_until_nothing_follows
 
 import kerasfeed as kf
+from kerasfeed.adapters.tensorflow.indexable import SceneReaders, ScenesCursor
 from kerasfeed.util.resources import cores
 
 
@@ -93,6 +94,25 @@ def test_none_and_autotune_are_the_number_of_cores():
         del kept
 
 
+def test_a_call_of_tensorflow_takes_all_scenes_that_have_been_read():
+    class Waiting(Numbered):
+        def __getitem__(self, index):
+            time.sleep(0.005)  # so each task reads one scene
+            return index
+
+    readers = SceneReaders(Waiting(400), 0, 8)
+    readers.expect(readers.infer([0]))
+    cursor = ScenesCursor(lambda: readers, 0, 400, in_order=True)
+    counts = []
+    while max(counts, default=0) < 8 and sum(counts) < 400:
+        first, (scenes,) = cursor.take(SECONDS)
+        assert scenes.tolist() == list(range(first, first + len(scenes)))
+        counts.append(len(scenes))
+        time.sleep(0.05)
+    cursor.close([])
+    assert max(counts) >= 8
+
+
 def test_without_an_order_whatever_is_read_first_comes_first():
     class OneSlow(Numbered):
         def __getitem__(self, index):
@@ -154,6 +174,25 @@ def test_a_scene_unlike_the_first_ones_is_named():
 
     with pytest.raises(kf.SpecError, match=r"scene 7: field 'scene': expected float64\[2\], received float64\[3\]"):
         list(kf.from_indexable(Odd(24)))
+
+
+def test_with_a_signature_no_scene_is_read_first_and_each_is_checked():
+    class Odd(Numbered):
+        def __getitem__(self, index):
+            read.append(index)
+            return np.zeros(2 + (index == 3)), index, "text"
+
+    read = []
+    signature = tf.TensorSpec((None,), tf.float64), tf.TensorSpec((), tf.int32), kf.ArraySpec((), str)
+    dataset = kf.from_indexable(Odd(6), output_signature=signature)
+    assert not read
+    assert dataset.element_spec == (*signature[:2], tf.TensorSpec((), tf.string))
+    assert [(len(x), int(y)) for x, y, _ in dataset] == [(2 + (index == 3), index) for index in range(6)]
+    dataset = kf.from_indexable(Odd(6), output_signature=(tf.TensorSpec((2,), tf.float64), *signature[1:]))
+    with pytest.raises(kf.SpecError, match=r"scene 3: field '0': expected float64\[2\].*None in output_signature"):
+        list(dataset)
+    with pytest.raises(TypeError, match=r"nesting of kf.ArraySpec\(shape, dtype\) or tf.TensorSpec.*received 'int32'"):
+        kf.from_indexable(Odd(6), output_signature="int32")
 
 
 @pytest.mark.parametrize("form", [lambda points: points, lambda points: (points,), lambda points: {"points": points}])

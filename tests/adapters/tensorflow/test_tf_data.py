@@ -267,17 +267,42 @@ def test_a_keras_dataset_of_batches_is_taken_as_it_is():
 
     with kf.Feed(Batches(), None, workers=2, worker_type="thread") as feed:
         dataset = feed.to_tf_dataset()
-        assert dataset.element_spec == (tf.TensorSpec((3, 2), tf.float32), tf.TensorSpec((3,), tf.int64))
+        assert dataset.element_spec == (tf.TensorSpec((None, 2), tf.float32), tf.TensorSpec((None,), tf.int64))
         assert indices_of(dataset) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
-def test_a_keras_dataset_whose_batches_differ_in_rows_is_fitted_as_a_feed_and_refused_by_a_graph_made_for_the_first():
+def test_batches_may_differ_in_rows_in_fit_and_in_a_dataset():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with kf.Feed(scenes_first.Uneven(), None, workers=0) as feed:
         assert len(model.predict(feed, verbose=0)) == sum(len(y) for _, y in feed)
-        with pytest.raises(kf.SpecError, match=r"shape \(3, 2\) in a batch.* \(4, 2\).*give the feed itself to fit"):
+        assert [len(x) for x, _ in feed.to_tf_dataset()] == [len(x) for x, _ in feed]
+
+
+class Widths(kf.SceneSequence):
+    """Batches (int64[2, width], float64[2]); batch 7 is wider than the batches that are read first."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return np.full((2, 3 if index == 7 else 2), index), np.zeros(2)
+
+
+def test_batches_wider_than_the_first_need_a_signature_in_tensorflow_and_have_it_in_fit():
+    with kf.Feed(Widths(), None, workers=0) as feed:
+        assert feed.to_tf_dataset().element_spec[0].shape.as_list() == [None, 2]
+        with pytest.raises(kf.SpecError, match=r"shape \(2, 3\) in a batch.*output_signature=.*shape \(None, None\)"):
             list(feed.to_tf_dataset())
+    signature = tf.TensorSpec((None, None), tf.int64), tf.TensorSpec((None,), tf.float64)
+    model = keras.Sequential([keras.Input((None,), dtype="int64"), keras.layers.Embedding(20, 1),
+                              keras.layers.GlobalMaxPooling1D()])  # fmt: skip
+    model.compile("sgd", "mse")
+    with kf.Feed(Widths(), None, workers=0, output_signature=signature) as feed:
+        assert feed.to_tf_dataset().element_spec == signature
+        assert [x.shape[1] for x, _ in feed.to_tf_dataset()] == [2] * 7 + [3] + [2] * 12
+        model.fit(feed, verbose=0)
+        model.fit(feed.to_tf_dataset(), shuffle=False, verbose=0)
 
 
 # ---- further transformations

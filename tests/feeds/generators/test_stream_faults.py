@@ -122,7 +122,7 @@ def test_a_warning_that_is_an_error_at_a_batch_of_which_nothing_is_left_is_raise
     if loop is not iter:
         pytest.importorskip("jax")
     log = tmp_path / "errors.json"
-    feed = mapped(failing(range(4)), 4, max_failures=9, error_log=log, workers=workers, spec=SPEC)
+    feed = mapped(failing(range(4)), 4, max_failures=9, error_log=log, workers=workers, output_signature=SPEC)
     log.mkdir()
     with pytest.raises(kf.FeedWarning, match="cannot be written"):
         list(loop(feed))

@@ -68,7 +68,7 @@ def test_functions_run_at_once_on_as_many_workers(stream):
 
     met = []
     feed = stream(lambda n, count: (f"scene-{number}" for number in range(n, 9, count)), 3, waiting, workers=3,
-                  spec=(kf.ArraySpec((1,), np.dtype("float32")), kf.ArraySpec((), np.dtype("float32")),
+                  output_signature=(kf.ArraySpec((1,), np.dtype("float32")), kf.ArraySpec((), np.dtype("float32")),
                         kf.ArraySpec((), np.dtype("U"))))  # fmt: skip
     assert len(list(feed)) == 3
 
@@ -274,7 +274,7 @@ def test_a_given_spec_is_used_without_reading_a_scene(stream):
         read.append(True)
         yield np.zeros(1, np.float32)
 
-    feed = stream(noted, count=1, spec=kf.ArraySpec((None,), np.dtype("float32")))
+    feed = stream(noted, count=1, output_signature=kf.ArraySpec((None,), np.dtype("float32")))
     assert feed.element_spec == kf.ArraySpec((None, None), np.dtype("float32"))
     assert not read
 

@@ -1,0 +1,79 @@
+"""`output_signature`: the spec of scenes, as the user gives it."""
+
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed
+
+
+class Scenes:
+    """Scenes (float32[3], int); scene 7 is longer. `read` notes the indices."""
+
+    def __init__(self):
+        self.read = []
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return np.full(3 + (index == 7), index, np.float32), index
+
+
+def signature(size=3, dtype=np.float32, label=np.int32):
+    return kf.ArraySpec((size,), dtype), kf.ArraySpec((), label)
+
+
+def test_no_scene_is_read_before_it_is_needed_and_python_numbers_take_the_dtype():
+    scenes = Scenes()
+    with BaseFeed(scenes, 4, workers=0, output_signature=signature()) as feed:
+        assert feed.element_spec == (kf.ArraySpec((4, 3), np.dtype("f4")), kf.ArraySpec((4,), np.dtype("i4")))
+        assert scenes.read == []
+        points, labels = feed[0]
+    assert scenes.read == [0, 1, 2, 3]
+    assert (labels.dtype, labels.tolist()) == (np.int32, [0, 1, 2, 3])
+    assert points[:, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [{"workers": 0}, {"workers": 2, "worker_type": "process"}])
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (signature(), r"field '0': expected float32\[3\], received float32\[4\].*None in output_signature"),
+        (
+            signature(None, np.float64),
+            r"field '0': expected float64\[\?\], received float32.*dtype in output_signature",
+        ),
+        (
+            signature(None, label=np.bool_),
+            r"field '1': expected bool\[\], received \d.*does not hold.*output_signature",
+        ),
+        (signature()[:1], r"expected the structure \(\*,\), received \(\*, \*\).*the one of output_signature"),
+    ],
+)
+def test_a_scene_that_is_not_as_the_signature_says_is_named_with_its_field(workers, given, text):
+    with (
+        BaseFeed(Scenes(), 4, output_signature=given, **workers) as feed,
+        pytest.raises(kf.SpecError, match=rf"scene \d: {text}"),
+    ):
+        list(feed)
+
+
+def test_an_axis_of_none_may_be_padded_and_is_free_where_items_are_batches():
+    with BaseFeed(Scenes(), 4, workers=0, collate="pad", output_signature=signature(None)) as feed:
+        assert feed[1][0].tolist() == [[4, 4, 4, 0], [5, 5, 5, 0], [6, 6, 6, 0], [7, 7, 7, 7]]
+    with BaseFeed(Scenes(), None, workers=0, output_signature=signature(None)) as feed:
+        assert [len(points) for points, _ in feed] == [3] * 7 + [4]
+        assert feed.element_spec[0].shape == (None,)
+    with (
+        BaseFeed(Scenes(), None, workers=0, output_signature=signature(3)) as feed,
+        pytest.raises(kf.SpecError, match=r"scene 7: field '0': expected float32\[3\]"),
+    ):
+        list(feed)
+
+
+def test_what_is_no_signature_is_refused():
+    for wrong, error in (("float32", TypeError), (np.float32, TypeError), ({}, kf.SpecError)):
+        with pytest.raises(error, match=r"kf\.ArraySpec"):
+            BaseFeed(Scenes(), 4, workers=0, output_signature=wrong)
