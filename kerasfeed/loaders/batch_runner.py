@@ -6,7 +6,6 @@ them, or the epoch whose hook has been called.
 """
 
 import contextlib
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.picklers import cloud_pickled
+from kerasfeed.util.picklers import cloud_pickled, unpickled
 from kerasfeed.util.read_cost import Meter, ReadCost
 from kerasfeed.util.thread_times import ThreadWatch
 
@@ -58,8 +57,8 @@ class FirstScenes:
 
     Attributes:
         specs: Index and spec of each scene.
-        seconds: Time of the middle one, s, for the first also opens files, and some may come from a cache. Without what
-            other programs took.
+        seconds: Time of `__getitem__` for the middle one, s, because the first also opens files, and some may come from
+            a cache. Without what other programs took.
         cpu_seconds: Processor time of that one, s.
         is_reused: Whether the arrays of the first scene changed when another was read.
         differs: Whether the first scene, read again, was another.
@@ -90,7 +89,7 @@ class FirstScenes:
 
 
 def read_first(
-    sequence: Any, order: FirstOrder, seed: int, maker: Custom | None, note: Note, *, seeds: bool
+    sequence: Any, order: FirstOrder, seed: int, maker: Custom | None, note: Note, *, seeds: bool, owned: bool
 ) -> tuple[FirstScenes, int, bytes | None]:
     """Read them.
 
@@ -101,6 +100,7 @@ def read_first(
         maker: The function that makes whole batches, if there is one.
         note: Item 1 is set to the index of each before it is read.
         seeds: Whether the global random generators are seeded for each scene.
+        owned: Whether nothing else in this process reads the sequence: then all threads work for its scenes.
 
     Returns:
         What was read; which global random generators the scenes use, see `GlobalRandomWatch`; and the first scene,
@@ -115,8 +115,12 @@ def read_first(
     first: list[Any] = []  # the first scene, and what it was when it had been read
     kept: bytes | None = None
     is_reused, differs, used = False, False, 0
-    clock = ThreadWatch(whole_process=seeds)  # of a worker process, all threads work for its scenes
+    clock = ThreadWatch(whole_process=owned)
     begun = time.perf_counter()
+
+    def note_time() -> None:
+        took = clock.look()
+        times.append((took.own_seconds, took.cpu_seconds))
 
     def read(index: int) -> Any:
         nonlocal used
@@ -125,9 +129,7 @@ def read_first(
             context.move_to(index)
             random = GlobalRandomWatch()
             clock.restart()
-            scene, spec = probe(sequence, index, context, maker)
-            took = clock.look()
-            times.append((took.own_seconds, took.cpu_seconds))
+            scene, spec = probe(sequence, index, context, maker, note_time)
             if not random.missed():
                 used |= random.used()
                 return scene, spec
@@ -282,21 +284,21 @@ class BatchRunner(Runner):
         if view is None:
             view = SlotView(layout, context.memory_at(segment_offset, segment_bytes), slot_offset)
             self._views[segment_offset, slot_offset] = view
-        if layout.first is not None and not self._is_warm and context.worker.worker_type == "process":
+        if layout.first is not None and not self._is_warm and context.has_copy:
             first = epoch if self.renewed else layout.first[0], layout.first[1]
             if (epoch, view.indices[start]) != first:  # else it is read now
-                self._warm_up(first, note)
+                self._warm_up(first, note, seeds=context.worker.worker_type == "process")
             self._is_warm = True
         kept = self.is_kept(epoch, view.indices[start])
         data, self._kept = self._kept, None
         if kept and data is not None:
             with contextlib.suppress(Exception):  # it is unlike others: it is read again, and fails then
-                return filler.put(view, pickle.loads(data[2])) or None
-        if context.worker.worker_type != "process":
+                return filler.put(view, unpickled(data[2])) or None
+        if not context.has_copy:
             return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
         if stop - start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
             filler.read_ahead(view.indices[start:stop], SceneContext(self._seed, epoch))
-        watched = self._to_watch > 0
+        watched = self._to_watch > 0 and context.worker.worker_type == "process"
         self._to_watch -= watched
         payload = load_seeded(
             lambda context_type: filler.fill(view, start, stop, serial, context_type(self._seed, epoch), note),
@@ -316,19 +318,20 @@ class BatchRunner(Runner):
             seeds = context.worker.worker_type == "process"
             self._is_warm = True
             # What is not wanted at once may have changed when it is, where the user holds the object.
-            asked = replace(order, keeps=order.keeps and (seeds or order.least == 1))
-            found, used, kept = read_first(self.target, asked, self._seed, self._maker, note, seeds=seeds)
+            owned = context.has_copy
+            asked = replace(order, keeps=order.keeps and (owned or order.least == 1))
+            found, used, kept = read_first(self.target, asked, self._seed, self._maker, note, seeds=seeds, owned=owned)
             self._kept = None if kept is None else (order.epoch, order.indices[0], kept)
             context.note_random(used)
             self._first = order, found
         return self._first[1]
 
-    def _warm_up(self, first: tuple[int, int], note: Note) -> None:
+    def _warm_up(self, first: tuple[int, int], note: Note, *, seeds: bool) -> None:
         """Read the item (epoch, index) that another worker has read first; what it raises, it has raised there."""
         note[1] = MANY
         order = FirstOrder((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
-            read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)
+            read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=seeds, owned=True)
 
 
 def load_seeded(load: Callable[[type[SceneContext]], _T], context: WorkerContext, *, watched: bool) -> _T:

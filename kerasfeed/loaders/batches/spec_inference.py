@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kerasfeed.errors import FeedWarning, SpecError
+from kerasfeed.errors import SpecError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import FailedFirst, FirstOrder, FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
-from kerasfeed.sequences.global_random import WARNING_KIND, GlobalRandomWatch, warning_text
+from kerasfeed.sequences.global_random import GlobalRandomWatch
 from kerasfeed.spec.collation import Stack
 from kerasfeed.spec.field_forms import Form, row_bytes
 from kerasfeed.spec.inference import merge
@@ -93,10 +93,10 @@ def _order(job: Job, epoch: int, least: int) -> FirstOrder:
         first = int(plan.indices(epoch, 0)[0])
         wanted = [wanted[-1], *wanted[:-1]]  # the last is often the smallest
         indices = (first, *(index for index in wanted if index != first))
-        return FirstOrder(indices, least, epoch, keeps=True, compares=job.workers > 1)
+        return FirstOrder(indices, least, epoch, keeps=True, compares=job.workers > 1 or bool(job.free))
     ends = wanted[0], wanted[-1]
     indices = tuple(sorted(wanted, key=lambda index: index not in ends))
-    return FirstOrder(indices, 2, epoch, compares=job.workers > 1)
+    return FirstOrder(indices, 2, epoch, compares=job.workers > 1 or bool(job.free))
 
 
 def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
@@ -153,8 +153,8 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
     return layout
 
 
-def watched(job: Job, failure_log: FailureLog, read: Read) -> Read:
-    """`read`, in threads of this process, with a warning where scenes use the global random generators.
+def watched(job: Job, note_random: Callable[[int], None], read: Read) -> Read:
+    """`read`, in threads of this process; `note_random` is told which global random generators scenes use.
 
     Other threads may use them too. Where they go on changing while no scene is read, for four times as long and 20 to
     200 ms, that is put down to those.
@@ -166,12 +166,12 @@ def watched(job: Job, failure_log: FailureLog, read: Read) -> Read:
         begun, watch = time.perf_counter(), GlobalRandomWatch()
         result = read(order)
         used = watch.used()
-        if used and not failure_log.deferred_warnings.is_known(WARNING_KIND):
+        if used:
             watch = GlobalRandomWatch()
             time.sleep(min(max(0.02, 4 * (time.perf_counter() - begun)), 0.2))
             used &= ~watch.used()
             if used:
-                failure_log.deferred_warnings.defer(WARNING_KIND, warning_text(used, seeded=False), FeedWarning)
+                note_random(used)
         return result
 
     return reading
