@@ -35,7 +35,7 @@ _RAISED = "a scene raised while the feed was profiled: loop over the feed to see
 def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profile:
     """Measure what the workers of a feed load, what three other set-ups load, and how much training waits.
 
-    Scenes of epoch 0 are read: by the workers of the feed and by those of each alternative, in turns, and by the
+    Scenes of epoch 0 are read by the workers of the feed and of each alternative, in turns, and by the
     calling thread, whose processor time shows how long a scene waits. Several threads read only if the feed has them,
     or the class says `thread_safe = True`. If runs of one set-up scatter, because the machine does other things, the
     slowest and the quickest are shown. With a model, training steps are timed with one batch again and again, and with
@@ -45,7 +45,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
     Args:
         feed: A `kerasfeed.Feed`.
         model: A compiled Keras model that the feed is to train; None measures the feed alone.
-        seconds: About how long it may take, s, at least 1, beside the time in which worker processes start; a scene
+        seconds: About how long it may take, s, at least 1, plus the start of worker processes; a scene
             that has begun is waited for.
 
     Returns:
@@ -97,7 +97,7 @@ class _Measurement:
             assert loader.layout is not None
             self._layout = loader.layout
             chosen = loader.stats()
-            self._scene_seconds = loader.scene_seconds  # so that tasks are as long as those of the feed
+            self._scene_seconds = loader.scene_seconds  # so that tasks are as long as the feed has them
         self._setup = Setup(chosen.workers_argument, chosen.worker_type)
         # The user's own object is not read in this process, unless the feed does so.
         self._apart = chosen.worker_type == "process" or "worker_type" in job.free
@@ -156,7 +156,7 @@ class _Measurement:
                     took, busy = took + times.own_seconds, busy + times.cpu_seconds
                     if time.perf_counter() > end:
                         break
-            except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
+            except Exception:  # noqa: BLE001 - a loop over the feed raises it again
                 return None
         return took / scenes, busy / scenes
 
@@ -182,7 +182,7 @@ class _Measurement:
                 except (TypeError, OSError):  # the sequence does not pickle
                     continue
             for run in runs:
-                run(0.0)  # in which all is new
+                run(0.0)  # files are opened
             rates = [[run(self._run_seconds) for run in runs] for _ in range(_RUNS)]
         found: list[SetupRate | None] = []
         for run, *each in zip(runs, *rates, strict=True):
@@ -256,7 +256,7 @@ class _Run:
                 pending.append(self._submitted())
                 count, now = count + 1, time.perf_counter()
             return count * self._rows / (now - begun)
-        except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
+        except Exception:  # noqa: BLE001 - a loop over the feed raises it again
             return None
         finally:
             for future in pending:
@@ -267,7 +267,7 @@ class _Run:
 
 
 def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:
-    """A job for a run of about so many scenes: in batches of a sixteenth of them, if those of the feed are larger.
+    """Cut the batches of a job, so that a run of so many scenes has at least 16.
 
     What each batch costs does not show then: scenes so slow are what counts.
     """

@@ -111,10 +111,10 @@ def choose(
     """Choose workers by what the first scenes have cost.
 
     Args:
-        job: What is to be loaded.
+        job: The job of the loader.
         present: The workers that have read the first scenes.
-        first: What they have found.
-        free: What is to be chosen; see `Job.free`.
+        first: The first scenes.
+        free: Names of the arguments to choose; see `Job.free`.
         batch_bytes: Size of a batch, bytes.
         draws_globally: Whether scenes use the global random generators, which only worker processes seed.
     """

@@ -80,7 +80,7 @@ class Session:
         )  # fmt: skip
         self.pool: Pool = make_pool(self.runner, options, worker_type)
         workers = 1 if self.begins_here else self.pool.options.workers
-        if workers < job.workers:  # threads take turns where nobody has said that several may read
+        if workers < job.workers:  # threads take turns unless the user allows several
             self.job = dataclasses.replace(job, workers=workers)
         self.first: FirstScenes | None = None
         self.lock = self.pool.lock
@@ -104,7 +104,7 @@ class Session:
     # ---- spec
 
     def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> Layout:
-        """Have a worker read a few scenes of `epoch`, unless the layout is known; returns it. Waits.
+        """Return the layout; unless it is known, a worker reads a few scenes of `epoch`. Waits.
 
         Raises:
             Exception: What the sequence raised; SpecError; WorkerDiedError.

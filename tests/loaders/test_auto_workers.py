@@ -227,7 +227,7 @@ def test_a_program_that_has_left_its_directory_reads_in_the_old_one(tmp_path, mo
         assert not feed[0][0].any()
 
 
-# ---- what is chosen
+# ---- the choice
 
 
 def test_scenes_that_compute_get_processes():

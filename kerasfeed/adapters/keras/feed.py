@@ -184,7 +184,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             `thread_safe = True`, for scenes that wait; one thread for a sequence that cannot be pickled, and on
             Windows. If both are "auto", one thread begins, with a copy of the sequence: it loads until the first worker
             process is up, or alone if an epoch takes less than a second. Scenes of microseconds get no workers.
-            `stats().chosen` says what was chosen, and why.
+            `stats().chosen` names the choice and the reason.
         max_queue_size: Batches that are loaded ahead of the consumer, at least 1. More are loaded ahead where that is
             needed to keep all workers busy.
         max_memory: Upper limit of the batch memory, bytes, for all processes together. Beyond it, batches are copied to

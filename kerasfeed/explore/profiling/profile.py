@@ -19,7 +19,7 @@ LITTLE = 0.05  # share of the time: training that waits so little does not wait
 
 @dataclass(frozen=True)
 class SetupRate:
-    """What one set-up of workers has loaded, in several runs.
+    """Scenes/s of one set-up of workers, in several runs.
 
     Attributes:
         setup: The workers: `setup.workers`, 0 for none, and `setup.worker_type`.
@@ -64,7 +64,7 @@ class WaitShares:
 
 
 def recommended(present: SetupRate, alternatives: Sequence[SetupRate], waits: WaitShares | None) -> SetupRate | None:
-    """The alternative to take: of those that are surely faster the fastest; None if none is, or training does not wait.
+    """The fastest alternative that is surely faster; None if there is none, or training does not wait.
 
     Args:
         present: What the feed's own workers load.
@@ -93,7 +93,7 @@ def verdict(
     if waits is not None and waits.most < LITTLE:
         return f"training does not wait: {loads}, and the model takes {step_rate:,.0f}"
     if waits is not None and waits.least < LITTLE:
-        return f"training waits {waits} of the time, too unsteady to tell why: measure again when the machine is quiet"
+        return f"training waits {waits} of the time, which is unsteady: measure again when the machine is quiet"
     more = "no alternative is surely faster" if best is None else f"{best.setup} load {best}"
     if waits is None:
         return f"{loads}; {scene}; {more}"
@@ -102,7 +102,7 @@ def verdict(
 
 @dataclass(frozen=True, repr=False)
 class Profile:
-    """Where the time of a feed goes; `str()` and a notebook show it as a table with bars.
+    """Scenes/s of a feed and of three alternatives; `str()` and a notebook show it as a table with bars.
 
     Attributes:
         name: Class of the sequence.
@@ -110,7 +110,7 @@ class Profile:
         present: Scenes/s that the feed's own workers load if each batch is taken as soon as it is there: a
             [SetupRate][kerasfeed.explore.profiling.profile.SetupRate].
         scene_seconds: Time of a scene in one worker, s, written into its row of a batch.
-        waiting_seconds: Part of it in which no processor was needed, s: for a disk, a server, a lock.
+        waiting_seconds: Part of it without a processor, s: waiting for a disk, a server, a lock.
         alternatives: What at most three other set-ups load.
         recommended: The one to take; None if none is surely faster, or training does not wait.
         step_seconds: Time of a training step with a batch that is loaded already, s; None without a model.

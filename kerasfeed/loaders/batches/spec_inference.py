@@ -154,7 +154,7 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
 
 
 def watched(job: Job, note_random: Callable[[int], None], read: Read) -> Read:
-    """`read`, in threads of this process; `note_random` is told which global random generators scenes use.
+    """Wrap `read`, in threads of this process: pass the global random generators that scenes use to `note_random`.
 
     Other threads may use them too. Where they go on changing while no scene is read, for four times as long and 20 to
     200 ms, that is put down to those.

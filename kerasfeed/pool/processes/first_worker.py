@@ -21,6 +21,7 @@ from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, FailedTaskError, Place, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
+from kerasfeed.sequences.global_random import NUMPY, PYTHON, TENSORFLOW, TORCH
 from kerasfeed.util.error_text import full_text
 
 _T = TypeVar("_T")
@@ -34,7 +35,7 @@ class FirstWorker(LocalWorker):
     Attributes:
         pool: Whose worker it is.
         line: Number of its line in the shared file.
-        over: Whether it is to take no more tasks.
+        over: Whether it must take no further task.
     """
 
     has_copy: bool = True
@@ -72,8 +73,12 @@ class FirstWorker(LocalWorker):
         """See `WorkerContext.posted`."""
         return self.pool.shared_objects.read(Topic.POSTED)[1]
 
+    def note_random(self, used: int) -> None:
+        """See `WorkerContext.note_random`; the global generators may be used by other threads of the program, too."""
+        self.pool.note_random(used & ~(PYTHON | NUMPY | TORCH | TENSORFLOW))
+
     def in_turn(self, call: Callable[[], _T]) -> _T:
-        """Call: nobody else uses the copy."""
+        """Call at once: the copy belongs to this thread."""
         return call()
 
     # ---- the thread
@@ -102,7 +107,7 @@ class FirstWorker(LocalWorker):
         self._end()
 
     def _followers(self, task: Task, version: int) -> Sequence[Task]:
-        """Do a task; returns what is to be done in its place."""
+        """Do a task; return the tasks that replace it."""
         try:
             if self._version < version:
                 self._renew()
@@ -112,7 +117,7 @@ class FirstWorker(LocalWorker):
                 self.pool.fail(start_error(self.name, full_text(carrier.error)))
                 return ()
             return task.failed(carrier.place, carrier.error, self.name, "")
-        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
+        except BaseException as error:  # noqa: BLE001 - the consumer waits for the task
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE) if self.pool.closed else error)
             task.cancelled()
             return ()

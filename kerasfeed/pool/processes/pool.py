@@ -193,7 +193,7 @@ class ProcessPool(Dispatch):
             if isinstance(error, DirectoryGoneError) or self._first_worker is None or self._first_worker.over:
                 self.fail(WorkerStartError(why))
             else:
-                text = f"worker_type='auto' goes on with one worker thread: {why}"
+                text = f"worker_type='auto' keeps to one worker thread: {why}"
                 self.options.deferred_warnings.defer("no process", text, FeedWarning)
 
     def _start_worker(self, number: int) -> None:
