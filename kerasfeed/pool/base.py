@@ -251,7 +251,7 @@ class Pool(ABC):
     def take_processes(self, workers: int, *, at_once: bool) -> None:
         """Start worker processes in place of the thread that has begun, without waiting for them.
 
-        The thread goes on until one is up, or, if they are to do all tasks `at_once`, only ends its own.
+        The thread continues until as many as there are cores are up; with `at_once`, it only ends its present task.
         """
         raise TypeError(f"{self.who} does not begin with a thread")
 

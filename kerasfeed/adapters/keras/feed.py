@@ -182,8 +182,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         worker_type: "thread"; "process", for scenes that hold the GIL, and for protection from crashes; or "auto":
             processes. Several threads are used for a list, tuple or ndarray, and, if the class says
             `thread_safe = True`, for scenes that wait; one thread for a sequence that cannot be pickled, and on
-            Windows. If both are "auto", one thread begins, with a copy of the sequence: it loads until the first worker
-            process is up, or alone if an epoch takes less than a second. Scenes of microseconds get no workers.
+            Windows. If both are "auto", one thread begins, with a copy of the sequence: it loads until worker
+            processes are up, or alone if an epoch takes less than a second. Scenes of microseconds get no workers.
             `stats().chosen` names the choice and the reason.
         max_queue_size: Batches that are loaded ahead of the consumer, at least 1. More are loaded ahead where that is
             needed to keep all workers busy.

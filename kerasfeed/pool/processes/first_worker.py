@@ -1,4 +1,4 @@
-"""The thread with which a pool of processes may begin: it reads tasks from their pipe, until a process is up.
+"""The thread with which a pool of processes may begin: it reads tasks from their pipe, until they are up.
 
 Invariant: the thread works on a copy of the runner, which no other thread uses, and never on the user's object. It
 notes its tasks as worker processes do.

@@ -139,10 +139,12 @@ class ProcessPool(Dispatch):
     def _start_workers(self) -> None:
         """Start the first few, each next one when one is up.
 
-        Interpreters that start together share the cores, and the first batch would wait for the last of them.
+        Interpreters that start together share the cores, and the first batch would wait for the last of them. The
+        thread that has begun keeps a core for itself.
         """
+        most = 2 * cores() if self._first_worker is None else max(1, cores() - 1)
         with self._naming_descriptors():
-            for number in range(min(self.options.workers, 2 * cores())):
+            for number in range(min(self.options.workers, most)):
                 self._start_worker(number)
 
     def _end_workers(self) -> None:
@@ -267,7 +269,8 @@ class ProcessPool(Dispatch):
                 self.options.deferred_warnings.defer("edited", edited_text(str(payload)), FeedWarning)
             handle.look()
             self._deaths.started()
-            self._end_first_worker()
+            if sum(handle.started for handle in self.workers) >= min(self.options.workers, cores()):
+                self._end_first_worker()
             if len(self.workers) < self.options.workers:
                 self._vacant.add(len(self.workers))
                 self._fill_vacancies()
