@@ -19,10 +19,11 @@ from kerasfeed.pool.processes.protocol import STOP, TASK_BYTES, decode_task
 from kerasfeed.pool.processes.shared_objects import Topic
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, FailedTaskError, Place, Task
-from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
+from kerasfeed.pool.worker_hooks import defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.global_random import NUMPY, PYTHON, TENSORFLOW, TORCH
 from kerasfeed.util.error_text import full_text
+from kerasfeed.util.optional_methods import optional_method
 
 _T = TypeVar("_T")
 _JOIN_SECONDS = 5.0
@@ -128,9 +129,9 @@ class FirstWorker(LocalWorker):
             version, copy = self.pool.shared_objects.read(Topic.RUNNER)
             if self._copy is not None:
                 copy.follow(self._copy)
-            failed = begin_worker(copy.target, self.worker, self.name)
-            if failed is not None:
-                raise failed
+            begin = optional_method(copy.target, "on_worker_begin")
+            if begin is not None:
+                begin(self.worker)
             self._copy, self._version = copy, version
         except BaseException as error:
             raise FailedTaskError(Place(method="on_worker_begin")) from error
