@@ -18,7 +18,7 @@ _MOST_THREADS = 64
 _SHORT = 1e-4  # s that a scene waits: below, more workers than cores gain nothing
 _LEAST_EPOCH = 1.0  # s in one worker: below, starting processes takes as long
 _QUICK_BATCH = 5e-4  # s: less than handing a batch from thread to thread may cost
-QUICK_BYTES = 1 << 20  # of such a batch
+_COPIED_A_SECOND = 4e9  # bytes, into a batch
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ def choose(
     if first.trouble:
         return Choice(Setup(1 if WORKERS in free else job.workers, present.worker_type), first.trouble)
     seconds, busy, count = first.seconds, first.cpu_seconds, cores()
-    batch, epoch = job.plan.rows * seconds, job.plan.scenes * seconds
+    batch, epoch = job.plan.rows * seconds + batch_bytes / _COPIED_A_SECOND, job.plan.scenes * seconds
     reason = why(seconds, busy) if seconds else "no scene was read"
     threads = Setup(threads_for(seconds, busy, count) if WORKERS in free else job.workers, "thread")
     processes = Setup(processes_for(seconds, busy, count) if WORKERS in free else job.workers, "process")
     if draws_globally and WORKER_TYPE in free:
         return Choice(processes, "scenes use the global random generators, which worker processes seed")
-    if is_free and 0 < batch < _QUICK_BATCH and batch_bytes <= QUICK_BYTES:
+    if is_free and seconds and batch < _QUICK_BATCH:
         return Choice(Setup(0, "inline"), f"a batch takes {duration(batch)}")
     if WORKERS in free and 0 < epoch < _LEAST_EPOCH:
         return Choice(present, f"an epoch takes {duration(epoch)} in one worker")

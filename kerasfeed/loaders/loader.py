@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import FeedWarning, WorkerDiedError
-from kerasfeed.loaders.auto_workers import QUICK_BYTES, WORKER_TYPE, WORKERS, Choice, Setup, choose, most_processes
+from kerasfeed.loaders.auto_workers import WORKER_TYPE, WORKERS, Choice, Setup, choose, most_processes
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batch_runner import FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
@@ -28,6 +28,7 @@ from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
 
+_QUICK_BYTES = 1 << 20  # of a batch
 LoaderSession = Session | HostsSession
 
 
@@ -67,7 +68,7 @@ def _is_quick(job: Job) -> bool:
     leaves = flatten(job.sequence[0])[0] if job.maker is None else []
     on_disk = isinstance(job.sequence, np.memmap) or any(isinstance(leaf, np.memmap) for leaf in leaves)
     nbytes = job.plan.rows * sum(leaf.nbytes for leaf in leaves if isinstance(leaf, np.ndarray))
-    return bool(leaves) and not on_disk and nbytes <= QUICK_BYTES
+    return bool(leaves) and not on_disk and nbytes <= _QUICK_BYTES
 
 
 class Loader:
