@@ -1,10 +1,8 @@
-"""What "auto" chooses and `kf.profile` predicts, against a grid of set-ups: `python -m benchmarks.auto`.
+"""What "auto" chooses, against a grid of set-ups: `python -m benchmarks.auto`.
 
 Each workload runs with each set-up of the grid, and with "auto"; each run in a process of its own, in batches of 32 in
-random order, and all of them take turns. In each turn `kf.profile` looks at a feed of one thread, and what it
-recommends runs next. Ratios are of runs of one turn, and the middle one counts, for machines are not equally fast all
-the time. Two bars: "auto" reaches 0.9 of the best of the grid, and what the profile says of the set-up that it
-recommends is within 25 % of what that loads.
+random order, and all of them take turns. Ratios are of runs of one turn, and the middle one counts, because machines
+are not equally fast all the time. The bar: "auto" reaches 0.9 of the best of the grid.
 
 "auto" of a `StreamFeed` reads no scene to find out: a process for each generator.
 """
@@ -27,8 +25,8 @@ from kerasfeed.feeds.stream_feed import BaseStreamFeed
 
 BATCH = 32
 LENGTH = 10_000_000
-AUTO_BAR, PREDICTION_BAR = 0.9, 0.25
-SMALL = (("thread", 1), ("thread", 2), ("process", 1), ("process", 2), ("process", 4))
+AUTO_BAR = 0.9
+SMALL = (("inline", 0), ("thread", 1), ("thread", 2), ("process", 1), ("process", 2), ("process", 4))
 WAITS = (("thread", 2), ("thread", 16), ("thread", 64), ("process", 2), ("process", 8))
 GENERATORS = 2
 
@@ -79,7 +77,7 @@ WORKLOADS = {
     "big": Workload("786 kB from memory", lambda: BigImages(LENGTH), SMALL),
     "hdf5-one": Workload("HDF5, gzip, one scene a chunk", _chunks_of_one, SMALL),
     "hdf5-many": Workload("HDF5, gzip, 64 scenes a chunk, in blocks", _chunks_of_many, SMALL),
-    "stream": Workload(f"StreamFeed, {GENERATORS} generators, 4 ms of Python", _counted, SMALL[:4], True),
+    "stream": Workload(f"StreamFeed, {GENERATORS} generators, 4 ms of Python", _counted, SMALL[1:5], True),
 }
 
 
@@ -114,19 +112,10 @@ def rate(feed: Any, seconds: float) -> float:
 
 
 def one(name: str, worker_type: str, workers: str, seconds: float) -> dict[str, Any]:
-    """A run: of a set-up, of "auto", or of a profile."""
+    """A run: of a set-up, or of "auto"."""
     warnings.simplefilter("ignore", kf.ReadCostWarning)
-    if worker_type == "profile":
-        with _feed(name, 1, "thread") as feed:
-            found = kf.profile(feed, seconds=max(6.0, 4 * seconds))
-        best = next((each for each in found.predictions if each.setup and each.remedy), None)
-        if best is None or best.setup is None or best.rate < found.rate:
-            return {"rate": found.rate, "setup": ["thread", 1], "verdict": found.verdict}
-        return {
-            "rate": best.rate, "setup": [best.setup.worker_type, best.setup.workers], "measured": best.measured,
-            "verdict": found.verdict,
-        }  # fmt: skip
-    with _feed(name, "auto" if workers == "auto" else int(workers), worker_type) as feed:
+    kind = "auto" if worker_type == "inline" else worker_type
+    with _feed(name, "auto" if workers == "auto" else int(workers), kind) as feed:
         found_rate = rate(feed, seconds)
         return {"rate": found_rate, "chosen": feed.stats().chosen}
 
@@ -143,7 +132,6 @@ def _in_own_process(name: str, worker_type: str, workers: Any, seconds: float) -
 def measure(name: str, seconds: float, repeats: int) -> list[str]:
     """The cells of one workload's row in the table."""
     rates: dict[tuple[str, Any], list[float]] = {case: [] for case in [("auto", "auto"), *WORKLOADS[name].grid]}
-    pairs: list[tuple[float, str]] = []
     chosen = ""
     for _ in range(repeats):
         for case in list(rates):
@@ -151,26 +139,13 @@ def measure(name: str, seconds: float, repeats: int) -> list[str]:
             rates[case].append(found["rate"])
             if case[0] == "auto":
                 chosen = found["chosen"].partition(":")[0] or "by rule"
-        if not WORKLOADS[name].is_stream:
-            profiled = _in_own_process(name, "profile", 1, seconds)
-            worker_type, workers = profiled["setup"]
-            found = _in_own_process(name, worker_type, workers, seconds)  # at once: the machine is what it was
-            ratio = profiled["rate"] / found["rate"]
-            pairs.append((ratio, f"{profiled['rate']:,.0f} ({workers} {worker_type}) | {found['rate']:,.0f}"))
     auto = rates.pop(("auto", "auto"))
     medians = {case: statistics.median(found) for case, found in rates.items()}
     best = max(medians, key=lambda case: medians[case])
     share = statistics.median(one / other for one, other in zip(auto, rates[best], strict=True))
-    cells = [name, f"{medians[best]:,.0f} ({best[1]} {best[0]})", f"{statistics.median(auto):,.0f} ({chosen})"]
-    cells.append(_judged(share, share >= AUTO_BAR))
-    if not pairs:
-        return [*cells, "", "", ""]
-    ratio, text = sorted(pairs)[len(pairs) // 2]
-    return [*cells, text, _judged(ratio, abs(ratio - 1) <= PREDICTION_BAR)]
-
-
-def _judged(ratio: float, met: bool) -> str:
-    return f"{ratio:.2f}" + ("" if met else " *")
+    judged = f"{share:.2f}" + ("" if share >= AUTO_BAR else " *")
+    best_text = f"{medians[best]:,.0f} ({best[1]} {best[0]})"
+    return [name, best_text, f"{statistics.median(auto):,.0f} ({chosen})", judged]
 
 
 def main(arguments: list[str]) -> None:
@@ -186,8 +161,8 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(one(name, worker_type, workers, options.seconds)))
         return
     print("scenes/s; * misses its bar\n")
-    print("| workload | best of the grid | auto | of the best | recommended | measured | predicted of it |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print("| workload | best of the grid | auto | of the best |")
+    print("|---|---|---|---|", flush=True)
     for name in options.workloads:
         print("| " + " | ".join(measure(name, options.seconds, options.repeats)) + " |", flush=True)
 

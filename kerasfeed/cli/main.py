@@ -129,7 +129,11 @@ def _add_looks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add = _command(commands, "show", "draw scenes, or a batch of a feed, into a file")
     add("--index", type=int, metavar="N", help="draw this scene alone, large")
     add("--out", type=Path, default=Path("scenes.png"), metavar="FILE", help="file to write" + _DEFAULT)
-    add = _command(commands, "profile", "measure where the time of a feed goes, and what would change it")
+    add = _command(
+        commands,
+        "profile",
+        "measure what a feed loads, what other workers load, and how much training waits",
+    )
     add("--model", metavar="MODULE:OBJECT", help="the compiled Keras model that is trained")
     add("--batch-size", type=int, default=32, metavar="N", help="of a sequence that is no feed" + _DEFAULT)
     add("--shuffle", action="store_true", help="read a sequence that is no feed in random order")

@@ -92,10 +92,10 @@ def _parts(path: str, field: Any) -> list[tuple[str, ArraySpec]]:
 
 
 def workers_text(stats: LoaderStats, choice: Choice | None = None) -> str:
-    """Number and kind of the workers, in words, and why these where scenes were measured to choose them."""
+    """Number and kind of the workers, in words, and why "auto" has chosen them."""
+    why = "" if choice is None else f" (auto: {choice.reason})"
     if stats.worker_type == "inline":
-        return "no workers"
-    why = "" if choice is None or not choice.measured else f" (auto: {choice.reason})"
+        return f"no workers{why}"
     workers = counted(stats.workers, f"{stats.worker_type} worker") + why
     return workers if stats.hosts is None else f"{workers} on each of {counted(stats.hosts.wanted, 'host')}"
 

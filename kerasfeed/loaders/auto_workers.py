@@ -1,31 +1,24 @@
-"""Workers, which of them suit scenes of which it is known for how long they keep a processor busy; trials of workers.
+"""The choice of workers: a formula of what the first scenes have cost.
 
-Invariant: a choice takes about a second, and longer only where one scene does; batches do not depend on it. Several
-threads read only where the class says that they may.
+Invariant: batches do not depend on the choice. Several threads read only if the user says that they may.
 """
 
-import itertools
 import math
-import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import FirstScenes
-from kerasfeed.loaders.session import Session
-from kerasfeed.orders.plan import Plan
-from kerasfeed.sequences.view_base import parts_of, says_if_thread_safe
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
 from kerasfeed.util.resources import cores
 
 WORKERS, WORKER_TYPE = "workers", "worker_type"
 _MOST_PROCESSES_A_CORE = 4
 _MOST_THREADS = 64
-_BETTER = 1.1  # times as fast: less is noise
 _SHORT = 1e-4  # s that a scene waits: below, more workers than cores gain nothing
+_LEAST_EPOCH = 1.0  # s in one worker: below, starting processes takes as long
+_QUICK_BATCH = 5e-4  # s: less than handing a batch from thread to thread may cost
+_COPIED_A_SECOND = 4e9  # bytes, into a batch
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,7 @@ class Setup:
 
     Attributes:
         workers: How many.
-        worker_type: "thread" or "process"; "inline" where there are none.
+        worker_type: "thread" or "process"; "inline" if there are none.
     """
 
     workers: int
@@ -54,14 +47,10 @@ class Choice:
     Attributes:
         setup: The workers.
         reason: Why, in words.
-        measured: Whether the time of scenes has decided.
-        hint: What the user might do to have better ones; empty for nothing.
     """
 
     setup: Setup
     reason: str
-    measured: bool = False
-    hint: str = ""
 
     def __str__(self) -> str:
         return f"{self.setup}: {self.reason}"
@@ -72,8 +61,13 @@ def waits(seconds: float, busy_seconds: float) -> bool:
     return seconds - busy_seconds > max(busy_seconds, _SHORT)
 
 
+def most_processes() -> int:
+    """The number of worker processes that `processes_for` does not exceed."""
+    return _MOST_PROCESSES_A_CORE * cores()
+
+
 def processes_for(seconds: float, busy_seconds: float, cores: int) -> int:
-    """As many worker processes as keep the cores busy: more than cores where scenes wait, four a core at most.
+    """The number of worker processes: the cores; if scenes wait, as many as keep the cores busy, at most four a core.
 
     Args:
         seconds: Time of a scene, s.
@@ -82,17 +76,18 @@ def processes_for(seconds: float, busy_seconds: float, cores: int) -> int:
     """
     if not waits(seconds, busy_seconds):
         return cores
-    return min(_MOST_PROCESSES_A_CORE * cores, math.ceil(cores * seconds / max(busy_seconds, 1e-6)))
+    return cores * min(_MOST_PROCESSES_A_CORE, math.ceil(seconds / max(busy_seconds, 1e-6)))
 
 
 def threads_for(seconds: float, busy_seconds: float, cores: int) -> int:
-    """As many threads as there are scenes to wait for, at least the cores, at most 64; see `processes_for`.
+    """The number of threads: the cores; if scenes wait, a power of two, at most 64. See `processes_for`.
 
-    They may need the GIL for all of `busy_seconds`, or for none of it: twice as many as would be of use if they did.
+    While one scene is busy, others wait: twice `seconds / busy_seconds` threads keep one core busy.
     """
     if not waits(seconds, busy_seconds):
         return cores
-    return max(cores, min(_MOST_THREADS, math.ceil(2 * seconds / max(busy_seconds, 1e-6))))
+    wanted: float = min(_MOST_THREADS, 2 * seconds / max(busy_seconds, 1e-6))
+    return max(cores, 1 << math.ceil(math.log2(wanted)))
 
 
 def why(seconds: float, busy_seconds: float) -> str:
@@ -110,148 +105,34 @@ def duration(seconds: float) -> str:
     return f"{seconds:.{0 if seconds >= 9.95 else 1}f} s"
 
 
-class Trial:
-    """Workers that load batches of epoch 0 for some time, and then, each time that they run, those that come next.
-
-    What is new at first is met in the first run: memory of batches, and what a sequence keeps of files.
-    """
-
-    def __init__(self, submit: Callable[[int, int], Any], plan: Plan, workers: int, ahead: int, first: int = 0) -> None:
-        """Try workers.
-
-        Args:
-            submit: From epoch and step to a future of a batch.
-            plan: Which scenes the batches have.
-            workers: Workers that load them: their first batches come all at once, and do not count.
-            ahead: Batches in flight.
-            first: The step to begin with.
-        """
-        self._submit, self._rows, self._ahead = submit, plan.rows, ahead
-        self._late = max(1, math.ceil(workers / plan.rows))
-        self._steps = ((first + number) % plan.steps for number in itertools.count())
-
-    def run(self, seconds: float, patience: float | None = None) -> float | None:
-        """Load for so long after the first batch, s; scenes/s.
-
-        None where a scene raises, or where after the first batch another takes longer than `patience`, s.
-        """
-        pending: list[Any] = []
-        left = self._late
-        try:
-            pending = [self._submit(0, next(self._steps)) for _ in range(self._ahead)]
-            count, begun = 0, 0.0
-            while True:
-                pending.pop(0).result(patience if begun else None)
-                now = time.perf_counter()
-                left -= 1
-                if left == 0:
-                    begun = now
-                elif begun:
-                    count += 1
-                if begun and now - begun >= seconds:
-                    return count * self._rows / (now - begun) if count else None
-                pending.append(self._submit(0, next(self._steps)))
-        except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
-            return None
-        finally:
-            for future in pending:
-                future.cancel()
-
-
-_LEAST_EPOCH = 0.25  # s that a pass over the sequence takes: below, there is nothing to gain
-_TRIAL_SECONDS = 0.06  # of a run, at least: as long as a few batches take
-_TRIAL_ROUNDS = 3
-_LEAST_BATCHES = 4  # in a run
-_MOST_TRIAL_SECONDS = 0.2  # of a run: where it would take longer, the time of the first scenes decides
-_MOST_ROUNDS_SECONDS = 1.0  # of all rounds since worker processes have started; and of a batch
-_WORTH_A_HINT = 1.5  # times as many scenes by threads
-
-
-def choose(session: Session, make: Callable[..., Any]) -> Choice:
-    """Choose what of the workers of a loader is to be chosen, by what the first scenes have cost.
-
-    Several threads may read only where the class says so, and are tried beside the worker processes.
+def choose(
+    job: Job, present: Setup, first: FirstScenes, *, free: Set[str], batch_bytes: int, draws_globally: bool
+) -> Choice:
+    """Choose workers by what the first scenes have cost.
 
     Args:
-        session: That with which the loader has begun, which has read the first scenes; nothing is in flight.
-        make: Makes a loader for a trial: of a job, a type of workers, and the layout.
+        job: The job of the loader.
+        present: The workers that have read the first scenes.
+        first: The first scenes.
+        free: Names of the arguments to choose; see `Job.free`.
+        batch_bytes: Size of a batch, bytes.
+        draws_globally: Whether scenes use the global random generators, which only worker processes seed.
     """
-    job, first = session.job, session.first
-    present = Setup(job.workers, session.pool.worker_type)
-    if first is None:
-        return Choice(present, "no scene was read")
+    is_free = free == {WORKERS, WORKER_TYPE} and job.policy.timeout is None
     if first.trouble:
-        return Choice(Setup(1 if WORKERS in job.free else job.workers, present.worker_type), first.trouble)
+        return Choice(Setup(1 if WORKERS in free else job.workers, present.worker_type), first.trouble)
     seconds, busy, count = first.seconds, first.cpu_seconds, cores()
-    epoch = job.plan.scenes * seconds / max(1, min(job.workers, count))
-    if epoch < _LEAST_EPOCH:
-        return Choice(present, f"an epoch takes {duration(epoch)}, and there is little to gain")
-    reason, threads = why(seconds, busy), Setup(job.workers, "thread")
-    if WORKERS in job.free:
-        threads = Setup(threads_for(seconds, busy, count), "thread")
-    if present.worker_type == "thread":
-        return Choice(threads, reason, True)
-    processes = Setup(processes_for(seconds, busy, count), "process") if WORKERS in job.free else present
-    if WORKER_TYPE not in job.free or session.pool.used_random or job.policy.timeout is not None:
-        return Choice(processes, reason, True)
-    if not job.thread_safe:
-        return Choice(processes, reason, True, _hint(job, first, processes, threads))
-    rates = _trials(session, present, threads, make)
-    if rates is None:
-        is_better = threads.workers > processes.workers
-        return Choice(threads if is_better else processes, reason, True)
-    rate, others = rates
-    tried = f"in a trial, {rate:,.0f} scenes/s with {threads}, {others:,.0f} with {present}"
-    # Twice as many processes load twice as much at most.
-    is_better = rate > _BETTER * others * processes.workers / present.workers
-    return Choice(threads if is_better else processes, f"{reason}; {tried}", True)
-
-
-def _hint(job: Job, first: FirstScenes, processes: Setup, threads: Setup) -> str:
-    """What `thread_safe = True` would bring, where that is much and the class says nothing of it."""
-    names = [class_name(part) for part in parts_of(job.sequence) if not says_if_thread_safe(part)]
-    seconds, busy = first.seconds, first.cpu_seconds
-    gain = min(threads.workers, seconds / max(busy, 1e-6)) / processes.workers
-    if not names or not waits(seconds, busy) or gain < _WORTH_A_HINT:
-        return ""
-    return (
-        f"scenes of {names[0]} wait for {1 - busy / seconds:.0%} of {duration(seconds)}. If several "
-        f"threads may read them at once, set thread_safe = True in the class: {threads} may load about "
-        f"{gain:.1f} times as many. thread_safe = False ends this hint"
-    )
-
-
-def _trials(session: Session, present: Setup, threads: Setup, make: Callable[..., Any]) -> tuple[float, float] | None:
-    """Scenes/s of threads and of the present worker processes; None where that takes too long, or a scene raises.
-
-    They run in turns, and the best run of each counts: what is new at first, and what else the machine does, makes one
-    slower, never faster. A batch that takes a second ends them: it would in each run.
-    """
-    assert session.slots is not None
-    job, layout = session.job, session.slots.layout
-    needed = _LEAST_BATCHES * job.plan.rows * session.timing.seconds / present.workers
-    if needed > _MOST_TRIAL_SECONDS or job.policy.on_error != "raise":
-        return None
-    before = session.batches, session.copied
-    rates: list[tuple[float, float]] = []
-    with closing(make(job.with_workers(threads.workers), threads.worker_type, layout)) as loader:
-        tried = Trial(loader.submit, job.plan, threads.workers, loader.look_ahead)
-        processes = Trial(session.submit, job.plan, job.workers, job.look_ahead, job.plan.steps // 2)
-        end = math.inf
-        while len(rates) < _TRIAL_ROUNDS and time.perf_counter() < end:
-            try:
-                session.failure_log.muted = True
-                others = processes.run(max(_TRIAL_SECONDS, needed), _MOST_ROUNDS_SECONDS)
-            finally:
-                session.pool.wait_until_idle()
-                session.batches, session.copied = before
-                session.failure_log.muted = False
-            if others is None:
-                return None
-            end = min(end, time.perf_counter() + _MOST_ROUNDS_SECONDS)
-            rate = tried.run(max(_TRIAL_SECONDS, needed), _MOST_ROUNDS_SECONDS)
-            if rate is None:
-                return None
-            rates.append((rate, others))
-    best, best_others = map(max, zip(*rates, strict=True))
-    return best, best_others
+    batch, epoch = job.plan.rows * seconds + batch_bytes / _COPIED_A_SECOND, job.plan.scenes * seconds
+    reason = why(seconds, busy) if seconds else "no scene was read"
+    threads = Setup(threads_for(seconds, busy, count) if WORKERS in free else job.workers, "thread")
+    processes = Setup(processes_for(seconds, busy, count) if WORKERS in free else job.workers, "process")
+    if draws_globally and WORKER_TYPE in free:
+        return Choice(processes, "scenes use the global random generators, which worker processes seed")
+    if is_free and seconds and batch < _QUICK_BATCH:
+        return Choice(Setup(0, "inline"), f"a batch takes {duration(batch)}")
+    if WORKERS in free and 0 < epoch < _LEAST_EPOCH:
+        return Choice(present, f"an epoch takes {duration(epoch)} in one worker")
+    if WORKER_TYPE not in free:
+        return Choice(threads if present.worker_type == "thread" else processes, reason)
+    several = job.thread_safe and job.policy.timeout is None and waits(seconds, busy)
+    return Choice(threads if several else processes, reason)

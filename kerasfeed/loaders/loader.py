@@ -7,13 +7,12 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kerasfeed.errors import FeedWarning, WorkerDiedError
-from kerasfeed.loaders.auto_workers import WORKERS, Choice, choose
+from kerasfeed.loaders.auto_workers import WORKER_TYPE, WORKERS, Choice, Setup, choose, most_processes
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batch_runner import FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
@@ -99,7 +98,7 @@ class Loader:
 
         Where the layout is known, `scene_seconds` is how long a scene takes, s; 0 where it is not known.
         """
-        self.worker_type = worker_type
+        self.worker_type = self._wanted_type = worker_type
         self.layout = layout
         self.epoch = 0
         self._job = job
@@ -122,26 +121,40 @@ class Loader:
     def _start_session(self) -> LoaderSession:
         if self._job.hosts is not None:
             return HostsSession(self._job, self.failure_log)
-        session = Session(self._job, self.failure_log, self.worker_type, self._context, self.scene_seconds)
+        begins_here = self._job.free == {WORKERS, WORKER_TYPE} and self._job.policy.timeout is None
+        session = Session(
+            self._job, self.failure_log, self._wanted_type, most_processes() if begins_here else 0,
+            self._context, self.scene_seconds,
+        )  # fmt: skip
         self.worker_type = session.pool.worker_type
         return session
 
     def _ready(self, least: int = 1) -> LoaderSession:
         """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""
         session = self._sessions.current(self._start_session)
-        if session.layout is None or self._is_open:
+        if session.layout is None:
             with self._inferring:
-                # Another thread may have chosen other workers meanwhile.
                 session = self._sessions.current(self._start_session)
                 if session.layout is None:
-                    session.infer(self.layout, self.epoch, least)
-                    if isinstance(session, Session) and session.first is not None:
-                        self.scene_seconds = session.timing.seconds
-                        self._warn_of_first(session, session.first)
-                if self._is_open and isinstance(session, Session):
-                    session = self._with_chosen_workers(session)
-                    self._is_open = False  # from here on other threads load without waiting for the choice
+                    session = self._begun(session, least)
         self.layout = session.layout
+        return session
+
+    def _begun(self, session: LoaderSession, least: int) -> LoaderSession:
+        """Set a session up, or another one in its place, with the workers that the first scenes need."""
+        if isinstance(session, HostsSession):
+            session.infer(self.layout, self.epoch, least)
+            return session
+        if session.begins_here and not self._job.environment.is_here:
+            session.take_processes(self._job.workers)
+        layout = session.infer(self.layout, self.epoch, least)
+        if session.first is not None:
+            self.scene_seconds = session.timing.seconds
+            self._warn_of_first(session, session.first)
+        if self._is_open:
+            session = self._with_chosen_workers(session, layout)
+            self._is_open = False
+        session.begin(layout)
         return session
 
     def _warn_of_first(self, session: Session, first: FirstScenes) -> None:
@@ -160,23 +173,28 @@ class Loader:
 
     # ---- the choice of workers
 
-    def _with_chosen_workers(self, session: Session) -> LoaderSession:
+    def _with_chosen_workers(self, session: Session, layout: Layout) -> Session:
         """Choose workers; the session with them."""
-        self.layout = session.layout
-        if session.pool.worker_type == "thread" and not (session.job.thread_safe and WORKERS in session.job.free):
+        job, pool = self._job, session.pool
+        free = job.free if pool.has_copies else job.free - {WORKER_TYPE}
+        if session.first is None or not free or not (pool.has_copies or job.thread_safe):
             return session
-        self.choice = choice = choose(session, partial(Loader, scene_seconds=session.timing.seconds))
-        if choice.hint:
-            self.failure_log.deferred_warnings.defer("hint", choice.hint, FeedWarning)
-        LOGGER.info("the feed of %s: auto chooses %s", class_name(self._job.sequence), choice)
-        if (choice.setup.workers, choice.setup.worker_type) == (session.job.workers, session.pool.worker_type):
+        present = Setup(session.job.workers, pool.worker_type)
+        self.choice = choice = choose(
+            job, present, session.first, free=free, batch_bytes=layout.nbytes, draws_globally=pool.used_random > 0
+        )
+        LOGGER.info("the feed of %s: auto chooses %s", class_name(job.sequence), choice)
+        if choice.setup == present:
             return session
-        self.scene_seconds = session.timing.seconds
-        self._job = self._job.with_workers(choice.setup.workers)  # first: after the end any thread may start them
-        self.worker_type = choice.setup.worker_type
+        self._job = job.with_workers(choice.setup.workers)
+        self.worker_type = self._wanted_type = choice.setup.worker_type
+        if session.begins_here and choice.setup.worker_type == "process":
+            session.take_processes(choice.setup.workers)
+            return session
         self._sessions.end_present()
         chosen = self._sessions.current(self._start_session)
-        chosen.infer(self.layout, self.epoch)  # reads nothing: the layout is known
+        assert isinstance(chosen, Session)
+        chosen.infer(layout, self.epoch)  # reads nothing: the layout is known
         return chosen
 
     # ---- a loader of a host

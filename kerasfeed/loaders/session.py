@@ -28,7 +28,7 @@ from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
 from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
-from kerasfeed.sequences.held_random import generators_from
+from kerasfeed.sequences.held_random import Held, generators_from
 from kerasfeed.util.error_text import class_name, is_the_programs
 
 
@@ -48,6 +48,7 @@ class Session:
         job: Job,
         failure_log: FailureLog,
         worker_type: str,
+        most_workers: int,
         context: MakeContext,
         seconds: float,
     ) -> None:
@@ -57,6 +58,7 @@ class Session:
             job: What is to be loaded.
             failure_log: Where failures are noted.
             worker_type: "inline", "thread", "process" or "auto".
+            most_workers: See `PoolOptions`.
             context: In which scenes are read.
             seconds: How long a scene takes, s; 0 where it is not known.
 
@@ -70,11 +72,13 @@ class Session:
         options = PoolOptions(
             workers=max(1, job.workers), who=f"the feed of {class_name(job.sequence)}", seed=job.plan.seed,
             timeout=job.policy.timeout, tries=job.policy.tries, environment=job.environment, inherit=job.inherit,
-            deferred_warnings=failure_log.deferred_warnings, place=job.place, thread_safe=job.thread_safe,
+            deferred_warnings=failure_log.deferred_warnings, place=job.place,
+            thread_safe=job.thread_safe, most_workers=most_workers,
         )  # fmt: skip
         self.pool: Pool = make_pool(self.runner, options, worker_type)
-        if self.pool.options.workers < job.workers:  # threads take turns where nobody has said that several may read
-            self.job = job.with_workers(self.pool.options.workers)
+        workers = 1 if self.begins_here else self.pool.options.workers
+        if workers < job.workers:  # threads take turns unless the user allows several
+            self.job = dataclasses.replace(job, workers=workers)
         self.first: FirstScenes | None = None
         self.lock = self.pool.lock
         self.is_inline = self.pool.worker_type == "inline"
@@ -96,8 +100,8 @@ class Session:
 
     # ---- spec
 
-    def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> None:
-        """Have a worker read a few scenes of `epoch`, unless the layout is known, then set the slots up. Waits.
+    def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> Layout:
+        """Return the layout; unless it is known, a worker reads a few scenes of `epoch`. Waits.
 
         Raises:
             Exception: What the sequence raised; SpecError; WorkerDiedError.
@@ -107,13 +111,36 @@ class Session:
         if layout is None:
             read: Read = self._read_first
             if self.pool.worker_type != "process":
-                generators = [each for _, each in generators_from((self.job.sequence, self.job.maker))]
-                self.runner.held.fill(generators)
-                read = watched(self.job, self.failure_log, generators, read)
+                generators = []
+                if not self.pool.has_copies:
+                    generators = [each for _, each in generators_from((self.job.sequence, self.job.maker))]
+                    self.runner.held.fill(generators)
+                read = watched(self.job, self._note_random, generators, read)
             self.first, layout = read_first_scenes(self.job, self.failure_log, read, epoch, least)
             self.timing.note(self.first.seconds, 1)
             if self.job.plan.batch_size is None and self.job.plan.length:
                 layout = dataclasses.replace(layout, first=(epoch, self.first.specs[0][0]))
+        return layout
+
+    def _note_random(self, used: int, held: Held) -> None:
+        """Scenes that were read in this process use random generators: global ones, or `held` ones."""
+        if self.pool.has_copies:
+            self.pool.note_random(used)
+        elif not self.failure_log.used_random:
+            warn_of_random(self.failure_log, used, held, self.job, seeded=False)
+
+    def take_processes(self, workers: int) -> None:
+        """Take worker processes in place of the thread that has begun, and at once if its scenes would be others."""
+        self.job = self.job.with_workers(workers)
+        self.pool.take_processes(workers, at_once=self.pool.used_random > 0 or not self.job.environment.is_here)
+
+    @property
+    def begins_here(self) -> bool:
+        """Whether a thread has begun, and worker processes were not taken."""
+        return self.pool.has_copies and self.pool.worker_type == "thread"
+
+    def begin(self, layout: Layout) -> None:
+        """Set the slots up."""
         self.pool.post(layout)
         in_flight = 1 if self.is_inline else self.job.look_ahead
         with self.lock:
@@ -136,7 +163,7 @@ class Session:
         """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
         assert self.slots is not None
         indices = self.job.plan.indices(epoch, step)
-        if self.pool.worker_type != "process" and not self.runner.is_kept(epoch, indices[0]):
+        if not self.pool.has_copies and not self.runner.is_kept(epoch, indices[0]):
             failed = self._read_ahead(epoch, step, indices)
             if failed is not None:
                 return failed

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.environment import Environment
@@ -42,10 +42,12 @@ class WorkerContext(Protocol):
     Attributes:
         worker: Number, count and type of the workers.
         used_random: The random generators that scenes were seen to use, in all workers; see `note_random`.
+        has_copy: Whether the runner is a copy, which only this worker uses.
     """
 
     worker: Worker
     used_random: int
+    has_copy: bool
 
     def posted(self) -> Any:
         """What was posted last; see `Pool.post`."""
@@ -140,6 +142,8 @@ class PoolOptions:
         place: Where the workers stand, if there are others on other hosts.
         thread_safe: Whether several threads may do tasks at once where nobody asked for threads by name.
         turn: By which the user's code runs in this process.
+        most_workers: If not 0, the most worker processes that `take_processes` may ask for: a pool of processes then
+            begins with none, and a thread of this process does the tasks, on a copy of the runner.
     """
 
     workers: int
@@ -154,6 +158,7 @@ class PoolOptions:
     place: HostPlace = field(default_factory=HostPlace)
     thread_safe: bool = False
     turn: Turn = field(default_factory=Turn)
+    most_workers: int = 0
 
 
 @dataclass
@@ -172,6 +177,7 @@ class Pool(ABC):
 
     Attributes:
         worker_type: "inline" (the calling thread), "thread" or "process".
+        has_copies: Whether each worker has a copy of the runner.
         memory: Memory that all workers see; a `Runner` finds it by offset.
         respawns: Workers that were lost and replaced.
         lock: Reentrant. Guards what is in flight; whoever holds it never calls the user's code.
@@ -181,7 +187,8 @@ class Pool(ABC):
         on_failure: Called where the pool fails, by the thread that has found out.
     """
 
-    worker_type: ClassVar[str]
+    worker_type: str
+    has_copies: bool
     memory: PoolMemory
     respawns: int = 0
     on_failure: Callable[[], object] | None = None
@@ -191,7 +198,7 @@ class Pool(ABC):
         self.runner = runner
         self.options = options
         self.who = options.who
-        if self.worker_type != "inline":
+        if self.worker_type != "inline" and not (self.has_copies and options.most_workers):
             plural = "worker processes" if self.worker_type == "process" else ""
             self.who += f" ({counted(options.workers, f'worker {self.worker_type}', plural)})"
         # Reentrant: the collector may close a dropped pool from inside any of these sections.
@@ -237,6 +244,13 @@ class Pool(ABC):
         self.wait_until_idle()
         self.options.turn.run(change)
         self.renew()
+
+    def take_processes(self, workers: int, *, at_once: bool) -> None:
+        """Start worker processes in place of the thread that has begun, without waiting for them.
+
+        The thread continues until as many as there are cores are up; with `at_once`, it only ends its present task.
+        """
+        raise TypeError(f"{self.who} does not begin with a thread")
 
     @abstractmethod
     def renew(self) -> None:

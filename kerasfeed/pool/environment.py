@@ -60,6 +60,11 @@ class Environment:
             directory = None
         return cls(directory, dict(os.environ))
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this process is still in that directory."""
+        return self.directory == Environment.now().directory
+
     def variables(self, seed: int, workers: int) -> dict[str, str]:
         """The environment of a worker.
 

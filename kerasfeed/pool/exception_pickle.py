@@ -6,13 +6,12 @@ would look like one that died.
 """
 
 import io
-import pickle
 from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.errors import SceneError
 from kerasfeed.util.error_text import cause_of, guarded, notes_of, set_notes, summary
-from kerasfeed.util.picklers import CloudPickler
+from kerasfeed.util.picklers import CloudPickler, unpickled
 
 
 class _ExceptionPickler(CloudPickler):
@@ -72,7 +71,7 @@ class Sent:
         """The exception, or a `SceneError` of its text."""
 
         def unpacked() -> object:
-            error, notes = pickle.loads(self.packed)
+            error, notes = unpickled(self.packed)
             if notes_of(error) != notes:
                 set_notes(error, notes)
             return error

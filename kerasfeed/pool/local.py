@@ -19,6 +19,7 @@ from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
+from kerasfeed.sequences.turn import Turn
 from kerasfeed.util.error_text import is_the_programs
 
 _T = TypeVar("_T")
@@ -32,7 +33,7 @@ class LocalWorker:
 
     Attributes:
         name: As messages name it.
-        pool: Whose worker it is.
+        pool: The `LocalPool` whose worker it is; of a `FirstWorker`, a pool of processes.
         thread: Its thread.
         task: What it is at; None for nothing.
         serial: Number of that, of all that were begun in this process.
@@ -43,7 +44,7 @@ class LocalWorker:
 
     worker: Worker
     name: str
-    pool: "LocalPool"
+    pool: Any
     thread: threading.Thread = field(default_factory=threading.current_thread)
     task: Task | None = None
     serial: int = 0
@@ -51,6 +52,13 @@ class LocalWorker:
     busy: bool = True
     given_up: bool = False
     used_random: int = 0  # of this process's only the program itself may dispose
+    has_copy: bool = False
+
+    @property
+    def runner(self) -> Runner:
+        """What does the tasks."""
+        found: Runner = self.pool.runner
+        return found
 
     def posted(self) -> Any:
         """See `WorkerContext.posted`."""
@@ -58,7 +66,8 @@ class LocalWorker:
 
     def memory_at(self, offset: int, nbytes: int) -> mmap.mmap:
         """See `WorkerContext.memory_at`."""
-        return self.pool.memory.at(offset, nbytes)
+        found: mmap.mmap = self.pool.memory.at(offset, nbytes)
+        return found
 
     def note_random(self, used: int) -> None:
         """See `WorkerContext.note_random`; in this process it is told while the spec is inferred."""
@@ -79,7 +88,7 @@ class LocalWorker:
         self.serial = next(_serials)
         started = time.perf_counter()
         try:
-            payload = self.in_turn(partial(self.pool.runner.run, task.record(), self.note, self))
+            payload = self.in_turn(partial(self.runner.run, task.record(), self.note, self))
         except CancelledTaskError:
             task.cancelled()
             return ()
@@ -99,7 +108,8 @@ class LocalWorker:
             return call()
 
         self.busy = False
-        return self.pool.options.turn.run(at_work)
+        turn: Turn = self.pool.options.turn
+        return turn.run(at_work)
 
     def token(self) -> Any:
         """Changes from place to place; None between two tasks."""
@@ -119,6 +129,7 @@ class LocalPool(Pool):
         posted: See `Pool.post`.
     """
 
+    has_copies = False
     posted: Any = None
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:

@@ -11,7 +11,7 @@ import io
 import operator
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -152,6 +152,32 @@ def cloud_pickled(value: Any) -> bytes:
     stream = io.BytesIO()
     CloudPickler(stream, protocol=5).dump(value)
     return stream.getvalue()
+
+
+class _KeepingUnpickler(pickle.Unpickler):
+    """Leaves classes that exist as they are; `_class_setstate` is private (seen in cloudpickle 3.0 to 3.1)."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        found = super().find_class(module, name)
+        if (module, name) == ("cloudpickle.cloudpickle", "_class_setstate"):
+            return functools.partial(_complete, found)
+        return found
+
+
+def _complete(set_state: Callable[..., Any], kind: type, state: Any) -> Any:
+    return kind if all(name in vars(kind) for name in state[0]) else set_state(kind, state)
+
+
+def unpickled(data: Any, buffers: Iterable[Any] = ()) -> Any:
+    """What a `CloudPickler` of this process, or of a worker of it, has pickled.
+
+    Classes that this process has stay as they are. `pickle.loads` would replace the methods of a class of the main
+    module by copies, which do not see how variables of the module change.
+
+    Raises:
+        Exception: What unpickling raised.
+    """
+    return _KeepingUnpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 def pickled_beside(pickler: type[Any], value: Any, beside_from: int) -> list[memoryview]:

@@ -9,9 +9,9 @@ def test_a_run_of_a_set_up_gives_a_rate():
 
 
 def test_a_run_of_auto_says_what_was_chosen():
-    assert "scene takes" in auto.one("tiny", "auto", "auto", 0.05)["chosen"]
+    assert "takes" in auto.one("tiny", "auto", "auto", 0.05)["chosen"]
 
 
 def test_every_workload_has_a_grid_of_both_types():
     for workload in auto.WORKLOADS.values():
-        assert {kind for kind, _ in workload.grid} == {"thread", "process"}
+        assert {"thread", "process"} <= {kind for kind, _ in workload.grid}

@@ -2,7 +2,9 @@
 
 import dataclasses
 import logging
+import sys
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,8 +14,8 @@ import scenes_costs
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
+from kerasfeed.errors import WorkerStartError
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders import auto_workers
 from kerasfeed.loaders import loader as loader_module
 
 
@@ -28,11 +30,11 @@ def choices(monkeypatch, request):
     made = []
     choose = loader_module.choose
 
-    def noted(session, make):
-        cost = getattr(session.job.sequence, "cost", None)
+    def noted(job, present, first, **arguments):
+        cost = getattr(job.sequence, "cost", None)
         if cost and "as_measured" not in request.fixturenames:
-            session.first = dataclasses.replace(session.first, seconds=cost[0], cpu_seconds=cost[1])
-        made.append(choose(session, make))
+            first = dataclasses.replace(first, seconds=cost[0], cpu_seconds=cost[1])
+        made.append(choose(job, present, first, **arguments))
         return made[-1]
 
     monkeypatch.setattr(loader_module, "choose", noted)
@@ -65,11 +67,9 @@ def test_scenes_that_wait_get_many_threads_and_stay_the_same():
         assert feed.stats().chosen == ""
         assert _first(feed) == _expected(scenes_costs.Waits())
         stats = feed.stats()
-        assert stats.worker_type == "thread"
-        assert stats.workers > 8
-        assert stats.chosen.startswith(f"{stats.workers} threads: a scene takes")
-        assert "waits for" in stats.chosen
-        assert f"{stats.workers} thread workers (auto: a scene takes" in repr(feed)
+        assert (stats.worker_type, stats.workers) == ("thread", 64)
+        assert stats.chosen == "64 threads: a scene takes 5.0 ms and waits for 5.0 ms of it"
+        assert "64 thread workers (auto: a scene takes" in repr(feed)
         assert "(auto: a scene takes" in feed._repr_html_()
         assert feed.look_ahead * 4 >= 2 * stats.workers
 
@@ -85,6 +85,151 @@ def test_what_is_measured_decides(kind, expected, as_measured):
     assert any(chosen() == expected for _ in range(20))  # a busy machine measures wrong now and then
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", [scenes_costs.Counts, scenes_costs.Shares])
+def test_batches_are_the_same_before_and_after_worker_processes_take_over(kind):
+    with _feed(kind()) as feed, _feed(kind(), workers=0) as reference:
+        steps = 0
+        end = time.monotonic() + PROGRAM_SECONDS
+        while len(feed.stats().pids) < feed.stats().workers or steps < 20:
+            assert time.monotonic() < end
+            assert np.array_equal(feed[steps][0], reference[steps][0])
+            assert np.array_equal(feed[steps][1], reference[steps][1])
+            steps += 1
+        assert feed.stats().worker_type == "process"
+
+
+# ---- the thread that begins
+
+
+def test_an_epoch_under_a_second_starts_no_process(monkeypatch):
+    monkeypatch.setattr("kerasfeed.pool.processes.pool.start_worker", None)
+    scenes = scenes_costs.Costly()
+    scenes.length = 40
+    scenes.cost = (1e-3, 1e-3)
+    with _feed(scenes) as feed:
+        assert _first(feed) == _expected(scenes)
+        stats = feed.stats()
+        assert (stats.worker_type, stats.workers, stats.pids) == ("thread", 1, ())
+        assert stats.chosen == "1 thread: an epoch takes 40 ms in one worker"
+
+
+class Own(scenes_costs.Costly):
+    """Notes which threads use the object."""
+
+    length = 40
+    cost = (1e-3, 1e-3)
+
+    def __init__(self):
+        self.used_by, self.scratch = [], np.zeros(5_000)
+
+    def scene(self, index):
+        self.used_by.append(threading.current_thread().name)
+        self.scratch[:] = index
+        return super().scene(index)
+
+
+def test_the_object_itself_is_never_used_by_the_thread():
+    scenes = Own()
+    with _feed(scenes) as feed:
+        _first(feed)
+        assert feed.stats().worker_type == "thread"
+    assert scenes.used_by == []
+    assert not scenes.scratch.any()
+
+
+def test_what_was_changed_in_the_object_after_the_feed_was_made_is_not_seen():
+    scenes = Own()
+    scenes.scene = "as it was"
+    del scenes.scene
+    with _feed(scenes) as feed:
+        scenes.scene = lambda index: 1 / 0
+        _first(feed)
+
+
+SCALE = 1
+
+
+def test_a_class_that_is_pickled_by_value_stays_what_it_is():
+    class Local(scenes_costs.Costly):
+        length = 40
+        cost = (1e-3, 1e-3)
+
+        def scene(self, index):
+            return super().scene(index * SCALE)
+
+    method = Local.scene
+    with _feed(Local()) as feed:
+        _first(feed)
+    assert Local.scene is method
+    assert Local.scene.__globals__ is sys.modules[__name__].__dict__
+
+
+def test_an_epoch_hook_is_followed_by_the_copy():
+    class Hooked(Own):
+        epoch = -1
+
+        def on_epoch_begin(self):
+            self.epoch += 1
+
+        def scene(self, index):
+            return super().scene(index + 1000 * self.epoch)
+
+    with _feed(Hooked()) as feed:
+        assert [sorted({row // 1000 for batch in feed for row in batch[0][:, 0]}) for _ in range(3)] == [[0], [1], [2]]
+        assert feed.stats().worker_type == "thread"
+
+
+def test_hooks_of_workers_pair_up(tmp_path):
+    path = tmp_path / "told"
+    scenes = scenes_costs.Told(path)
+    scenes.length = 40
+    with _feed(scenes) as feed:
+        feed[0]
+        assert feed.stats().workers == 1
+    assert [line.split()[0] for line in path.read_text().splitlines()] == ["begin", "end"]
+
+
+def test_a_hook_that_fails_is_an_error_of_the_first_batch():
+    class Fails(Own):
+        def on_worker_begin(self, worker):
+            raise OSError("no licence")
+
+    with _feed(Fails()) as feed, pytest.raises(WorkerStartError, match="no licence"):
+        feed[0]
+
+
+def test_an_exception_of_a_local_class_arrives_as_it_is():
+    class Damaged(Exception):
+        pass
+
+    class Fails(Own):
+        def scene(self, index):
+            raise Damaged(f"scene {index}")
+
+    with _feed(Fails()) as feed, pytest.raises(Damaged, match="scene 0"):
+        feed[0]
+
+
+@pytest.mark.heavy
+def test_a_program_that_has_left_its_directory_reads_in_the_old_one(tmp_path, monkeypatch):
+    class Relative(scenes_costs.Costly):
+        length = 40
+
+        def scene(self, index):
+            return np.load("scene.npy")
+
+    (tmp_path / "there").mkdir()
+    np.save(tmp_path / "scene.npy", np.zeros(4, np.float32))
+    monkeypatch.chdir(tmp_path)
+    with _feed(Relative()) as feed:
+        monkeypatch.chdir(tmp_path / "there")
+        assert not feed[0][0].any()
+
+
+# ---- the choice
+
+
 def test_scenes_that_compute_get_processes():
     with _feed(scenes_costs.Counts()) as feed:
         assert _first(feed) == _expected(scenes_costs.Counts())
@@ -93,35 +238,19 @@ def test_scenes_that_compute_get_processes():
 
 
 @pytest.mark.heavy
-def test_scenes_that_wait_get_processes_and_a_hint_where_the_class_does_not_speak_of_threads():
-    hint = r"scenes of Shares wait for (9\d|100)% of .* set thread_safe = True in the class: 64 threads may"
-    with _feed(scenes_costs.Shares()) as feed:
-        with pytest.warns(kf.FeedWarning, match=hint) as told:
-            found = _first(feed)
-        assert len(told) == 1
-        assert found == _expected(scenes_costs.Shares())
-        assert feed.stats().worker_type == "process"
-        assert feed.stats().workers > 2
+def test_scenes_that_draw_from_global_generators_get_processes_which_load_all_of_them():
+    def loaded():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", kf.FeedWarning)
+            scenes = scenes_costs.DrawsGlobally()
+            scenes.length = 40
+            with _feed(scenes) as feed:
+                found = [batch[0].tolist() for batch in feed]
+                assert feed.stats().worker_type == "process"
+                assert feed.stats().seeds_random
+                return found
 
-
-@pytest.mark.heavy
-def test_a_class_that_says_it_is_not_thread_safe_gets_no_hint():
-    class Single(scenes_costs.Shares):
-        thread_safe = False
-
-    with _feed(Single()) as feed:
-        feed[0]
-        assert feed.stats().worker_type == "process"
-
-
-@pytest.mark.heavy
-def test_scenes_that_draw_from_global_generators_get_processes():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kf.FeedWarning)
-        with _feed(scenes_costs.DrawsGlobally()) as feed:
-            assert feed[0][0].shape == (4, 4)
-            assert feed.stats().worker_type == "process"
-            assert feed.stats().seeds_random
+    assert loaded() == loaded()
 
 
 def test_a_number_that_is_given_is_kept():
@@ -169,37 +298,23 @@ def test_a_scene_that_raises_is_counted_as_with_workers_that_are_given():
     assert auto[2].failed == given[2].failed
 
 
-def test_what_workers_are_told_pairs_up(tmp_path):
-    path = tmp_path / "told"
-    with _feed(scenes_costs.Told(path)) as feed:
-        feed[0]
-        assert feed.stats().worker_type == "thread"
-    told = [line.split()[0] for line in path.read_text().splitlines()]
-    assert told.count("begin") == told.count("end") > 2
-
-
-def test_counters_begin_with_the_first_batch_of_the_feed(monkeypatch):
-    monkeypatch.setattr(auto_workers, "_MOST_TRIAL_SECONDS", 60.0)  # threads are tried however slow scenes seem
+def test_scenes_of_microseconds_get_no_workers(choices, as_measured):
     with _feed(scenes_costs.Tiny()) as feed:
         _first(feed)
         assert feed.stats().batches == 3
-        assert "in a trial" in feed.stats().chosen
+        assert feed.stats().worker_type == "inline"
+        assert "a batch takes" in feed.stats().chosen
+        assert "no workers (auto: a batch takes" in repr(feed)
 
 
 @pytest.mark.heavy
-def test_scenes_in_memory_and_short_epochs_get_no_other_workers(choices, few_processes):
+def test_scenes_in_memory_are_loaded_without_workers(choices, few_processes):
     with _feed(np.zeros((100_000, 2))) as feed:
         feed[0]
         assert feed.stats().worker_type == "inline"
         assert feed.stats().chosen == ""
-        assert kf.profile(feed, seconds=1).workers == 0
-    short = scenes_costs.Costly()
-    short.length = 40
-    with _feed(short) as feed:
-        feed[0]
-        assert "little to gain" in feed.stats().chosen
-        assert "auto" not in repr(feed)
-    assert [choice.measured for choice in choices] == [False]
+        assert kf.profile(feed, seconds=1).present.setup.workers == 0
+    assert choices == []
 
 
 def test_a_function_that_makes_batches_of_scenes_in_memory_runs_in_workers():
@@ -217,44 +332,3 @@ def test_two_threads_that_ask_at_once_choose_once(choices):
         found = list(crowd.map(lambda step: feed[step][0].tolist(), [0, 1, 0]))
         assert found == [feed[0][0].tolist(), feed[1][0].tolist(), feed[0][0].tolist()]
     assert len(choices) == 1
-
-
-def test_a_batch_that_is_asked_for_while_workers_are_tried_waits_for_the_choice(monkeypatch):
-    choose, begun, came = loader_module.choose, threading.Event(), threading.Event()
-
-    def chosen_late(session, make):
-        begun.set()
-        assert not came.wait(0.3)
-        return choose(session, make)
-
-    def ask(feed):
-        assert begun.wait(PROGRAM_SECONDS)
-        batch = feed[1]
-        came.set()
-        return batch
-
-    monkeypatch.setattr(loader_module, "choose", chosen_late)
-    with _feed(scenes_costs.Waits()) as feed, ThreadPoolExecutor(1) as other:
-        second = other.submit(ask, feed)
-        feed[0]
-        assert np.array_equal(second.result(PROGRAM_SECONDS)[0], feed[1][0])
-        assert feed.stats().worker_type == "thread"
-
-
-@pytest.mark.heavy
-def test_threads_are_chosen_only_where_they_are_faster_than_the_processes_would_be(monkeypatch):
-    rates = {"thread": 100.0, "process": 90.0}
-    monkeypatch.setattr(auto_workers, "_trials", lambda *given: (rates["thread"], rates["process"]))
-
-    class Counts(scenes_costs.Counts):
-        thread_safe = True
-
-    def chosen():
-        with _feed(Counts()) as feed:
-            feed[0]
-            return feed.stats()
-
-    assert chosen().worker_type == "thread"
-    assert "in a trial, 100 scenes/s with 2 threads, 90 with 2 worker processes" in chosen().chosen
-    rates["process"] = 95.0
-    assert chosen().worker_type == "process"

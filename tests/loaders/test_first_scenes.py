@@ -172,11 +172,9 @@ def test_scenes_that_draw_from_the_generator_of_the_scene_are_right():
 @EACH
 def test_the_first_batch_is_read_once_and_before_all_others(workers, tmp_path):
     scenes = scenes_first.SlowBatches(tmp_path / "read")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kf.FeedWarning)  # a hint that it waits
-        with BaseFeed(scenes, None, **workers) as feed:
-            assert [batch[0, 0] for batch in feed] == [0, 1, 2, 3]
-            own = feed.stats().worker_type == "process"
+    with BaseFeed(scenes, None, **workers) as feed:
+        assert [batch[0, 0] for batch in feed] == [0, 1, 2, 3]
+        own = feed.stats().worker_type == "process"
     read = scenes.read.read_text().split()
     assert read[0] == "0"
     # Each worker process begins with the same one, so that all are in the same state.
@@ -340,10 +338,8 @@ def test_a_function_that_numpy_wraps_is_code_of_the_users():
 
 @EACH
 def test_batches_that_take_a_while_may_differ_on_any_axis(workers):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kf.FeedWarning)  # a hint that it waits
-        with BaseFeed(scenes_first.Widening(), None, **workers) as feed:
-            assert [batch.shape for batch in feed] == [(4, 5), (4, 6), (4, 7), (4, 8)]
+    with BaseFeed(scenes_first.Widening(), None, **workers) as feed:
+        assert [batch.shape for batch in feed] == [(4, 5), (4, 6), (4, 7), (4, 8)]
 
 
 def test_batches_that_do_not_go_by_their_index_are_told_of_and_read_by_one_worker():
@@ -419,11 +415,9 @@ def test_what_was_kept_is_freed_when_it_was_delivered(tmp_path):
 
 @pytest.mark.heavy
 def test_a_second_object_of_a_known_class_is_told_of_and_gets_one_worker():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kf.FeedWarning)  # the hint
-        with BaseFeed(scenes_first.Reading(False), 8) as feed:
-            feed[0]
-            assert feed.stats().workers > 1
+    with BaseFeed(scenes_first.Reading(False), 8) as feed:
+        feed[0]
+        assert feed.stats().workers > 1
     with pytest.warns(kf.FeedWarning, match="same array"):
         _, stats = _first_of(scenes_first.Reading(True))
     assert stats.workers == 1

@@ -2,7 +2,31 @@
 
 import pytest
 
-from kerasfeed.loaders.auto_workers import Setup, duration, processes_for, threads_for, waits, why
+from kerasfeed.loaders.auto_workers import Setup, choose, duration, processes_for, threads_for, waits, why
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batch_runner import FirstScenes
+from kerasfeed.loaders.failures.failure_log import FailurePolicy
+from kerasfeed.orders.plan import Plan
+from kerasfeed.util.resources import cores
+
+BOTH = frozenset({"workers", "worker_type"})
+ONE = Setup(1, "thread")
+SPECS = ((0, None), (1, None))
+
+
+class Scenes:
+    thread_safe = False
+
+
+class SafeScenes:
+    thread_safe = True
+
+
+def _chosen(seconds, busy, *, sequence=None, scenes=100_000, free=BOTH, present=ONE, policy=None, **found):
+    job = Job(sequence or Scenes(), Plan(scenes, 32), 3, 1 << 30, 10, policy or FailurePolicy())
+    first = FirstScenes(SPECS, seconds, busy, found.pop("is_reused", False), found.pop("differs", False))
+    given = {"batch_bytes": 4096, "draws_globally": False} | found
+    return choose(job, present, first, free=free, **given).setup
 
 
 @pytest.mark.parametrize(
@@ -10,7 +34,7 @@ from kerasfeed.loaders.auto_workers import Setup, duration, processes_for, threa
     [
         pytest.param(4e-3, 4e-3, 2, 2, id="computes"),
         pytest.param(10e-3, 0.1e-3, 64, 8, id="waits"),
-        pytest.param(10e-3, 3e-3, 7, 7, id="waits for two thirds"),
+        pytest.param(10e-3, 3e-3, 8, 8, id="waits for two thirds"),
         pytest.param(10e-3, 0.0, 64, 8, id="only waits"),
         pytest.param(0.0, 0.0, 2, 2, id="nothing"),
         pytest.param(5e-5, 1e-6, 2, 2, id="too short to tell"),
@@ -20,6 +44,48 @@ def test_the_number_of_workers_suits_the_scenes(seconds, busy, threads, processe
     assert threads_for(seconds, busy, 2) == threads
     assert processes_for(seconds, busy, 2) == processes
     assert waits(seconds, busy) == (processes > 2)
+
+
+def test_scenes_that_compute_get_as_many_processes_as_cores():
+    assert _chosen(4e-3, 4e-3) == Setup(cores(), "process")
+    assert _chosen(4e-3, 4e-3, sequence=SafeScenes()) == Setup(cores(), "process")
+
+
+def test_scenes_that_wait_get_more_processes_and_threads_only_where_the_class_allows_them():
+    assert _chosen(20e-3, 1e-4) == Setup(4 * cores(), "process")
+    assert _chosen(20e-3, 1e-4, sequence=SafeScenes()) == Setup(64, "thread")
+
+
+def test_an_epoch_under_a_second_stays_with_the_worker_that_has_read_the_first_scenes():
+    assert _chosen(4e-3, 4e-3, scenes=200) == ONE
+    assert _chosen(4e-3, 4e-3, scenes=300) == Setup(cores(), "process")
+
+
+def test_batches_that_are_quickly_made_get_no_workers_unless_they_are_large():
+    assert _chosen(2e-6, 2e-6, scenes=10_000_000) == Setup(0, "inline")
+    assert _chosen(2e-6, 2e-6, scenes=10_000_000, batch_bytes=1 << 24) == Setup(cores(), "process")
+
+
+def test_what_is_given_is_kept():
+    assert _chosen(20e-3, 1e-4, free={"workers"}, present=Setup(2, "process")) == Setup(4 * cores(), "process")
+    assert _chosen(20e-3, 1e-4, free={"workers"}, present=Setup(2, "thread")) == Setup(64, "thread")
+    assert _chosen(2e-6, 2e-6, free={"worker_type"}, present=Setup(3, "process")) == Setup(3, "process")
+    assert _chosen(20e-3, 1e-4, free={"worker_type"}, sequence=SafeScenes()) == Setup(3, "thread")
+
+
+def test_a_timeout_and_global_random_generators_need_processes():
+    policy = FailurePolicy(timeout=5.0)
+    assert _chosen(20e-3, 1e-4, sequence=SafeScenes(), policy=policy) == Setup(4 * cores(), "process")
+    assert _chosen(1e-3, 1e-3, scenes=64, draws_globally=True) == Setup(cores(), "process")
+
+
+def test_scenes_that_change_get_one_worker():
+    assert _chosen(4e-3, 4e-3, differs=True) == ONE
+    assert _chosen(4e-3, 4e-3, is_reused=True, present=Setup(2, "process")) == Setup(1, "process")
+
+
+def test_scenes_of_unknown_cost_get_processes():
+    assert _chosen(0.0, 0.0) == Setup(cores(), "process")
 
 
 def test_reasons_name_what_takes_the_time():

@@ -178,11 +178,13 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             Shards that shuffle must be given the same seed.
         drop_remainder: Whether to drop the last batch of an epoch if it has fewer than `batch_size` scenes.
         workers: Number of concurrent `__getitem__` calls, whatever the batch size. 0 loads in the calling thread.
-            "auto" is the number of cores, or more where the first scenes wait for most of their time.
+            "auto" is the number of cores, or more if the first scenes wait for most of their time.
         worker_type: "thread"; "process", for scenes that hold the GIL, and for protection from crashes; or "auto":
-            processes. Several threads are used for a list, tuple or ndarray, and, where the class says
-            `thread_safe = True`, if they load more when both are tried with the first batch, for about 1 s; one
-            thread for a sequence that cannot be pickled, and on Windows. `stats().chosen` says what, and why.
+            processes. Several threads are used for a list, tuple or ndarray, and, if the class says
+            `thread_safe = True`, for scenes that wait; one thread for a sequence that cannot be pickled, and on
+            Windows. If both are "auto", one thread begins, with a copy of the sequence: it loads until worker
+            processes are up, or alone if an epoch takes less than a second. Scenes of microseconds get no workers.
+            `stats().chosen` names the choice and the reason.
         max_queue_size: Batches that are loaded ahead of the consumer, at least 1. More are loaded ahead where that is
             needed to keep all workers busy.
         max_memory: Upper limit of the batch memory, bytes, for all processes together. Beyond it, batches are copied to

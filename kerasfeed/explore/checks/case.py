@@ -5,7 +5,6 @@ there alone. Checks do not change the sequence beyond what reading it does. Load
 """
 
 import functools
-import pickle
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -28,6 +27,7 @@ from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Not
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.picklers import unpickled
 
 Call = Callable[[Reader], Any]
 _PASSES = 32  # over the scenes, that all checks make between them
@@ -187,7 +187,7 @@ class Case:
             return None
         head, *buffers = self._unread
         try:
-            return pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers])
+            return unpickled(head, [bytearray(buffer) for buffer in buffers])
         except Exception:  # noqa: BLE001 - the user's; another check tells of it
             return None
 

@@ -38,6 +38,7 @@ _TASK_SECONDS = 0.05
 _MOST_ITEMS = 512
 _LOST = (WorkerDiedError, SceneTimeoutError)
 _HERE_SECONDS = 0.4  # about what starting workers takes
+_LEAST_SECONDS = 1.0  # for all that is left: below, no workers are started
 SCENE = np.dtype([("position", np.int64), ("bits", np.uint64), ("nbytes", np.int64), ("seconds", np.float64)])
 
 
@@ -174,7 +175,7 @@ def collect(
     sequence: Any, indices: Sequence[int] | NDArray[np.int64], workers: int, worker_type: str,
     *, here_first: bool, progress: bool,
 ) -> SceneStatistics:  # fmt: skip
-    """The statistics of the scenes `indices`; where `here_first`, workers are started only if there is much to read.
+    """The statistics of the scenes `indices`; if `here_first`, workers are started only if there is much to read.
 
     Raises:
         TypeError, OSError: Worker processes were asked for and cannot be had.
@@ -187,15 +188,20 @@ def collect(
 
     options = PoolOptions(
         max(1, workers), f"kf.describe of {class_name(sequence)}", tries=2, deferred_warnings=quiet,
-        thread_safe=is_thread_safe(sequence),
+        thread_safe=is_thread_safe(sequence), most_workers=workers if here_first else 0,
     )  # fmt: skip
     with progress_bar("describing", len(indices), progress, unit="scenes") as advance:
         reading = _Pass(len(indices), advance)
         if here_first or not workers:
             with closing(make_pool(runner, options, "inline")) as pool:
+                begun = time.perf_counter()
                 reading.run(pool, _HERE_SECONDS if workers else math.inf)
+                if reading.share_left * (time.perf_counter() - begun) < (1 - reading.share_left) * _LEAST_SECONDS:
+                    reading.run(pool)
         if not reading.is_done:
             with closing(make_pool(runner, options, worker_type_for(sequence, worker_type))) as pool:
+                if pool.has_copies and options.most_workers:
+                    pool.take_processes(workers, at_once=False)
                 reading.run(pool)
     quiet.issue_last()  # of an on_worker_end that has failed
     return reading.statistics
@@ -216,6 +222,11 @@ class _Pass:
     def is_done(self) -> bool:
         """Whether all scenes were read."""
         return self._position == self._length
+
+    @property
+    def share_left(self) -> float:
+        """The share of the scenes that were not read yet, in [0, 1]."""
+        return 1 - self._position / max(1, self._length)
 
     def run(self, pool: Pool, seconds: float = math.inf) -> None:
         """Read what was not read yet, and begin no more after so many seconds."""

@@ -5,6 +5,7 @@ nothing is read twice but one scene of such a sequence, and nothing but the rows
 fixed place (text, rows too large for their place) are returned beside.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -237,8 +238,16 @@ class Filler:
             raise failed(None, None, "collate") from error
 
 
-def probe(sequence: Any, index: int, context: SceneContext, collate: Custom | None = None) -> tuple[Any, SceneSpec]:
+def probe(
+    sequence: Any,
+    index: int,
+    context: SceneContext,
+    collate: Custom | None = None,
+    was_read: Callable[[], object] = int,
+) -> tuple[Any, SceneSpec]:
     """One scene and its spec, or, with `collate`, that of batches of it; the context has moved to the scene.
+
+    `was_read` is called when `__getitem__` has returned.
 
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
@@ -246,6 +255,7 @@ def probe(sequence: Any, index: int, context: SceneContext, collate: Custom | No
     try:
         with context:
             scene = sequence[index]
+            was_read()
             if collate is not None:
                 context.begin_collate(0)
                 return scene, collate.describe(scene)

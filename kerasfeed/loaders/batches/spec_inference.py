@@ -96,11 +96,11 @@ def _order(job: Job, epoch: int, least: int) -> FirstOrder:
         wanted = [wanted[-1], *wanted[:-1]]  # the last is often the smallest
         indices = (first, *(index for index in wanted if index != first))
         # A timeout would take two times of one item for one.
-        compares = job.workers > 1 and job.policy.timeout is None
+        compares = (job.workers > 1 or bool(job.free)) and job.policy.timeout is None
         return FirstOrder(indices, least, epoch, keeps=True, compares=compares)
     ends = wanted[0], wanted[-1]
     indices = tuple(sorted(wanted, key=lambda index: index not in ends))
-    return FirstOrder(indices, 2, epoch, compares=job.workers > 1)
+    return FirstOrder(indices, 2, epoch, compares=job.workers > 1 or bool(job.free))
 
 
 def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
@@ -157,8 +157,8 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
     return layout
 
 
-def watched(job: Job, failure_log: FailureLog, generators: list[Any], read: Read) -> Read:
-    """`read`, in threads of this process, with a warning if scenes use the global `generators`, or their own.
+def watched(job: Job, note_random: Callable[[int, Held], None], generators: list[Any], read: Read) -> Read:
+    """Wrap `read`, in threads of this process: report the global generators and the `generators` that scenes use.
 
     Other threads may use them too. If they go on changing while no scene is read, for four times as long and 20 to
     200 ms, other threads are taken for the cause.
@@ -171,11 +171,12 @@ def watched(job: Job, failure_log: FailureLog, generators: list[Any], read: Read
         watch = RandomWatch(held)
         result = read(order)
         used = watch.used()
-        if used and not failure_log.used_random:
+        if used:
             watch = RandomWatch(held)
             time.sleep(min(max(0.02, 4 * (time.perf_counter() - begun)), 0.2))
             used &= ~watch.used()
-            warn_of_random(failure_log, used, held, job, seeded=False)
+            if used:
+                note_random(used, held)
         return result
 
     return reading

@@ -6,7 +6,9 @@ Invariant: decides and words; ends and starts nothing.
 import math
 import time
 from collections.abc import Hashable
+from typing import Any
 
+from kerasfeed.errors import WorkerStartError
 from kerasfeed.pool.task import Crash, Task
 
 _TRIES_IN_TIME = 2  # of a place that outlasts the timeout: each costs so much time
@@ -113,4 +115,13 @@ def respawn_text(death: Crash) -> str:
     return (
         f"{what}. A new process has taken its place and {again}: no batch is lost, none changes. "
         f"feed.stats().respawns counts the workers replaced; this is said once.{death.stack_text}"
+    )
+
+
+def start_error(name: str, text: Any) -> WorkerStartError:
+    """What to raise if the worker `name` could not begin; `text` is its traceback."""
+    last = str(text).strip().splitlines()[-1]
+    return WorkerStartError(
+        f"{name} could not load the sequence: {last}. A module that the sequence needs must be importable in "
+        f"a new interpreter (installed, or beside the script); on_worker_begin must not fail. Its traceback:\n{text}"
     )

@@ -32,6 +32,7 @@ class Dispatch(Pool):
     """
 
     worker_type = "process"
+    has_copies = True
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
         """Get ready to start workers.
@@ -48,7 +49,8 @@ class Dispatch(Pool):
         self._last_number = STOP
         self._withheld: set[int] = set()  # workers to which nothing is written until what they have lost is sent anew
         with self._naming_descriptors(), ExitStack() as undo:  # each takes a descriptor, and there may be none left
-            self.shared_objects = SharedObjects.create(options.workers)
+            self._lines = options.most_workers + 1 if options.most_workers else options.workers
+            self.shared_objects = SharedObjects.create(self._lines)
             undo.callback(self.shared_objects.close)
             self.memory = PoolMemory(shared=True, who=self.who)
             undo.callback(self.memory.close)
@@ -57,8 +59,8 @@ class Dispatch(Pool):
             first, count = options.place.first, max(options.place.count, options.place.first + options.workers)
             modules = options.environment.modules
             modules = module_values() if modules is None else modules
-            start = WorkerStart(search_path(), first, count, modules, managers_key())
-            self.shared_objects.post(Topic.START, start)
+            self._start = WorkerStart(search_path(), first, count, modules, managers_key())
+            self.shared_objects.post(Topic.START, self._start)
             self._post_runner()
             self.pipes = Pipes(options.workers if options.addressed else 1)
             undo.pop_all()
@@ -167,11 +169,18 @@ class Dispatch(Pool):
         """Account for task `number`, and send `tasks` in its place."""
         with self.lock:
             ending = self.ending()
-            if ending is None:
-                del self.tasks[number]
-                if tasks:
-                    self._send(tasks)
+            if ending is None and self.tasks.pop(number, None) is not None and tasks:
+                self._send(tasks)
         _give_up(tasks, ending)
+
+    def settle(self, number: int, tasks: Sequence[Task]) -> None:
+        """Account for task `number`, which the thread has done, and send `tasks` in its place."""
+        self._replace(number, tasks)
+        with self.lock:
+            if not self.tasks:
+                self._idle.notify_all()
+            if self.ending() is None:
+                self.pipes.flush()
 
     def _resend(self, lost: Iterable[int], first: Sequence[Task] = ()) -> None:
         """Send tasks once more, all at once: of many tiny batches in flight there are thousands.
@@ -200,7 +209,7 @@ class Dispatch(Pool):
             dead: The worker that is dead; where tasks name their workers, those of others stay valid.
         """
         alone = dead if self.options.addressed else None
-        for number in range(self.options.workers) if alone is None else (alone,):
+        for number in range(self._lines) if alone is None else (alone,):
             self.shared_objects.worker_line(number)[2] = self._last_number + 1
         self.pipes.forget(alone)
         if alone is not None:
@@ -211,7 +220,8 @@ class Dispatch(Pool):
         # End of file alone would not do: a fork of this process holds the pipes open too.
         stop = encode_task(STOP, 0, ())
         for pipe in range(len(self.pipes.tasks_in)):
-            self.pipes.write(pipe, [stop] * (1 if self.options.addressed else len(self.workers)))
+            count = len(self.workers) + (self.options.most_workers > 0)  # one for the thread that begins
+            self.pipes.write(pipe, [stop] * (1 if self.options.addressed else count))
         self.pipes.close_tasks()
 
 

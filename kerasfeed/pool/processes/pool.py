@@ -9,13 +9,13 @@ numbers, after the lowest valid number was raised, below which workers refuse to
 before it looks at that number returns it; one that noted it before the number was raised is seen to hold it.
 """
 
-import pickle
 import select
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,14 +23,17 @@ from kerasfeed.errors import FeedClosedError, FeedWarning, KerasfeedError, Worke
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Runner
 from kerasfeed.pool.environment import DirectoryGoneError
-from kerasfeed.pool.processes.crash_policy import CrashPolicy, respawn_text, start_text
+from kerasfeed.pool.processes.crash_policy import CrashPolicy, respawn_text, start_error, start_text
 from kerasfeed.pool.processes.dispatch import Dispatch
+from kerasfeed.pool.processes.first_worker import FirstWorker
 from kerasfeed.pool.processes.protocol import Failure, Result, Status
+from kerasfeed.pool.processes.shared_objects import Topic
 from kerasfeed.pool.processes.worker_process import WorkerHandle, end_workers, start_worker, why_no_processes
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
 from kerasfeed.util.error_text import message_of, wrapped
+from kerasfeed.util.picklers import unpickled
 from kerasfeed.util.resources import cores
 
 # What workers tell of themselves.
@@ -62,14 +65,15 @@ class ProcessPool(Dispatch):
         if why is not None:
             raise OSError(why)
         super().__init__(runner, options)
-        self._over = self._workers_ended = False
+        self._over = self._workers_ended = self._begins_processes = False
         self._tick = watchdog.tick_seconds(options.timeout)
         self._stall_timer = watchdog.StallTimer(self._tick)
         self._next_look = 0.0
+        self._first_worker: FirstWorker | None = None
         self._deaths = CrashPolicy()
         self._vacant: set[int] = set()
         self._next_start = 0.0  # no vacancy is filled before
-        self._numbers = min(options.workers, 2 * cores())  # of workers that were started, or are vacant
+        self._numbers = 0  # of workers that were started, or are vacant
         self._poll = select.poll()
         self._links: dict[int, WorkerHandle] = {}
         self._started: Future[None] = Future()
@@ -77,6 +81,9 @@ class ProcessPool(Dispatch):
         try:
             start_thread(self._thread, options.who)
             self._started.result()
+            if options.most_workers:
+                self.worker_type = "thread"
+                self._first_worker = FirstWorker.start(self, options.most_workers)
         except BaseException:
             self.close()
             raise
@@ -96,11 +103,29 @@ class ProcessPool(Dispatch):
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def take_processes(self, workers: int, *, at_once: bool) -> None:
+        """See `Pool.take_processes`; at most as many as the pool was made for."""
+        with self.lock:
+            self.worker_type = "process"
+            self.options = replace(self.options, workers=workers)
+            self._start = replace(self._start, count=max(workers, self.options.place.count))
+            self.shared_objects.post(Topic.START, self._start)
+            if at_once:
+                self._end_first_worker()
+            self._begins_processes = True
+        self.pipes.wake()
+
+    def _end_first_worker(self) -> None:
+        """Let worker processes do all that the thread has not begun."""
+        if self._first_worker is not None:
+            self._first_worker.over = True
+
     # ---- the supervisor
 
     def _run(self) -> None:
         try:
-            self._start_workers()
+            if not self.options.most_workers:
+                self._start_workers()
         except BaseException as error:  # noqa: BLE001 - raised where the pool is made
             self._started.set_exception(error)
         else:
@@ -114,9 +139,12 @@ class ProcessPool(Dispatch):
     def _start_workers(self) -> None:
         """Start the first few, each next one when one is up.
 
-        Interpreters that start together share the cores, and the first batch would wait for the last of them.
+        Interpreters that start together share the cores, and the first batch would wait for the last of them. The
+        thread that has begun keeps a core for itself.
         """
+        most = 2 * cores() if self._first_worker is None else max(1, cores() - 1)
         with self._naming_descriptors():
+            self._numbers = min(self.options.workers, most)
             for number in range(self._numbers):
                 self._start_worker(number)
 
@@ -126,6 +154,8 @@ class ProcessPool(Dispatch):
             return
         self._workers_ended = True
         self._stop_workers()
+        if self._first_worker is not None:
+            self._first_worker.end()
         end_workers(self.workers, grace=_GRACE if isinstance(self.ending(), FeedClosedError) else _SHORT_GRACE)
         self._read_final_reports()
 
@@ -138,6 +168,8 @@ class ProcessPool(Dispatch):
             ready = {fd for fd, _ in poll.poll(1000 * min(self._tick, max(0.0, pause)))}
             if pipes.wake_out in ready:
                 pipes.calm()
+            if self._begins_processes:
+                self._begin_processes()
             gone = [self._links[fd] for fd in ready & self._links.keys() if not self._links[fd].receive()]
             if pipes.result_out in ready:
                 for result in pipes.results():
@@ -155,6 +187,19 @@ class ProcessPool(Dispatch):
                     self._idle.notify_all()
                 if not self._over:
                     self.pipes.flush()
+
+    def _begin_processes(self) -> None:
+        """Start worker processes beside the thread; if that is impossible, it goes on alone, and a warning says so."""
+        self._begins_processes = False
+        try:
+            self._start_workers()
+        except OSError as error:
+            why = f"no worker process can be started: {message_of(error)}"
+            if isinstance(error, DirectoryGoneError) or self._first_worker is None or self._first_worker.over:
+                self.fail(WorkerStartError(why))
+            else:
+                text = f"worker_type='auto' keeps to one worker thread: {why}"
+                self.options.deferred_warnings.defer("no process", text, FeedWarning)
 
     def _start_worker(self, number: int) -> None:
         """Start worker `number`, in place of the one that had the number.
@@ -178,7 +223,7 @@ class ProcessPool(Dispatch):
             for result in self._last_results():
                 payload = self.workers[result.worker].take(result.payload_bytes)
                 if result.status == Status.END_FAILED:
-                    defer_failed_end(self.options.deferred_warnings, pickle.loads(payload))
+                    defer_failed_end(self.options.deferred_warnings, unpickled(payload))
 
     def _last_results(self) -> Iterator[Result]:
         """Whatever a dead worker, among others, still reported."""
@@ -192,7 +237,7 @@ class ProcessPool(Dispatch):
         if not 0 <= worker < len(self.workers):
             raise ValueError(f"{result} came from a worker that does not exist")
         handle = self.workers[worker]
-        payload = pickle.loads(handle.take(payload_bytes)) if payload_bytes else None
+        payload = unpickled(handle.take(payload_bytes)) if payload_bytes else None
         if status in _NEWS:
             self._handle_news(Status(status), handle, payload)
             return
@@ -224,13 +269,15 @@ class ProcessPool(Dispatch):
                 self.options.deferred_warnings.defer("modules", str(payload), FeedWarning)
             handle.look()
             self._deaths.started()
+            if sum(handle.started for handle in self.workers) >= min(self.options.workers, cores()):
+                self._end_first_worker()
             if self._numbers < self.options.workers:
                 self._vacant.add(self._numbers)
                 self._numbers += 1
         elif status == Status.END_FAILED:
             defer_failed_end(self.options.deferred_warnings, str(payload))
         else:
-            self.fail(_start_error(handle, payload))
+            self.fail(start_error(handle.name, payload))
 
     # ---- workers that hang
 
@@ -239,6 +286,11 @@ class ProcessPool(Dispatch):
         now = time.monotonic()
         self._next_look = now + self._tick
         self._stall_timer.begin(now)
+        first = self._first_worker
+        if first is not None:
+            seconds = self._stall_timer.look(first.line, first.token())
+            if seconds >= watchdog.STALL_SECONDS:
+                first.warn_of_stall(seconds)
         handles = [handle for handle in self.workers if handle.link.fileno() in self._links]
         if self.tasks:
             return [handle for handle in handles if handle.has_ended() or self._is_hung(handle)]
@@ -308,7 +360,10 @@ class ProcessPool(Dispatch):
             else:
                 time.sleep(_VISIBLE_SECONDS)
                 living = [handle for handle in self.workers if handle is not dead]
-                lines = [self.shared_objects.worker_line(handle.number) for handle in living]
+                numbers = [handle.number for handle in living]
+                if self._first_worker is not None:
+                    numbers.append(self._first_worker.line)
+                lines = [self.shared_objects.worker_line(number) for number in numbers]
                 lost = self.tasks.keys() - {line[0] - 1 for line in lines}
         for result in self._last_results():  # after the notes were read: a worker reports before it takes its note back
             self._handle(result)
@@ -356,11 +411,3 @@ class ProcessPool(Dispatch):
             return [task]
         self._deaths.judged(culprit)
         return task.crashed(note, crash, count)
-
-
-def _start_error(handle: WorkerHandle, text: Any) -> KerasfeedError:
-    last = str(text).strip().splitlines()[-1]
-    return WorkerStartError(
-        f"{handle.name} could not load the sequence: {last}. A module that the sequence needs must be importable in "
-        f"a new interpreter (installed, or beside the script); on_worker_begin must not fail. Its traceback:\n{text}"
-    )

@@ -13,6 +13,7 @@ import enum
 import mmap
 import os
 import pickle
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
@@ -23,7 +24,7 @@ import numpy as np
 from kerasfeed.pool.memory import align, anonymous_file
 from kerasfeed.pool.resource_errors import naming_memory
 from kerasfeed.sequences.held_random import Held, generator_kinds, generators_beside
-from kerasfeed.util.picklers import CloudPickler, can_be_imported, pickled_beside
+from kerasfeed.util.picklers import CloudPickler, can_be_imported, pickled_beside, unpickled
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
@@ -118,15 +119,16 @@ def copy_as_sent(value: Any, *, shares: bool) -> Any:
         Exception: What pickling, or unpickling, raised.
     """
     head, *buffers = pickled(value)
-    return pickle.loads(head, buffers=buffers if shares else [bytearray(buffer) for buffer in buffers])
+    return unpickled(head, buffers if shares else [bytearray(buffer) for buffer in buffers])
 
 
 class SharedObjects:
     """The shared file, as the parent or one worker sees it."""
 
-    def __init__(self, fd: int, workers: int) -> None:
+    def __init__(self, fd: int, workers: int, unpickle: Callable[..., Any] = pickle.loads) -> None:
         """Open the file behind `fd`, already sized by `SharedObjects.create`."""
         self.fd = fd
+        self._unpickled = unpickle
         self._kept: dict[Topic, list[tuple[int, int]]] = {topic: [] for topic in Topic}  # offset and bytes of posts
         self._head_bytes = align(_LINE * (len(Topic) + workers), _PAGE)
         self._head = mmap.mmap(fd, self._head_bytes)
@@ -139,7 +141,7 @@ class SharedObjects:
         fd = anonymous_file("kerasfeed-objects")
         try:
             os.ftruncate(fd, align(_LINE * (len(Topic) + workers), _PAGE))
-            return cls(fd, workers)
+            return cls(fd, workers, unpickled)
         except BaseException:
             os.close(fd)
             raise
@@ -209,7 +211,7 @@ class SharedObjects:
         for size in sizes:
             parts.append(memory[cursor : cursor + size])
             cursor = align(cursor + size)
-        return pickle.loads(parts[0], buffers=parts[1:])
+        return self._unpickled(parts[0], buffers=parts[1:])
 
     @property
     def used_random(self) -> int:

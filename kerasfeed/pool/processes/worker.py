@@ -50,6 +50,8 @@ class WorkerProcess:
         worker: Number, count and type of the workers.
     """
 
+    has_copy = True
+
     def __init__(
         self, number: int, task_fd: int, result_fd: int, link: socket.socket, memory_fd: int, shared: SharedObjects
     ) -> None:

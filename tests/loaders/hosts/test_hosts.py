@@ -319,5 +319,5 @@ def test_a_profile_is_of_this_machine(few_processes):
     feed, _ = feed_of(Noisy(0.003, 150), count=1)
     with feed:
         found = kf.profile(feed, seconds=1)
-    assert found.worker_type == "process"
-    assert found.rate > 0
+    assert found.present.setup.worker_type == "process"
+    assert found.present.least > 0
