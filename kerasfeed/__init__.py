@@ -53,7 +53,6 @@ _MODULE_OF = {
     "SpecError": "errors",
     "StreamFeed": "adapters.keras.streams",
     "Subset": "sequences.base",
-    "SummaryWriter": "adapters.keras.summary",
     "TFRecordSequence": "readers.tfrecord.sequence",
     "TooManyFailuresError": "errors",
     "Weighted": "orders.weighted",
@@ -79,7 +78,10 @@ _MODULE_OF = {
     "write_tfrecords": "writers.tfrecord.write",
 }
 # Names that do not exist, and what to use instead.
-_INSTEAD: dict[str, str] = {}
+_INSTEAD: dict[str, str] = {
+    "SummaryWriter": 'pass keras.callbacks.TensorBoard(f"logs/worker-{feed.shard.index}") to fit, and '
+    "kf.InputMonitor(feed) before it",
+}
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 
 

@@ -33,7 +33,7 @@ ERRORS = """
     import lean_keras
     calls = [
         lambda: feed.to_tf_dataset(), lambda: stream.to_tf_dataset(), lambda: kf.from_indexable(Pairs()),
-        lambda: kf.parse_record, lambda: kf.feature_description, lambda: kf.SummaryWriter("logs", worker=0),
+        lambda: kf.parse_record, lambda: kf.feature_description,
     ]
     with kf.Feed(Pairs(), 5, workers=0) as feed, kf.StreamFeed(lambda: iter([1.0]), 1, workers=0) as stream:
         for call in calls:
@@ -43,7 +43,7 @@ ERRORS = """
                 print("pip install tensorflow" in str(error), "kerasfeed[tensorflow]" in str(error))
 """
 WITHOUT_KERAS = """
-    for name in ("SummaryWriter", "BackupAndRestore", "InputMonitor"):
+    for name in ("BackupAndRestore", "FeedCheckpoint", "InputMonitor"):
         try:
             getattr(kf, name)
         except ImportError as error:
@@ -88,7 +88,7 @@ def test_there_tensors_of_pytorch_are_given_too(tmp_path):
 
 @pytest.mark.heavy
 def test_what_needs_tensorflow_names_package_and_extra(tmp_path):
-    assert printed(tmp_path, "jax", ERRORS) == 6 * ["True True"]
+    assert printed(tmp_path, "jax", ERRORS) == 5 * ["True True"]
 
 
 @pytest.mark.heavy
