@@ -21,6 +21,7 @@ class SequenceHooks:
 
     Attributes:
         exist: Whether the sequence has either hook.
+        switches: How often an epoch has begun or ended so far.
     """
 
     def __init__(self, sequence: Any, refresh: Callable[[Callable[[], None]], None]) -> None:
@@ -28,7 +29,9 @@ class SequenceHooks:
         self._begin = _own_hook(sequence, "on_epoch_begin")
         self._end = _own_hook(sequence, "on_epoch_end")
         self.exist = self._begin is not None or self._end is not None
+        self.switches = 0
         self._refresh = refresh
+        self._name = type(sequence).__name__
         self._running: int | None = None
         self._lock = threading.RLock()
 
@@ -49,7 +52,24 @@ class SequenceHooks:
         """End the running epoch, if any."""
         self.enter(None)
 
+    def refuse_others(self, switches: int) -> None:
+        """Refuse to continue an epoch after another one has begun or ended, since the scenes may have changed.
+
+        Args:
+            switches: How many there were when the epoch began.
+
+        Raises:
+            RuntimeError: There are more now.
+        """
+        if switches != self.switches:
+            raise RuntimeError(
+                f"{self._name} has on_epoch_begin or on_epoch_end, so only one epoch of it can be loaded at a time. "
+                "Another loop, fit or feed.epoch(n) began before this one had ended, which cannot continue. Finish or "
+                "close one before the next begins. To look at a batch of the current epoch, use feed[0]"
+            )
+
     def _switch(self, epoch: int | None) -> None:
+        self.switches += 1
         if self._running is not None:
             self._running = None
             self._call(self._end)
