@@ -23,6 +23,10 @@ from kerasfeed.spec.field_forms import batch_structure
 from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import SceneSpec
 
+_PACKAGE = __name__.split(".")[0]
+# Each is called by some consumers of a feed, and not by others.
+_FINAL = ("__getitem__", "__iter__", "__len__", "epoch", "num_batches", "on_epoch_begin", "on_epoch_end")
+
 
 class AnyFeed(ABC):
     """Batches of a loader.
@@ -36,9 +40,29 @@ class AnyFeed(ABC):
 
     _public: ClassVar[frozenset[str]]
     _no_methods: ClassVar[Mapping[str, str]] = NO_METHODS
+    _instead_of_overriding = (
+        "kf.Feed(kf.Map(sequence, function), ...) changes scenes, and collate=function makes the batches. on_epoch_begin "
+        "and on_epoch_end belong to the class of the sequence"
+    )
     plan: Plan
     job: Job
     _loader: Loader
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Refuse a subclass of users that overrides what only some consumers would call.
+
+        Raises:
+            TypeError: It does.
+        """
+        super().__init_subclass__(**arguments)
+        kinds = (kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] == _PACKAGE)
+        base: type = next(kinds)
+        changed = [name for name in _FINAL if getattr(cls, name, None) is not getattr(base, name, None)]
+        if changed and base is not cls:
+            raise TypeError(
+                f"{cls.__name__} overrides {' and '.join(changed)} of kf.{base.__name__}, which only some of loops, fit "
+                f"and datasets would call. {cls._instead_of_overriding}"
+            )
 
     def __init__(self, options: FeedOptions) -> None:
         self._options = options

@@ -18,8 +18,8 @@ _ONLY_THE_CONSUMER_KNOWS = (
     "of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint in fit"
 )
 _APART = (
-    "a loop over feed.epoch(n) does not move the feed, and set_state has no influence on such a loop. Loop over the feed "
-    "itself (`for batch in feed`), or call feed.get_state(epoch=n, step=...) with the step of the next batch"
+    "a loop over feed.epoch(n) does not move the feed, and set_state has no influence on such a loop. Loop over the "
+    "feed itself (`for batch in feed`), or call feed.get_state(epoch=n, step=...) with the step of the next batch"
 )
 
 

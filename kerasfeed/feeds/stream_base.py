@@ -36,6 +36,10 @@ class BaseStream(AnyFeed):
     plan: StreamPlan
     _place: StreamPlace | None
     _no_methods = NO_METHODS_OF_STREAMS
+    _instead_of_overriding = (
+        "kf.StreamFeed(...).map(function) changes scenes, as kf.Map does for a kf.Feed, and collate=function makes the "
+        "batches"
+    )
     _public = frozenset([
         "close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats",
         "to_jax", "to_tf_dataset", "to_torch",

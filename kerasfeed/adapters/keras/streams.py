@@ -227,8 +227,9 @@ class StreamFeed(BaseStreamFeed, KerasStream):
             generator that raised yields nothing more in this repetition. "mask": the row of an item is zeros with
             `sample_weight` 0; a generator is treated as with "skip".
         max_failures: How often a scene may end its worker process before it counts as failed (None: 3). And, unless
-            `on_error` is "raise", how many scenes may fail in one repetition before the feed raises: a number, or a
-            float for a share of its scenes so far (None: a tenth) above 3.
+            `on_error` is "raise", how many scenes, or generators, may fail in one repetition before the feed raises: a
+            number, or a float for a share of its scenes so far (None: a tenth) above 3. All generators may fail only if
+            a number allows it.
         timeout: Seconds that one scene may take; see `kerasfeed.Feed`.
         error_log: Path of a file to which each failure is appended as one line of JSON.
 
