@@ -41,8 +41,8 @@ class AnyFeed(ABC):
     _public: ClassVar[frozenset[str]]
     _no_methods: ClassVar[Mapping[str, str]] = NO_METHODS
     _instead_of_overriding = (
-        "kf.Feed(kf.Map(sequence, function), ...) changes scenes, and collate=function makes the batches. on_epoch_begin "
-        "and on_epoch_end belong to the class of the sequence"
+        "kf.Feed(kf.Map(sequence, function), ...) changes scenes, and collate=function makes the batches. "
+        "on_epoch_begin and on_epoch_end belong to the class of the sequence"
     )
     plan: Plan
     job: Job
@@ -60,8 +60,8 @@ class AnyFeed(ABC):
         changed = [name for name in _FINAL if getattr(cls, name, None) is not getattr(base, name, None)]
         if changed and base is not cls:
             raise TypeError(
-                f"{cls.__name__} overrides {' and '.join(changed)} of kf.{base.__name__}, which only some of loops, fit "
-                f"and datasets would call. {cls._instead_of_overriding}"
+                f"{cls.__name__} overrides {' and '.join(changed)} of kf.{base.__name__}, which only some of loops, "
+                f"fit and datasets would call. {cls._instead_of_overriding}"
             )
 
     def __init__(self, options: FeedOptions) -> None:

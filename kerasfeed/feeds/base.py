@@ -394,8 +394,8 @@ class BaseFeed(AnyFeed):
 
         The position is after the last batch that was consumed, not after the last one that was loaded ahead. In a loop
         the batch in hand counts as consumed; in a callback of `fit`, the last batch that was trained on. If you iterate
-        over something made of `to_tf_dataset()` (`map`, ...), or after a `fit` that was stopped, the feed cannot know
-        how far the consumer came: pass `epoch` and `step`, or use `kerasfeed.BackupAndRestore` or
+        over something made of `to_tf_dataset()` (`map`, ...), loop over `feed.epoch(n)`, or `fit` raised an exception,
+        the feed cannot know how far the consumer came: pass `epoch` and `step`, or use `kerasfeed.BackupAndRestore` or
         `kerasfeed.FeedCheckpoint`.
 
         Args:

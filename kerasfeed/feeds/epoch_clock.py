@@ -14,8 +14,8 @@ from typing import Any
 from kerasfeed.orders.base import Shuffled
 
 _ONLY_THE_CONSUMER_KNOWS = (
-    "only the consumer knows which batch is next: a dataset loads ahead, and a fit was stopped or takes a dataset made "
-    "of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint in fit"
+    "only the consumer knows which batch is next: a dataset loads ahead, and a fit was ended by an error or takes a "
+    "dataset made of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint in fit"
 )
 _APART = (
     "a loop over feed.epoch(n) does not move the feed, and set_state has no influence on such a loop. Loop over the "
@@ -246,6 +246,12 @@ class EpochClock:
         with self._lock:
             self.taken = number
             self._within = True
+
+    def end_within(self, numbers: range, number: int) -> None:
+        """The `fit` that took `numbers` was stopped before batch `number`, if no other consumer has begun since."""
+        with self._lock:
+            if self.consumed is None and self.fit_numbers == numbers and self.taken == numbers.stop:
+                self.consumed = number
 
     def end(self) -> None:
         """The epoch of `fit` is over, with all its batches."""

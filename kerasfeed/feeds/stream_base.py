@@ -266,7 +266,9 @@ class BaseStream(AnyFeed):
     def _facts(self) -> list[tuple[str, str]]:
         """What the feed says of itself, name and value."""
         functions = [("functions", str(len(self._functions)))] if self._functions else []
-        return [("batch size", str(self.plan.batch_size)), *functions, ("workers", workers_text(self.stats()))]
+        has_workers = self._parts is not None or not self._options.workers  # else they are made with the first batch
+        workers = [("workers", workers_text(self.stats()))] if has_workers else []
+        return [("batch size", str(self.plan.batch_size)), *functions, *workers]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self._facts())})"

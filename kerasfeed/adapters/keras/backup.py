@@ -18,7 +18,14 @@ import numpy as np
 
 from kerasfeed.adapters.keras.array_file import ArrayFile, DamagedFileError, write_arrays
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint
-from kerasfeed.adapters.keras.trained_model import arrays_of, as_array, begin_with, optimized_by, set_arrays
+from kerasfeed.adapters.keras.trained_model import (
+    arrays_of,
+    as_array,
+    begin_with,
+    optimized_by,
+    set_arrays,
+    unbuilt_layers,
+)
 from kerasfeed.adapters.keras.trainer import trainer_position
 from kerasfeed.errors import FeedWarning
 from kerasfeed.util.atomic_write import sync_folder
@@ -36,6 +43,7 @@ _ATTRIBUTES = {
     "ModelCheckpoint": ("best",),
     "OrbaxCheckpoint": ("best",),
 }
+_UNBUILT = "BackupAndRestore needs a model that is built before fit: call it on a batch"
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 # What Keras itself keeps in every callback.
 _OF_ALL = {"params", "model", "_model"}
@@ -221,6 +229,7 @@ class BackupAndRestore(FeedCheckpoint):
         self._before = self.backup_dir / "previous.npz"
         self._callbacks: CallbackStates | None = None
         self._due = False
+        self._unbuilt: set[str] | None = None  # layers without weights as `fit` began, until its first batch
         self._restored_in: str | None = None  # the hook in which what is restored was saved, until that is reached
 
     # ---- called by Keras
@@ -232,6 +241,9 @@ class BackupAndRestore(FeedCheckpoint):
         self._check_order(list(listed))
         self._callbacks = callbacks = CallbackStates(listed, self)
         self._due = False
+        if not self.model.built or not self.model.weights:  # `build` marks a subclass without one of its own as built
+            raise ValueError(_UNBUILT)
+        self._unbuilt = unbuilt_layers(self.model)
         self._restored_in = self._restore()
         if self._restored_in is None and self._is_stream:
             # Of a model that was stopped before it was saved once, and goes on in memory, the file knows no batch.
@@ -254,6 +266,13 @@ class BackupAndRestore(FeedCheckpoint):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras; `batch` is the first step of an execution."""
         self._reach("batch")
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras, behind an execution."""
+        unbuilt, self._unbuilt = self._unbuilt, None
+        if unbuilt and (built := unbuilt - unbuilt_layers(self.model)):
+            raise ValueError(f"{_UNBUILT}. The first batch has built {', '.join(sorted(built))}")
+        super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
@@ -300,8 +319,6 @@ class BackupAndRestore(FeedCheckpoint):
 
     def _restore(self) -> str | None:
         """Restore what was saved last; returns the hook in which that was saved."""
-        if not self.model.built or not self.model.weights:  # `build` marks a subclass without one of its own as built
-            raise ValueError("BackupAndRestore needs a model that is built before fit: call it on a batch")
         saved = [path for path in (self._latest, self._before) if path.exists()]
         weights = self.backup_dir / "latest.weights.h5"
         if not saved and not weights.exists():
