@@ -15,7 +15,8 @@ from kerasfeed.orders.base import Shuffled
 
 _ONLY_THE_CONSUMER_KNOWS = (
     "only the consumer knows which batch is next: a dataset loads ahead, and a fit was ended by an error or takes a "
-    "dataset made of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint in fit"
+    "dataset made of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint "
+    "in fit"
 )
 _APART = (
     "a loop over feed.epoch(n) does not move the feed, and set_state has no influence on such a loop. Loop over the "

@@ -3,7 +3,8 @@
 Invariant: what is saved is replaced as a whole or not at all, and what is known of the feed is written before it, for
 what was saved before as for what is saved. So whenever a process is killed, the two agree. It is saved within a hook of
 callbacks that comes before a batch, and restored within the same hook; so what callbacks before it in the list do is
-saved, and what those behind it do is done again, wherever in the list it stands.
+saved, and what those behind it do is done again. After the last batch no such hook follows, so callbacks whose state is
+saved must come before it.
 """
 
 import itertools
@@ -169,9 +170,9 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 class BackupAndRestore(FeedCheckpoint):
     """Saves all that training changes, and the feed, and resumes a `fit` that was killed as if it had not been.
 
-    Use it in place of `keras.callbacks.BackupAndRestore`. Run the same script again: `fit` continues in the epoch in
-    which the model was saved, with the remaining batches of that epoch, which Keras numbers from 0. The model must be
-    built before `fit`.
+    Use it in place of `keras.callbacks.BackupAndRestore`, as the last of the callbacks. If you run the same script
+    again, `fit` continues in the epoch of the saved model with the batches that remain. Keras numbers them from 0. The
+    model must be built before `fit`.
 
     Saved are all variables of layers (seed generators of Dropout and its like, too), optimizers (moving averages and
     loss scales, too), metrics and losses; of Keras's callbacks in the same `fit` what `EarlyStopping`,
@@ -193,7 +194,7 @@ class BackupAndRestore(FeedCheckpoint):
 
     Raises:
         TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: what was saved is that of
-            another model or feed, or is damaged.
+            another model or feed, or is damaged; or a callback whose state is saved comes after this one.
 
     Warns:
         FeedWarning: A callback without `get_state` and `set_state` changes its attributes in training.
@@ -241,7 +242,7 @@ class BackupAndRestore(FeedCheckpoint):
         self._check_order(list(listed))
         self._callbacks = callbacks = CallbackStates(listed, self)
         self._due = False
-        if not self.model.built or not self.model.weights:  # `build` marks a subclass without one of its own as built
+        if not self.model.built or not self.model.weights:  # Keras's `build` marks a subclass as built
             raise ValueError(_UNBUILT)
         self._unbuilt = unbuilt_layers(self.model)
         self._restored_in = self._restore()
@@ -298,10 +299,11 @@ class BackupAndRestore(FeedCheckpoint):
     def _check_order(self, callbacks: list[Any]) -> None:
         behind = callbacks[callbacks.index(self) + 1 :] if self in callbacks else []
         for each in behind:
-            if isinstance(each, keras.callbacks.SwapEMAWeights) and each.swap_on_epoch:
+            swaps = isinstance(each, keras.callbacks.SwapEMAWeights) and each.swap_on_epoch
+            if swaps or _attributes(each) or _gives(each):
                 raise ValueError(
-                    "SwapEMAWeights(swap_on_epoch=True) stands behind BackupAndRestore, which would save the averages "
-                    "in place of the weights: put it before BackupAndRestore in callbacks=[...]"
+                    f"{type(each).__name__} comes after BackupAndRestore, which would not save its work at the end of the "
+                    "last epoch: put BackupAndRestore last in callbacks=[...]"
                 )
 
     def _save(self) -> None:

@@ -245,7 +245,7 @@ def _slow(scene):
     return scene, np.float32(0)
 
 
-# ---- what it is given
+# ---- the feed
 
 
 def test_a_monitor_of_another_feed_than_the_one_that_is_trained_on_warns():
