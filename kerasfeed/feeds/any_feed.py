@@ -3,7 +3,6 @@
 Invariant: it decides nothing about data: a feed's batches are those that its one loader makes.
 """
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
@@ -77,6 +76,10 @@ class AnyFeed(ABC):
     def _init_framework(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
         """The feed is made; `ahead`: batches in flight ahead of the consumer."""
 
+    def _is_read_by_framework(self) -> bool:
+        """Whether code of a framework reads the property that calls this."""
+        return False
+
     # ---- what subclasses say
 
     @property
@@ -122,8 +125,8 @@ class AnyFeed(ABC):
             ...     feed.workers
             0
         """
-        if str(sys._getframe(1).f_globals.get("__name__", "")).startswith("keras."):
-            return 1  # a Keras that takes the feed for any PyDataset would start so many threads of its own
+        if self._is_read_by_framework():
+            return 1  # a Keras that takes the feed as any PyDataset would start this many threads
         if getattr(self, "_loader", None) is None:  # of a stream
             return self._options.workers
         stats: LoaderStats = self.stats()

@@ -302,8 +302,8 @@ class BackupAndRestore(FeedCheckpoint):
             swaps = isinstance(each, keras.callbacks.SwapEMAWeights) and each.swap_on_epoch
             if swaps or _attributes(each) or _gives(each):
                 raise ValueError(
-                    f"{type(each).__name__} comes after BackupAndRestore, which would not save its work at the end of the "
-                    "last epoch: put BackupAndRestore last in callbacks=[...]"
+                    f"{type(each).__name__} comes after BackupAndRestore, which would not save its work at the end of "
+                    "the last epoch: put BackupAndRestore last in callbacks=[...]"
                 )
 
     def _save(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
+from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
@@ -250,6 +250,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
     """
 
     # ---- what Keras adds
+
+    _is_read_by_framework = staticmethod(read_by_keras)
 
     def __repr__(self) -> str:
         return super().__repr__() + NO_KERAS

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
+from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.feeds.cursor import Cursor, check_alive
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
@@ -91,6 +91,8 @@ class StreamRun(KerasRun):
 
 class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
     """What Keras adds to a stream."""
+
+    _is_read_by_framework = staticmethod(read_by_keras)
 
     def __repr__(self) -> str:
         return super().__repr__() + NO_KERAS
