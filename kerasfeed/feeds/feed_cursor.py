@@ -18,7 +18,7 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
 from kerasfeed.feeds.epoch_clock import EpochClock
-from kerasfeed.feeds.hooks import RequestLog
+from kerasfeed.feeds.request_log import RequestLog
 from kerasfeed.orders.base import Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE

@@ -187,6 +187,7 @@ def test_a_training_that_has_nothing_left_keeps_the_best_weights_of_early_stoppi
 @pytest.mark.heavy
 def test_more_epochs_after_the_last_one_are_trained_as_if_all_had_been_asked_for_at_once(tmp_path):
     def fit(folder, epochs):
+        keras.utils.set_random_seed(0)
         reduce = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e9)
         model = make_model(run_eagerly=True)
         with make_feed() as feed:
