@@ -53,7 +53,6 @@ _MODULE_OF = {
     "SpecError": "errors",
     "StreamFeed": "adapters.keras.streams",
     "Subset": "sequences.base",
-    "SummaryWriter": "adapters.keras.summary",
     "TFRecordSequence": "readers.tfrecord.sequence",
     "TooManyFailuresError": "errors",
     "Weighted": "orders.weighted",
@@ -85,6 +84,8 @@ _INSTEAD = {
     "testing": "in a test, write kf.check_sequence(x).raise_if_failed()",
     "rechunk": "write the scenes with kf.write_hdf5(scenes, path, scenes_per_chunk=1), or copy the whole file with the "
     "HDF Group's h5repack",
+    "SummaryWriter": 'pass keras.callbacks.TensorBoard(f"logs/worker-{feed.shard.index}") to fit, and '
+    "kf.InputMonitor(feed) before it",
 }
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 

@@ -7,7 +7,6 @@ from kerasfeed.adapters.keras.evaluate import evaluate as evaluate
 from kerasfeed.adapters.keras.feed import Feed as Feed
 from kerasfeed.adapters.keras.input_monitor import InputMonitor as InputMonitor
 from kerasfeed.adapters.keras.streams import StreamFeed as StreamFeed
-from kerasfeed.adapters.keras.summary import SummaryWriter as SummaryWriter
 from kerasfeed.adapters.tensorflow.indexable import from_indexable as from_indexable
 from kerasfeed.adapters.tensorflow.parse_records import feature_description as feature_description
 from kerasfeed.adapters.tensorflow.parse_records import parse_record as parse_record

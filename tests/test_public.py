@@ -74,6 +74,12 @@ def public(thing):
     return [name for name in dir(thing) if not name.startswith("__")]
 
 
+@pytest.mark.parametrize(("name", "instead"), [("SummaryWriter", "keras.callbacks.TensorBoard")])
+def test_a_name_that_is_gone_tells_what_to_use_instead(name, instead):
+    with pytest.raises(AttributeError, match=re.escape(instead)):
+        getattr(kf, name)
+
+
 def test_dir_of_the_package_lists_what_is_public():
     assert public(kf) == sorted(set(kf.__all__) - {"__version__"})
     assert "__version__" in dir(kf)

@@ -3,7 +3,6 @@
 Invariant: it decides nothing about data: a feed's batches are those that its one loader makes.
 """
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kerasfeed.feeds.cursor import CursorThreads
 from kerasfeed.feeds.display import public_names
-from kerasfeed.feeds.hooks import RequestLog
 from kerasfeed.feeds.options import FeedOptions
+from kerasfeed.feeds.request_log import RequestLog
 from kerasfeed.loaders.arguments import NO_METHODS
 from kerasfeed.loaders.auto_workers import Choice
 from kerasfeed.loaders.base import Job, LoaderStats
@@ -22,6 +21,10 @@ from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import batch_structure
 from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import SceneSpec, with_open_rows
+
+_PACKAGE = __name__.split(".")[0]
+# Each is called by some consumers of a feed, and not by others.
+_FINAL = ("__getitem__", "__iter__", "__len__", "epoch", "num_batches", "on_epoch_begin", "on_epoch_end")
 
 
 class AnyFeed(ABC):
@@ -36,9 +39,29 @@ class AnyFeed(ABC):
 
     _public: ClassVar[frozenset[str]]
     _no_methods: ClassVar[Mapping[str, str]] = NO_METHODS
+    _instead_of_overriding = (
+        "kf.Feed(kf.Map(sequence, function), ...) changes scenes, and collate=function makes the batches. "
+        "on_epoch_begin and on_epoch_end belong to the class of the sequence"
+    )
     plan: Plan
     job: Job
     _loader: Loader
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Refuse a subclass of users that overrides what only some consumers would call.
+
+        Raises:
+            TypeError: It does.
+        """
+        super().__init_subclass__(**arguments)
+        kinds = (kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] == _PACKAGE)
+        base: type = next(kinds)
+        changed = [name for name in _FINAL if getattr(cls, name, None) is not getattr(base, name, None)]
+        if changed and base is not cls:
+            raise TypeError(
+                f"{cls.__name__} overrides {' and '.join(changed)} of kf.{base.__name__}, which only some of loops, "
+                f"fit and datasets would call. {cls._instead_of_overriding}"
+            )
 
     def __init__(self, options: FeedOptions) -> None:
         self._options = options
@@ -52,6 +75,10 @@ class AnyFeed(ABC):
 
     def _init_framework(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
         """The feed is made; `ahead`: batches in flight ahead of the consumer."""
+
+    def _is_read_by_framework(self) -> bool:
+        """Whether code of a framework reads the property that calls this."""
+        return False
 
     # ---- what subclasses say
 
@@ -98,8 +125,8 @@ class AnyFeed(ABC):
             ...     feed.workers
             0
         """
-        if str(sys._getframe(1).f_globals.get("__name__", "")).startswith("keras."):
-            return 1  # a Keras that takes the feed for any PyDataset would start so many threads of its own
+        if self._is_read_by_framework():
+            return 1  # a Keras that takes the feed as any PyDataset would start this many threads
         if getattr(self, "_loader", None) is None:  # of a stream
             return self._options.workers
         stats: LoaderStats = self.stats()

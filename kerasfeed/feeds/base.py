@@ -22,8 +22,9 @@ from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import feed_html, feed_text, waste_text
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.feed_cursor import FeedCursor
-from kerasfeed.feeds.hooks import Refreshes, SequenceHooks
+from kerasfeed.feeds.hooks import SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
+from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
 from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed
@@ -395,8 +396,8 @@ class BaseFeed(AnyFeed):
 
         The position is after the last batch that was consumed, not after the last one that was loaded ahead. In a loop
         the batch in hand counts as consumed; in a callback of `fit`, the last batch that was trained on. If you iterate
-        over something made of `to_tf_dataset()` (`map`, ...), or after a `fit` that was stopped, the feed cannot know
-        how far the consumer came: pass `epoch` and `step`, or use `kerasfeed.BackupAndRestore` or
+        over something made of `to_tf_dataset()` (`map`, ...), loop over `feed.epoch(n)`, or `fit` raised an exception,
+        the feed cannot know how far the consumer came: pass `epoch` and `step`, or use `kerasfeed.BackupAndRestore` or
         `kerasfeed.FeedCheckpoint`.
 
         Args:

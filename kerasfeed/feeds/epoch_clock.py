@@ -14,8 +14,13 @@ from typing import Any
 from kerasfeed.orders.base import Shuffled
 
 _ONLY_THE_CONSUMER_KNOWS = (
-    "only the consumer knows which batch is next: a dataset loads ahead, and a fit was stopped or takes a dataset made "
-    "of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint in fit"
+    "only the consumer knows which batch is next: a dataset loads ahead, and a fit was ended by an error or takes a "
+    "dataset made of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint "
+    "in fit"
+)
+_APART = (
+    "a loop over feed.epoch(n) does not move the feed, and set_state has no influence on such a loop. Loop over the "
+    "feed itself (`for batch in feed`), or call feed.get_state(epoch=n, step=...) with the step of the next batch"
 )
 
 
@@ -65,6 +70,7 @@ class EpochClock:
         self.current = epoch
         self.taken = epoch * steps
         self.consumed: int | None = self.taken
+        self._apart: Any = None  # the unfinished loop over `feed.epoch(n)`, if one received the last batch
         self.shuffled = False
         self.fit_numbers = range(self.taken, self.taken + steps)
         # Whether the next consumer begins at `taken` even in the middle of an epoch, and not with the next epoch.
@@ -133,8 +139,20 @@ class EpochClock:
         """The consumer has what comes before batch `number`; with `epoch`, it is in that epoch."""
         with self._lock:
             self.consumed = number
+            self._apart = None
             if epoch is not None:
                 self.current = epoch
+
+    def note_apart(self, loop: Any) -> None:
+        """A loop over `feed.epoch(n)`, which does not move the feed, has received a batch."""
+        with self._lock:
+            self._apart = loop
+
+    def end_apart(self, loop: Any) -> None:
+        """That loop is over."""
+        with self._lock:
+            if self._apart is loop:
+                self._apart = None
 
     def check_consumed(self) -> int:
         """Number of the batch after the last one consumed.
@@ -142,6 +160,8 @@ class EpochClock:
         Raises:
             RuntimeError: Only the consumer knows.
         """
+        if self._apart is not None:
+            raise RuntimeError(_APART)
         if self.consumed is None:
             raise RuntimeError(_ONLY_THE_CONSUMER_KNOWS)
         return self.consumed
@@ -227,6 +247,12 @@ class EpochClock:
         with self._lock:
             self.taken = number
             self._within = True
+
+    def end_within(self, numbers: range, number: int) -> None:
+        """The `fit` that took `numbers` was stopped before batch `number`, if no other consumer has begun since."""
+        with self._lock:
+            if self.consumed is None and self.fit_numbers == numbers and self.taken == numbers.stop:
+                self.consumed = number
 
     def end(self) -> None:
         """The epoch of `fit` is over, with all its batches."""

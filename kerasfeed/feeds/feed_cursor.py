@@ -18,7 +18,7 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
 from kerasfeed.feeds.epoch_clock import EpochClock
-from kerasfeed.feeds.hooks import RequestLog
+from kerasfeed.feeds.request_log import RequestLog
 from kerasfeed.orders.base import Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
@@ -200,15 +200,26 @@ class FeedCursor:
         clock, generations = known.clock, known.refreshes.planned
 
         def submit(number: int, timeout: float | None) -> Any:
+            if known.hooks.exist:
+                if number % clock.steps == 0:
+                    self._enter(known, number)
+                known.hooks.refuse_others(self._switches)
             place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
             return known.submit(*place, patience=timeout)
 
-        known.enter_epoch(numbers.start // clock.steps)
+        def check() -> None:
+            known.refreshes.refuse_others(generations)
+            known.hooks.refuse_others(self._switches)
+
+        self._enter(known, numbers.start)
         self._window = Prefetcher(
             submit, numbers.start, numbers.stop if ahead_until is None else ahead_until, known.look_ahead,
-            len(known) if known.hooks.exist else None, in_order=in_order,
-            check=lambda: known.refreshes.refuse_others(generations),
+            len(known) if known.hooks.exist else None, in_order=in_order, check=check,
         )  # fmt: skip
+
+    def _enter(self, feed: Any, number: int) -> None:
+        feed.enter_epoch(number // feed.clock.steps)
+        self._switches = feed.hooks.switches
 
     @property
     def next(self) -> int:
@@ -244,6 +255,8 @@ class FeedCursor:
             number = self._numbers.stop if place is None else place + 1  # on_error="skip" may leave out the last ones
             first, epoch = self._numbers.start // feed.clock.steps, (number - 1) // feed.clock.steps
             feed.clock.note_consumed(number, epoch if epoch > first else None)
+        else:
+            feed.clock.note_apart(self)
         if place is None:
             feed.hooks.leave()
             feed.issue_warnings()
@@ -251,6 +264,9 @@ class FeedCursor:
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the feed's clock knows which batches come again."""
         self._window.close()
+        feed = self._feed()
+        if feed is not None:
+            feed.clock.end_apart(self)
 
 
 class FeedLoop:

@@ -1,19 +1,15 @@
-"""How a sequence changes between epochs, by its own hooks or a refresh, and when the batches of one were asked for.
+"""`SequenceHooks`: a sequence's own `on_epoch_begin` and `on_epoch_end`.
 
-Invariant: a sequence's hooks are called once an epoch, in the order of epochs, while no scene is loaded, however often
-Keras calls those of the feed. The feed plans anew, between two epochs, where its sequence was refreshed or resized.
+Invariant: they are called once an epoch, in the order of epochs, while no scene is loaded, however often Keras calls
+those of the feed.
 """
 
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from kerasfeed.sequences.base import optional_method
-from kerasfeed.sequences.view_base import Refreshable, parts_of
 from kerasfeed.util.optional_methods import note_once
-
-_NOTED = 1 << 16  # batches
 
 
 class SequenceHooks:
@@ -21,6 +17,7 @@ class SequenceHooks:
 
     Attributes:
         exist: Whether the sequence has either hook.
+        switches: How often an epoch has begun or ended so far.
     """
 
     def __init__(self, sequence: Any, refresh: Callable[[Callable[[], None]], None]) -> None:
@@ -28,7 +25,9 @@ class SequenceHooks:
         self._begin = _own_hook(sequence, "on_epoch_begin")
         self._end = _own_hook(sequence, "on_epoch_end")
         self.exist = self._begin is not None or self._end is not None
+        self.switches = 0
         self._refresh = refresh
+        self._name = type(sequence).__name__
         self._running: int | None = None
         self._lock = threading.RLock()
 
@@ -49,7 +48,24 @@ class SequenceHooks:
         """End the running epoch, if any."""
         self.enter(None)
 
+    def refuse_others(self, switches: int) -> None:
+        """Refuse to continue an epoch after another one has begun or ended, since the scenes may have changed.
+
+        Args:
+            switches: How many there were when the epoch began.
+
+        Raises:
+            RuntimeError: There are more now.
+        """
+        if switches != self.switches:
+            raise RuntimeError(
+                f"{self._name} has on_epoch_begin or on_epoch_end, so only one epoch of it can be loaded at a time. "
+                "Another loop, fit or feed.epoch(n) began before this one had ended, which cannot continue. Finish or "
+                "close one before the next begins. To look at a batch of the current epoch, use feed[0]"
+            )
+
     def _switch(self, epoch: int | None) -> None:
+        self.switches += 1
         if self._running is not None:
             self._running = None
             self._call(self._end)
@@ -73,95 +89,3 @@ def _own_hook(sequence: Any, name: str) -> Callable[[], Any] | None:
     if hook is None or str(getattr(hook, "__module__", "")).startswith("keras."):
         return None
     return hook  # type: ignore[no-any-return]
-
-
-class Refreshes:
-    """How often a sequence, or what a view holds, had been refreshed when batches of it were planned.
-
-    Attributes:
-        planned: The generation of each of them when the present batches were planned; nearly always of none.
-        resized: Its length, if it has another one since a hook of its own was called; else None.
-    """
-
-    planned: tuple[int, ...]
-    resized: int | None = None
-
-    def __init__(self, sequence: Any) -> None:
-        self._sequence = sequence
-        self._refreshable = [part for part in parts_of(sequence) if isinstance(part, Refreshable)]
-        self.planned = self.present()
-
-    def present(self) -> tuple[int, ...]:
-        """The generation of each of them now."""
-        return tuple([part.generation for part in self._refreshable])  # nearly always none
-
-    def resized_text(self, planned: int) -> str:
-        """The warning that batches of `planned` scenes are loaded of a sequence that now has `resized`."""
-        return (
-            f"on_epoch_begin or on_epoch_end of the {type(self._sequence).__name__} has changed its length from "
-            f"{planned:,} to {self.resized:,}, and this epoch, like all of a fit, or of a dataset, that has begun, has "
-            f"the batches of {planned:,}. The next loop, fit or to_tf_dataset() takes the new length"
-        )
-
-    def check_length(self) -> None:
-        """See that the length of the sequence, which was refreshed, is that of its scenes now.
-
-        Raises:
-            RuntimeError: It is a view, which keeps the length that it was made with.
-        """
-        if self._sequence not in self._refreshable:
-            raise RuntimeError(
-                f"a sequence inside the {type(self._sequence).__name__} was refreshed, and a view keeps the length "
-                "that it was made with: make the view anew, and the feed"
-            )
-
-    def refuse_others(self, generations: tuple[int, ...]) -> None:
-        """Refuse to go on with batches that were planned at these generations, if there are others now.
-
-        Raises:
-            RuntimeError: There are.
-        """
-        if self._refreshable and generations != self.present():  # asked twice a batch
-            self.refuse()
-
-    def refuse(self) -> NoReturn:
-        """Refuse to go on with an epoch.
-
-        Raises:
-            RuntimeError: Always.
-        """
-        raise RuntimeError(
-            f"the {type(self._sequence).__name__} was refreshed{'' if self.resized is None else ', or resized,'} in "
-            "the midst of an epoch, whose batches are others now: call refresh() between two epochs, where a loop, or "
-            "fit, has ended, and make datasets of the feed anew"
-        )
-
-
-class RequestLog:
-    """When each batch of an epoch was asked for, and when it came, by its number in the epoch; of the last 65,536."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """An epoch begins; what is still waited for is noted of the one before."""
-        self._begun: dict[int, float] = {}
-        self._finished: dict[int, float] = {}
-
-    def timed(self, number: int, take: Callable[[float | None], Any], timeout: float | None) -> Any:
-        """What `take(timeout)` gives: batch `number` of the epoch; it may raise `NotYet`, and be asked again."""
-        begun, finished = self._begun, self._finished
-        begun.setdefault(number, time.perf_counter())
-        batch = take(timeout)
-        finished[number] = time.perf_counter()
-        for moments in (begun, finished):
-            moments.pop(number - _NOTED, None)
-        return batch
-
-    def begun(self, number: int) -> float | None:
-        """Moment at which batch `number` was asked for, s of `time.perf_counter`; None when it has not been."""
-        return self._begun.get(number)
-
-    def finished(self, number: int) -> float | None:
-        """Moment at which batch `number` came; None when it has not."""
-        return self._finished.get(number)

@@ -36,6 +36,10 @@ class BaseStream(AnyFeed):
     plan: StreamPlan
     _place: StreamPlace | None
     _no_methods = NO_METHODS_OF_STREAMS
+    _instead_of_overriding = (
+        "kf.StreamFeed(...).map(function) changes scenes, as kf.Map does for a kf.Feed, and collate=function makes the "
+        "batches"
+    )
     _public = frozenset([
         "close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats",
         "to_jax", "to_tf_dataset", "to_torch",
@@ -258,7 +262,9 @@ class BaseStream(AnyFeed):
     def _facts(self) -> list[tuple[str, str]]:
         """What the feed says of itself, name and value."""
         functions = [("functions", str(len(self._functions)))] if self._functions else []
-        return [("batch size", str(self.plan.batch_size)), *functions, ("workers", workers_text(self.stats()))]
+        has_workers = self._parts is not None or not self._options.workers  # else they are made with the first batch
+        workers = [("workers", workers_text(self.stats()))] if has_workers else []
+        return [("batch size", str(self.plan.batch_size)), *functions, *workers]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self._facts())})"

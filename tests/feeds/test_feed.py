@@ -301,6 +301,41 @@ def test_a_hook_that_wants_an_argument_is_told_how_a_feed_calls_it():
     assert "Scheduled.on_epoch_begin, which a feed calls once an epoch, without arguments" in raised.value.__notes__[0]
 
 
+def _labels_of_a_loop(feed, look):
+    labels = []
+    for step, (_, batch) in enumerate(feed):
+        labels += batch.ravel().tolist()
+        if step == 2:
+            look(feed)
+    return sorted(labels)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "look",
+    [lambda feed: next(iter(feed)), lambda feed: list(feed.epoch(0)), lambda feed: feed.submit(1, 0).result()],
+    ids=["loop", "epoch", "submit"],
+)
+def test_a_loop_over_a_class_with_hooks_ends_with_an_error_if_another_epoch_begins_within_it(look, workers):
+    with kf.Feed(scenes.Reordered(), 4, workers=workers, worker_type="thread") as feed:
+        with pytest.raises(RuntimeError, match=r"Reordered has on_epoch_begin .*only one epoch.*use feed\[0\]"):
+            _labels_of_a_loop(feed, look)
+        assert sorted(batch for _, labels in feed for batch in labels.ravel()) == list(range(40))
+
+
+def test_a_batch_of_the_epoch_that_runs_may_be_looked_at_in_a_loop_over_a_class_with_hooks():
+    with kf.Feed(scenes.Reordered(), 4, workers=0) as feed:
+        assert _labels_of_a_loop(feed, lambda feed: feed[0]) == list(range(40))
+        assert feed.sequence.began == 1
+
+
+def test_loops_over_a_class_without_hooks_do_not_disturb_each_other():
+    with kf.Feed(np.arange(12), 2, shuffle=True, seed=0, workers=0) as feed:
+        epochs = [np.concatenate(list(feed.epoch(number))) for number in range(3)]
+        together = np.array(list(zip(feed, feed, feed.epoch(2), strict=True)))
+    assert [together[:, number].ravel().tolist() for number in range(3)] == [epoch.tolist() for epoch in epochs]
+
+
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 @pytest.mark.parametrize("step", [2, -2])
 @pytest.mark.light(where=lambda worker_type, step: worker_type == "thread" or step == 2)
@@ -501,6 +536,17 @@ def test_a_notebook_shows_the_error_of_a_broken_sequence_instead_of_failing():
     broken = scenes.Failing(0, ValueError("<no data>"))
     with kf.Feed(broken, 4, workers=0) as feed:
         assert "ValueError: &lt;no data&gt;" in feed._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["__getitem__", "__iter__", "__len__", "epoch", "on_epoch_begin", "on_epoch_end"])
+@pytest.mark.parametrize(("kind", "remedy"), [(kf.Feed, "kf.Map.*collate="), (kf.StreamFeed, "map.*collate=")])
+def test_a_subclass_that_overrides_what_only_some_consumers_call_is_refused(kind, remedy, name):
+    with pytest.raises(TypeError, match=rf"Mine overrides {name} of kf.{kind.__name__}, .*{remedy}"):
+        type("Mine", (kind,), {name: lambda self, *arguments: None})
+    mixin = type("Mixin", (), {name: lambda self, *arguments: None})
+    with pytest.raises(TypeError, match=f"Mine overrides {name}"):
+        type("Mine", (mixin, kind), {})
+    type("Mine", (kind,), {"report": lambda self: None, "close": lambda self: kind.close(self)})
 
 
 class Failing(kf.Feed):

@@ -383,3 +383,20 @@ def test_nobody_but_the_clock_of_a_feed_writes_what_it_knows_for_it_does_so_unde
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 assert not ast.unparse(node.value).endswith("clock"), f"{path}:{node.lineno}"
+
+
+def test_in_a_loop_over_one_epoch_by_its_number_the_feed_asks_for_the_place():
+    with kf.Feed(np.arange(6), 2, workers=0) as feed:
+        for step, _ in enumerate(feed.epoch(3)):
+            with pytest.raises(RuntimeError, match=r"a loop over feed.epoch\(n\) does not move the feed"):
+                feed.get_state()
+            state = feed.get_state(epoch=3, step=step + 1)
+        assert (state["epoch"], state["step"]) == (4, 0)
+        for number, _ in enumerate(feed):
+            batches = feed.epoch(5)
+            assert (feed.get_state()["epoch"], feed.get_state()["step"]) == divmod(number + 1, 3)
+            next(batches)
+            with pytest.raises(RuntimeError, match="does not move the feed"):
+                feed.get_state()
+        batches.close()
+        assert feed.get_state()["epoch"] == 1

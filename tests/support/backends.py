@@ -21,7 +21,7 @@ from scenes_frameworks import environment_of
 FILES = [
     "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_adapter", "keras_fit", "keras_fit_errors",
     "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals",
-    "shards_evaluate", "stream_fit", "summary", "text_fit",
+    "shards_evaluate", "stream_fit", "text_fit",
 ]  # fmt: skip
 SECONDS = 1500  # for tests that take 100 s
 _KEEP_ALL = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}

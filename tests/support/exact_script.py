@@ -90,7 +90,7 @@ def train(folder, *, behind=False, save_freq=1, epochs=6, others=(), seed=0, **c
     model, callbacks = make_model(seed, **compiled), make_callbacks()
     with make_feed() as feed:
         backup = kf.BackupAndRestore(feed, folder, save_freq)
-        listed = [backup, *callbacks, *others] if behind else [*callbacks, *others, backup]
+        listed = [*callbacks, backup, *others] if behind else [*callbacks, *others, backup]
         history = model.fit(feed, epochs=epochs, callbacks=listed, verbose=0)
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables, model.loss.generator.state]
     values = [np.asarray(keras.ops.convert_to_numpy(each)).tolist() for each in variables]

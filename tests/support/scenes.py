@@ -112,6 +112,24 @@ class Held(Clouds):
         return {int(path.stem) for path in self.folder.glob("*.read")}
 
 
+class Reordered(kf.SceneSequence):
+    """40 scenes, whose order changes with each epoch."""
+
+    def __init__(self):
+        self.order = np.arange(40, dtype=np.float32)
+        self.began = 0
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return self.order[index, None], self.order[index, None]
+
+    def on_epoch_begin(self):
+        self.began += 1
+        np.random.default_rng(self.began).shuffle(self.order)
+
+
 class Growing(kf.SceneSequence):
     """Longer, or shorter, by `step` scenes after each epoch."""
 

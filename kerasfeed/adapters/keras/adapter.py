@@ -5,6 +5,7 @@ is; where the installed Keras has no such interface, the `PyDataset` is left, an
 Keras itself cannot be imported, as it has no backend, a feed is neither, and feeds loops.
 """
 
+import copy
 import time
 import weakref
 from abc import abstractmethod
@@ -30,7 +31,7 @@ from kerasfeed.feeds.cursor import Begin, EndOfData, check_alive, next_of
 from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import message_of, note_causes
+from kerasfeed.util.error_text import exception_text, note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 try:
@@ -38,10 +39,7 @@ try:
 
     NO_KERAS = ""
 except ImportError as missing:
-    NO_KERAS = (
-        f", which is no keras.utils.PyDataset, since Keras could not be imported ({message_of(missing)}): it feeds "
-        "loops. For fit, install the backend, or set KERAS_BACKEND to one that is installed, and start Python anew"
-    )
+    NO_KERAS = f", for loops only: Keras could not be imported ({exception_text(missing)}; see KERAS_BACKEND)"
 
 _PyDataset: Any = object if NO_KERAS else keras.utils.PyDataset
 _DataAdapter: Any = data_adapter_class()
@@ -331,3 +329,12 @@ def class_weights_of(targets: Any, class_weight: Any) -> Any:
     for row, label in enumerate(np.round(labels).astype(np.int32)):
         weights[row] = class_weight.get(int(label), 1.0)
     return weights
+
+
+def copied_callback(callback: Any, memo: dict[int, Any], *kept: Any) -> Any:
+    """A deep copy of a callback, as KerasTuner makes for each trial. Both refer to the same objects in `kept`."""
+    memo.update({id(each): each for each in kept})
+    kind: Any = type(callback)
+    made = memo[id(callback)] = kind.__new__(kind)
+    vars(made).update(copy.deepcopy(vars(callback), memo))
+    return made

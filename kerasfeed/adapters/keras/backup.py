@@ -3,7 +3,8 @@
 Invariant: what is saved is replaced as a whole or not at all, and what is known of the feed is written before it, for
 what was saved before as for what is saved. So whenever a process is killed, the two agree. It is saved within a hook of
 callbacks that comes before a batch, and restored within the same hook; so what callbacks before it in the list do is
-saved, and what those behind it do is done again, wherever in the list it stands.
+saved, and what those behind it do is done again. After the last batch no such hook follows, so callbacks whose state is
+saved must come before it.
 """
 
 import itertools
@@ -18,7 +19,14 @@ import numpy as np
 
 from kerasfeed.adapters.keras.array_file import ArrayFile, DamagedFileError, write_arrays
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint
-from kerasfeed.adapters.keras.trained_model import arrays_of, as_array, begin_with, optimized_by, set_arrays
+from kerasfeed.adapters.keras.trained_model import (
+    arrays_of,
+    as_array,
+    begin_with,
+    optimized_by,
+    set_arrays,
+    unbuilt_layers,
+)
 from kerasfeed.adapters.keras.trainer import trainer_position
 from kerasfeed.errors import FeedWarning
 from kerasfeed.util.atomic_write import sync_folder
@@ -36,6 +44,7 @@ _ATTRIBUTES = {
     "ModelCheckpoint": ("best",),
     "OrbaxCheckpoint": ("best",),
 }
+_UNBUILT = "BackupAndRestore needs a model that is built before fit: call it on a batch"
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 # What Keras itself keeps in every callback.
 _OF_ALL = {"params", "model", "_model"}
@@ -161,9 +170,9 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 class BackupAndRestore(FeedCheckpoint):
     """Saves all that training changes, and the feed, and resumes a `fit` that was killed as if it had not been.
 
-    Use it in place of `keras.callbacks.BackupAndRestore`. Run the same script again: `fit` continues in the epoch in
-    which the model was saved, with the remaining batches of that epoch, which Keras numbers from 0. The model must be
-    built before `fit`.
+    Use it in place of `keras.callbacks.BackupAndRestore`, as the last of the callbacks. If you run the same script
+    again, `fit` continues in the epoch of the saved model with the batches that remain. Keras numbers them from 0. The
+    model must be built before `fit`.
 
     Saved are all variables of layers (seed generators of Dropout and its like, too), optimizers (moving averages and
     loss scales, too), metrics and losses; of Keras's callbacks in the same `fit` what `EarlyStopping`,
@@ -185,7 +194,7 @@ class BackupAndRestore(FeedCheckpoint):
 
     Raises:
         TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: what was saved is that of
-            another model or feed, or is damaged.
+            another model or feed, or is damaged; or a callback whose state is saved comes after this one.
 
     Warns:
         FeedWarning: A callback without `get_state` and `set_state` changes its attributes in training.
@@ -221,6 +230,7 @@ class BackupAndRestore(FeedCheckpoint):
         self._before = self.backup_dir / "previous.npz"
         self._callbacks: CallbackStates | None = None
         self._due = False
+        self._unbuilt: set[str] | None = None  # layers without weights as `fit` began, until its first batch
         self._restored_in: str | None = None  # the hook in which what is restored was saved, until that is reached
 
     # ---- called by Keras
@@ -232,6 +242,9 @@ class BackupAndRestore(FeedCheckpoint):
         self._check_order(list(listed))
         self._callbacks = callbacks = CallbackStates(listed, self)
         self._due = False
+        if not self.model.built or not self.model.weights:  # Keras's `build` marks a subclass as built
+            raise ValueError(_UNBUILT)
+        self._unbuilt = unbuilt_layers(self.model)
         self._restored_in = self._restore()
         if self._restored_in is None and self._is_stream:
             # Of a model that was stopped before it was saved once, and goes on in memory, the file knows no batch.
@@ -254,6 +267,13 @@ class BackupAndRestore(FeedCheckpoint):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras; `batch` is the first step of an execution."""
         self._reach("batch")
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras, behind an execution."""
+        unbuilt, self._unbuilt = self._unbuilt, None
+        if unbuilt and (built := unbuilt - unbuilt_layers(self.model)):
+            raise ValueError(f"{_UNBUILT}. The first batch has built {', '.join(sorted(built))}")
+        super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
@@ -279,10 +299,11 @@ class BackupAndRestore(FeedCheckpoint):
     def _check_order(self, callbacks: list[Any]) -> None:
         behind = callbacks[callbacks.index(self) + 1 :] if self in callbacks else []
         for each in behind:
-            if isinstance(each, keras.callbacks.SwapEMAWeights) and each.swap_on_epoch:
+            swaps = isinstance(each, keras.callbacks.SwapEMAWeights) and each.swap_on_epoch
+            if swaps or _attributes(each) or _gives(each):
                 raise ValueError(
-                    "SwapEMAWeights(swap_on_epoch=True) stands behind BackupAndRestore, which would save the averages "
-                    "in place of the weights: put it before BackupAndRestore in callbacks=[...]"
+                    f"{type(each).__name__} comes after BackupAndRestore, which would not save its work at the end of "
+                    "the last epoch: put BackupAndRestore last in callbacks=[...]"
                 )
 
     def _save(self) -> None:
@@ -300,8 +321,6 @@ class BackupAndRestore(FeedCheckpoint):
 
     def _restore(self) -> str | None:
         """Restore what was saved last; returns the hook in which that was saved."""
-        if not self.model.built or not self.model.weights:  # `build` marks a subclass without one of its own as built
-            raise ValueError("BackupAndRestore needs a model that is built before fit: call it on a batch")
         saved = [path for path in (self._latest, self._before) if path.exists()]
         weights = self.backup_dir / "latest.weights.h5"
         if not saved and not weights.exists():

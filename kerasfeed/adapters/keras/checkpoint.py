@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 
-from kerasfeed.adapters.keras.adapter import TrainerData
+from kerasfeed.adapters.keras.adapter import TrainerData, copied_callback
 from kerasfeed.adapters.keras.progress_file import Progress, Record
 from kerasfeed.adapters.keras.trained_model import begin_with, iterations_of, optimizers_of, scale_of
 from kerasfeed.adapters.keras.trainer import (
@@ -108,6 +108,10 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._measured = self._set_epoch = False
         self._claimed = 0 if self._is_stream else feed.clock.taken
         self._follows: Literal["iterations", "stream"] | None = None  # what was made of the feed's dataset
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "FeedCheckpoint":
+        made: FeedCheckpoint = copied_callback(self, memo, self.feed)
+        return made
 
     # ---- called by Keras
 

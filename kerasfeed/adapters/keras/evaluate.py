@@ -291,7 +291,7 @@ def evaluate(
                 if not count:
                     continue
                 model.reset_metrics()
-                found = numbers_of(model.test_on_batch(x, y, weight, return_dict=True))
+                found = _numbers_of(model.test_on_batch(x, y, weight, return_dict=True))
                 if names is not None and tuple(found) != names:
                     raise ValueError(f"batches gave different metrics: {list(names)} and {list(found)}")
                 names = tuple(found)
@@ -382,7 +382,7 @@ def _chosen(leaf: Any, counts: NDArray[np.bool_]) -> Any:
     return RaggedArray(values, splits) if isinstance(leaf, RaggedArray) else leaf.from_row_splits(values, splits)
 
 
-def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
+def _numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
     """Metrics by name, as Keras tells them; one that is an array becomes several, `name[0]`, `name[1]`.
 
     Raises:

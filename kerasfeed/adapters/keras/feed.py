@@ -4,12 +4,14 @@ Invariant: to Keras it looks ahead by itself, so Keras's own threads and process
 of `fit` takes is decided as it begins, so whatever is loaded ahead changes nothing.
 """
 
+import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
+from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
@@ -62,6 +64,7 @@ class FeedRun(KerasRun):
         self.stop = 0  # number after that of the last batch worth loading ahead
         self.other = not request.method  # a trainer that is not Keras's
         self._claimed: range | None = None  # of a dataset, for an evaluation or a prediction
+        self._model: Callable[[], Any] = lambda: None  # that is trained
         if request.trains:
             self._prepare()
 
@@ -86,6 +89,7 @@ class FeedRun(KerasRun):
             last = number
             if position is not None and position.epoch is not None:
                 number, last = position.epoch, max(position.epochs - 1, position.epoch)
+                self._model = weakref.ref(position.model)
             self.numbers = clock.begin(number, shuffled=self.shuffled)
             self.stop = clock.numbers(last).stop
         elif self.request.trains:
@@ -135,11 +139,20 @@ class FeedRun(KerasRun):
 
     def close(self) -> None:
         """See `KerasRun.close`; what was loaded ahead of the end of an epoch is kept for the next."""
+        feed = self.feed_reference()
+        if feed is not None and self.was_stopped:
+            feed.clock.end_within(self.numbers, self.number(before=False))
         super().close()
         cursor = self._batches_ahead
         if cursor is not None and (self.superseded or not cursor.next == self.numbers.stop < self.stop):
             cursor.close([])  # whoever waits for a batch of it stops waiting
             self._batches_ahead = None
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a callback has stopped training within the epoch, behind an execution."""
+        model = self._model()
+        return self.is_running and model is not None and bool(model.stop_training)
 
     def number(self, *, before: bool) -> int:
         """Number of the next batch that is trained on, `before` the execution that runs or behind it."""
@@ -244,6 +257,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     # ---- what Keras adds
 
+    _is_read_by_framework = staticmethod(read_by_keras)
+
     def __repr__(self) -> str:
         return super().__repr__() + NO_KERAS
 
@@ -259,6 +274,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             if run is not None and run.is_running and run.serves(position.iterator):
                 number: int = run.number(before=position.is_before_execution)
                 return number
+        if position is None and run is not None and run.was_stopped:  # and not closed yet
+            run.close()
         return self.clock.check_consumed()
 
     def _resume_at(self, number: int, *, shuffled: bool, rest: int | None = None) -> None:

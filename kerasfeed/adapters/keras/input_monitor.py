@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from kerasfeed.adapters.keras.adapter import copied_callback
+from kerasfeed.errors import FeedWarning
 from kerasfeed.loaders.auto_workers import Setup
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.counted import counted
+from kerasfeed.util.deferred_warnings import warn_caller
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
@@ -77,6 +80,9 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     Raises:
         TypeError: `feed` is no feed.
 
+    Warns:
+        FeedWarning: `fit` takes no batches of `feed`.
+
     Examples:
         >>> import keras
         >>> scenes = kf.Zip(np.zeros((8, 2), np.float32), np.zeros((8, 1), np.float32))
@@ -104,9 +110,14 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self.verdict = ""
         self._to_tell = ""
         self._told = False  # whether the reasons were
+        self._has_seen = False  # a batch of the feed
         self._lock = threading.Lock()
         self._steps_an_execution = 1
         self._reset(time.perf_counter())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "InputMonitor":
+        made: InputMonitor = copied_callback(self, memo, self.feed, self._lock)
+        return made
 
     def _reset(self, now: float) -> None:
         self._began = now
@@ -117,7 +128,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras; forgets an earlier training."""
-        self.epochs, self.verdict, self._to_tell, self._told = [], "", "", False
+        self.epochs, self.verdict, self._to_tell, self._told, self._has_seen = [], "", "", False, False
         self._steps_an_execution = int(getattr(self.model, "steps_per_execution", 1))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -137,6 +148,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             if self.params and self.params.get("steps"):
                 last = min(last, self.params["steps"])
             there = [moment for step in range(first, last) if (moment := log.finished(step)) is not None]
+            self._has_seen |= bool(there)
             if first == self._steps:  # else the end of an execution before has not been told
                 # Where the device is not done with the step before, the batch was there in time.
                 # The first step of a training compiles the model before it asks for a batch.
@@ -153,6 +165,13 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras after validation, and after every `on_train_batch_end`."""
         over = time.perf_counter() if self._over is None else self._over
+        if self._steps and not self._has_seen:
+            self._has_seen = True  # warned
+            warn_caller(
+                "fit takes no batches of the feed that InputMonitor was given, so it cannot measure how long training "
+                "waits: give it the feed that fit gets",
+                FeedWarning,
+            )
         timing = EpochTiming(epoch, self._steps, scenes_of(self.feed.plan, self._steps), over - self._began, self._wait)
         self.epochs.append(timing)
         self.verdict = verdict_of(timing, self.feed.stats())

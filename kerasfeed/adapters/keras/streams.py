@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
+from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.feeds.cursor import Cursor, check_alive
 from kerasfeed.feeds.sharding import refuse_second_sharding
@@ -90,6 +90,8 @@ class StreamRun(KerasRun):
 
 class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
     """What Keras adds to a stream."""
+
+    _is_read_by_framework = staticmethod(read_by_keras)
 
     def __repr__(self) -> str:
         return super().__repr__() + NO_KERAS
@@ -227,8 +229,9 @@ class StreamFeed(BaseStreamFeed, KerasStream):
             generator that raised yields nothing more in this repetition. "mask": the row of an item is zeros with
             `sample_weight` 0; a generator is treated as with "skip".
         max_failures: How often a scene may end its worker process before it counts as failed (None: 3). And, unless
-            `on_error` is "raise", how many scenes may fail in one repetition before the feed raises: a number, or a
-            float for a share of its scenes so far (None: a tenth) above 3.
+            `on_error` is "raise", how many scenes, or generators, may fail in one repetition before the feed raises: a
+            number, or a float for a share of its scenes so far (None: a tenth) above 3. All generators may fail only if
+            a number allows it.
         timeout: Seconds that one scene may take; see `kerasfeed.Feed`.
         error_log: Path of a file to which each failure is appended as one line of JSON.
 

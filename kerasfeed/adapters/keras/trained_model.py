@@ -92,6 +92,11 @@ def variables_of(model: Any) -> dict[str, Any]:
     return {name: each for name, each in named if first[id(each)] == name}
 
 
+def unbuilt_layers(model: Any) -> set[str]:
+    """The paths of the layers of a model that have no weights."""
+    return {path for path, layer in _layers(model) if not layer.weights}
+
+
 def optimized_by(model: Any) -> list[list[str]]:
     """The names of the variables that each optimizer of a model was built for."""
     names = {id(each): name for name, each in variables_of(model).items()}

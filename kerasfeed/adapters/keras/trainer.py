@@ -11,6 +11,7 @@
 | `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.16 |
 | the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.16 |
 | whether Keras's loop over an epoch asks for `num_batches` | `_enumerate_iterator` of its iterator | 3.10 to 3.16 |
+| whether Keras reads the number of workers | module of the frame that reads it | 3.10 to 3.16 |
 | the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.16 |
 | whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.16 |
 | batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.16 |
@@ -250,6 +251,11 @@ def asked_by_the_loop() -> bool:
         assert caller is not None
         caller = caller.f_back
     return caller is not None and caller.f_code.co_name == LOOP
+
+
+def read_by_keras() -> bool:
+    """Whether code of Keras reads the property of a feed that calls this."""
+    return _is_keras(sys._getframe(2))
 
 
 def adapter_of(iterator: Any) -> Any:

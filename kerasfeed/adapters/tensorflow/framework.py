@@ -8,6 +8,6 @@ except ModuleNotFoundError as missing:
     if missing.name != "tensorflow":
         raise
     raise ImportError(
-        "datasets of tf.data, parsing in a graph and files of TensorBoard need TensorFlow, which is not installed: "
+        "datasets of tf.data and parsing in a graph need TensorFlow, which is not installed: "
         'pip install tensorflow (the extra "kerasfeed[tensorflow]")'
     ) from missing

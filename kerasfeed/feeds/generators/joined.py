@@ -378,7 +378,8 @@ class JoinedGenerators(Source):
         self._now.add(generator.n)
         count = len(self.generators.numbers)
         most = policy.most_failed(count)
-        if len(self._ever) <= most and len(self._now) < count:
+        is_asked_for = isinstance(policy.max_failures, int)  # a count; the default keeps one generator at least
+        if len(self._ever) <= most and (is_asked_for or len(self._now) < count):
             return None
         why = (
             f"{len(self._ever)} of {counted(count, 'generator')} failed and on_error={policy.on_error!r} allows {most}"

@@ -1,5 +1,6 @@
 """How fast an epoch went, and how long it waited for input."""
 
+import copy
 import time
 from types import SimpleNamespace
 
@@ -242,3 +243,27 @@ def test_the_monitor_speaks_of_every_epoch_and_gives_the_reasons_once(capsys):
 def _slow(scene):
     time.sleep(0.2)
     return scene, np.float32(0)
+
+
+# ---- the feed
+
+
+def test_a_monitor_of_another_feed_than_the_one_that_is_trained_on_warns():
+    scenes = kf.Zip(np.zeros((8, 4), np.float32), np.zeros(8, np.float32))
+    with kf.Feed(scenes, 4, workers=0) as feed, kf.Feed(scenes, 4, workers=0) as other:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        with pytest.warns(kf.FeedWarning, match="fit takes no batches of the feed that InputMonitor was given"):
+            model.fit(feed, epochs=2, callbacks=[InputMonitor(other)], validation_data=other, verbose=0)
+
+
+def test_copies_of_callbacks_keep_the_feed(tmp_path):
+    with kf.Feed(np.zeros(8), 4, workers=0) as feed:
+        backup, place = kf.BackupAndRestore(feed, tmp_path / "b"), kf.FeedCheckpoint(feed, tmp_path / "p")
+        for callback in (InputMonitor(feed), backup, place):
+            (copied,) = copy.deepcopy([callback])
+            assert type(copied) is type(callback)
+            assert copied.feed is feed
+            assert copied is not callback
+            copied.set_params({"epochs": 1})
+            assert not callback.params

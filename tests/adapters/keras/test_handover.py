@@ -6,7 +6,7 @@ import pytest
 
 from kerasfeed.adapters.keras.run import Handover
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.hooks import RequestLog
+from kerasfeed.feeds.request_log import RequestLog
 from kerasfeed.util.polling import NotYet
 
 

@@ -74,34 +74,6 @@ def test_an_epoch_that_keras_begins_to_build_a_model_is_the_first_one():
         assert trainer.trained == [[1] * 8, [2] * 8]
 
 
-class Overriding(kf.Feed):
-    """Overrides what Keras calls, as subclasses of a `PyDataset` do."""
-
-    begun = ended = 0
-
-    @property
-    def num_batches(self):
-        return super().num_batches
-
-    def on_epoch_begin(self):
-        self.begun += 1
-        super().on_epoch_begin()
-
-    def on_epoch_end(self):
-        self.ended += 1
-        super().on_epoch_end()
-
-
-def test_a_subclass_may_override_what_keras_calls():
-    trainer = Trainer()
-    with Overriding(Numbered(24), 6, shuffle=True, seed=1, workers=0) as feed:
-        trainer.fit(feed, epochs=2)
-        assert trainer.trained == [order_of(feed, epoch) for epoch in range(2)]
-        assert (feed.get_state()["epoch"], feed.get_state()["step"]) == (2, 0)
-        assert feed.begun >= 2
-        assert feed.ended >= 2
-
-
 class Around(keras.utils.PyDataset):
     """Batches of a feed, as a `PyDataset` of a user's gives them."""
 

@@ -9,6 +9,7 @@ import time
 import keras
 import numpy as np
 import pytest
+import scenes
 from keras_fits import (
     BACKEND,
     MARKS,
@@ -296,6 +297,17 @@ def test_a_callback_that_peeks_into_the_feed_leaves_the_epoch_alone(feed):
     trainer.fit(feed, epochs=2, shuffle=False)
     assert [sorted(order) for order in trainer.trained] == [list(range(24))] * 2
     assert trainer.trained[0] != trainer.trained[1]
+
+
+@pytest.mark.heavy
+def test_a_fit_on_a_class_with_hooks_ends_with_an_error_if_a_callback_begins_another_epoch():
+    with kf.Feed(scenes.Reordered(), 4, workers=0) as feed:
+        trainer = Trainer(after_batch=lambda batch: next(iter(feed)))
+        with pytest.raises(RuntimeError, match=r"only one epoch of it can be loaded at a time.*use feed\[0\]"):
+            trainer.fit(feed, epochs=1)
+        trainer = Trainer(after_batch=lambda batch: feed[0])
+        trainer.fit(feed, epochs=2)
+        assert [sorted(order) for order in trainer.trained] == [list(range(40))] * 2
 
 
 def test_a_single_array_is_predicted_on():

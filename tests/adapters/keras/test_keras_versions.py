@@ -110,26 +110,24 @@ def test_a_keras_that_does_not_ask_for_the_end_of_an_epoch_is_given_no_adapter(m
     assert not issubclass(kf.Feed, data_adapter_class())
 
 
-class Watched(kf.Feed):
-    """Notes the threads that ask for batches."""
-
-    def __getitem__(self, step):
-        self.threads.add(threading.current_thread().name)
-        return super().__getitem__(step)
-
-
 def test_where_keras_takes_no_adapter_of_others_it_starts_no_threads_for_the_workers_of_a_feed(monkeypatch):
     monkeypatch.setattr("keras.src.trainers.data_adapters.data_adapter.DataAdapter", type("Another", (), {}))
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     rows = np.zeros((8, 1), np.float32)
-    with Watched(kf.Zip(rows, rows), 2, workers=3, worker_type="thread") as feed:
-        feed.threads = set()
+    threads, get_batch = set(), kf.Feed.__getitem__
+
+    def watched(feed, step):
+        threads.add(threading.current_thread().name)
+        return get_batch(feed, step)
+
+    monkeypatch.setattr(kf.Feed, "__getitem__", watched)
+    with kf.Feed(kf.Zip(rows, rows), 2, workers=3, worker_type="thread") as feed:
         with pytest.warns(kf.FeedWarning, match="takes no data adapters of others"):
             model.fit(feed, verbose=0)
         assert feed.workers == 3
-        assert feed.threads
-        assert not [name for name in feed.threads if "worker" in name]
+        assert threads
+        assert not [name for name in threads if "worker" in name]
 
 
 @pytest.mark.parametrize("name", ["y", "sample_weight"])

@@ -139,12 +139,64 @@ def test_a_model_with_other_layers_is_refused(tmp_path):
         saved(layers=2)
 
 
-def test_averages_that_are_swapped_behind_the_backup_are_refused(tmp_path):
+class Keeping(keras.callbacks.Callback):
+    """Has a state that is saved."""
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+        lambda: keras.callbacks.EarlyStopping("loss"),
+        lambda: keras.callbacks.ReduceLROnPlateau("loss"),
+        lambda: keras.callbacks.ModelCheckpoint("{epoch}.keras"),
+        Keeping,
+    ],
+)
+def test_callbacks_whose_state_is_saved_are_refused_after_the_backup(tmp_path, make):
     with make_feed() as feed:
-        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
-        backup = kf.BackupAndRestore(feed, tmp_path / "backup")
-        with pytest.raises(ValueError, match=r"SwapEMAWeights.* stands behind BackupAndRestore, .*: put it before"):
-            make_model().fit(feed, callbacks=[backup, swap], verbose=0)
+        backup, other = kf.BackupAndRestore(feed, tmp_path / "backup"), make()
+        message = f"{type(other).__name__} comes after BackupAndRestore, .*: put BackupAndRestore last"
+        with pytest.raises(ValueError, match=message):
+            make_model().fit(feed, callbacks=[backup, other], verbose=0)
+
+
+@pytest.mark.heavy
+def test_a_training_that_has_nothing_left_keeps_the_best_weights_of_early_stopping(tmp_path):
+    def fit():
+        rising = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 10.0**epoch)
+        stop = keras.callbacks.EarlyStopping("loss", mode="min", patience=9, restore_best_weights=True)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
+        with make_feed() as feed:
+            backup = kf.BackupAndRestore(feed, tmp_path / "backup", delete_checkpoint=False)
+            model.fit(feed, epochs=3, callbacks=[rising, stop, backup], verbose=0)
+        return [np.asarray(weight).tolist() for weight in model.get_weights()]
+
+    first = fit()
+    with pytest.warns(kf.FeedWarning, match="nothing is trained"):
+        assert fit() == first
+
+
+@pytest.mark.heavy
+def test_more_epochs_after_the_last_one_are_trained_as_if_all_had_been_asked_for_at_once(tmp_path):
+    def fit(folder, epochs):
+        keras.utils.set_random_seed(0)
+        reduce = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e9)
+        model = make_model(run_eagerly=True)
+        with make_feed() as feed:
+            backup = kf.BackupAndRestore(feed, tmp_path / folder, delete_checkpoint=False)
+            model.fit(feed, epochs=epochs, callbacks=[reduce, backup], verbose=0)
+        return float(model.optimizer.learning_rate), reduce.wait, [np.asarray(each).tolist() for each in model.weights]
+
+    fit("a", 3)
+    assert fit("a", 6) == fit("b", 6)
 
 
 def test_a_training_that_early_stopping_has_ended_is_not_gone_on_with(tmp_path):

@@ -346,12 +346,21 @@ def test_a_fit_that_has_nothing_left_to_train_says_so(tmp_path):
 
 
 @pytest.mark.heavy
-def test_without_the_callback_a_stopped_fit_does_not_say_where_it_stood():
+def test_after_a_fit_that_a_callback_stopped_the_feed_knows_its_position_and_after_an_error_it_does_not():
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            self.model.stop_training = True
+            if batch == 1:
+                self.model.stop_training = True
 
     with make_feed() as feed:
-        make_model().fit(feed, epochs=2, callbacks=[Stop()], verbose=0)
-        with pytest.raises(RuntimeError, match="a fit was stopped"):
+        model = make_model()
+        for epoch in range(2):
+            model.fit(feed, epochs=2, callbacks=[Stop()], verbose=0)
+            assert (feed.get_state()["epoch"], feed.get_state()["step"]) == (epoch, 2)
+        next(iter(feed))
+        assert (feed.get_state()["epoch"], feed.get_state()["step"]) == (2, 1)
+        broken = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: 1 / (1 - batch))
+        with pytest.raises(ZeroDivisionError):
+            model.fit(feed, epochs=4, callbacks=[broken], verbose=0)
+        with pytest.raises(RuntimeError, match="fit was ended by an error"):
             feed.get_state()

@@ -205,6 +205,28 @@ def test_a_backup_refuses_a_model_that_is_built_by_name_alone(tmp_path):
             model.fit(feed, epochs=1, callbacks=[backup], verbose=0)
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the other backends make the weights as fit begins")
+def test_a_backup_refuses_a_model_of_which_only_some_layers_are_built(tmp_path):
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.unused = keras.layers.Dense(2), keras.layers.Dense(1), keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.second(self.first(x))
+
+    model = Net()
+    model.first(keras.ops.zeros((1, 1)))
+    model.built = True
+    model.compile("sgd", "mse", run_eagerly=True)
+    with make_feed() as feed:
+        backup = kf.BackupAndRestore(feed, tmp_path / "backup", 1)
+        with pytest.raises(ValueError, match=r"a model that is built before fit.* The first batch has built second$"):
+            model.fit(feed, epochs=1, callbacks=[backup], verbose=0)
+        assert not (tmp_path / "backup" / "latest.npz").exists()
+        model.fit(feed, epochs=1, callbacks=[backup], verbose=0)
+
+
 def test_a_folder_of_a_model_without_its_feed_is_refused(tmp_path):
     folder = tmp_path / "backup"
     folder.mkdir()

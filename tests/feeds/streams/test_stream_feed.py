@@ -446,3 +446,16 @@ def test_a_stream_pickles_with_its_functions(stream):
     with pickle.loads(cloudpickle.dumps(feed)) as other:
         assert labels_in(other) == LABELS
         assert other.seed == feed.seed
+
+
+def test_the_only_generator_may_fail_if_max_failures_allows_one():
+    def failing():
+        yield from [1.0, 2.0, 3.0]
+        raise ValueError("damaged")
+
+    with kf.StreamFeed(failing, 2, workers=0, on_error="skip", max_failures=1) as feed:
+        for _ in range(2):
+            assert [batch.tolist() for batch in feed] == [[1.0, 2.0], [3.0]]
+        assert [failure.count for failure in feed.failures] == [2]
+    with kf.StreamFeed(failing, 2, workers=0, on_error="skip") as feed, pytest.raises(kf.TooManyFailuresError):
+        list(feed)
