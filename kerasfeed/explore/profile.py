@@ -24,10 +24,10 @@ from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
 from kerasfeed.sequences.cached import Cached, gives_the_same_twice
+from kerasfeed.sequences.frames import is_in_memory
+from kerasfeed.sequences.optional_methods import ahead_reader, scene_writer
 from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.sequences.view_base import SceneByScene, View, part_reader
-from kerasfeed.util.frames import is_in_memory
-from kerasfeed.util.optional_methods import ahead_reader, scene_writer
 from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.report import bytes_text
 from kerasfeed.util.resources import cores, memory

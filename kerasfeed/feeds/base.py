@@ -36,12 +36,12 @@ from kerasfeed.loaders.loader import make_loader
 from kerasfeed.loaders.sequence_argument import check_sequence, refuse_other_items
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
+from kerasfeed.sequences.frames import as_sequence
+from kerasfeed.sequences.optional_methods import length_of
 from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import short_tracebacks
-from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.optional_methods import length_of
 from kerasfeed.util.read_cost import ReadCostWarning
 from kerasfeed.util.validate import check_integer
 

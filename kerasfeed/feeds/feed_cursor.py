@@ -22,7 +22,7 @@ from kerasfeed.feeds.hooks import RequestLog
 from kerasfeed.orders.base import Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
-from kerasfeed.util.optional_methods import ahead_reader
+from kerasfeed.sequences.optional_methods import ahead_reader
 from kerasfeed.util.polling import NotYet, result_of
 
 Submit = Callable[[int, float | None], "Future[Any]"]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from kerasfeed.sequences.base import optional_method
+from kerasfeed.sequences.optional_methods import note_once
 from kerasfeed.sequences.view_base import Refreshable, parts_of
-from kerasfeed.util.optional_methods import note_once
 
 _NOTED = 1 << 16  # batches
 

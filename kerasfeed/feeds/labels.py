@@ -23,10 +23,10 @@ from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.groups import Portable
 from kerasfeed.sequences.cache_key import key_of
+from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.split import FieldOf
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import class_name, message_of
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import local_path
 

@@ -22,11 +22,11 @@ from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.session import Session
 from kerasfeed.pool.base import LOGGER, Pool, Sessions
 from kerasfeed.sequences.context import SceneContext
+from kerasfeed.sequences.frames import is_in_memory
 from kerasfeed.sequences.global_random import WARNING_KIND
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
 
 _QUICK_BYTES = 1 << 20  # of a batch

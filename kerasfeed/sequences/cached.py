@@ -84,6 +84,8 @@ class Cached(SceneByScene, SceneSequence):
         (1.0, 1.0)
     """
 
+    _passed_on = View._passed_on - {"read_ahead"}  # scenes that are kept need not be read
+
     def __init__(
         self,
         sequence: Any,
@@ -127,7 +129,10 @@ class Cached(SceneByScene, SceneSequence):
         self._writes = True
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: getattr(self, name) for name in ("_parts", "_lengths", "_given_key", "_max_memory", "path")}
+        state = {
+            name: getattr(self, name)
+            for name in ("_parts", "_lengths", "_offered", "_given_key", "_max_memory", "path")
+        }
         if self.path is None:
             with suppress(OSError, UnkeyableError):  # each process then has its own, and says why where it reads
                 self._check_key()
@@ -148,9 +153,6 @@ class Cached(SceneByScene, SceneSequence):
 
     def _identity(self) -> str:
         return identity_of(self.sequence)  # its scenes are the same
-
-    def _offers(self, name: str) -> bool:
-        return name != "read_ahead" and super()._offers(name)  # scenes that are kept need not be read
 
     def __getitem__(self, index: int | slice) -> Any:
         """Scene `index`, with arrays that you may change. Negative indices count from the end.

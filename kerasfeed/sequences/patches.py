@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written out one by one
@@ -101,9 +101,7 @@ class _Boxes(SceneSequence):
         self._axes, self._fields, self._shapes, self._treespec = axes, fields, shapes, treespec
         self._length = math.prod(axis.count for axis in axes)
 
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may read scenes at once: they may read all of the arrays."""
+    def _inside_is_thread_safe(self) -> bool:
         return all(map(is_thread_safe, self._fields))
 
     def __len__(self) -> int:

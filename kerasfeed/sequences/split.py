@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.groups import Portable
-from kerasfeed.sequences.base import Subset
-from kerasfeed.sequences.view_base import SceneByScene, is_safe_function, is_thread_safe
+from kerasfeed.sequences.base import SceneSequence, Subset
+from kerasfeed.sequences.frames import as_sequence
+from kerasfeed.sequences.optional_methods import check_part, note_once
+from kerasfeed.sequences.view_base import SceneByScene
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name, message_of
-from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.optional_methods import check_part, note_once
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 _TOLERANCE = 1e-9
 
 
-class FieldOf(SceneByScene):
+class FieldOf(SceneByScene, SceneSequence):
     """The sequence of one field of another sequence's scenes.
 
     Args:
@@ -35,18 +35,15 @@ class FieldOf(SceneByScene):
         place: Dotted path of the field, or a function from a scene to a value.
     """
 
+    _passed_on = frozenset({"on_worker_begin", "on_worker_end"})  # reading labels is no epoch of the user's
+
     def __init__(self, sequence: Any, length: int, place: str | Portable) -> None:
-        self._parts, self._lengths = (sequence,), (length,)
+        self._hold(sequence)
+        self._lengths = (length,)
         self.place = place
 
-    def _offers(self, name: str) -> bool:
-        return name.startswith("on_worker_") and super()._offers(name)  # an epoch of scenes is none of the user's
-
-    @property
-    def thread_safe(self) -> bool:
-        """See `kerasfeed.sequences.view_base.is_thread_safe`."""
-        function = self.place.function if isinstance(self.place, Portable) else None
-        return is_thread_safe(self.sequence) and (function is None or is_safe_function(function))
+    def _functions(self) -> tuple[Any, ...]:
+        return (self.place.function,) if isinstance(self.place, Portable) else ()
 
     def __getitem__(self, index: int) -> Any:
         scene = self.sequence[index]

@@ -27,12 +27,12 @@ from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Sequential
 from kerasfeed.pool.worker_hooks import begin_worker
 from kerasfeed.sequences.base import SceneContext, Worker, optional_method
+from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.conformance import conform
 from kerasfeed.spec.inference import describe, merge, probe_indices
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.polling import NotYet
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer

@@ -18,11 +18,11 @@ from kerasfeed.explore.checks.reading import Reader, SceneReading, compare, read
 from kerasfeed.explore.checks.result import Finding, failed, skipped, warned
 from kerasfeed.sequences.base import SceneSequence, Subset
 from kerasfeed.sequences.context import Worker
+from kerasfeed.sequences.optional_methods import ahead_reader, batch_reader, optional_method, scene_writer, takes_out
 from kerasfeed.sequences.view_base import apart
 from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import exception_text, is_the_programs
-from kerasfeed.util.optional_methods import ahead_reader, batch_reader, optional_method, scene_writer, takes_out
 
 _UNWRITTEN = 0xA5
 _AHEAD_SECONDS = 0.05
