@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.batch_bounds import Cut
 from kerasfeed.orders.permutation import shuffled
+from kerasfeed.spec.inference import probe_indices
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -107,12 +108,12 @@ class Order(ABC):
         spread = self.spread(length)
         if count < 2 or spread == 0:
             return 1.0
-        starts = np.unique(np.linspace(0, max(0, count - _RUN), _RUNS).astype(np.int64)).tolist()
+        starts = probe_indices(max(1, count - _RUN + 1), _RUNS)
         runs = [
             self.indices(start, min(start + _RUN, count), length=length, seed=seed, epoch=epoch) for start in starts
         ]
-        places = self.places(np.concatenate(runs), length).reshape(len(runs), -1)  # all runs are of one length
-        return float(np.abs(np.diff(places)).mean()) / spread
+        lines = self.places(np.concatenate(runs), length).reshape(len(runs), -1)  # all runs are of one length
+        return float(np.abs(np.diff(lines)).mean()) / spread
 
     def places(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """Positions on a line, for `mixing`: the indices, unless the order knows which scenes lie together."""

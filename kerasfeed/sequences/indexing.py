@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.permutation import permute, permute_one
 from kerasfeed.sequences.frames import as_sequence
+from kerasfeed.spec.inference import probe_indices
 from kerasfeed.util.counted import counted
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.validate import check_integer
@@ -100,7 +101,8 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
                 "bool a scene"
             )
         return _frozen(np.flatnonzero(array))
-    if array.size and array.dtype.kind not in "iu":
+    is_integers = array.dtype.kind in "iu" or all(type(index) is int for index in array)  # of Python, also larger ones
+    if array.size and not is_integers:
         raise TypeError(
             f"indices must be integers or bools, received dtype {array.dtype}; np.flatnonzero(...) turns a condition "
             "into indices"
@@ -134,7 +136,7 @@ def chosen_indices(scenes: Any, length: int, name: str) -> Picks:
         )
     if isinstance(scenes, int | np.integer):
         count = min(length, check_integer("scenes", scenes, 1))
-        return np.unique(np.linspace(0, length - 1, count).round().astype(np.int64))
+        return np.array(probe_indices(length, count), np.int64)
     picks: Picks = picks_of(scenes, length, name)
     if not len(picks):
         raise ValueError("scenes names no scene: give at least one index")

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.groups import EPOCHS_KEPT, Kept, Portable
-from kerasfeed.orders.permutation import generator, permute_one, stream_keys
+from kerasfeed.orders.permutation import MOST_SCENES, generator, permute_one, stream_keys
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_epoch
 from kerasfeed.sequences.routed import Routed
@@ -37,7 +37,6 @@ from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 _TABLE_BELOW = 1 << 11  # scenes of longer sources are computed one by one, in 10 us: tables would not all be kept
-_MOST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +103,11 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         self._epochs: Kept[_Node | int] = Kept(EPOCHS_KEPT)
         self.weights = _shares("weights", weights, len(self._parts)) if self._function is None else self._called(0)
         self._tree = _tree_of(self.weights)
-        self._num_scenes = self._enough() if num_scenes is None else check_integer("num_scenes", num_scenes, 1)
-        if self._num_scenes > _MOST:
+        if num_scenes is None and (num_scenes := self._enough()) > MOST_SCENES:
             raise ValueError(
-                f"the mixture would have more than {_MOST} scenes: give a smaller num_scenes, or weights that differ "
-                "less"
+                f"the mixture would have more than {MOST_SCENES:,} scenes: give num_scenes, or weights that differ less"
             )
+        self._num_scenes = check_integer("num_scenes", num_scenes, 1, most=MOST_SCENES)
 
     def _functions(self) -> tuple[Any, ...]:
         return () if self._function is None else (self._function.function,)
@@ -143,8 +141,8 @@ class Mixture(Routed, OfSeveral, SceneSequence):
     def _enough(self) -> int:
         """The least number of scenes with which every source has been gone through."""
         high = sum(self._lengths)
-        while high <= _MOST and not self._complete(high):
-            high = min(2 * high, _MOST + 1)
+        while high <= MOST_SCENES and not self._complete(high):
+            high = min(2 * high, MOST_SCENES + 1)
         return bisect_left(range(high), True, key=self._complete)
 
     def _complete(self, num_scenes: int) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import add_note, class_name, notes_of
+from kerasfeed.util.error_text import add_note, class_name, message_of, notes_of
 from kerasfeed.util.validate import refuse_class
 
 ReadInto = Callable[[int, Any], Any]
@@ -170,9 +170,16 @@ def check_part(caller: str, sequence: Any) -> int:
 
 
 def length_of(sequence: Any) -> int | None:
-    """The length of a sequence; of a Keras PyDataset it may be called `num_batches`. None where that has no end."""
+    """The length of a sequence; of a Keras PyDataset it may be called `num_batches`. None if that has no end.
+
+    Raises:
+        ValueError: The length is more than 2**63 - 1.
+    """
     if hasattr(type(sequence), "__len__"):
-        return len(sequence)
+        try:
+            return len(sequence)
+        except OverflowError as error:
+            raise ValueError(f"len({class_name(sequence)}) must be at most 2**63 - 1: {message_of(error)}") from error
     try:
         batches = sequence.num_batches
     except NotImplementedError:

@@ -473,11 +473,15 @@ def _fills(fill: Any, fields: list[Any], treespec: optree.PyTreeSpec) -> list[An
 
 
 def _fill(fill: Any, field: Any, path: str) -> Any:
+    kind, given = field.dtype.kind, np.asarray(fill).dtype.kind
+    # NumPy would drop the imaginary part of a complex number, and read a number in a text. Objects are text.
+    fits = isinstance(fill, str | bytes) if kind == "O" else kind not in "fc" or given in f"biuf{kind}"
+    value = None
     try:
-        with np.errstate(invalid="ignore", over="raise"):  # NaN as an integer then differs
-            value = np.full((), fill, field.dtype)[()]
-        kind = field.dtype.kind  # objects are text
-        fits = isinstance(fill, str | bytes) if kind == "O" else kind not in "biuSU" or value == fill
+        if fits:
+            with np.errstate(invalid="ignore", over="raise"):  # NaN as an integer then differs
+                value = np.full((), fill, field.dtype)[()]
+            fits = kind not in "biuSU" or value == fill
     except (TypeError, ValueError, ArithmeticError):
         fits = False
     if not fits:
