@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.conformance import conform
 from kerasfeed.spec.inference import describe, merge, probe_indices
+from kerasfeed.spec.nesting import flatten_as
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.polling import NotYet
@@ -192,7 +194,7 @@ class SceneReaders:
             if isinstance(one, BaseException):
                 raise one
         spec = merge(list(zip(indices, described, strict=True)))
-        fields_of = spec.treespec.flatten_up_to
+        fields_of = partial(flatten_as, spec.treespec)
         self._reading.check = lambda scene: fields_of(conform(scene, spec))
         return spec
 
