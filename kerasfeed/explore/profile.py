@@ -19,8 +19,6 @@ from kerasfeed.loaders.auto_workers import Setup, Trial, processes_for, threads_
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.loader import Loader, make_loader
-from kerasfeed.orders.base import Sequential
-from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
 from kerasfeed.sequences.cached import Cached, gives_the_same_twice
@@ -384,7 +382,7 @@ def remedies(job: Job, setup: Setup, cost: SceneCost, read_costs: list[ReadCost]
 
 
 def _of_reading(job: Job, cost: SceneCost, read_costs: list[ReadCost], rate: float) -> list[Prediction]:
-    if isinstance(job.plan.order, Sequential) or is_in_memory(job.sequence):
+    if job.plan.order.is_sequential or is_in_memory(job.sequence):
         return []
     wasted = [
         read for read in read_costs
@@ -401,7 +399,7 @@ def _of_reading(job: Job, cost: SceneCost, read_costs: list[ReadCost], rate: flo
     block = "sequence" if is_of_boxes(job.sequence) else max(1, storage.block_size // rows)
     decoded = f"{worst.amplification:.0f} times what the scenes hold is decoded"
     changes = [(f"kf.rechunk(path, out, {storage.short_name!r})", "writes a new file")]
-    if not isinstance(job.plan.order, BlockShuffled):
+    if job.plan.order.window is None:
         changes.append((f"order=kf.BlockShuffled({block})", "scenes of a chunk then stay near each other"))
     return [Prediction(change, gain * rate, gain, note=f"{decoded}; {note}") for change, note in changes]
 

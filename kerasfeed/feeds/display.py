@@ -11,8 +11,7 @@ import optree
 from kerasfeed.feeds.sharding import Shard
 from kerasfeed.loaders.auto_workers import Choice
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.orders.base import Order, Sequential, Shuffled
-from kerasfeed.orders.blocks import BlockShuffled
+from kerasfeed.orders.base import Order
 from kerasfeed.spec.array_pictures import FIELD_COLUMNS, field_cells
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
@@ -30,7 +29,7 @@ def feed_text(feed: Any) -> str:
     plan = feed.plan
     length = counted(plan.length, "scene") if plan.batch_size else counted(plan.length, "batch", "batches")
     parts = [f"{type(feed.sequence).__name__}: {length}", f"batch_size={plan.batch_size}", counted(plan.steps, "step")]
-    parts += [] if isinstance(plan.order, Sequential) else [str(plan.order)]
+    parts += [] if plan.order.is_sequential else [str(plan.order)]
     parts += [f"shard {feed.shard}"] if _has_shards(feed.shard) else []
     return f"Feed({', '.join([*parts, workers_text(feed.stats(), feed.worker_choice)])})"
 
@@ -107,7 +106,7 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool 
         boxes: Whether scenes are `Patches` or `Windows`, which know their blocks, and not rows.
     """
     storage = cost.storage
-    what = "shuffle=True" if isinstance(order, Shuffled) else f"order={order!r}"
+    what = order.argument
     several = stats.worker_type == "process" and stats.workers > 1
     where = f" by one of {stats.workers} worker processes" if several else ""
     if storage.unit == "file":
@@ -118,15 +117,16 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool 
     )
     row = "scene" if per_scene == 1 and not boxes else "row"
     remedies = []
-    if several and not isinstance(order, Shuffled):
+    if several and what != "shuffle=True":
         remedies.append("worker_type='thread', for threads share one cache and processes decode each for itself")
-    if isinstance(order, BlockShuffled):
-        if not boxes and (order.block_size is None or order.block_size * per_scene % storage.block_size):
+    if order.window is not None:
+        size = getattr(order, "block_size", None)
+        if not boxes and (size is None or size * per_scene % storage.block_size):
             remedies.append(f"blocks that are chunks, order=kf.BlockShuffled({block})")
         remedies.append(f"a window of fewer than {order.window} blocks" if order.window > 1 else "smaller blocks")
-    elif boxes and not isinstance(order, Sequential):
+    elif boxes and not order.is_sequential:
         remedies.append("order=kf.BlockShuffled(sequence), with which scenes that share chunks come together")
-    elif not isinstance(order, Sequential):
+    elif not order.is_sequential:
         remedies.append(
             f"order=kf.BlockShuffled({block}) instead of {what}, which reads each chunk about once an epoch"
         )
@@ -146,11 +146,11 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool 
 def _files_text(cost: ReadCost, order: Order, what: str, where: str) -> str:
     """What `waste_text` says of files; `what` is slow, and `where` says by which worker process that was measured."""
     remedies = []
-    if not isinstance(order, BlockShuffled | Sequential):
+    if order.window is None and not order.is_sequential:
         remedies.append("order=kf.BlockShuffled(files, window=4), which reads each file about once an epoch")
     if where:
         remedies.append("worker_type='thread', for threads share what is read and each process reads for itself")
-    elif isinstance(order, BlockShuffled) and order.window > 1:
+    elif (order.window or 0) > 1:
         remedies.append(f"a window of fewer than {order.window} files")
     remedies.append(
         "memory: larger cache_files and cache_bytes in FileSequence(...)"

@@ -67,8 +67,9 @@ class SceneSequence(ABC):
 
     A slice of a sequence, `sequence[10:20]`, is a `kerasfeed.Subset`, and so is what a list, a range, or an array of
     integers or bools picks, `sequence[[3, 0]]`, `sequence[labels == 2]`; the `__getitem__` of a subclass is given
-    integers only. (A type checker rejects the slice if the subclass declares `index: int`; write
-    `kerasfeed.Subset(sequence, slice(10, 20))`.) A subclass need not call `super().__init__()`.
+    integers only. (A type checker rejects the slice if the subclass declares `index: int`. Write
+    `kerasfeed.Subset(sequence, slice(10, 20))`, or declare both by `typing.overload`.) A subclass need not call
+    `super().__init__()`.
 
     Examples:
         >>> class Squares(kf.SceneSequence):
@@ -121,8 +122,7 @@ class SceneSequence(ABC):
 
         The method of a subclass is given integers only.
 
-        Declared with `Any`, so that a type checker accepts both a subclass that declares `index: int` and a slice of
-        what is declared as a `SceneSequence`.
+        Declared with `Any`, not with overloads: type checkers would reject each subclass that declares `index: int`.
         """
 
     def __iter__(self) -> Iterator[Any]:
