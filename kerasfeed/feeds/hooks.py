@@ -1,7 +1,7 @@
 """How a sequence changes between epochs, by its own hooks or a refresh, and when the batches of one were asked for.
 
 Invariant: a sequence's hooks are called once an epoch, in the order of epochs, while no scene is loaded, however often
-Keras calls those of the feed. Between two epochs the feed makes another plan if its sequence was refreshed.
+Keras calls the hooks of the feed. Between two epochs the feed makes another plan if its sequence was refreshed.
 """
 
 import threading

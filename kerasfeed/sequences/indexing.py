@@ -168,7 +168,7 @@ def picked(picks: Picks, positions: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
-    """The picks `outer` among the picks `inner`, as one; None if these cannot be told without making all of them."""
+    """The picks `outer` among the picks `inner`, as one; None if only an array of all could hold them."""
     if isinstance(outer, Permuted):
         return None
     if isinstance(outer, range) and not isinstance(inner, np.ndarray):

@@ -44,7 +44,7 @@ class _Node:
     """A place where scenes are dealt to two branches.
 
     Attributes:
-        weight: Weight of `first`, in units in which all weights are integers.
+        weight: Weight of `first`, an integer: weights are in a common unit.
         total: Weight of both.
         first: A node, or the number of a source.
         second: Likewise.

@@ -1,7 +1,7 @@
 """The optional methods of a sequence that a loader reads, or that is inside a view, and its length.
 
-Invariant: `optional_method` alone decides whether a sequence has an optional method. It looks at the class, and a view
-answers for what is inside it. Nothing here reads a scene.
+Invariant: `optional_method` alone decides whether a sequence has an optional method. It looks at the class, and asks a
+view. Nothing here reads a scene.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from kerasfeed.util.validate import refuse_class
 
 ReadInto = Callable[[int, Any], Any]
 ReadAhead = Callable[[NDArray[np.int64]], Any]
-WRAPPED_FOR = "_kerasfeed_wrapped_for"  # attribute of a wrapper: the class that inherits what it wraps
+WRAPPED_FOR = "_kerasfeed_wrapped_for"  # attribute of a wrapper: the class that inherits the method
 _READERS = ("get_batch", "read_into")  # what a feed calls in place of `__getitem__`
 _SHOWN = 8  # indices that a note names
 _BY_NAME = (

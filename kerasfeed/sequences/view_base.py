@@ -1,6 +1,6 @@
 """`View`: what every view passes on to the sequences inside it, and what a new kind of view defines.
 
-Invariant: a view is a function of the index and of what is inside it. It reads nothing when it is made. Its length, and
+Invariant: a view is a function of the index and of its parts. It reads nothing when it is made. Its length, and
 which optional methods it has, are fixed then; these return the bits that `__getitem__` returns.
 """
 
@@ -93,7 +93,7 @@ def identity_of(sequence: Any) -> str:
 def is_thread_safe(sequence: Any) -> bool:
     """Whether several threads may read scenes of a sequence at once.
 
-    They may if it, its class, or a base of that which the user wrote, has `thread_safe = True`; and if none of the
+    They may if the sequence, or a class of the user's among its bases, has `thread_safe = True`; and if none of the
     user's code runs: with arrays, `HDF5Dataset`, and views of these.
     """
     if is_in_memory(sequence):
@@ -129,12 +129,12 @@ def parts_of(sequence: Any) -> list[Any]:
 class View(ABC):
     """A sequence made of sequences, its parts. Mixed into a `SceneSequence`.
 
-    A kind of view calls `_hold(*parts)` in `__init__` and defines `__len__` and `__getitem__`, or subclasses `Routed`,
-    for which `_route` and `_routes` say which scene of which part a scene is. It may define `get_batch(indices, out)`
+    A kind of view calls `_hold(*parts)` in `__init__` and defines `__len__` and `__getitem__`. A subclass of `Routed`
+    defines `_route` and `_routes`, which return the part and the index of a scene, instead. It may define `get_batch(indices, out)`
     and `read_into(index, out)`; the view has them if its parts do. The rest of the protocol has defaults:
 
-    * `_scenes_inside(places)`: the scenes of parts of which the scenes at `places` are made, for `read_ahead`. By
-      default those at the same places of every part.
+    * `_scenes_inside(places)`: the scenes of parts that the scenes at `places` need, for `read_ahead`. By default the
+      scenes at the same places of every part.
     * `_blocks()`: the blocks of its scenes, as `blocks_in` returns them. By default there are none.
     * `_functions()`: the user's functions that it calls, which must be thread-safe too. By default there are none.
     * `_choice()`: a text that differs for two views of one class over the same parts. By default it is empty.

@@ -226,7 +226,7 @@ def test_a_table_of_arrow_is_told_how_it_becomes_one_of_pandas(tmp_path):
 
 
 class Stored:
-    """An array like those of zarr: without a length, read by position."""
+    """An array like zarr's arrays: without a length, read by position."""
 
     def __init__(self, array):
         self._array = array

@@ -1,4 +1,4 @@
-"""Which optional methods a class has, and what it says of threads."""
+"""Which optional methods a class has, and whether threads may share an object."""
 
 import numpy as np
 import pytest
