@@ -130,8 +130,9 @@ class View(ABC):
     """A sequence made of sequences, its parts. Mixed into a `SceneSequence`.
 
     A kind of view calls `_hold(*parts)` in `__init__` and defines `__len__` and `__getitem__`. A subclass of `Routed`
-    defines `_route` and `_routes`, which return the part and the index of a scene, instead. It may define `get_batch(indices, out)`
-    and `read_into(index, out)`; the view has them if its parts do. The rest of the protocol has defaults:
+    defines `_route` and `_routes`, which return the part and the index of a scene, instead. It may define
+    `get_batch(indices, out)` and `read_into(index, out)`; the view has them if its parts do. The rest of the protocol
+    has defaults:
 
     * `_scenes_inside(places)`: the scenes of parts that the scenes at `places` need, for `read_ahead`. By default the
       scenes at the same places of every part.
