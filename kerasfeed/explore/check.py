@@ -15,8 +15,8 @@ from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.result import CheckResult, Finding, SequenceReport, failed, skipped
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence as check_arguments
+from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.util.error_text import class_name, exception_text
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.errors import FeedWarning, SceneError
+from kerasfeed.errors import SceneError
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import feed_html, feed_text, waste_text
@@ -38,12 +38,12 @@ from kerasfeed.loaders.sequence_argument import check_sequence, refuse_other_ite
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.readers.read_cost import ReadCostWarning
+from kerasfeed.sequences.frames import as_sequence
+from kerasfeed.sequences.optional_methods import length_of
 from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.optional_methods import length_of
 from kerasfeed.util.validate import check_integer
 
 
@@ -135,17 +135,16 @@ class BaseFeed(AnyFeed):
         self._is_waste_told = False
 
     def follow_sequence(self) -> None:
-        """Before an epoch begins: have the length of a sequence that was refreshed, or resized, and workers of it.
+        """Before an epoch begins: take the length of a sequence that was refreshed, and workers of it.
 
         Raises:
             RuntimeError: An epoch is to be gone on with, whose batches have changed.
             ValueError: The order, or the batch size, does not fit the new length.
         """
         generations = self.refreshes.present()
-        if generations != self.refreshes.planned:
-            self.refreshes.check_length()
-        elif self.refreshes.resized is None:
+        if generations == self.refreshes.planned:
             return
+        self.refreshes.check_length()
         plan = dataclasses.replace(self.plan, length=check_sequence(self.sequence))
         check_plan(plan, self._options.policy.on_error)
         if not self.clock.change_steps(plan.steps):
@@ -155,7 +154,7 @@ class BaseFeed(AnyFeed):
             cursor.close([])
         self.hooks.leave()
         self._loader.close()
-        self.refreshes.planned, self.refreshes.resized = generations, None
+        self.refreshes.planned = generations
         self.plan = plan
         self.job = dataclasses.replace(self.job, plan=plan)
         self.fingerprint = None
@@ -258,9 +257,6 @@ class BaseFeed(AnyFeed):
         self.refreshes.refuse_others(self.refreshes.planned)
         self.cursors.wait()
         self.enter_epoch(epoch)
-        if self.refreshes.resized is not None:
-            text = self.refreshes.resized_text(self.plan.length)
-            self._loader.failure_log.deferred_warnings.defer(f"resized {self.plan.length}", text, FeedWarning)
         self.issue_warnings()
         return self._loader.submit(epoch, step, timeout=patience)
 
@@ -268,6 +264,12 @@ class BaseFeed(AnyFeed):
         """Tell the sequence of the epoch, before any scene is read."""
         if self.hooks.exist:
             self.hooks.enter(epoch)
+            if (length := length_of(self.sequence)) != self.plan.length:
+                raise RuntimeError(
+                    f"on_epoch_begin or on_epoch_end of the {type(self.sequence).__name__} has changed its length from "
+                    f"{self.plan.length:,} to {length:,}, and a feed keeps the length that it was made with: make the "
+                    "feed again"
+                )
             self._loader.epoch = epoch
 
     def issue_warnings(self) -> None:
@@ -504,8 +506,6 @@ def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) ->
     known = feed()
     if known is not None:
         known._loader.refresh(change)
-        length = length_of(known.sequence)
-        known.refreshes.resized = None if length == known.plan.length else length
 
 
 BaseFeed.__init__.__qualname__ = "Feed.__init__"  # what Python's own messages call it

@@ -11,8 +11,7 @@ import optree
 from kerasfeed.feeds.sharding import Shard
 from kerasfeed.loaders.auto_workers import Choice
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.orders.base import Order, Sequential, Shuffled
-from kerasfeed.orders.blocks import BlockShuffled
+from kerasfeed.orders.base import Order
 from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
@@ -29,7 +28,7 @@ def feed_text(feed: Any) -> str:
     plan = feed.plan
     length = counted(plan.length, "scene") if plan.batch_size else counted(plan.length, "batch", "batches")
     parts = [f"{type(feed.sequence).__name__}: {length}", f"batch_size={plan.batch_size}", counted(plan.steps, "step")]
-    parts += [] if isinstance(plan.order, Sequential) else [str(plan.order)]
+    parts += [] if plan.order.is_sequential else [str(plan.order)]
     parts += [f"shard {feed.shard}"] if _has_shards(feed.shard) else []
     return f"Feed({', '.join([*parts, workers_text(feed.stats(), feed.worker_choice)])})"
 
@@ -110,7 +109,7 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool 
         boxes: Whether scenes are `Patches` or `Windows`, which know their blocks, and not rows.
     """
     storage, unit = cost.storage, cost.storage.unit
-    what = "shuffle=True" if isinstance(order, Shuffled) else f"order={order!r}"
+    what = order.argument
     per_scene = max(1, round(cost.scene_bytes / storage.row_bytes)) if unit == "chunk" else 1
     blocks = f"file[{storage.short_name!r}].block_size"
     if unit == "file":
@@ -120,9 +119,9 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool 
     elif per_scene > 1:
         blocks = str(max(1, storage.block_size // per_scene))
     remedies = []
-    if isinstance(order, BlockShuffled):
+    if order.window is not None:
         remedies.append(f"order=kf.BlockShuffled({blocks}, window=1)")
-    elif not isinstance(order, Sequential):
+    elif not order.is_sequential:
         remedies.append(f"order=kf.BlockShuffled({blocks}), which reads each {unit} about once an epoch")
     if stats.worker_type == "process" and stats.workers > 1:
         remedies.append("worker_type='thread': threads share one cache")

@@ -19,10 +19,8 @@ from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.request_log import RequestLog
-from kerasfeed.orders.base import Sequential, Shuffled
-from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
-from kerasfeed.util.optional_methods import ahead_reader
+from kerasfeed.sequences.optional_methods import ahead_reader
 from kerasfeed.util.polling import NotYet, result_of
 
 Submit = Callable[[int, float | None], "Future[Any]"]
@@ -155,8 +153,7 @@ def begin_cursor(
 def only_submits(feed: Any) -> bool:
     """Whether asking a feed for batches runs nothing that users wrote."""
     job = feed.job
-    quick = isinstance(job.plan.order, Sequential | Shuffled | BlockShuffled)
-    return bool(job.workers) and quick and not feed.hooks.exist and ahead_reader(job.sequence) is None
+    return bool(job.workers) and job.plan.order.is_quick and not feed.hooks.exist and ahead_reader(job.sequence) is None
 
 
 def _claimed(feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...]) -> "FeedCursor":

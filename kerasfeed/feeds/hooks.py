@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kerasfeed.sequences.base import optional_method
-from kerasfeed.util.optional_methods import note_once
+from kerasfeed.sequences.optional_methods import note_once
 
 
 class SequenceHooks:

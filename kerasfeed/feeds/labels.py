@@ -11,8 +11,8 @@ from kerasfeed.loaders.hosts.calls import Hosts
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.groups import Portable
+from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.split import FieldOf
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar
 
 _BATCH = 64

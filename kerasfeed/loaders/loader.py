@@ -22,10 +22,10 @@ from kerasfeed.loaders.session import Session
 from kerasfeed.pool.base import LOGGER, Pool, Sessions
 from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
+from kerasfeed.sequences.frames import is_in_memory
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.frames import is_in_memory
 
 _QUICK_BYTES = 1 << 20  # of a batch
 LoaderSession = Session | HostsSession

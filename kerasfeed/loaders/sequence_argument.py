@@ -5,7 +5,7 @@ Invariant: every refusal says what was needed, what came and what to write inste
 
 from typing import Any
 
-from kerasfeed.util.optional_methods import check_part
+from kerasfeed.sequences.optional_methods import check_part
 
 _COLUMN_NAMES = {2: "X, y", 3: "X, y, sample_weight"}
 

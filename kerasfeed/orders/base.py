@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.batch_bounds import Cut
 from kerasfeed.orders.permutation import shuffled
+from kerasfeed.spec.inference import probe_indices
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -27,11 +28,18 @@ class Order(ABC):
 
     Attributes:
         needs_seed: Whether the order depends on the seed of the feed.
-        made_for: Number of scenes that the sequence must have; None where the order fits any length.
+        made_for: Number of scenes that the sequence must have; None if the order fits any length.
+        is_quick: Whether indices of a batch are computed in well under 1 ms, and by no code of the user's. Then
+            TensorFlow's threads may ask for them.
+        is_sequential: Whether scenes come in the order of their indices.
+        window: Blocks of scenes that are mixed at a time; None if the order knows no blocks.
     """
 
     needs_seed: bool = True
     made_for: int | None = None
+    is_quick: bool = False
+    is_sequential: bool = False
+    window: int | None = None
 
     @abstractmethod
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -78,6 +86,11 @@ class Order(ABC):
         """The order that a feed with this seed uses: this one, unless the length of an epoch depends on the seed."""
         return self
 
+    @property
+    def argument(self) -> str:
+        """The argument that gives a feed this order, for messages."""
+        return f"order={self!r}"
+
     def identity(self) -> str:
         """A short text that two orders share only if they give the same indices; part of the state of a feed."""
         return repr(self)
@@ -107,12 +120,12 @@ class Order(ABC):
         spread = self.spread(length)
         if count < 2 or spread == 0:
             return 1.0
-        starts = np.unique(np.linspace(0, max(0, count - _RUN), _RUNS).astype(np.int64)).tolist()
+        starts = probe_indices(max(1, count - _RUN + 1), _RUNS)
         runs = [
             self.indices(start, min(start + _RUN, count), length=length, seed=seed, epoch=epoch) for start in starts
         ]
-        places = self.places(np.concatenate(runs), length).reshape(len(runs), -1)  # all runs are of one length
-        return float(np.abs(np.diff(places)).mean()) / spread
+        lines = self.places(np.concatenate(runs), length).reshape(len(runs), -1)  # all runs are of one length
+        return float(np.abs(np.diff(lines)).mean()) / spread
 
     def places(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """Positions on a line, for `mixing`: the indices, unless the order knows which scenes lie together."""
@@ -183,6 +196,8 @@ class Sequential(Order):
     """
 
     needs_seed = False
+    is_quick = True
+    is_sequential = True
 
     def __str__(self) -> str:
         return "sequential"
@@ -215,6 +230,7 @@ class Shuffled(Order):
     """
 
     seed: int | None = None
+    is_quick = True
 
     def __post_init__(self) -> None:
         if self.seed is not None:
@@ -226,6 +242,11 @@ class Shuffled(Order):
 
     def __repr__(self) -> str:
         return "Shuffled()" if self.seed is None else f"Shuffled({self.seed})"
+
+    @property
+    def argument(self) -> str:
+        """See `Order.argument`."""
+        return "shuffle=True" if self.seed is None else super().argument
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order, Shuffled
 from kerasfeed.orders.groups import Groups, Identified, Kept, Portable, check_length, check_names
-from kerasfeed.orders.permutation import generator, shuffled
+from kerasfeed.orders.permutation import MOST_SCENES, generator, shuffled
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -114,7 +114,8 @@ class BlockShuffled(Order):
             what = (
                 "an integer, or a dataset that has a block_size (an array of the block of each scene is block_of=...)"
             )
-            size = check_integer("block_size", getattr(block_size, "block_size", block_size), 1, what=what)
+            block_size = getattr(block_size, "block_size", block_size)
+            size = check_integer("block_size", block_size, 1, most=MOST_SCENES, what=what)
         else:
             named = NamedBlocks(block_of)
         object.__setattr__(self, "block_size", size)
@@ -123,6 +124,7 @@ class BlockShuffled(Order):
         object.__setattr__(self, "_epochs", Kept(_EPOCHS_KEPT))
         object.__setattr__(self, "_windows", Kept(_WINDOWS_KEPT))
         object.__setattr__(self, "made_for", None if named is None else named.made_for)
+        object.__setattr__(self, "is_quick", named is None)  # names may come from the user's function
 
     def __str__(self) -> str:
         blocks = f"blocks of {self.block_size:,}" if self._named is None else str(self._named)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of
 from kerasfeed.util.fingerprint import digest, name_of
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.lru import Lru
 
 Value = TypeVar("Value")
@@ -158,8 +157,6 @@ def check_names(what: str, values: Any, example: str) -> NDArray[Any]:
         ValueError: They are not one a scene, or there are none.
     """
     array = _one_a_scene(what, values, "name a scene, int or str[number of scenes]", f": {example}")
-    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
-        array = array.astype(str)  # as pandas keeps them
     if array.dtype.kind not in "iubUS":
         bad = next((f" ({value!r} at index {k})" for k, value in enumerate(array) if not isinstance(value, str)), "")
         raise TypeError(f"{what} must be integers, booleans or strings, received {array.dtype}{bad}: {example}")
@@ -197,7 +194,9 @@ def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = No
 
 def _one_a_scene(what: str, values: Any, need: str, remedy: str = "") -> NDArray[Any]:
     try:
-        array = np.asarray(as_sequence(values))
+        array = np.asarray(values)
+        if array.dtype.kind == "O" and len(set(map(type, array.flat))) == 1:  # text, and nullable numbers of pandas 2
+            array = np.array(array.tolist())
     except ValueError as error:  # rows of unequal length
         raise ValueError(f"{what} must be an array with one value a scene: {message_of(error)}") from None
     if array.ndim != 1 or not len(array):

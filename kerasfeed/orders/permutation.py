@@ -23,6 +23,7 @@ _ROUNDS = 8
 # 5 % too often, and pairs of neighbours 10 %; with 24 a million draws show nothing.
 SMALL_ROUNDS = 24
 BLOCK = 2048  # positions computed at once: about 0.25 ms, hardly more than 32 of them cost, and 16 KiB kept
+MOST_SCENES = 1 << 62  # of an epoch: more cannot be permuted in 64 bits
 _FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 _WORD = (1 << 64) - 1
 # Below this length an exact shuffle costs under 1 ms and 512 KiB, and small Feistel domains mix poorly.

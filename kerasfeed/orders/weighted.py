@@ -22,7 +22,15 @@ from kerasfeed.orders.groups import (
     check_names,
     check_numbers,
 )
-from kerasfeed.orders.permutation import BLOCK, SMALL_ROUNDS, in_blocks, permute_each, stream_keys, uniforms
+from kerasfeed.orders.permutation import (
+    BLOCK,
+    MOST_SCENES,
+    SMALL_ROUNDS,
+    in_blocks,
+    permute_each,
+    stream_keys,
+    uniforms,
+)
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
@@ -43,7 +51,7 @@ class Drawn(Identified, Order):
     def __init__(self, identity: str, what: str, made_for: int, count: int | None) -> None:
         self._what = what
         self.made_for: int = made_for
-        self._count = made_for if count is None else check_integer("num_scenes", count, 1)
+        self._count = made_for if count is None else check_integer("num_scenes", count, 1, most=MOST_SCENES)
         self._identity = f"{type(self).__name__}({identity}, num_scenes={self._count})"
         self._blocks: Kept[NDArray[np.int64]] = Kept(_BLOCKS_KEPT)
 

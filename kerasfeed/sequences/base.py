@@ -17,14 +17,14 @@ from kerasfeed.sequences.context import SceneContext as SceneContext
 from kerasfeed.sequences.context import Worker as Worker
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.context import scene_rng as scene_rng
-from kerasfeed.sequences.indexing import means_many, picked, picks_of
+from kerasfeed.sequences.indexing import Permuted, Picks, chosen_again, means_many, picked, picks_of
+from kerasfeed.sequences.optional_methods import WRAPPED_FOR, ahead_reader
+from kerasfeed.sequences.optional_methods import optional_method as optional_method
 from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfOne, blocks_in, kept_copier
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.fingerprint import digest
-from kerasfeed.util.optional_methods import ahead_reader
-from kerasfeed.util.optional_methods import optional_method as optional_method
 
 _SLICEABLE = "_kerasfeed_sliceable"  # attribute of a `__getitem__` that takes slices, too
 
@@ -37,11 +37,12 @@ class SceneSequence(ABC):
     2]. A list of arrays is nesting, and so is a list that is the whole scene. `__getitem__` must return the same
     structure, dtypes and number of axes for every index.
 
-    Set the class attribute `thread_safe = True` if several threads may call the methods of one object at once, as is
-    so where scenes are read through `kerasfeed.HDF5File`. Then `worker_type="auto"` may take worker threads. Without it
-    (the default, inherited like any attribute) several threads are used only with `worker_type="thread"`.
+    Set `thread_safe = True`, in the class or in `__init__`, if several threads may call the methods of one object at
+    once. This is so if scenes are read through `kerasfeed.HDF5File`. Then `worker_type="auto"` may take worker threads.
+    Without it (the default, inherited like any attribute) several threads are used only with `worker_type="thread"`.
 
-    A subclass may also define these methods:
+    A subclass may also define the methods below. If it overrides `__getitem__` alone, feeds no longer use a `get_batch`
+    or `read_into` that it inherits: these must be defined in the class that defines `__getitem__`, or in a subclass.
 
     * `read_into(index, out)`: writes scene `index` into `out`, so that nothing is copied. `out` is nested as a scene,
       with a writable array for each field (0-d for a number): the scene's place in the batch. Used if every field has a
@@ -65,8 +66,9 @@ class SceneSequence(ABC):
 
     A slice of a sequence, `sequence[10:20]`, is a `kerasfeed.Subset`, and so is what a list, a range, or an array of
     integers or bools picks, `sequence[[3, 0]]`, `sequence[labels == 2]`; the `__getitem__` of a subclass is given
-    integers only. (A type checker rejects the slice if the subclass declares `index: int`; write
-    `kerasfeed.Subset(sequence, slice(10, 20))`.) A subclass need not call `super().__init__()`.
+    integers only. (A type checker rejects the slice if the subclass declares `index: int`. Write
+    `kerasfeed.Subset(sequence, slice(10, 20))`, or declare both by `typing.overload`.) A subclass need not call
+    `super().__init__()`.
 
     Examples:
         >>> class Squares(kf.SceneSequence):
@@ -103,7 +105,9 @@ class SceneSequence(ABC):
         super().__init_subclass__(**arguments)
         reader = cls.__getitem__
         if not hasattr(reader, _SLICEABLE) and hasattr(type(reader), "__get__") and callable(reader):
+            is_inherited = "__getitem__" not in vars(cls)
             cls.__getitem__ = _sliceable(reader)  # type: ignore[method-assign]
+            setattr(cls.__getitem__, WRAPPED_FOR, cls if is_inherited else None)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -115,8 +119,7 @@ class SceneSequence(ABC):
 
         The method of a subclass is given integers only.
 
-        Declared with `Any`, so that a type checker accepts both a subclass that declares `index: int` and a slice of
-        what is declared as a `SceneSequence`.
+        Declared with `Any`, not with overloads: type checkers would reject each subclass that declares `index: int`.
         """
 
     def __iter__(self) -> Iterator[Any]:
@@ -138,7 +141,15 @@ class SceneSequence(ABC):
 
     @property
     def thread_safe(self) -> bool:
-        """Whether several threads may read scenes at once; False unless the class says `thread_safe = True`."""
+        """Whether several threads may read scenes at once; False unless the class, or the object, sets it to True."""
+        return self.__dict__.get("thread_safe", self._inside_is_thread_safe()) is True
+
+    @thread_safe.setter
+    def thread_safe(self, value: bool) -> None:
+        self.__dict__["thread_safe"] = value
+
+    def _inside_is_thread_safe(self) -> bool:
+        """Whether all that is inside is thread-safe; a plain sequence says nothing."""
         return False
 
     @property
@@ -218,8 +229,9 @@ def _sliceable(reader: Callable[[Any, int], Any]) -> Callable[[Any, Any], Any]:
 class Subset(Routed, OfOne, SceneSequence):
     """Some scenes of a sequence, in any order, each any number of times.
 
-    `sequence[10:20]` is a `Subset` too. Its length is fixed when it is made, and no scene is read. In a feed of a
-    subset, `self.rng` of the sequence inside depends on the index in the subset.
+    `sequence[10:20]` is a `Subset` too. Its length is fixed when it is made, and no scene is read. A subset of a subset
+    is one subset of the sequence inside. In a feed of a subset, `self.rng` of the sequence inside depends on the index
+    in the subset.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -228,7 +240,8 @@ class Subset(Routed, OfOne, SceneSequence):
 
     Attributes:
         sequence: The sequence.
-        indices: The indices, in [0, len(sequence)): a `range`, or a read-only int64 array.
+        indices: The indices, in [0, len(sequence)): a `range`, a read-only int64 array, or, of a `kerasfeed.split` of
+            very many scenes, a sequence that computes them.
 
     Raises:
         TypeError: `sequence` cannot be indexed, or `indices` are not integers.
@@ -245,7 +258,12 @@ class Subset(Routed, OfOne, SceneSequence):
 
     def __init__(self, sequence: Any, indices: Any) -> None:
         self._hold(sequence)
-        self.indices = picks_of(indices, self._lengths[0], class_name(sequence))
+        self.indices: Picks = picks_of(indices, self._lengths[0], class_name(sequence))
+        # A subset of a subset is one subset: each level costs 1 us a scene, and recursion.
+        joined = chosen_again(sequence.indices, self.indices) if type(sequence) is Subset else None
+        if joined is not None:
+            self._hold(sequence.sequence)
+            self.indices = joined
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -262,6 +280,8 @@ class Subset(Routed, OfOne, SceneSequence):
 
     def _blocks(self) -> int | NDArray[Any] | None:
         blocks, picks = blocks_in(self.sequence), self.indices
+        if isinstance(picks, Permuted):
+            return None
         if isinstance(blocks, int):
             if isinstance(picks, range) and picks.step == 1 and picks.start % blocks == 0:
                 return blocks
@@ -271,7 +291,7 @@ class Subset(Routed, OfOne, SceneSequence):
     def _choice(self) -> str:
         picks = self.indices
         if not isinstance(picks, range):
-            return digest(picks)
+            return str(picks) if isinstance(picks, Permuted) else digest(picks)
         return f"{picks.start}:{picks.stop}" + (f":{picks.step}" if picks.step != 1 else "")
 
     def __repr__(self) -> str:

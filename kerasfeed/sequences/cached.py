@@ -76,6 +76,7 @@ class Cached(SceneByScene, SceneSequence):
 
     _memory: SceneMemory | None
     _files: SceneFiles | None
+    _passed_on = View._passed_on - {"read_ahead"}  # scenes that are kept need not be read
 
     def __init__(
         self,
@@ -117,7 +118,9 @@ class Cached(SceneByScene, SceneSequence):
         self._writes = True
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: getattr(self, name) for name in ("_parts", "_lengths", "_max_memory", "path", "_files")}
+        state = {
+            name: getattr(self, name) for name in ("_parts", "_lengths", "_offered", "_max_memory", "path", "_files")
+        }
         if self.path is None:
             with suppress(OSError):  # each process then has its own, and says why when it reads
                 state["_memory"] = self._scene_memory()
@@ -134,9 +137,6 @@ class Cached(SceneByScene, SceneSequence):
 
     def _identity(self) -> str:
         return identity_of(self.sequence)  # its scenes are the same
-
-    def _offers(self, name: str) -> bool:
-        return name != "read_ahead" and super()._offers(name)  # scenes that are kept need not be read
 
     def __getitem__(self, index: int | slice) -> Any:
         """Scene `index`, with arrays that you may change. Negative indices count from the end.

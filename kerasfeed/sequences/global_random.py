@@ -25,8 +25,8 @@ import numpy as np
 
 from kerasfeed.sequences.context import MakeContext, SceneContext, in_worker_process
 from kerasfeed.sequences.held_random import HELD, Held
+from kerasfeed.sequences.optional_methods import batch_reader
 from kerasfeed.sequences.view_base import View, parts_of
-from kerasfeed.util.optional_methods import batch_reader
 from kerasfeed.util.seed_streams import SeedStream
 
 PYTHON, NUMPY, TORCH, TENSORFLOW = 1, 2, 4, 8

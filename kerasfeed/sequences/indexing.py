@@ -1,20 +1,60 @@
 """Which scenes of a sequence are meant by a slice, a range, integers, a mask or a number of scenes.
 
-Invariant: pure; the answer is a `range` where the question was one, else an int64 array that cannot be written, with
-all indices in [0, length).
+Invariant: pure; the answer is a `range` for a slice or a range, a `Permuted` for one, else an int64 array that cannot
+be written. All indices are in [0, length).
 """
 
 import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.orders.permutation import permute, permute_one
+from kerasfeed.sequences.frames import as_sequence
+from kerasfeed.spec.inference import probe_indices
 from kerasfeed.util.counted import counted
-from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.validate import check_integer
 
-Picks = range | NDArray[np.int64]
+
+@dataclass(frozen=True)
+class Permuted(Sequence[int]):
+    """Part of a computed permutation: distinct indices that take no memory. `np.asarray` makes an array of them.
+
+    Attributes:
+        length: Size of the permutation, at most 2**62; indices are in [0, length).
+        keys: See `kerasfeed.orders.permutation.stream_keys`.
+        positions: Positions in the permutation.
+    """
+
+    length: int
+    keys: tuple[int, ...]
+    positions: range
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, position: Any) -> Any:
+        chosen = self.positions[position]
+        if isinstance(chosen, range):
+            return Permuted(self.length, self.keys, chosen)
+        return permute_one(chosen, self.length, self.keys)
+
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The indices at `positions`, int64[B] in [0, len(self))."""
+        return permute(picked(self.positions, positions), self.length, np.array(self.keys, np.uint64))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.at(np.arange(len(self))).astype(dtype or np.int64)
+
+    def __str__(self) -> str:
+        return f"{self.positions} of a permutation of {self.length} by {digest(self.keys)}"
+
+
+Picks = range | NDArray[np.int64] | Permuted
 
 
 def means_many(index: Any) -> bool:
@@ -38,6 +78,8 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
         IndexError: An index is out of range; the message names its position.
     """
     indices = as_sequence(indices)
+    if isinstance(indices, Permuted) and indices.length <= length:
+        return indices
     if isinstance(indices, slice):
         return range(*indices.indices(length))
     if isinstance(indices, range):
@@ -59,7 +101,8 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
                 "bool a scene"
             )
         return _frozen(np.flatnonzero(array))
-    if array.size and array.dtype.kind not in "iu":
+    is_integers = array.dtype.kind in "iu" or all(type(index) is int for index in array)  # of Python, also larger ones
+    if array.size and not is_integers:
         raise TypeError(
             f"indices must be integers or bools, received dtype {array.dtype}; np.flatnonzero(...) turns a condition "
             "into indices"
@@ -93,7 +136,7 @@ def chosen_indices(scenes: Any, length: int, name: str) -> Picks:
         )
     if isinstance(scenes, int | np.integer):
         count = min(length, check_integer("scenes", scenes, 1))
-        return np.unique(np.linspace(0, length - 1, count).round().astype(np.int64))
+        return np.array(probe_indices(length, count), np.int64)
     picks: Picks = picks_of(scenes, length, name)
     if not len(picks):
         raise ValueError("scenes names no scene: give at least one index")
@@ -121,7 +164,19 @@ def picked(picks: Picks, positions: NDArray[np.int64]) -> NDArray[np.int64]:
     """The picks at `positions`, int64[B] in [0, len(picks))."""
     if isinstance(picks, range):
         return positions * picks.step + picks.start
-    return picks[positions]
+    return picks.at(positions) if isinstance(picks, Permuted) else picks[positions]
+
+
+def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
+    """The picks `outer` among the picks `inner`, as one; None if only an array of all could hold them."""
+    if isinstance(outer, Permuted):
+        return None
+    if isinstance(outer, range) and not isinstance(inner, np.ndarray):
+        chosen = inner.positions if isinstance(inner, Permuted) else inner
+        start, stop = (chosen.start + chosen.step * end for end in (outer.start, outer.stop))
+        chosen = range(start, stop, chosen.step * outer.step)
+        return Permuted(inner.length, inner.keys, chosen) if isinstance(inner, Permuted) else chosen
+    return _frozen(picked(inner, picked(outer, np.arange(len(outer)))))
 
 
 def place_in(index: Any, length: int, view: Any) -> int:

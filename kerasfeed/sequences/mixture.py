@@ -12,6 +12,7 @@ the scenes come in computed permutations (`kerasfeed.orders.permutation`), a new
 """
 
 import heapq
+import math
 import operator
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -24,32 +25,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.groups import EPOCHS_KEPT, Kept, Portable
-from kerasfeed.orders.permutation import generator, permute_one, stream_keys
+from kerasfeed.orders.permutation import MOST_SCENES, generator, permute_one, stream_keys
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_epoch
 from kerasfeed.sequences.routed import Routed
-from kerasfeed.sequences.view_base import OfSeveral, is_safe_function
+from kerasfeed.sequences.view_base import OfSeveral
 from kerasfeed.sequences.views import listed_parts
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-_TABLE_BELOW = 1 << 13  # a table of so many is drawn in 80 us; beyond, scenes of far passes would wait for theirs
-_MOST = 1 << 62
+_TABLE_BELOW = 1 << 11  # scenes of longer sources are computed one by one, in 10 us: tables would not all be kept
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Node:
     """A place where scenes are dealt to two branches.
 
     Attributes:
-        share: Weight of `first` over the weight of both.
+        weight: Weight of `first`, an integer: weights are in a common unit.
+        total: Weight of both.
         first: A node, or the number of a source.
         second: Likewise.
     """
 
-    share: Fraction
+    weight: int
+    total: int
     first: "_Node | int"
     second: "_Node | int"
 
@@ -101,17 +103,14 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         self._epochs: Kept[_Node | int] = Kept(EPOCHS_KEPT)
         self.weights = _shares("weights", weights, len(self._parts)) if self._function is None else self._called(0)
         self._tree = _tree_of(self.weights)
-        self._num_scenes = self._enough() if num_scenes is None else check_integer("num_scenes", num_scenes, 1)
-        if self._num_scenes > _MOST:
+        if num_scenes is None and (num_scenes := self._enough()) > MOST_SCENES:
             raise ValueError(
-                f"the mixture would have more than {_MOST} scenes: give a smaller num_scenes, or weights that differ "
-                "less"
+                f"the mixture would have more than {MOST_SCENES:,} scenes: give num_scenes, or weights that differ less"
             )
+        self._num_scenes = check_integer("num_scenes", num_scenes, 1, most=MOST_SCENES)
 
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may read scenes at once; a function must say so, `function.thread_safe = True`."""
-        return super().thread_safe and (self._function is None or is_safe_function(self._function.function))
+    def _functions(self) -> tuple[Any, ...]:
+        return () if self._function is None else (self._function.function,)
 
     def counts(self, num_scenes: int | None = None, *, epoch: int = 0) -> tuple[int, ...]:
         """The number of scenes that come from each source.
@@ -142,8 +141,8 @@ class Mixture(Routed, OfSeveral, SceneSequence):
     def _enough(self) -> int:
         """The least number of scenes with which every source has been gone through."""
         high = sum(self._lengths)
-        while high <= _MOST and not self._complete(high):
-            high = min(2 * high, _MOST + 1)
+        while high <= MOST_SCENES and not self._complete(high):
+            high = min(2 * high, MOST_SCENES + 1)
         return bisect_left(range(high), True, key=self._complete)
 
     def _complete(self, num_scenes: int) -> bool:
@@ -205,7 +204,8 @@ def _shares(what: str, weights: Any, sources: int, *, zeros: bool = False) -> tu
             raise ValueError(f"{what}: weight {number} is {float(weight)}, and must be {need}")
     if not any(found):
         raise ValueError(f"{what}: all are 0, and no scene could be drawn. Give one sequence a weight above 0")
-    return tuple(weight / sum(found) for weight in found)
+    total = sum(found)
+    return tuple(weight / total for weight in found)
 
 
 def _fraction(weight: Any) -> Fraction:
@@ -215,23 +215,23 @@ def _fraction(weight: Any) -> Fraction:
 
 
 def _tree_of(shares: tuple[Fraction, ...]) -> "_Node | int":
+    unit = math.lcm(*(share.denominator for share in shares))
+    weights = [share.numerator * (unit // share.denominator) for share in shares]
     ticket = count()  # equal weights are taken in order, so that the tree is one
-    heap: list[tuple[Fraction, int, _Node | int]] = [
-        (share, next(ticket), k) for k, share in enumerate(shares) if share
-    ]
+    heap: list[tuple[int, int, _Node | int]] = [(weight, next(ticket), k) for k, weight in enumerate(weights) if weight]
     heapq.heapify(heap)
     while len(heap) > 1:
         weight, _, node = heapq.heappop(heap)
         other_weight, _, other = heapq.heappop(heap)
-        total = weight + other_weight
-        heapq.heappush(heap, (total, next(ticket), _Node(weight / total, node, other)))
+        total, shared = weight + other_weight, math.gcd(weight, other_weight)
+        heapq.heappush(heap, (total, next(ticket), _Node(weight // shared, total // shared, node, other)))
     return heap[0][2]
 
 
-def _dealt(node: _Node, total: int) -> int:
-    """How many of the first `total` scenes that reach a node go to its first branch: the share, rounded."""
-    share = node.share
-    return (2 * total * share.numerator + share.denominator) // (2 * share.denominator)
+def _dealt(node: _Node, scenes: int) -> int:
+    """How many of the first `scenes` scenes that reach a node go to its first branch: the share, rounded."""
+    total = node.total
+    return (2 * scenes * node.weight + total) // (2 * total)
 
 
 def _scene_at(position: int, length: int, turn: int, seed: int, source: tuple[int, ...]) -> int:
@@ -240,15 +240,17 @@ def _scene_at(position: int, length: int, turn: int, seed: int, source: tuple[in
     return permute_one(position, length, _keys(turn, seed, source))
 
 
-@lru_cache(maxsize=64)  # at most 64 KiB each
-def _table(length: int, turn: int, seed: int, source: tuple[int, ...]) -> NDArray[np.int64]:
-    return generator(_seed_of(seed, source), (0, turn)).permutation(length)
+# Shuffled indices go through all sources, and through the passes of each, in any order.
+@lru_cache(maxsize=8192)  # at most 4 KiB each
+def _table(length: int, turn: int, seed: int, source: tuple[int, ...]) -> NDArray[np.uint16]:
+    return generator(_seed_of(seed, source), (0, turn)).permutation(length).astype(np.uint16)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8192)
 def _keys(turn: int, seed: int, source: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(stream_keys(_seed_of(seed, source), (0, turn)).tolist())
 
 
+@lru_cache(maxsize=8192)
 def _seed_of(seed: int, source: tuple[int, ...]) -> int:
     return int(np.random.SeedSequence(seed, spawn_key=(SeedStream.MIXTURE, *source)).generate_state(1, np.uint64)[0])

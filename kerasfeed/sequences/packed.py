@@ -78,7 +78,7 @@ class Packed(OfOne, SceneSequence):
         seed: int = 0,
     ) -> None:
         self._hold(sequence)
-        self.length = check_integer("length", length, 1)
+        self.length = check_integer("length", length, 1, most=2**31 - 1)
         seed = check_integer("seed", seed, 0)
         if overflow not in ("raise", "cut", "drop"):
             raise ValueError(f"overflow must be 'raise', 'cut' or 'drop', received {overflow!r:.60}")

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written out one by one
@@ -101,9 +101,7 @@ class _Boxes(SceneSequence):
         self._axes, self._fields, self._shapes, self._treespec = axes, fields, shapes, treespec
         self._length = math.prod(axis.count for axis in axes)
 
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may read scenes at once: they may read all of the arrays."""
+    def _inside_is_thread_safe(self) -> bool:
         return all(map(is_thread_safe, self._fields))
 
     def __len__(self) -> int:
@@ -475,11 +473,15 @@ def _fills(fill: Any, fields: list[Any], treespec: optree.PyTreeSpec) -> list[An
 
 
 def _fill(fill: Any, field: Any, path: str) -> Any:
+    kind, given = field.dtype.kind, np.asarray(fill).dtype.kind
+    # NumPy would drop the imaginary part of a complex number, and read a number in a text. Objects are text.
+    fits = isinstance(fill, str | bytes) if kind == "O" else kind not in "fc" or given in f"biuf{kind}"
+    value = None
     try:
-        with np.errstate(invalid="ignore", over="raise"):  # NaN as an integer then differs
-            value = np.full((), fill, field.dtype)[()]
-        kind = field.dtype.kind  # objects are text
-        fits = isinstance(fill, str | bytes) if kind == "O" else kind not in "biuSU" or value == fill
+        if fits:
+            with np.errstate(invalid="ignore", over="raise"):  # NaN as an integer then differs
+                value = np.full((), fill, field.dtype)[()]
+            fits = kind not in "biuSU" or value == fill
     except (TypeError, ValueError, ArithmeticError):
         fits = False
     if not fits:

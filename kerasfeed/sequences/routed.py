@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from kerasfeed.errors import SpecError
 from kerasfeed.sequences.context import current_context
 from kerasfeed.sequences.indexing import place_in
+from kerasfeed.sequences.optional_methods import scene_writer, takes_out
 from kerasfeed.sequences.view_base import View, part_reader
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.optional_methods import scene_writer, takes_out, views_own
 
 _PYTHON_DTYPES = {np.dtype(kind) for kind in (bool, int, float, complex)}
 
@@ -52,7 +52,6 @@ class Routed(View):
             self._note(error, part, [inner], [place])
             raise
 
-    @views_own
     def read_into(self, index: int, out: Any) -> None:
         """Write the scene at `index` into `out`; see `SceneSequence`."""
         place = place_in(index, len(self), self)
@@ -60,7 +59,6 @@ class Routed(View):
         with self._reading(part, [inner], [place]):
             write_scene(self._parts[part], inner, out)
 
-    @views_own
     def get_batch(self, indices: NDArray[np.int64], out: Any = None) -> Any:
         """The scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
         places = np.asarray(indices, np.int64)
@@ -79,8 +77,12 @@ class Routed(View):
     def _read_piece(self, part: int, inner: NDArray[np.int64], places: NDArray[np.int64], out: Any) -> Any:
         context = current_context()
         moved = nullcontext() if context is None else context.inside(places.tolist(), inner.tolist())
-        with moved, self._reading(part, inner, places):
-            return read_many(self._parts[part], inner, out)
+        try:
+            with moved:
+                return read_many(self._parts[part], inner, out)
+        except Exception as error:
+            self._note(error, part, inner, places)
+            raise
 
     def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         which, inner = self._routes(places)
@@ -121,9 +123,9 @@ class _Gatherer:
 
     def target(self, rows: NDArray[np.int64]) -> Any:
         """Views of rows of `out`, nested; None where there is no `out`, or the rows are not neighbours in order."""
-        if not self._given or not bool((np.diff(rows) == 1).all()):
+        start, stop = int(rows[0]), int(rows[-1]) + 1  # rows rise
+        if not self._given or stop - start > len(rows):
             return None
-        start, stop = int(rows[0]), int(rows[-1]) + 1
         return self._treespec.unflatten([leaf[start:stop] for leaf in self._leaves])
 
     def put(self, rows: NDArray[np.int64], batch: Any, source: str) -> None:
@@ -215,11 +217,17 @@ def _pieces_of(
     Returns:
         Pairs of part and rows, int64[K] in ascending order; every row of [0, B) in one of them.
     """
-    pieces = []
-    for part in np.unique(which).tolist():
-        rows = np.flatnonzero(which == part)
-        turn = _turns(inner[rows], outer[rows])
-        pieces += [(part, rows[turn == number]) for number in range(int(turn.max()) + 1)]
+    order = np.argsort(which, kind="stable")
+    ends = np.flatnonzero(np.diff(which[order], append=-1)) + 1
+    pieces, start = [], 0
+    for end in ends.tolist():
+        rows, start = order[start:end], end
+        part = int(which[rows[0]])
+        turn = _turns(inner[rows], outer[rows]) if len(rows) > 1 else None
+        if turn is None or not turn.any():
+            pieces.append((part, rows))
+        else:
+            pieces += [(part, rows[turn == number]) for number in range(int(turn.max()) + 1)]
     return pieces
 
 

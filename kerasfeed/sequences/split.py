@@ -1,32 +1,37 @@
 """`split` and `folds`: a sequence divided at random into disjoint subsets, by fields of its scenes if need be.
 
 Invariant: the subsets are a function of (length, fractions, seed, labels, groups) alone. No scene is in two of them,
-and every scene is in one. Their sizes are the fractions of the length, rounded by largest remainder; or, where groups
+and every scene is in one. Their sizes are the fractions of the length, rounded by largest remainder; or, if groups
 stay together, as near to these as dealing out the largest groups first comes.
 """
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.groups import Portable
-from kerasfeed.sequences.base import Subset
-from kerasfeed.sequences.view_base import SceneByScene, is_safe_function, is_thread_safe
+from kerasfeed.orders.permutation import generator, stream_keys
+from kerasfeed.sequences.base import SceneSequence, Subset
+from kerasfeed.sequences.frames import as_sequence
+from kerasfeed.sequences.indexing import Permuted
+from kerasfeed.sequences.optional_methods import check_part, note_once
+from kerasfeed.sequences.view_base import SceneByScene
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name, message_of
-from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.optional_methods import check_part, note_once
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 _TOLERANCE = 1e-9
+_COMPUTED_FROM = 1 << 24  # scenes; below, sorted indices take up to 128 MB
 
 
-class FieldOf(SceneByScene):
+class FieldOf(SceneByScene, SceneSequence):
     """The sequence of one field of another sequence's scenes.
 
     Args:
@@ -35,18 +40,15 @@ class FieldOf(SceneByScene):
         place: Dotted path of the field, or a function from a scene to a value.
     """
 
+    _passed_on = frozenset({"on_worker_begin", "on_worker_end"})  # reading labels is no epoch of the user's
+
     def __init__(self, sequence: Any, length: int, place: str | Portable) -> None:
-        self._parts, self._lengths = (sequence,), (length,)
+        self._hold(sequence)
+        self._lengths = (length,)
         self.place = place
 
-    def _offers(self, name: str) -> bool:
-        return name.startswith("on_worker_") and super()._offers(name)  # an epoch of scenes is none of the user's
-
-    @property
-    def thread_safe(self) -> bool:
-        """See `kerasfeed.sequences.view_base.is_thread_safe`."""
-        function = self.place.function if isinstance(self.place, Portable) else None
-        return is_thread_safe(self.sequence) and (function is None or is_safe_function(function))
+    def _functions(self) -> tuple[Any, ...]:
+        return (self.place.function,) if isinstance(self.place, Portable) else ()
 
     def __getitem__(self, index: int) -> Any:
         scene = self.sequence[index]
@@ -88,7 +90,8 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, gro
 
     Returns:
         One `Subset` for each fraction, with its indices in ascending order. Together they hold every scene exactly
-        once.
+        once. From 2**24 scenes on, without `stratify` and `groups`, the indices are computed when a scene is read, in
+        random order, and take no memory.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -164,21 +167,32 @@ def folds(
     length, count = check_part("kf.folds", sequence), check_integer("count", count, 2)
     if count > length:
         raise ValueError(f"{class_name(sequence)} has {counted(length, 'scene')}, too few for {count} folds")
-    return Folds(sequence, length, _split("kf.folds", sequence, [1 / count] * count, seed, stratify, groups))
+    shares = [Fraction(1, count)] * count
+    return Folds(sequence, length, _split("kf.folds", sequence, shares, seed, stratify, groups, computed=False))
 
 
 def _split(
-    caller: str, sequence: Any, shares: list[float], seed: int, stratify: Any, groups: Any
+    caller: str,
+    sequence: Any,
+    shares: list[Fraction],
+    seed: int,
+    stratify: Any,
+    groups: Any,
+    *,
+    computed: bool = True,
 ) -> tuple[Subset, ...]:
     length = check_part(caller, sequence)
     seed = check_integer("seed", seed, 0)
     sizes = _sizes(length, shares)
     if 0 in sizes:
         raise ValueError(
-            f"{class_name(sequence)} has {counted(length, 'scene')}, too few for fractions {shares}: part "
-            f"{sizes.index(0)} would be empty. Use fewer or larger parts"
+            f"{class_name(sequence)} has {counted(length, 'scene')}, too few for fractions {[*map(float, shares)]}: "
+            f"part {sizes.index(0)} would be empty. Use fewer or larger parts"
         )
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(SeedStream.SPLIT,))))
+    if computed and length >= _COMPUTED_FROM and stratify is None and groups is None:
+        keys, stops = tuple(stream_keys(seed, (SeedStream.SPLIT,)).tolist()), [0, *accumulate(sizes)]
+        return tuple(Subset(sequence, Permuted(length, keys, range(*ends))) for ends in pairwise(stops))
+    rng = generator(seed, (SeedStream.SPLIT,))
     labels = None if stratify is None else _labels(caller, sequence, length, "stratify", stratify)
     if groups is not None:
         parts = _grouped(_labels(caller, sequence, length, "groups", groups), labels, shares, rng)
@@ -189,10 +203,11 @@ def _split(
     return tuple(Subset(sequence, np.sort(part)) for part in parts)
 
 
-def _shares(fractions: Any) -> list[float]:
+def _shares(fractions: Any) -> list[Fraction]:
+    """Shares of the parts, which sum to 1. A float means the decimal that it prints as."""
     try:
         shares = [float(fraction) for fraction in fractions]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(
             f"fractions must be numbers, one a part, for example (0.8, 0.2), received {fractions!r:.60}"
         ) from None
@@ -204,13 +219,14 @@ def _shares(fractions: Any) -> list[float]:
     if abs(total - 1) > _TOLERANCE:
         rest = f"leave {1 - total:.6g} over: add a part for it" if total < 1 else f"are {total - 1:.6g} too much"
         raise ValueError(f"fractions must sum to 1, and {shares} {rest}")
-    return shares
+    exact = [Fraction(str(share)) for share in shares]
+    return [share / sum(exact) for share in exact]
 
 
-def _sizes(length: int, shares: list[float]) -> list[int]:
+def _sizes(length: int, shares: list[Fraction]) -> list[int]:
     """Sizes that sum to `length`, by largest remainder; the first of equal remainders wins."""
     exact = [length * share for share in shares]
-    sizes = [math.floor(size + _TOLERANCE * length) for size in exact]
+    sizes = [math.floor(size) for size in exact]
     by_remainder = sorted(range(len(shares)), key=lambda part: sizes[part] - exact[part])
     for part in by_remainder[: length - sum(sizes)]:
         sizes[part] += 1
@@ -218,7 +234,7 @@ def _sizes(length: int, shares: list[float]) -> list[int]:
 
 
 def _divided(
-    labels: NDArray[np.int64], shares: list[float], sizes: list[int], rng: np.random.Generator
+    labels: NDArray[np.int64], shares: list[Fraction], sizes: list[int], rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
     """Indices of each part, every class divided by `shares` to within one scene.
 
@@ -226,7 +242,7 @@ def _divided(
     most one scene of a class each; this always comes out even (Gale and Ryser, 1957).
     """
     classes = _members(labels, int(labels.max()) + 1)
-    rows = [[math.floor(len(members) * share + _TOLERANCE * len(members)) for share in shares] for members in classes]
+    rows = [[math.floor(len(members) * share) for share in shares] for members in classes]
     lacking = [size - sum(column) for size, column in zip(sizes, zip(*rows, strict=True), strict=True)]
     parts: list[list[NDArray[np.int64]]] = [[] for _ in shares]
     for members, counts in zip(classes, rows, strict=True):
@@ -241,7 +257,7 @@ def _divided(
 
 
 def _grouped(
-    groups: NDArray[np.int64], labels: NDArray[np.int64] | None, shares: list[float], rng: np.random.Generator
+    groups: NDArray[np.int64], labels: NDArray[np.int64] | None, shares: list[Fraction], rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
     """Indices of each part, no group in two of them, every class of `labels` divided by `shares` as near as that comes.
 
@@ -262,7 +278,7 @@ def _grouped(
     owners, classes = np.divmod(pairs, width)
     starts = np.searchsorted(owners, np.arange(count + 1)).tolist()
     taken = scenes / np.bincount(classes, scenes)[classes]
-    lacking = np.tile(shares, (width, 1))
+    lacking = np.tile([float(share) for share in shares], (width, 1))
     part_of = np.full(count, -1)
     empty = np.ones(len(shares), bool)
     mixed = rng.permutation(count)

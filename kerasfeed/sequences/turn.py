@@ -1,7 +1,7 @@
-"""Threads that read the same sequences one at a time, because nobody has said that several may.
+"""`Turn`: threads that read the same sequences take turns, because these are not known to be thread-safe.
 
-Invariant: of all threads of this process that run something by a turn of the same sequences, one does at a time. A
-thread that does may run something else by such a turn within.
+Invariant: of all threads of this process that run something by a turn of one sequence, one does so at a time. Inside,
+it may run something else by such a turn.
 """
 
 import threading
@@ -12,62 +12,70 @@ from typing import Any, TypeVar
 from kerasfeed.sequences.view_base import parts_of
 
 _T = TypeVar("_T")
-_LOOK_SECONDS = 0.2  # between looks, should a signal have kept somebody from telling that his turn is over
+_LOOK_SECONDS = 0.2  # between looks: a signal may keep a thread from notifying the others
 
 
-class _Place(threading.Condition):
-    """Whose turn it is; notified where a turn is over.
+class _Run:
+    """One call by a turn.
 
     Attributes:
-        owner: The thread, by its number, and a mark of the call; None where it is nobody's.
+        thread: Number of its thread.
+        over: Whether it has ended. That one assignment releases all sequences, so no signal can come in between.
     """
 
-    owner: tuple[int, object] | None = None
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.over = False
+
+
+class _Place:
+    """Who reads one sequence: the last call by a turn of it, which may be over."""
+
+    run: _Run | None = None
 
 
 class Turn:
-    """A turn in reading `sequences`, or what these are made of; without any, nobody is waited for.
+    """A turn in reading `sequences`, or what these are made of; without any, no call waits.
 
     Two feeds may read one sequence: `kf.split` makes such.
     """
 
     _places: "weakref.WeakValueDictionary[int, _Place]" = weakref.WeakValueDictionary()
-    _making = threading.Lock()
+    _changed = threading.Condition()
 
     def __init__(self, *sequences: Any) -> None:
         """The sequences must live at least as long as this."""
         numbers = sorted({id(part) for sequence in sequences for part in parts_of(sequence)})
-        with self._making:
-            self._held = tuple(self._places.setdefault(number, _Place()) for number in numbers)
+        with self._changed:
+            self._held = [self._places.setdefault(number, _Place()) for number in numbers]
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread runs something by a turn of one of the sequences."""
         own = threading.get_ident()
-        return any((owner := place.owner) is not None and owner[0] == own for place in self._held)
+        return any((run := place.run) is not None and run.thread == own and not run.over for place in self._held)
 
-    def run(self, call: Callable[[], _T], number: int = 0) -> _T:
-        """Wait for the turn, of place `number` and those behind it, and call."""
-        if number == len(self._held):
+    def run(self, call: Callable[[], _T]) -> _T:
+        """Wait until no other thread reads any of the sequences, and call."""
+        if not self._held:
             return call()
-        place, own = self._held[number], (threading.get_ident(), object())
-        if (owner := place.owner) is not None and owner[0] == own[0]:
-            return self.run(call, number + 1)
+        own = _Run()
         try:
-            with place:
-                while place.owner is not None:
-                    place.wait(_LOOK_SECONDS)
-                place.owner = own
-            return self.run(call, number + 1)
+            with self._changed:
+                for place in self._held:  # 0.1 us each: a `Concat` may have thousands
+                    while (run := place.run) is not None and not run.over and run.thread != own.thread:
+                        self._changed.wait(_LOOK_SECONDS)
+                    if run is None or run.over:
+                        place.run = own
+            return call()
         finally:
-            if place.owner is own:  # no call before this, for a signal could come with it
-                place.owner = None
-            with place:
-                place.notify()
+            own.over = True
+            with self._changed:
+                self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Let others have the turn of a thread that hangs."""
-        for place in self._held:
-            with place:
-                place.owner = None
-                place.notify_all()
+        """Release the sequences that a thread reads which hangs."""
+        with self._changed:
+            for place in self._held:
+                place.run = None
+            self._changed.notify_all()

@@ -1,11 +1,10 @@
-"""What every view passes on to the sequences inside it: optional methods, hooks, errors.
+"""`View`: what every view passes on to the sequences inside it, and what a new kind of view defines.
 
-Invariant: a view is a function of the index and of what is inside it. It reads nothing when it is made, its length is
-fixed then, and it has the optional methods that what is inside it allows, which give the bits that `__getitem__` gives.
+Invariant: a view is a function of the index and of its parts. It reads nothing when it is made. Its length, and
+which optional methods it has, are fixed then; these return the bits that `__getitem__` returns.
 """
 
 import copy
-import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -16,22 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.sequences.context import Worker
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
-from kerasfeed.util.fingerprint import digest
-from kerasfeed.util.frames import as_sequence, is_in_memory
-from kerasfeed.util.optional_methods import (
+from kerasfeed.sequences.frames import as_sequence, is_in_memory
+from kerasfeed.sequences.optional_methods import (
     ahead_reader,
     batch_reader,
     check_part,
+    is_ours,
     listed,
     note_length,
     note_once,
     optional_method,
     scene_writer,
     takes_out,
-    views_own,
 )
+from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import class_name
+from kerasfeed.util.fingerprint import digest
 
 _NAMED = 4  # parts of which a view's identity says what they are
 
@@ -43,16 +42,22 @@ def part_reader(part: Any) -> Callable[..., Any] | None:
     """
     is_array = type(part) in (np.ndarray, np.memmap) and part.ndim
     if is_array and part.dtype.kind in "biufc" and part.dtype.char not in "gG":
-        return functools.partial(_take_rows, part)
+        return _Rows(part).read
     return batch_reader(part)
 
 
-def _take_rows(array: NDArray[Any], indices: NDArray[np.int64], out: Any = None) -> Any:
-    """Rows of an array; into `out`, where that is given and of the array's dtype."""
-    if out is None or out.dtype != array.dtype or not out.flags.c_contiguous:
-        return array[indices]
-    np.take(array, indices, axis=0, out=out, mode="clip")  # with "raise" NumPy goes through a copy
-    return None
+class _Rows:
+    """Rows of an array, read many at once."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+
+    def read(self, indices: NDArray[np.int64], out: Any = None) -> Any:
+        """The rows at `indices`; into `out`, if that is given and of the array's dtype."""
+        if out is None or out.dtype != self._array.dtype or not out.flags.c_contiguous:
+            return self._array[indices]
+        np.take(self._array, indices, axis=0, out=out, mode="clip")  # with "raise" NumPy goes through a copy
+        return None
 
 
 def kept_copier(sequence: Any) -> Callable[..., bool] | None:
@@ -62,7 +67,7 @@ def kept_copier(sequence: Any) -> Callable[..., bool] | None:
     scenes of what is inside. It is given which scenes, int64[B]; how they are nested, as text; and rows for each field,
     dtype[B, ...]. It returns whether all were copied; if not, the rows may hold anything.
     """
-    return getattr(sequence, "_copy_kept", None) if _is_ours(type(sequence)) else None
+    return getattr(sequence, "_copy_kept", None) if is_ours(type(sequence)) else None
 
 
 def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
@@ -82,37 +87,36 @@ def identity_of(sequence: Any) -> str:
     """
     kind = type(sequence)
     owner = next((base for base in kind.__mro__ if "_identity" in vars(base)), None)
-    return sequence._identity() if owner is not None and _is_ours(owner) else kind.__qualname__
+    return sequence._identity() if owner is not None and is_ours(owner) else kind.__qualname__
 
 
 def is_thread_safe(sequence: Any) -> bool:
     """Whether several threads may read scenes of a sequence at once.
 
-    They may where its class, or a base of that which the user wrote, has `thread_safe = True`, and where none of the
+    They may if the sequence, or a class of the user's among its bases, has `thread_safe = True`; and if none of the
     user's code runs: with arrays, `HDF5Dataset`, and views of these.
     """
     if is_in_memory(sequence):
         return True
+    if "thread_safe" in getattr(sequence, "__dict__", ()):
+        return sequence.__dict__["thread_safe"] is True
     kind = type(sequence)
     owner = next((base for base in kind.__mro__ if "thread_safe" in vars(base)), None)
-    if owner is None or (_is_ours(owner) and not _is_ours(kind)):  # a class of ours says nothing of the user's code
+    if owner is None or (is_ours(owner) and not is_ours(kind)):  # a class of ours says nothing of the user's code
         return False
     return sequence.thread_safe is True
 
 
 def says_if_thread_safe(sequence: Any) -> bool:
-    """Whether a class of the user's says that several threads may read it at once, or that they may not."""
-    return any("thread_safe" in vars(base) and not _is_ours(base) for base in type(sequence).__mro__)
+    """Whether an object, or a class of the user's, says that several threads may read it at once, or may not."""
+    kinds = [base for base in type(sequence).__mro__ if not is_ours(base)]
+    return any("thread_safe" in getattr(each, "__dict__", ()) for each in (sequence, *kinds))
 
 
 def is_safe_function(function: Any) -> bool:
     """Whether several threads may call it at once: NumPy's functions, and those with `function.thread_safe = True`."""
     is_numpys = inspect.isroutine(function) and str(function.__module__).partition(".")[0] == "numpy"
     return getattr(function, "thread_safe", is_numpys or isinstance(function, np.ufunc)) is True
-
-
-def _is_ours(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def parts_of(sequence: Any) -> list[Any]:
@@ -123,37 +127,64 @@ def parts_of(sequence: Any) -> list[Any]:
 
 
 class View(ABC):
-    """A sequence made of sequences, its parts; what all views do alike. Mixed into a `SceneSequence`."""
+    """A sequence made of sequences, its parts. Mixed into a `SceneSequence`.
+
+    A kind of view calls `_hold(*parts)` in `__init__` and defines `__len__` and `__getitem__`. A subclass of `Routed`
+    defines `_route` and `_routes`, which return the part and the index of a scene, instead. It may define
+    `get_batch(indices, out)` and `read_into(index, out)`; the view has them if its parts do. The rest of the protocol
+    has defaults:
+
+    * `_scenes_inside(places)`: the scenes of parts that the scenes at `places` need, for `read_ahead`. By default the
+      scenes at the same places of every part.
+    * `_blocks()`: the blocks of its scenes, as `blocks_in` returns them. By default there are none.
+    * `_functions()`: the user's functions that it calls, which must be thread-safe too. By default there are none.
+    * `_choice()`: a text that differs for two views of one class over the same parts. By default it is empty.
+    * `_passed_on`: the optional methods that it passes on. By default all of them.
+
+    Two more are for caches: `_identity()` is what `identity_of` returns, and `_copy_kept` is described at
+    `kept_copier`.
+    """
+
+    _passed_on = frozenset({
+        "get_batch", "out", "read_into", "read_ahead", "on_worker_begin", "on_worker_end", "on_epoch_begin",
+        "on_epoch_end",
+    })  # fmt: skip
 
     _parts: tuple[Any, ...]
     _lengths: tuple[int, ...]
+    _offered: tuple[str, ...]
 
     @abstractmethod
     def __len__(self) -> int:
         """Number of scenes."""
 
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may read scenes at once: all that is inside the view says so."""
-        return all(map(is_thread_safe, self._parts))
-
     def _hold(self, *parts: Any) -> None:
+        """Set the parts; fixes their lengths, and which optional methods the view has."""
         self._parts = tuple(map(as_sequence, parts))
         self._lengths = tuple(check_part(f"kf.{class_name(self)}", part) for part in self._parts)
+        self._offered = tuple(sorted(filter(self._is_inside, self._passed_on)))  # a set has no order to compare
 
-    def _offers(self, name: str) -> bool:
-        """Whether the view has the optional method `name`; "out" stands for the parameter of `get_batch`."""
-        readers = map(part_reader, self._parts)
+    def _is_inside(self, name: str) -> bool:
+        """Whether the parts allow the optional method `name`; "out" is the parameter of `get_batch`."""
         match name:
             case "get_batch":
-                return all(reader is not None for reader in readers)
+                return all(part_reader(part) is not None for part in self._parts)
             case "out":
-                return any(reader is not None and takes_out(reader) for reader in readers)
+                return any((reader := part_reader(part)) is not None and takes_out(reader) for part in self._parts)
             case "read_into":
                 return any(scene_writer(part) is not None for part in self._parts)
-            case "read_ahead":
-                return any(ahead_reader(part) is not None for part in self._parts)
-        return any(self._hooks(name))
+        return any(optional_method(part, name) is not None for part in self._parts)
+
+    def _offers(self, name: str) -> bool:
+        """Whether the view has the optional method `name`; `optional_method` asks."""
+        return name in self._offered
+
+    def _inside_is_thread_safe(self) -> bool:
+        return all(map(is_thread_safe, self._parts)) and all(map(is_safe_function, self._functions()))
+
+    def _functions(self) -> tuple[Any, ...]:
+        """Functions of the user's that are called for a scene."""
+        return ()
 
     def _identity(self) -> str:
         own = " ".join(part for part in (type(self).__qualname__, self._choice()) if part)
@@ -169,7 +200,7 @@ class View(ABC):
         return f"{own} of {', '.join(sized[:-1])} and {sized[-1]}"
 
     def _choice(self) -> str:
-        """What tells two views of the same class over the same sequences apart, shortly."""
+        """A short text that differs for two views of the same class over the same sequences."""
         return ""
 
     def _inside(self, name: str) -> dict[int, Any]:
@@ -186,7 +217,6 @@ class View(ABC):
         hooks = (optional_method(node, name) for node in self._inside(name).values())
         return (hook for hook in hooks if hook is not None)
 
-    @views_own
     def on_worker_begin(self, worker: Worker) -> None:
         """Called by each worker; passed to every sequence inside once, however often it is inside."""
         with ExitStack() as begun:
@@ -198,26 +228,22 @@ class View(ABC):
                     begun.callback(end)
             begun.pop_all()
 
-    @views_own
     def on_worker_end(self) -> None:
         """Called by each worker; passed on like `on_worker_begin`, outermost first."""
         with ExitStack() as ends:
             for end in self._hooks("on_worker_end"):
                 ends.callback(end)
 
-    @views_own
     def on_epoch_begin(self) -> None:
         """Called once an epoch; passed on like `on_worker_begin`."""
         for begin in self._hooks("on_epoch_begin"):
             begin()
 
-    @views_own
     def on_epoch_end(self) -> None:
         """Called once an epoch; passed on like `on_worker_begin`."""
         for end in self._hooks("on_epoch_end"):
             end()
 
-    @views_own
     def read_ahead(self, indices: NDArray[np.int64]) -> None:
         """Pass on which scenes will be read soon."""
         for part, inner in self._scenes_inside(np.asarray(indices, np.int64)):

@@ -15,17 +15,11 @@ from numpy.typing import NDArray
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.indexing import place_in
+from kerasfeed.sequences.optional_methods import has_parameter, note_once
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
-from kerasfeed.sequences.view_base import (
-    OfSeveral,
-    SceneByScene,
-    blocks_in,
-    is_safe_function,
-    is_thread_safe,
-)
+from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, blocks_in
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.optional_methods import has_parameter, note_once, views_own
 
 
 class Concat(Routed, OfSeveral, SceneSequence):
@@ -37,7 +31,7 @@ class Concat(Routed, OfSeveral, SceneSequence):
 
     Raises:
         TypeError: One of them cannot be indexed.
-        ValueError: No sequence is given.
+        ValueError: No sequence is given, or they have more than 2**63 - 1 scenes.
 
     Examples:
         >>> list(kf.Concat([1, 2], [3, 4, 5]))
@@ -47,6 +41,8 @@ class Concat(Routed, OfSeveral, SceneSequence):
     def __init__(self, *sequences: Any) -> None:
         self._hold(*listed_parts("Concat", sequences))
         self._stops = list(accumulate(self._lengths))
+        check_total("kf.Concat", self._stops[-1])
+        self._ends = np.array([0, *self._stops], np.int64)
 
     def __len__(self) -> int:
         return self._stops[-1]
@@ -56,9 +52,8 @@ class Concat(Routed, OfSeveral, SceneSequence):
         return part, place - self._stops[part] + self._lengths[part]
 
     def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        stops = np.array(self._stops, np.int64)
-        which = np.searchsorted(stops, places, side="right")
-        return which, places - (stops - np.array(self._lengths, np.int64))[which]
+        which = np.searchsorted(self._ends, places, side="right") - 1
+        return which, places - self._ends[which]
 
     def _blocks(self) -> int | NDArray[Any] | None:
         found, stop = [], 0
@@ -148,13 +143,11 @@ class Zip(OfSeveral, SceneSequence):
             context.restart_rng(latest)  # who draws after this goes on, and does not draw the same again
         return values
 
-    @views_own
     def read_into(self, index: int, out: Any) -> None:
         """Write the scene at `index` into `out`; see `SceneSequence`."""
         place = place_in(index, len(self), self)
         self._each([place], lambda part: write_scene(self._parts[part], place, out[self._keys[part]]))
 
-    @views_own
     def get_batch(self, indices: NDArray[np.int64], out: Any = None) -> Any:
         """The scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
         places = np.asarray(indices, np.int64)
@@ -176,7 +169,7 @@ class Zip(OfSeveral, SceneSequence):
 
 
 class Map(SceneByScene, SceneSequence):
-    """The scenes of a sequence, each changed by a function.
+    """The scenes of a sequence, each changed by a function. A map of a map is one map of both functions.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -204,14 +197,14 @@ class Map(SceneByScene, SceneSequence):
     def __init__(self, sequence: Any, function: Callable[..., Any]) -> None:
         if not callable(function):
             raise TypeError(f"kf.Map needs a function of one scene, received {function!r:.60}: write Map(sequence, f)")
+        calls = ((function, has_parameter(function, "rng")),)
+        if type(sequence) is Map:  # one view of both functions: each level costs 1 us a scene, and recursion
+            sequence, calls = sequence.sequence, sequence._calls + calls
         self._hold(sequence)
-        self.function = function
-        self._draws = has_parameter(function, "rng")
+        self._calls = calls
 
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may read scenes at once; the function must say so, `function.thread_safe = True`."""
-        return is_thread_safe(self.sequence) and is_safe_function(self.function)
+    def _functions(self) -> tuple[Any, ...]:
+        return tuple(function for function, _ in self._calls)
 
     def __getitem__(self, index: int | slice) -> Any:
         """The result of the function for scene `index`; negative indices count from the end.
@@ -220,20 +213,36 @@ class Map(SceneByScene, SceneSequence):
             IndexError: `index` is out of range.
             Exception: What the sequence or the function raises, with a note that says which of them did.
         """
-        place = place_in(index, len(self), self)
-        with self._reading(0, [place], [place]):
-            scene = self._parts[0][place]
+        place = place_in(index, self._lengths[0], self)
         try:
-            return self.function(scene, rng=current_rng()) if self._draws else self.function(scene)
+            scene = self._parts[0][place]
         except Exception as error:
-            note_once(error, f"in {_function_name(self.function)}, given scene {place} of {class_name(self.sequence)}")
+            self._note(error, 0, [place], [place])
             raise
+        for number, (function, draws) in enumerate(self._calls):
+            try:
+                scene = function(scene, rng=current_rng()) if draws else function(scene)
+            except Exception as error:
+                given = class_name(self if number else self.sequence)
+                note_once(error, f"in {_function_name(function)}, given scene {place} of {given}")
+                raise
+        return scene
 
     def _choice(self) -> str:
-        return _function_name(self.function)
+        return ", ".join(map(_function_name, self._functions()))
 
     def __repr__(self) -> str:
-        return f"Map of {_function_name(self.function)} over {class_name(self.sequence)}, {counted(len(self), 'scene')}"
+        return f"Map of {self._choice()} over {class_name(self.sequence)}, {counted(len(self), 'scene')}"
+
+
+def check_total(view: str, scenes: int) -> None:
+    """Refuse a number of scenes that `len` cannot return.
+
+    Raises:
+        ValueError: It is more than 2**63 - 1.
+    """
+    if scenes >= 1 << 63:
+        raise ValueError(f"{view} would have {scenes:,} scenes, and a sequence has at most 2**63 - 1")
 
 
 def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.field_values import as_array, coerce
 from kerasfeed.spec.lists import is_array
-from kerasfeed.spec.nesting import flatten, structure_text
+from kerasfeed.spec.nesting import flatten, flatten_as, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 
 _IMMUTABLE = (bool, int, float, complex, str, bytes)
@@ -34,7 +34,7 @@ def conform(scene: Any, spec: SceneSpec, *, copy: bool = True) -> Any:
         SpecError: It is not as the spec says; the message names the field, what was expected and what came.
     """
     try:
-        leaves: list[Any] = spec.treespec.flatten_up_to(scene)
+        leaves: list[Any] = flatten_as(spec.treespec, scene)
     except ValueError:
         found = flatten(scene)[1]
         received = f"{type(scene).__name__}" if found.num_nodes == 1 else structure_text(found)

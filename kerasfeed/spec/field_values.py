@@ -6,6 +6,8 @@ dtype. Every message names the field and what to change; the caller adds the sce
 
 import dataclasses
 import datetime
+import enum
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +57,7 @@ def as_array(leaf: Any, path: str) -> Any:
         or hasattr(leaf, "__array__")
         or hasattr(leaf, "__array_interface__")
     ):
-        raise SpecError(f"field {path!r} is {_remedy_for(leaf)}")
+        raise SpecError(f"field {path!r} is {_remedy_for(leaf, path)}")
     if is_masked_array(leaf):
         raise SpecError(
             f"field {path!r} is a masked array, and a batch holds no masks. Return array.filled(value), and the mask "
@@ -130,20 +132,32 @@ def _text_objects(array: np.ndarray[Any, Any], path: str) -> np.ndarray[Any, Any
     return made
 
 
-def _remedy_for(leaf: Any) -> str:
-    if dataclasses.is_dataclass(leaf):
-        return (
-            f"a dataclass ({type(leaf).__name__}), whose fields have no order a model could rely on. Return "
-            "dataclasses.asdict(...) or dataclasses.astuple(...) of it"
-        )
+def _remedy_for(leaf: Any, path: str) -> str:
+    kind = type(leaf).__name__
     if isinstance(leaf, datetime.date | datetime.datetime | datetime.time | datetime.timedelta):
-        return f"a {type(leaf).__name__}, which no Keras backend can hold. Return a number (.timestamp()) or str(...)"
+        return f"a {kind}, which no Keras backend can hold. Return a number (.timestamp()) or str(...)"
     if callable(getattr(leaf, "toarray", None)):
-        return f"sparse ({type(leaf).__name__}), and a batch is dense. Return value.toarray(), [0] of it for one row"
-    return (
-        f"of type {type(leaf).__name__} ({start_of(leaf)}), which is not an array. Return NumPy arrays, Python "
-        "numbers, str or bytes, nested in tuples, lists or dicts"
-    )
+        return f"sparse ({kind}), and a batch is dense. Return value.toarray(), [0] of it for one row"
+    what = f"of type {kind} ({start_of(leaf)}), which is not an array. Return"
+    if code := _plain_code(leaf):
+        function = f"lambda scene: {code.format('scene')})"
+        if path != "scene":
+            function = f"function), whose function puts {code.format('value')} in its place"
+        return f"{what} {code.format('value')}, or pass kf.Map(sequence, {function}"
+    return f"{what} NumPy arrays, Python numbers, str or bytes, nested in tuples, lists or dicts"
+
+
+def _plain_code(leaf: Any) -> str:
+    """Code that makes a field, or a nesting of fields, of a value "{}"; empty if there is none."""
+    if dataclasses.is_dataclass(leaf):
+        return "dataclasses.asdict({})"
+    if hasattr(type(leaf), "__attrs_attrs__"):
+        return "attrs.asdict({})"
+    if hasattr(type(leaf), "model_dump"):  # of pydantic
+        return "{}.model_dump()"
+    if isinstance(leaf, os.PathLike):
+        return "str({})"
+    return "{}.value" if isinstance(leaf, enum.Enum) else ""
 
 
 def remedy_of(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:

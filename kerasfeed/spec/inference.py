@@ -114,5 +114,7 @@ def difference_text(scenes: Sequence[tuple[int, Any]]) -> str:
 
 
 def probe_indices(length: int, count: int = 5) -> list[int]:
-    """Indices of up to `count` scenes spread over a sequence: the first, the last and some between."""
-    return sorted({round(k * (length - 1) / max(1, count - 1)) for k in range(count)})
+    """Up to `count` indices spread evenly over [0, length): the first, the last and some between, rising."""
+    count = min(count, length)
+    gaps = max(1, count - 1)
+    return [(2 * k * (length - 1) + gaps) // (2 * gaps) for k in range(count)]  # rounded, at any length

@@ -1,14 +1,18 @@
 """The nesting of a scene: its fields in optree's order, their names, and the nesting as text.
 
 Invariant: nesting is optree's: tuples, lists, dicts, namedtuples, None; but a list of numbers or text inside a scene is
-one array, as tf.data has it.
+one array, as tf.data has it, and any other mapping is a dict.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import optree
 
 from kerasfeed.spec.lists import is_array
+
+_FIELDS = frozenset({np.ndarray, bool, int, float, complex, str, bytes, list})  # no mappings, as nearly all values
 
 
 def field_paths(treespec: optree.PyTreeSpec) -> tuple[str, ...]:
@@ -22,14 +26,37 @@ def flatten(scene: Any) -> tuple[list[Any], optree.PyTreeSpec]:
     A list that is the whole scene is nesting. Of those inside it, one of numbers or text is a leaf; `as_array` makes it
     an array.
     """
-    return optree.tree_flatten(scene, is_leaf=lambda node: type(node) is list and node is not scene and is_array(node))
+    leaves, treespec = optree.tree_flatten(
+        scene, is_leaf=lambda node: type(node) is list and node is not scene and is_array(node)
+    )
+    for leaf in leaves:
+        if type(leaf) not in _FIELDS and isinstance(leaf, Mapping):
+            return flatten(with_dicts(scene))
+    return leaves, treespec
+
+
+def flatten_as(treespec: optree.PyTreeSpec, scene: Any) -> list[Any]:
+    """What a scene has in place of each field of `treespec`.
+
+    Raises:
+        ValueError: It is nested otherwise.
+    """
+    try:
+        return treespec.flatten_up_to(scene)
+    except ValueError:
+        return treespec.flatten_up_to(with_dicts(scene))
+
+
+def with_dicts(scene: Any) -> Any:
+    """A scene with a dict for each mapping in it that optree does not know: a subclass of dict, a UserDict."""
+    return optree.tree_map(lambda leaf: with_dicts(dict(leaf)) if isinstance(leaf, Mapping) else leaf, scene)
 
 
 def is_nested(leaf: Any, treespec: optree.PyTreeSpec) -> bool:
     """Whether what stands where `treespec` has a field is nested itself, and so no field."""
     if type(leaf) is list:
         return treespec.is_leaf() or not is_array(leaf)  # a list that is the whole scene is nesting
-    return bool(optree.tree_structure(leaf).num_nodes > 1)
+    return bool(flatten(leaf)[1].num_nodes > 1)
 
 
 def lists_as_tuples(structure: Any) -> Any:

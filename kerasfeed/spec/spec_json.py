@@ -16,7 +16,7 @@ import optree
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.field_values import coerce
 from kerasfeed.spec.inference import describe
-from kerasfeed.spec.nesting import flatten, structure_text
+from kerasfeed.spec.nesting import flatten, flatten_as, structure_text
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec
 from kerasfeed.util.error_text import summary
 
@@ -88,7 +88,7 @@ def leaves_of(spec: SceneSpec, scene: Any) -> list[Any]:
         SpecError: Its nesting is not the spec's.
     """
     try:
-        leaves: list[Any] = spec.treespec.flatten_up_to(scene)
+        leaves: list[Any] = flatten_as(spec.treespec, scene)
         if not spec.treespec.is_leaf() or type(scene) is not list:
             return leaves
     except ValueError:

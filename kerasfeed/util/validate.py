@@ -14,21 +14,23 @@ _URL = re.compile(r"://|^[A-Za-z][\w+.-]+:/")  # a Path of "s3://data" is "s3:/d
 
 
 def check_integer(
-    name: str, value: Any, least: int, *, what: str = "an integer", unit: str = "", remedy: str = ""
-) -> int:
-    """`value` as an int of at least `least`.
+    name: str, value: Any, least: int, *, most: int | None = None, what: str = "an integer", unit: str = "",
+    remedy: str = "",
+) -> int:  # fmt: skip
+    """`value` as an int of at least `least`, and at most `most`.
 
     Args:
         name: The argument, for the message.
         value: What came: an int, or anything that is one, such as NumPy's.
         least: Smallest value that is right.
+        most: Largest value that is right; None is any.
         what: What it must be, for the message.
         unit: What it counts, with a space before it, for the message.
         remedy: What to give instead of a value that is too small, with what stands before it.
 
     Raises:
         TypeError: It is not an integer.
-        ValueError: It is too small.
+        ValueError: It is too small or too large.
     """
     try:
         if isinstance(value, bool):
@@ -38,6 +40,8 @@ def check_integer(
         raise TypeError(f"{name} must be {what}, received {value!r} of type {type(value).__name__}") from None
     if number < least:
         raise ValueError(f"{name} must be at least {least}{unit}, received {number}{remedy}")
+    if most is not None and number > most:
+        raise ValueError(f"{name} must be at most {most:,}{unit}, received {number:,}")
     return number
 
 

@@ -25,6 +25,7 @@ from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.readers.tfrecord.spec_file import FORMAT, VERSION, read_json
+from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.global_random import random_warnings
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -32,7 +33,6 @@ from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
 from kerasfeed.util.atomic_write import check_place
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.shard_task import (

@@ -1,5 +1,6 @@
 """Mixture and split: proportions, passes, sizes, classes; all of it functions of their arguments."""
 
+import pickle
 import tracemalloc
 from collections import Counter
 
@@ -10,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.orders.permutation import permute, permute_one, stream_keys
+from kerasfeed.spec.inference import probe_indices
 
 # ---- Mixture
 
@@ -210,7 +213,7 @@ def test_an_error_of_the_function_tells_the_epoch():
         (
             ([range(3), range(3)], [1, 10**30]),
             ValueError,
-            "more than 4611686018427387904 scenes: give a smaller num_scenes",
+            "more than 4,611,686,018,427,387,904 scenes: give num_scenes",
         ),
     ],
 )
@@ -438,3 +441,64 @@ def test_an_error_while_labels_are_read_names_the_scene():
     with pytest.raises(ZeroDivisionError) as caught:
         kf.split([1, 0], (0.5, 0.5), 0, lambda scene: 1 / scene)
     assert caught.value.__notes__ == ["while reading the label of scene 1 of list for kf.split"]
+
+
+# ---- very many scenes
+
+
+def test_a_split_of_billions_of_scenes_takes_no_memory_and_its_parts_are_disjoint():
+    tracemalloc.start()
+    billions = range(2_500_000_000)
+    train, valid = kf.split(billions, (0.8, 0.2), seed=0)
+    assert (len(train), len(valid)) == (2_000_000_000, 500_000_000)
+    assert [len(part) for part in kf.split(billions, [1 / 3] * 3, seed=1)] == [833333334, 833333333, 833333333]
+    near, far = list(train[:1000]), list(train[-1000:])
+    held_out = list(valid[::500_000])
+    assert len(set(near + far + held_out)) == 3000
+    assert abs(np.mean(near + far + held_out) / 2.5e9 - 0.5) < 0.05
+    assert valid[7] == valid.indices[7] == pickle.loads(pickle.dumps(valid[5:]))[2:3][0]
+    with BaseFeed(kf.Zip(train, train), 4, workers=0, shuffle=True, seed=0) as feed:
+        one, other = feed.submit(0, 10**8).result()
+        assert one.tolist() == other.tolist() == [train[index] for index in feed.plan.indices(0, 10**8)]
+    again, _ = kf.split(valid, (0.5, 0.5), seed=0)
+    assert list(again[:3]) == [valid[index] for index in again.indices[:3]]
+    assert kf.Subset(valid, [3, 3]).indices.tolist() == [valid[3], valid[3]]
+    assert kf.Subset(billions, valid.indices)[9] == valid[9]
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
+
+
+def test_sizes_of_a_split_are_exact_at_any_length():
+    for length in (1 << 62, (1 << 62) - 1, 10**15 + 1):
+        for fractions in ((0.5, 0.5), (0.7, 0.2, 0.1), (1 / 3, 2 / 3)):
+            sizes = [len(part) for part in kf.split(range(length), fractions, seed=0)]
+            assert sum(sizes) == length
+            assert sizes[0] == pytest.approx(length * fractions[0], abs=1, rel=1e-15)
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 5, 6, 1000, (1 << 53) + 1, 1 << 62])
+def test_probed_scenes_are_spread_over_any_length_from_the_first_to_the_last(length):
+    probes = probe_indices(length)
+    assert len(probes) == min(5, length)
+    assert (probes[0], probes[-1]) == (0, length - 1)
+    assert sorted(set(probes)) == probes
+    with BaseFeed(range(length), 1, workers=0) as feed:
+        assert feed.submit(0, length - 1).result() == [length - 1]
+    assert kf.Shuffled().mixing(length) >= 0
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: BaseFeed(range(1 << 63), 4), ValueError, r"len\(range\) must be at most 2\*\*63 - 1"),
+        (lambda: kf.Subset([1, 2], [0, 1 << 70]), IndexError, r"indices\[1\] is 1180591620717411303424, out of range"),
+        (lambda: kf.Subset([1, 2], [-(1 << 70)]), IndexError, r"indices\[0\] is -1180591620717411303424, out of range"),
+        (lambda: kf.BlockShuffled(1 << 70), ValueError, "block_size must be at most 4,611,686,018,427,387,904"),
+        (lambda: kf.Weighted([1], num_scenes=1 << 70), ValueError, "num_scenes must be at most 4,611,686"),
+        (lambda: kf.Packed([{"x": [1]}], 1 << 70), ValueError, "length must be at most 2,147,483,647"),
+        (lambda: kf.split([1, 2], (10**400, 1), seed=0), TypeError, "fractions must be numbers"),
+    ],
+)
+def test_numbers_that_are_too_large_are_refused_in_words(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scenes_drawn import assert_same
 
 import kerasfeed as kf
-from kerasfeed.util.optional_methods import optional_method
+from kerasfeed.sequences.optional_methods import optional_method
 
 
 class Texts(kf.SceneSequence):

@@ -232,6 +232,8 @@ class Bare:
         (np.zeros(3, np.uint8), {"size": (2,), "border": "pad", "fill": -1}, ValueError, "a value of dtype uint8, as"),
         (np.zeros(3, int), {"size": (2,), "border": "pad", "fill": 0.5}, ValueError, "must be a value of dtype in"),
         (np.zeros(3, int), {"size": (2,), "border": "pad", "fill": np.nan}, ValueError, "received nan"),
+        (np.zeros(3), {"size": (2,), "border": "pad", "fill": 1j}, ValueError, "dtype float64, .* received 1j"),
+        (np.zeros(3), {"size": (2,), "border": "pad", "fill": "7"}, ValueError, "a value of dtype float64, as"),
         (np.zeros(3), {"size": (2,), "border": "pad", "fill": "a"}, ValueError, "as 'scene' has, received 'a'"),
         (np.zeros(3, np.float16), {"size": (2,), "border": "pad", "fill": 1e9}, ValueError, "of dtype float16"),
         (np.array(["a", "b", "c"]), {"size": (2,), "border": "pad"}, ValueError, "of dtype <U1, as .* received 0"),

@@ -19,7 +19,7 @@ import kerasfeed as kf
 from kerasfeed.loaders.base import Job
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
-from kerasfeed.util.optional_methods import optional_method
+from kerasfeed.sequences.optional_methods import optional_method
 
 # ---- slices and indices
 

@@ -1,16 +1,23 @@
 """Specs: what is inferred, what is merged, what is refused and in which words."""
 
+import collections
 import dataclasses
 import datetime
+import enum
 import re
+import types
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import kerasfeed as kf
 from kerasfeed.errors import SpecError
+from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.spec.field_values import as_array, coerce
 from kerasfeed.spec.inference import describe, merge, probe_indices
+from kerasfeed.spec.nesting import flatten, with_dicts
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
 from kerasfeed.util.array_bits import comparable
 
@@ -73,10 +80,28 @@ class Room:
     points: np.ndarray
 
 
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Attrs:
+    __attrs_attrs__ = ()  # as attrs leaves it
+
+
+class Pydantic:
+    def model_dump(self):
+        raise AssertionError("the message only names it")
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ((1, Room(np.zeros(2))), r"field '1' is a dataclass \(Room\).*dataclasses.asdict"),
+        (Room(np.zeros(2)), r"kf.Map\(sequence, lambda scene: dataclasses.asdict\(scene\)\)$"),
+        ((1, Room(np.zeros(2))), r"field '1' is of type Room .*Return dataclasses.asdict\(value\), or pass kf.Map"),
+        ({"path": Path("a")}, r"field 'path' is of type \w+Path .*Return str\(value\), or pass kf.Map\(sequence, func"),
+        (Colour.RED, r"is of type Colour .*kf.Map\(sequence, lambda scene: scene.value\)$"),
+        (Attrs(), r"is of type Attrs .*kf.Map\(sequence, lambda scene: attrs.asdict\(scene\)\)$"),
+        (Pydantic(), r"is of type Pydantic .*kf.Map\(sequence, lambda scene: scene.model_dump\(\)\)$"),
         ({"t": np.datetime64("2020-01-01")}, r"field 't' has dtype datetime64\[D\].*astype\('int64'\) \(seconds since"),
         (np.array([1, 2], "m8[s]"), r"field 'scene' has dtype timedelta64\[s\]"),
         ({"t": datetime.datetime(2020, 1, 1)}, r"field 't' is a datetime.*timestamp"),
@@ -226,3 +251,26 @@ def test_a_bfloat16_tensor_of_pytorch_keeps_its_bits():
         array = as_array(tensor, "scene")
         assert array.dtype == ml_dtypes.bfloat16
         assert array.astype(np.float32).tolist() == tensor.float().tolist()
+
+
+class Sub(dict):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Sub, collections.UserDict, types.MappingProxyType, collections.ChainMap])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_scenes_that_are_mappings_are_dicts_in_batches(kind, workers):
+    inner = kind({"y": np.float32(1), "x": np.zeros(2)})
+    for scene in (inner, {"a": inner, "b": (1, inner)}, (inner, [1, 2], inner)):
+        plain = with_dicts(scene)
+        scenes = [scene, plain, scene, plain]  # all are of one structure
+        with BaseFeed(
+            kf.Zip(scenes, kf.Map(scenes, lambda scene: scene)), 2, workers=workers, worker_type="thread"
+        ) as feed:
+            for batch in feed:
+                assert [flatten(part)[1] for part in batch] == [flatten(plain)[1]] * 2
+                assert len(flatten(batch)[0][0]) == 2
+        assert describe(scene) == describe(plain)
+    with pytest.raises((SpecError, kf.SceneError), match="scene"):
+        list(BaseFeed([{"x": 1.0}] * 3 + [kind({"x": "text"})], 4, workers=0))
+    assert type(with_dicts(inner)) is dict

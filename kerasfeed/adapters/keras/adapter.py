@@ -293,10 +293,13 @@ def standardized(batch: Any, class_weight: Any) -> Any:
     if isinstance(batch, np.ndarray):
         batch = (batch,)
     if not isinstance(batch, tuple) or len(batch) not in (1, 2, 3):
+        names = getattr(batch, "_fields", None)
+        pair = f"({{{names[0]!r}: scene.{names[0]}}}, scene.{names[-1]})" if names else "(scene[:-1], scene[-1])"
         raise ValueError(
             "Keras takes batches that are a dict, an array, or a tuple (inputs,), (inputs, targets) or (inputs, "
             f"targets, sample_weights), and scenes of this feed are a {type(batch).__name__}"
-            f"{f' of {len(batch)}' if isinstance(batch, tuple) else ''}"
+            f"{f' of {len(batch)}' if isinstance(batch, tuple) else ''}. kf.Map(sequence, function) changes them, for "
+            f"example with lambda scene: {pair}"
         )
     if class_weight is None or type(batch) is not tuple or len(batch) < 2:
         return batch

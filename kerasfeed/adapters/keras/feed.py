@@ -19,7 +19,6 @@ from kerasfeed.feeds.feed_cursor import FeedCursor, FeedLoop, begin_cursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
 from kerasfeed.loaders.arguments import refuse_skip
-from kerasfeed.orders.base import Sequential
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:
@@ -177,8 +176,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene: a `SceneSequence`, a list,
-            an ndarray, a map-style dataset; a `DataFrame` of pandas or polars or a `Table` of Arrow, by position (a row
-            is a dict of its columns), or a column of one; an array with a `shape` and a `dtype` in place of `__len__`,
+            an ndarray, a map-style dataset; a `DataFrame` of pandas or polars, by position (a row is a dict of its
+            columns), or a column of one; an array with a `shape` and a `dtype` in place of `__len__`,
             as zarr's, along its first axis. Every scene must have the same structure, dtypes and number of axes.
         batch_size: Scenes in a batch, at least 1. None where each item of the sequence is already a batch, as in a
             `keras.utils.PyDataset`.
@@ -363,7 +362,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         if request.method:
             refuse_skip(self.job.policy, f"{request.method}()")
         self.follow_sequence()
-        has_order = not isinstance(self.plan.order, Sequential)
+        has_order = not self.plan.order.is_sequential
         self._warn_of_order(request)
         # Keras's shuffling of batches would add nothing to an order, and put the shards of a step out of step.
         shuffled = request.shuffle and not has_order and self.plan.shard_count == 1
@@ -378,7 +377,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         return FeedRun(self, iterator, request, shuffled=False, batches=batches, in_order=in_order)
 
     def _warn_of_order(self, request: TrainerRequest) -> None:
-        if request.method == "predict" and not isinstance(self.plan.order, Sequential):
+        if request.method == "predict" and not self.plan.order.is_sequential:
             self._loader.failure_log.deferred_warnings.defer("predict", _PREDICTED_IN_ORDER, FeedWarning)
             self._loader.failure_log.deferred_warnings.issue()
 

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,13 +27,14 @@ from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Sequential
 from kerasfeed.pool.worker_hooks import begin_worker
 from kerasfeed.sequences.base import SceneContext, Worker, optional_method
+from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.conformance import conform
 from kerasfeed.spec.inference import describe, merge, probe_indices
+from kerasfeed.spec.nesting import flatten_as
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.polling import NotYet
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer
@@ -242,7 +244,7 @@ class SceneReaders:
 
     def expect(self, spec: SceneSpec) -> None:
         """Check scenes against `spec` from now on."""
-        fields_of = spec.treespec.flatten_up_to
+        fields_of = partial(flatten_as, spec.treespec)
         self._reading.check = lambda scene: fields_of(conform(scene, spec))
 
     def read(self, results: _Results, iteration: int, start: int, stop: int) -> int:

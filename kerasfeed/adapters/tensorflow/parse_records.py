@@ -17,11 +17,11 @@ from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64
 from kerasfeed.readers.tfrecord.fields import RAW, SHAPE, kind_of
 from kerasfeed.readers.tfrecord.sequence import TFRecordSequence
 from kerasfeed.readers.tfrecord.spec_file import read_sidecar
+from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.spec.inference import describe, merge, probe_indices
 from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
-from kerasfeed.util.frames import as_sequence
 
 _STORED = {BYTES: tf.string, FLOAT: tf.float32, INT64: tf.int64, RAW: tf.string}
 # What decode_raw lacks, and the dtype of the same size that it decodes instead.

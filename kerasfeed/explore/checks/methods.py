@@ -13,10 +13,10 @@ import numpy as np
 from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.reading import Reader, SceneReading, compare, reading_of
 from kerasfeed.explore.checks.result import Finding, failed, skipped, warned
+from kerasfeed.sequences.optional_methods import batch_reader, optional_method, scene_writer, takes_out
 from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import exception_text, is_the_programs
-from kerasfeed.util.optional_methods import batch_reader, optional_method, scene_writer, takes_out
 
 _UNWRITTEN = 0xA5
 _MOST_SHOWN = 16

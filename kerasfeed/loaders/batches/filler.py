@@ -18,6 +18,7 @@ from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.readers import read_cost
 from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
+from kerasfeed.sequences.optional_methods import ahead_reader, note_once, scene_writer, takes_out
 from kerasfeed.sequences.view_base import kept_copier, part_reader
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.inference import describe, difference_text
@@ -26,7 +27,6 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util.array_bits import comparable
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.optional_methods import ahead_reader, note_once, scene_writer, takes_out
 
 _UNWRITTEN = 0xA5  # new slots are zeros, and so are many scenes
 

@@ -11,6 +11,7 @@ of a fixed padded shape stand, padded, where the consumer finds them.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -23,7 +24,7 @@ from kerasfeed.spec.conformance import conformed
 from kerasfeed.spec.field_forms import Form, Padded, rare_shape_text
 from kerasfeed.spec.field_values import as_array, coerce, remedy_of
 from kerasfeed.spec.inference import describe
-from kerasfeed.spec.nesting import flatten, is_nested, structure_text
+from kerasfeed.spec.nesting import flatten, flatten_as, is_nested, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.error_text import message_of
 
@@ -148,7 +149,7 @@ class SceneWriter:
         self._is_given = layout.witness is None
         self._are_batches = not (layout.batched or whole or self._is_given)  # items that are batches already
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
-        self._leaves_of = layout.spec.treespec.flatten_up_to
+        self._leaves_of = partial(flatten_as, layout.spec.treespec)
         self._checks = [
             (
                 field.dtype if field.is_fixed else None,  # None matches no array: text and sized rows go another way

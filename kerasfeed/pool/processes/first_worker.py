@@ -22,8 +22,8 @@ from kerasfeed.pool.task import NOWHERE, FailedTaskError, Place, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.global_random import NUMPY, PYTHON, TENSORFLOW, TORCH
+from kerasfeed.sequences.optional_methods import optional_method
 from kerasfeed.util.error_text import full_text
-from kerasfeed.util.optional_methods import optional_method
 
 _T = TypeVar("_T")
 _JOIN_SECONDS = 5.0

@@ -34,8 +34,8 @@ from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, Place, Record
 from kerasfeed.pool.worker_hooks import end_worker
 from kerasfeed.sequences.context import Worker, begin_worker_process
+from kerasfeed.sequences.optional_methods import optional_method
 from kerasfeed.util.error_text import full_text
-from kerasfeed.util.optional_methods import optional_method
 from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.resources import descriptors
 from kerasfeed.util.user_modules import differences, differences_text

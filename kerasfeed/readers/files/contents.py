@@ -12,7 +12,7 @@ import numpy as np
 import optree
 
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.util.frames import DataFrameRows, as_sequence
+from kerasfeed.sequences.frames import DataFrameRows, as_sequence
 
 _FORMS = "Return a tuple (or dict) of arrays with one row a scene, an array, or a list of scenes"
 

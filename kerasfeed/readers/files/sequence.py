@@ -208,9 +208,7 @@ class FileSequence(Refreshable, SceneSequence):
             unit="file",
         )
 
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may read scenes at once: `read_file` says so."""
+    def _inside_is_thread_safe(self) -> bool:
         return is_safe_function(self._read_file)
 
     def _count_read(self, path: Any) -> int:

@@ -24,7 +24,6 @@ from kerasfeed.readers.hdf5.selection import Box, Selection, checked_place, chec
 from kerasfeed.readers.hdf5.stats import ReadStats
 from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.optional_methods import views_own
 
 _PIECE_NBYTES = 1 << 24  # of what is read at once around a selection that is no box
 _ROW_NBYTES = 1 << 26  # the most of a row that is read for a part of it
@@ -175,7 +174,6 @@ class HDF5Dataset:
         """Whether feeds may call `name`: a row of text or of variable length has another dtype than the dataset."""
         return name != "read_into" or not self.dtype.hasobject
 
-    @views_own
     def read_into(self, selection: Any, out: NDArray[Any]) -> None:
         """Read a selection into an existing array, such as the place of a scene in a batch.
 

@@ -1,24 +1,27 @@
-"""What may be asked of a sequence that a loader reads, or that stands inside a view.
+"""The optional methods of a sequence that a loader reads, or that is inside a view, and its length.
 
-Invariant: optional methods are looked up on the class, and a view answers for what is inside it. Nothing here reads a
-scene.
+Invariant: `optional_method` alone decides whether a sequence has an optional method. It looks at the class, and asks a
+view. Nothing here reads a scene.
 """
 
 import contextlib
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import add_note, class_name, notes_of
+from kerasfeed.util.error_text import add_note, class_name, message_of, notes_of
 from kerasfeed.util.validate import refuse_class
 
 ReadInto = Callable[[int, Any], Any]
 ReadAhead = Callable[[NDArray[np.int64]], Any]
+WRAPPED_FOR = "_kerasfeed_wrapped_for"  # attribute of a wrapper: the class that inherits the method
+_READERS = ("get_batch", "read_into")  # what a feed calls in place of `__getitem__`
 _SHOWN = 8  # indices that a note names
 _BY_NAME = (
     'holds arrays by name: pass one of them, such as file["points"], or several, '
@@ -36,68 +39,81 @@ _OTHER_KINDS = {
     ("pandas", "BaseGroupBy"): "holds groups of rows: a list of them, [group.to_numpy() for _, group in groups], has "
     "scenes by their index",
     ("polars", "LazyFrame"): "has rows once it is run: pass frame.collect()",
-    (
-        "pyarrow",
-        "Dataset",
-    ): "is of tables that are yet to be read: pass dataset.to_table(), or where that does not fit in "
-    "memory kf.FileSequence(paths, pyarrow.parquet.read_table)",
-    ("pyarrow", "RecordBatch"): "is a part of a table: pass pyarrow.Table.from_batches([batch])",
+    ("pyarrow", "Table"): "is read by column: pass table.to_pandas()",
+    ("pyarrow", "ChunkedArray"): "holds values of Arrow: pass column.to_numpy()",
+    ("pyarrow", "Dataset"): "is of tables that are yet to be read: pass dataset.to_table().to_pandas()",
+    ("pyarrow", "RecordBatch"): "is a part of a table: pass batch.to_pandas()",
 }
 
 
 def optional_method(sequence: Any, name: str) -> Any:
     """The bound method `name` of a sequence whose class defines it, else None.
 
-    Looked up on the class: a `__getattr__` that finds columns, or wraps another object, is not asked. A view has the
-    methods that what is inside it allows.
+    Looked up on the class, so that a `__getattr__` that finds columns, or wraps another object, is not asked. If a
+    subclass overrides `__getitem__`, a `get_batch` or `read_into` that it inherits would return other scenes: these do
+    not count. A class of kerasfeed says itself which of its methods an object has.
     """
-    method = getattr(type(sequence), name, None)
-    if method is None or (_is_views_own(method) and not sequence._offers(name)):
+    kind = type(sequence)
+    if getattr(kind, name, None) is None:
+        return None
+    owner = _depth(kind, name)
+    if owner is None or (name in _READERS and owner > (_depth(kind, "__getitem__") or 0)):
+        return None
+    if is_ours(kind.__mro__[owner]) and hasattr(kind, "_offers") and not sequence._offers(name):
         return None
     return getattr(sequence, name)
 
 
+def _depth(kind: type, name: str) -> int | None:
+    """How many bases of a class come before the one that defines `name`; None if only its metaclass does."""
+    for depth, base in enumerate(kind.__mro__):
+        if name in vars(base) and getattr(vars(base)[name], WRAPPED_FOR, None) is not base:
+            return depth
+    return None
+
+
+def is_ours(kind: type) -> bool:
+    """Whether a class is part of kerasfeed."""
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 def takes_out(method: Callable[..., Any]) -> bool:
     """Whether `method` has a parameter named `out`, and uses it."""
-    if _is_views_own(method) and getattr(method, "__name__", "") == "get_batch":
-        return bool(method.__self__._offers("out"))  # type: ignore[attr-defined]
+    if str(getattr(method, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
+        sequence = getattr(method, "__self__", None)
+        if method.__name__ == "get_batch" and hasattr(type(sequence), "_offers"):
+            return bool(sequence._offers("out"))  # type: ignore[union-attr]
     return has_parameter(method, "out")
 
 
 def has_parameter(function: Callable[..., Any], name: str) -> bool:
     """Whether a function has a parameter of that name."""
+    plain = getattr(function, "__func__", function)
+    if type(plain) is FunctionType and not vars(plain):  # 0.3 us; `signature` takes 20, and is asked for each scene
+        code = plain.__code__
+        return name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     try:
         return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # compiled, and silent about its parameters
+    except (TypeError, ValueError):  # a compiled function may have no signature
         return False
 
 
 def batch_reader(sequence: Any) -> Callable[..., Any] | None:
-    """The sequence's `get_batch`, where it is a SceneSequence that defines one."""
+    """The `get_batch` of a SceneSequence that has one."""
     if getattr(type(sequence), "_is_scene_sequence", False):
         return optional_method(sequence, "get_batch")  # type: ignore[no-any-return]
     return None
 
 
 def scene_writer(sequence: Any) -> ReadInto | None:
-    """The sequence's `read_into(index, out)`, where it defines one with that second parameter."""
+    """The `read_into` of a sequence that has one with a parameter `out`."""
     method = optional_method(sequence, "read_into")
     return method if method is not None and takes_out(method) else None
 
 
 def ahead_reader(sequence: Any) -> ReadAhead | None:
-    """The sequence's `read_ahead(indices)`, where it defines one."""
+    """The `read_ahead` of a sequence that has one."""
     return optional_method(sequence, "read_ahead")  # type: ignore[no-any-return]
-
-
-def views_own(method: Any) -> Any:
-    """Mark a method of a view class as there only where the view's `_offers` says so."""
-    method._views_own = True
-    return method
-
-
-def _is_views_own(method: Any) -> bool:
-    return getattr(method, "_views_own", False) is True
 
 
 def check_part(caller: str, sequence: Any) -> int:
@@ -154,9 +170,16 @@ def check_part(caller: str, sequence: Any) -> int:
 
 
 def length_of(sequence: Any) -> int | None:
-    """The length of a sequence; of a Keras PyDataset it may be called `num_batches`. None where that has no end."""
+    """The length of a sequence; of a Keras PyDataset it may be called `num_batches`. None if that has no end.
+
+    Raises:
+        ValueError: The length is more than 2**63 - 1.
+    """
     if hasattr(type(sequence), "__len__"):
-        return len(sequence)
+        try:
+            return len(sequence)
+        except OverflowError as error:
+            raise ValueError(f"len({class_name(sequence)}) must be at most 2**63 - 1: {message_of(error)}") from error
     try:
         batches = sequence.num_batches
     except NotImplementedError:

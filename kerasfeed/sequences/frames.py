@@ -1,10 +1,10 @@
 """Tables and arrays of other packages as sequences of scenes, by position.
 
-`Series` and `DataFrame` of pandas (whatever their index) and of polars, `Table` and columns of Arrow, and arrays with
-a `shape` and no `__len__`, such as zarr's.
+`Series` and `DataFrame` of pandas (whatever their index) and of polars, and arrays with a `shape` and no `__len__`,
+such as zarr's.
 
-Invariant: none of these packages is imported. Columns are NumPy arrays from here on; what these cannot hold is refused,
-by the name of its column.
+Invariant: none of these packages is imported. Columns become NumPy arrays here. An error names the column that an array
+cannot hold.
 """
 
 from typing import Any
@@ -14,33 +14,30 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.util.counted import counted
-from kerasfeed.util.optional_methods import views_own
 
-_TABLES, _COLUMNS = ("DataFrame", "Table"), ("Series", "Array", "ChunkedArray")
-# What messages tell to write of a column: to fill and to drop what is missing, and for numbers and text of dates.
+_CLASSES = ("DataFrame", "Series")
+# What error messages suggest for a column: fill or drop missing values, and turn dates into numbers or text.
 _REMEDIES = {
     "pandas": ("fillna(...)", "dropna()", "astype('int64')", "astype(str)"),
     "polars": ("fill_null(...)", "drop_nulls()", "cast(polars.Int64)", "cast(polars.String)"),
-    "pyarrow": ("fill_null(...)", "drop_null()", "cast('int64')", "cast('string')"),
 }
 
 
 def as_sequence(sequence: Any) -> Any:
-    """A column of a table as an array, a table as the sequence of its rows, an array without a length as that of its.
+    """A column as an array, a table as the sequence of its rows, an array without a length as the sequence of its rows.
 
-    Anything else as it is.
+    Anything else is returned unchanged.
 
     Raises:
         SpecError: A column holds missing values or dates; two columns have one name, or one has a name that is neither
             `str` nor `int`.
     """
     package, name = _kind_of(sequence)
-    if name in _TABLES:
+    if name == "DataFrame":
         return DataFrameRows(sequence)
-    if package:
-        called = getattr(sequence, "name", None)
-        what = f"the {name}{'' if called in (None, '') else f' {called!r}'}"
-        return _array_of(sequence, what, name.lower().replace("chunked", ""))
+    if name == "Series":
+        called = f" {sequence.name!r}" if sequence.name not in (None, "") else ""
+        return _array_of(sequence, f"the Series{called}", "series", package)
     return ArrayRows(sequence) if _is_array_without_length(sequence) else sequence
 
 
@@ -50,28 +47,28 @@ def is_in_memory(sequence: Any) -> bool:
 
 
 class DataFrameRows:
-    """The rows of a `DataFrame` or a `Table`: scenes are dicts from column to value.
+    """The rows of a `DataFrame`: scenes are dicts from column to value.
 
     Args:
-        frame: The table, of which only its columns are kept.
+        frame: The table. Only its columns are kept.
     """
 
     _is_scene_sequence = True
 
     def __init__(self, frame: Any) -> None:
-        kind = _kind_of(frame)[1]
-        names = list(frame.column_names if kind == "Table" else frame.columns)
+        package, names = _kind_of(frame)[0], list(frame.columns)
         for name in names:
             if isinstance(name, bool) or not isinstance(name, str | int):
                 raise SpecError(
-                    f"a column of the {kind} has the name {name!r} of type {type(name).__name__}, and fields are "
+                    f"a column of the DataFrame has the name {name!r} of type {type(name).__name__}, and fields are "
                     "named by str or int: frame.columns = [...]"
                 )
             if names.count(name) > 1:
-                raise SpecError(f"two columns of the {kind} have the name {name!r}: rename one of them")
+                raise SpecError(f"two columns of the DataFrame have the name {name!r}: rename one of them")
         self._length = len(frame)
-        code = "table" if kind == "Table" else "frame"
-        self._columns = {name: _array_of(frame[name], f"column {name!r}", f"{code}[{name!r}]") for name in names}
+        self._columns = {
+            name: _array_of(frame[name], f"column {name!r}", f"frame[{name!r}]", package) for name in names
+        }
 
     def __len__(self) -> int:
         return self._length
@@ -88,7 +85,6 @@ class DataFrameRows:
     def _offers(self, name: str) -> bool:
         return name == "get_batch" and all(column.dtype != object for column in self._columns.values())
 
-    @views_own
     def get_batch(self, indices: NDArray[np.int64]) -> dict[Any, Any]:
         """The rows at `indices`, int64[B]; see `SceneSequence`."""
         return {name: column[indices] for name, column in self._columns.items()}
@@ -130,42 +126,35 @@ def _is_array_without_length(value: Any) -> bool:
 
 
 def _kind_of(value: Any) -> tuple[str, str]:
-    """Package and class of a table, or of a column of one; two empty texts for anything else."""
+    """Package and class of a table or of a column; two empty texts for anything else."""
     for base in type(value).__mro__:
         package = base.__module__.partition(".")[0]
-        if package in _REMEDIES and base.__name__ in (*_TABLES, *_COLUMNS):
+        if package in _REMEDIES and base.__name__ in _CLASSES:
             return package, base.__name__
     return "", ""
 
 
-def _array_of(column: Any, what: str, code: str) -> NDArray[Any]:
-    """The values of a column: numbers as they are, categories as what they stand for, text as `str`.
+def _array_of(column: Any, what: str, code: str, package: str) -> NDArray[Any]:
+    """The values of a column: numbers as they are, categories as their values, text as `str`.
 
     Raises:
-        SpecError: It holds dates, or missing values other than NaN in a column of floats; or text in a nullable column.
+        SpecError: It holds dates, or missing values other than NaN in a column of floats.
     """
-    package, _ = _kind_of(column)
     fill, drop, numbers, text = _REMEDIES[package]
-    is_pandas = package == "pandas"
-    dtype = column.type if package == "pyarrow" else column.dtype
+    dtype = column.dtype
     if not isinstance(dtype, np.dtype) or dtype.kind == "O":
-        missing = np.flatnonzero(np.asarray(column.isna() if is_pandas else column.is_null()))
+        missing = np.flatnonzero(np.asarray(column.isna() if package == "pandas" else column.is_null()))
         if missing.size:
             more = f", and {missing.size - 1:,} more" if missing.size > 1 else ""
             raise SpecError(
                 f"{what} ({dtype}) has no value in row {missing[0]} (by position){more}, and a batch holds no missing "
                 f"values. Fill them, {code}.{fill}, or drop their rows, {drop}"
             )
-    wanted = getattr(dtype, "numpy_dtype", None) if is_pandas else None  # of nullable numbers, and those of Arrow
-    if package == "pyarrow":
-        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    elif str(dtype).startswith("Struct("):  # of which polars makes rows without names
+    wanted = getattr(dtype, "numpy_dtype", None) if package == "pandas" else None  # of nullable numbers
+    values: NDArray[Any] = column.to_numpy() if wanted is None else column.to_numpy(dtype=wanted)
+    if str(dtype).startswith("Struct("):  # polars makes rows without names of them
         values = np.empty(len(column), object)
         values[:] = column.to_list()
-    else:
-        values = column.to_numpy() if wanted is None else column.to_numpy(dtype=wanted)
-    if "32[" in str(dtype):  # days, which Arrow makes no other numbers of
-        numbers = numbers.replace("64", "32")
     if values.dtype.kind in "Mm" or getattr(dtype, "kind", "") in ("M", "m"):
         raise SpecError(
             f"{what} holds dates or times ({dtype}), which no Keras backend can hold. Give numbers, for example "
