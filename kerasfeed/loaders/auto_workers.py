@@ -127,7 +127,7 @@ def choose(
     threads = Setup(threads_for(seconds, busy, count) if WORKERS in free else job.workers, "thread")
     processes = Setup(processes_for(seconds, busy, count) if WORKERS in free else job.workers, "process")
     if draws_globally and WORKER_TYPE in free:
-        return Choice(processes, "scenes use the global random generators, which worker processes seed")
+        return Choice(processes, "scenes use random generators, which worker processes seed")
     if is_free and seconds and batch < _QUICK_BATCH:
         return Choice(Setup(0, "inline"), f"a batch takes {duration(batch)}")
     if WORKERS in free and 0 < epoch < _LEAST_EPOCH:

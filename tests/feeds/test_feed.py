@@ -336,7 +336,6 @@ def test_loops_over_a_class_without_hooks_do_not_disturb_each_other():
     assert [together[:, number].ravel().tolist() for number in range(3)] == [epoch.tolist() for epoch in epochs]
 
 
-@pytest.mark.parametrize("worker_type", ["thread", "process"])
 @pytest.mark.parametrize("step", [2, -2])
 def test_a_hook_that_changes_the_length_of_the_sequence_ends_the_next_epoch_in_words(step):
     with kf.Feed(scenes.Growing(step), 2, workers=0) as feed:

@@ -71,14 +71,9 @@ def _windows(folder, scenes):
     return kf.Windows(file["x"], 3, stride=3, targets=file["y"])
 
 
-def _tfrecord(compression):
-    def make(folder, scenes):
-        kf.write_tfrecords(
-            scenes, folder / "{shard}.tfrecord", num_shards=1, compression=compression, workers=0, progress=False
-        )
-        return kf.TFRecordSequence(folder / "*.tfrecord")
-
-    return make
+def _tfrecord(folder, scenes):
+    kf.write_tfrecords(scenes, folder / "{shard}.tfrecord", num_shards=1, workers=0, progress=False)
+    return kf.TFRecordSequence(folder / "*.tfrecord")
 
 
 READERS = {
@@ -87,6 +82,5 @@ READERS = {
     "Patches": _patches,
     "Windows": _windows,
     "FileSequence": _files,
-    "TFRecordSequence": _tfrecord(None),
-    "TFRecordSequence, gzip": _tfrecord("GZIP"),
+    "TFRecordSequence": _tfrecord,
 }

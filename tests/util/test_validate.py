@@ -19,7 +19,6 @@ TAKEN = [
     ("path", lambda path: kf.write_hdf5(SCENES, path, workers=0, progress=False)),
     ("path", lambda path: kf.FeedCheckpoint(_feed(), path)),
     ("pattern", lambda path: kf.write_tfrecords(SCENES, path, num_shards=1, workers=0, progress=False)),
-    ("cache", lambda path: kf.labels_of(SCENES, len, cache=path, workers=0, progress=False)),
     ("error_log", lambda path: kf.Feed(SCENES, 2, error_log=path)),
     ("backup_dir", lambda path: kf.BackupAndRestore(_feed(), path)),
 ]

@@ -147,21 +147,6 @@ def test_a_list_may_mix_urls_and_paths(folder):
 # ---- what is kept
 
 
-def test_counts_of_files_by_url_are_kept_until_the_file_is_another(folder, tmp_path):
-    url, read = f"{in_memory(folder)}/part-*.npz", []
-
-    def read_file(path):
-        read.append(path)
-        return read_npz(path)
-
-    for _ in range(2):
-        assert len(kf.FileSequence(url, read_file, counts_cache=tmp_path / "counts.json")) == 32
-    assert len(read) == 2
-    in_memory(folder)
-    kf.FileSequence(url, read_file, counts_cache=tmp_path / "counts.json")
-    assert len(read) == 4
-
-
 def test_a_file_that_was_replaced_is_an_error_when_it_is_opened_again(folder):
     url = in_memory(folder)
     records = pickle.loads(pickle.dumps(kf.TFRecordSequence(f"{url}/t-*.tfrecord")))
