@@ -580,7 +580,7 @@ def test_a_ctrl_c_while_workers_end_leaves_no_descriptors(monkeypatch):
         return make_pool(CallRunner([1.0], 0), options, "process")
 
     started().close()  # what is opened once is there
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     pool = started()
     join, interrupts = pool._thread.join, [KeyboardInterrupt]
 
@@ -592,4 +592,4 @@ def test_a_ctrl_c_while_workers_end_leaves_no_descriptors(monkeypatch):
     monkeypatch.setattr(pool._thread, "join", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pool.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
