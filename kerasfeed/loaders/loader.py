@@ -306,11 +306,6 @@ class Loader:
             chosen="" if self.choice is None else str(self.choice),
         )
 
-    def read_costs(self) -> list[ReadCost]:
-        """What reading files has cost in this process, each dataset by itself; none where worker processes read."""
-        session = self._sessions.present
-        return session.runner.meter.costs() if session else []
-
     def waste(self) -> ReadCost | None:
         """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""
         session = self._sessions.present

@@ -233,16 +233,6 @@ class Cached(SceneByScene, SceneSequence):
         return f"Cached of {class_name(self.sequence)} {where}, {counted(len(self), 'scene')}"
 
 
-def gives_the_same_twice(sequence: Any, places: Iterable[int]) -> bool:
-    """Whether scenes that are read twice are the same both times, and draw no random numbers.
-
-    Raises:
-        Exception: What the sequence raises.
-    """
-    with UnrandomContext("drawn"):
-        return all(_alike(frozen_leaves(sequence[place]), frozen_leaves(sequence[place])) for place in places)
-
-
 def _alike(one: tuple[list[Any], Any], other: tuple[list[Any], Any]) -> bool:
     return digest(one[0], structure_text(one[1])) == digest(other[0], structure_text(other[1]))
 

@@ -107,12 +107,6 @@ def is_thread_safe(sequence: Any) -> bool:
     return sequence.thread_safe is True
 
 
-def says_if_thread_safe(sequence: Any) -> bool:
-    """Whether an object, or a class of the user's, says that several threads may read it at once, or may not."""
-    kinds = [base for base in type(sequence).__mro__ if not is_ours(base)]
-    return any("thread_safe" in getattr(each, "__dict__", ()) for each in (sequence, *kinds))
-
-
 def is_safe_function(function: Any) -> bool:
     """Whether several threads may call it at once: NumPy's functions, and those with `function.thread_safe = True`."""
     is_numpys = inspect.isroutine(function) and str(function.__module__).partition(".")[0] == "numpy"
