@@ -29,7 +29,7 @@ ZOO = [
     (lambda: bad.Sound(0), "length", "the sequence is empty", None, None, ()),
     (bad.ClaimsMore, "scenes_load", "scene 12 raises IndexError: 12, and len(sequence) is 13", 12, None, ()),
     (bad.Missing, "scenes_load", "scene 7 raises OSError: 7.npy is cut off", 7, None, ()),
-    (bad.Objects, "fields", "scene 0: field 'room' is a dataclass (Room)", 0, None, ()),
+    (bad.Objects, "fields", "scene 0: field 'room' is of type Room", 0, None, ()),
     (bad.OtherDtype, "same_spec", "field '0' is float32[3] in scene 0 and float64[3] in scene 4", 4, "0", ()),
     (bad.OtherStructure, "same_spec", "scenes 0 and 4 have different structures: (*, *) and (*,)", 4, None, ()),
     (bad.OtherShape, "same_spec", "field '0' differs in shape: float32[3] in scene 0, float32[4] in", 4, "0", ()),
