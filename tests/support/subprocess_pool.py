@@ -29,6 +29,7 @@ class SubprocessPool(Pool):
     """See the module. Workers are watched, and replaced, by one thread."""
 
     worker_type = "process"
+    has_copies = True
 
     def __init__(self, runner, options):
         super().__init__(runner, options)
