@@ -199,7 +199,7 @@ def _numbers(n, count):
 
 
 def _streamed(spec, **arguments):
-    arguments = {"workers": 1, "worker_type": "process", "seed": 5, "spec": spec, **arguments}
+    arguments = {"workers": 1, "worker_type": "process", "seed": 5, "output_signature": spec, **arguments}
     with kf.StreamFeed(_numbers, 4, **arguments).map(_drawn) as feed:
         return [batch for _ in range(2) for batch in feed]
 
