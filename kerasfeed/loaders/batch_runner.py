@@ -188,12 +188,12 @@ def _warm_times(
 def _content(scene: Any) -> list[bytes] | None:
     """The first bytes of the arrays of a scene, except text; None if there are none."""
     leaves = [leaf for leaf in flatten(scene)[0] if hasattr(leaf, "tobytes") and hasattr(leaf, "dtype")]
-    left, found = _MOST_COMPARED, []
+    left, parts = _MOST_COMPARED, []
     for leaf in leaves:
         if getattr(leaf.dtype, "char", "g") not in "gGOVTUS":
-            found.append(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)[:left].tobytes())
-            left -= len(found[-1])
-    return found or None
+            parts.append(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)[:left].tobytes())
+            left -= len(parts[-1])
+    return parts or None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import subprocess_hosts
 from hosts_feeds import feed_of, reference, same
 from scenes_hosts import Epochs, Noisy
 from subprocess_hosts import SubprocessCluster, SubprocessHost, SubprocessHosts
@@ -83,7 +84,8 @@ def test_a_module_that_a_host_lacks_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     import my_lost_module
 
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
+    elsewhere = f"[entry for entry in {{!r}} if entry != {str(tmp_path)!r}]"
+    monkeypatch.setattr(subprocess_hosts, "_COMMAND", subprocess_hosts._COMMAND.replace("{!r}", elsewhere))
     scenes = kf.Map(np.arange(32), my_lost_module.scene)
     feed, _ = feed_of(scenes)
     with feed, pytest.raises(kf.WorkerDiedError, match=r"no module 'my_lost_module'.*ship=\(my_lost_module,\)"):
