@@ -84,8 +84,10 @@ def test_a_module_that_a_host_lacks_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     import my_lost_module
 
-    elsewhere = f"[entry for entry in {{!r}} if entry != {str(tmp_path)!r}]"
-    monkeypatch.setattr(subprocess_hosts, "_COMMAND", subprocess_hosts._COMMAND.replace("{!r}", elsewhere))
+    command = subprocess_hosts._COMMAND.replace("{!r}", f"[entry for entry in {{!r}} if entry != {str(tmp_path)!r}]")
+    lacking = f"import pathlib; there = pathlib.Path.exists; LOST = {str(tmp_path)!r}; "
+    lacking += "pathlib.Path.exists = lambda path: str(path) != LOST and there(path); "
+    monkeypatch.setattr(subprocess_hosts, "_COMMAND", lacking + command)
     scenes = kf.Map(np.arange(32), my_lost_module.scene)
     feed, _ = feed_of(scenes)
     with feed, pytest.raises(kf.WorkerDiedError, match=r"no module 'my_lost_module'.*ship=\(my_lost_module,\)"):
