@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.statistics.field_statistics import FieldStatistics
-from kerasfeed.explore.statistics.scene_statistics import SceneStatistics, collect
+from kerasfeed.explore.describe.field_statistics import FieldStatistics
+from kerasfeed.explore.describe.scene_statistics import SceneStatistics, collect
 from kerasfeed.loaders.arguments import check_workers
 from kerasfeed.loaders.auto_workers import duration
 from kerasfeed.loaders.sequence_argument import check_sequence
@@ -412,8 +412,8 @@ def describe(
 
     Returns:
         A mapping from the path of a field to its statistics, see
-        [FieldDescription][kerasfeed.explore.describe.FieldDescription], with attributes for scenes, see
-        [Description][kerasfeed.explore.describe.Description]. It prints as a table, and a notebook shows
+        [FieldDescription][kerasfeed.explore.describe.describe.FieldDescription], with attributes for scenes, see
+        [Description][kerasfeed.explore.describe.describe.Description]. It prints as a table, and a notebook shows
         histograms. With `field = describe(...)["0"]`, `keras.layers.Normalization(axis=field.axis, mean=field.mean,
         variance=field.variance)` needs no `adapt`.
 

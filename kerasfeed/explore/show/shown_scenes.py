@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.explore.pictures.parts import Fields, fields_of
+from kerasfeed.explore.show.parts import Fields, fields_of
 from kerasfeed.feeds.load_one import load, scenes_read_here
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.spec.field_forms import RaggedArray

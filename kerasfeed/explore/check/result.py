@@ -98,7 +98,7 @@ class SequenceReport:
         read: How many were read at least once.
         length: How many there are; 0 where the sequence does not say.
         results: What each check has found, in the order in which they ran; see
-            [CheckResult][kerasfeed.explore.checks.result.CheckResult].
+            [CheckResult][kerasfeed.explore.check.result.CheckResult].
         seconds: How long all took, s.
     """
 

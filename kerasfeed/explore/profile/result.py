@@ -108,14 +108,14 @@ class Profile:
         name: Class of the sequence.
         batch_size: Scenes in a batch.
         present: Scenes/s that the feed's own workers load if each batch is taken as soon as it is there: a
-            [SetupRate][kerasfeed.explore.profiling.profile.SetupRate].
+            [SetupRate][kerasfeed.explore.profile.result.SetupRate].
         scene_seconds: Time of a scene in one worker, s, written into its row of a batch.
         waiting_seconds: Part of it without a processor, s: waiting for a disk, a server, a lock.
         alternatives: What at most three other set-ups load.
         recommended: The one to take; None if none is surely faster, or training does not wait.
         step_seconds: Time of a training step with a batch that is loaded already, s; None without a model.
         wait_shares: Share of the time that training waits for batches:
-            [WaitShares][kerasfeed.explore.profiling.profile.WaitShares]; None without a model.
+            [WaitShares][kerasfeed.explore.profile.result.WaitShares]; None without a model.
         verdict: All of it in a sentence.
     """
 

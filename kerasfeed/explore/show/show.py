@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.pictures.parts import check_kinds, check_names
-from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
+from kerasfeed.explore.show.parts import check_kinds, check_names
+from kerasfeed.explore.show.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Order
@@ -96,7 +96,7 @@ def show(
         >>> kf.show(kf.BlockShuffled(50, window=4), 1000).savefig("order.png")
     """
     try:
-        from kerasfeed.explore.pictures.scene_picture import draw_scenes, new_picture
+        from kerasfeed.explore.show.scene_picture import draw_scenes, new_picture
     except ImportError as error:
         raise ImportError(
             "kf.show draws with matplotlib, which is not installed: pip install matplotlib "
