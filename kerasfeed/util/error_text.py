@@ -30,6 +30,11 @@ _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 scene`, `2 scenes`; `plural` is for a noun whose plural is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def class_name(value: object) -> str:
     """The name of the class of `value`."""
     return type(value).__name__

@@ -22,7 +22,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.field_values import lists_as_arrays
 from kerasfeed.spec.nesting import lists_as_tuples
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 from kerasfeed.util.report import Report, Table
 from kerasfeed.util.validate import check_integer
 

@@ -13,8 +13,7 @@ from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
 from kerasfeed.sequences.frames import is_in_memory
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import exception_text
+from kerasfeed.util.error_text import counted, exception_text
 
 _THREADS = 4
 _THREAD_SHARE, _THREAD_MOST = 1 / 60, 0.5  # of the time; s

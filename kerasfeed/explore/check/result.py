@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 from kerasfeed.util.report import Report, Table, code, coloured
 
 Status = Literal["passed", "failed", "warned", "skipped"]

@@ -13,8 +13,7 @@ from kerasfeed.sequences.global_random import RandomWatch, generators_put_back, 
 from kerasfeed.spec.inference import merge
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import exception_text, message_of
+from kerasfeed.util.error_text import counted, exception_text, message_of
 
 _IDLE_SECONDS = 0.05  # other threads may draw random numbers, too
 

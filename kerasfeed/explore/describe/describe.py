@@ -19,8 +19,7 @@ from kerasfeed.loaders.auto_workers import duration
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import chosen_indices
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
+from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.report import Graphic, Report, Table, bytes_text, histogram
 
 _BINS = 24

@@ -17,8 +17,7 @@ from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import chosen_indices
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
+from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:

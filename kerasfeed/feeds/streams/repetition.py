@@ -19,8 +19,7 @@ from kerasfeed.loaders.batches.spec_inference import NothingReadError
 from kerasfeed.loaders.failures.exceptions import without_reproduction
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import can_travel, cause_of, is_the_programs, wrapped
+from kerasfeed.util.error_text import can_travel, cause_of, counted, is_the_programs, wrapped
 from kerasfeed.util.polling import NotYet, result_of
 
 _JOIN_SECONDS = 5.0
@@ -312,7 +311,7 @@ class Repetitions:
         return None if self._resumed is None else self._resumed.repetition
 
     def begin(self, core: StreamLoader, *, chained: bool, timeout: float | None) -> Repetition:
-        """What is kept of a repetition, or the next one; see `kerasfeed.feeds.stream_base.BaseStream`.
+        """What is kept of a repetition, or the next one; see `kerasfeed.feeds.stream_feed.BaseStreamFeed`.
 
         Args:
             core: Makes the batches.

@@ -26,9 +26,8 @@ from kerasfeed.spec.inference import probe_indices
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
-from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import counted, message_of
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.resources import cores
 
