@@ -136,11 +136,6 @@ def reworded(error: _E, text: str) -> _E:
     return found
 
 
-def cause_of(error: BaseException) -> BaseException | None:
-    """What an exception was raised from."""
-    return error.__cause__
-
-
 def cause_message(error: BaseException) -> str:
     """The message of what an exception was raised from; its own where that is nothing."""
     return message_of(error if error.__cause__ is None else error.__cause__)

@@ -20,7 +20,7 @@ from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import chosen_indices
 from kerasfeed.util.error_text import class_name, counted
-from kerasfeed.util.report import Graphic, Report, Table, bytes_text, histogram
+from kerasfeed.util.report import Graphic, Report, Reported, Table, bytes_text, histogram
 
 _BINS = 24
 _SLOWEST = 5
@@ -133,7 +133,7 @@ class Timing:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Description(Mapping[str, FieldDescription]):
+class Description(Reported, Mapping[str, FieldDescription]):
     """Statistics of a sequence: a mapping from the name of a field to its `FieldDescription`.
 
     A field is found by its path or, where that is a number, by the number. In a notebook it shows itself as a table
@@ -200,12 +200,6 @@ class Description(Mapping[str, FieldDescription]):
     def to_text(self) -> str:
         """The text that a terminal shows."""
         return self._report().text
-
-    def __repr__(self) -> str:
-        return self.to_text()
-
-    def _repr_html_(self) -> str:
-        return self._report().html
 
     def _report(self) -> Report:
         rows = [_row(field) for field in self.values()]

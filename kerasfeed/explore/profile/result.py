@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.loaders.auto_workers import Setup, duration, why
-from kerasfeed.util.report import ACCENT, PALE, Report, Table, bar
+from kerasfeed.util.report import ACCENT, PALE, Report, Reported, Table, bar
 
 _NOTABLE = 1.1  # times as fast
 _STEADY = 0.75  # of the quickest run
@@ -101,7 +101,7 @@ def verdict(
 
 
 @dataclass(frozen=True, repr=False)
-class Profile:
+class Profile(Reported):
     """Scenes/s of a feed and of three alternatives; `str()` and a notebook show it as a table with bars.
 
     Attributes:
@@ -170,9 +170,3 @@ class Profile:
         scatters = any(each.scatters for each in (self.present, *self.alternatives))
         table = Table(["with", "scenes/s", ""], rows, right=["scenes/s"])
         return Report(self.name, [("", self.verdict)], [times, table], note if scatters else "")
-
-    def __repr__(self) -> str:
-        return self._report().text
-
-    def _repr_html_(self) -> str:
-        return self._report().html
