@@ -126,11 +126,11 @@ class BaseStreamFeed(AnyFeed):
             )
 
     def _consumed(self) -> StreamPlace | None:
-        """Where the consumer stands."""
+        """The position of the consumer; None if only the consumer knows it."""
         return self._place
 
     def note_place(self, place: StreamPlace | None) -> None:
-        """Whoever takes batches now stands at `place`; None where only it knows."""
+        """Set the position of the consumer; None if only the consumer knows it."""
         self._place = place
 
     def _reset_state(self) -> None:
@@ -232,10 +232,10 @@ class BaseStreamFeed(AnyFeed):
     # ---- repetitions
 
     def begin_repetition(self, *, chained: bool = False, timeout: float | None = None) -> Repetition:
-        """The next repetition, or what is kept of one: of any, if `chained`, else of one of which nothing was used.
+        """The next repetition, or the one that is kept; unless `chained`, only if none of its batches was used.
 
         Raises:
-            NotYet: What is kept of one has told nothing for `timeout` s.
+            NotYet: The kept repetition gave nothing for `timeout` s.
         """
         core = self._core()
         wait_for_background()  # what an iterator that was let go of had taken comes again
@@ -256,7 +256,7 @@ class BaseStreamFeed(AnyFeed):
         """Have a fit that was stopped give back the batches that it still holds."""
 
     def keep_repetition(self, repetition: Repetition, *, chained: bool = False, whole: bool = True) -> None:
-        """Whoever has begun a repetition leaves it; see `Repetitions.keep`."""
+        """Leave a repetition that was begun; see `Repetitions.keep`."""
         self._repetitions.keep(repetition, chained=chained, whole=whole)
 
     def __iter__(self) -> Iterator[Any]:
@@ -276,7 +276,7 @@ class BaseStreamFeed(AnyFeed):
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether others make batches, and not whoever takes them."""
+        """Whether workers make batches, and not the thread that takes them."""
         return bool(self._options.workers)
 
     def __len__(self) -> int:

@@ -131,7 +131,7 @@ class Reported:
 
     @abstractmethod
     def _report(self) -> Report:
-        """What is shown."""
+        """The report to show."""
 
     def __repr__(self) -> str:
         return self._report().text

@@ -171,7 +171,7 @@ def _masked(crc: int) -> int:
 
 
 def framed(pieces: list[Piece]) -> list[Piece]:
-    """A record as it stands in the file, of data in pieces, which are as they are."""
+    """The parts of a record in the file, around the pieces of its data."""
     size, crc = sum(map(len, pieces)), 0
     for piece in pieces:
         crc = google_crc32c.extend(crc, piece)
@@ -180,7 +180,7 @@ def framed(pieces: list[Piece]) -> list[Piece]:
 
 
 def data_length(head: bytes, start: int = 0) -> int | None:
-    """Bytes of the data of the record whose head begins at byte `start`; None where its checksum does not hold."""
+    """Bytes of the data of the record whose head begins at byte `start`; None if its checksum does not match."""
     length, crc = _HEADER.unpack_from(head, start)
     return length if masked_crc(head[start : start + 8]) == crc else None
 
