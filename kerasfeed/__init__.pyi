@@ -20,10 +20,10 @@ from kerasfeed.errors import SceneTimeoutError as SceneTimeoutError
 from kerasfeed.errors import SpecError as SpecError
 from kerasfeed.errors import TooManyFailuresError as TooManyFailuresError
 from kerasfeed.errors import WorkerDiedError as WorkerDiedError
-from kerasfeed.explore.check import check_sequence as check_sequence
-from kerasfeed.explore.describe import describe as describe
-from kerasfeed.explore.profile import profile as profile
-from kerasfeed.explore.show import show as show
+from kerasfeed.explore.check.check import check_sequence as check_sequence
+from kerasfeed.explore.describe.describe import describe as describe
+from kerasfeed.explore.profile.profile import profile as profile
+from kerasfeed.explore.show.show import show as show
 from kerasfeed.feeds.labels import labels_of as labels_of
 from kerasfeed.feeds.load_one import load as load
 from kerasfeed.loaders.hosts.ray_hosts import RayHosts as RayHosts

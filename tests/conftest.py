@@ -320,8 +320,8 @@ def points(tmp_path):
 @pytest.fixture
 def few_processes(monkeypatch):
     """Profiles try one and two worker processes alone: each takes 0.3 s to start."""
-    monkeypatch.setattr("kerasfeed.explore.profile.cores", lambda: 1)
-    monkeypatch.setattr("kerasfeed.explore.profile.processes_for", lambda *given: 1)
+    monkeypatch.setattr("kerasfeed.explore.profile.profile.cores", lambda: 1)
+    monkeypatch.setattr("kerasfeed.explore.profile.profile.processes_for", lambda *given: 1)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ ALLOWED = {
     "torch": ("adapters/torch/",),
     "keras": ("adapters/keras/", "demo/"),
     "h5py": ("readers/hdf5/", "writers/hdf5/", "demo/"),
-    "matplotlib": ("explore/pictures/scene_picture.py",),
+    "matplotlib": ("explore/show/scene_picture.py",),
     "ray": ("loaders/hosts/ray_hosts.py",),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -18,7 +18,7 @@ ALLOWED = {
     "loaders/batch_runner.py": "the first batch, which this process itself has pickled and kept",
     "sequences/cache_store.py": "scenes that processes of this program have put into a memory file without a path, "
     "which is opened by whoever unpickles the kf.Cached, and known by its token",
-    "explore/checks/case.py": "a copy of the sequence that was pickled here",
+    "explore/check/case.py": "a copy of the sequence that was pickled here",
     "util/user_modules.py": "the code in the .pyc of a module that Python has loaded from there",
     "orders/groups.py": "a user's function within a pickle that the user, or the program, is loading already",
     "pool/processes/pool.py": "payloads of a worker, over the socket pair that it inherited",

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kerasfeed as kf
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import cause_message
+from kerasfeed.util.error_text import cause_message, counted
 
 
 class PointClouds(kf.SceneSequence):

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from kerasfeed.feeds.cursor import CursorThreads
+from kerasfeed.feeds.cursor import CursorThreads, RequestLog
 from kerasfeed.feeds.display import public_names
 from kerasfeed.feeds.options import FeedOptions
-from kerasfeed.feeds.request_log import RequestLog
 from kerasfeed.loaders.arguments import NO_METHODS
 from kerasfeed.loaders.auto_workers import Choice
 from kerasfeed.loaders.base import Job, LoaderStats

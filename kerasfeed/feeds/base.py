@@ -22,9 +22,8 @@ from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import feed_html, feed_text, waste_text
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.feed_cursor import FeedCursor
-from kerasfeed.feeds.hooks import SequenceHooks
+from kerasfeed.feeds.hooks import Refreshes, SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
-from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
 from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed

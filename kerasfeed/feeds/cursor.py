@@ -24,6 +24,7 @@ from kerasfeed.util.error_text import drop_frame
 from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
 Owner = TypeVar("Owner")
+_NOTED = 1 << 16  # batches
 _GONE = "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
 
 
@@ -227,3 +228,33 @@ class CursorThreads:
         """Wait for those that were let go of in the midst of a batch: two at once would run what users wrote."""
         for each in self._known:
             each.join_closed()
+
+
+class RequestLog:
+    """When each batch of an epoch was asked for, and when it came, by its number in the epoch; of the last 65,536."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """An epoch begins; what is still waited for is noted of the one before."""
+        self._begun: dict[int, float] = {}
+        self._finished: dict[int, float] = {}
+
+    def timed(self, number: int, take: Callable[[float | None], Any], timeout: float | None) -> Any:
+        """What `take(timeout)` gives: batch `number` of the epoch; it may raise `NotYet`, and be asked again."""
+        begun, finished = self._begun, self._finished
+        begun.setdefault(number, time.perf_counter())
+        batch = take(timeout)
+        finished[number] = time.perf_counter()
+        for moments in (begun, finished):
+            moments.pop(number - _NOTED, None)
+        return batch
+
+    def begun(self, number: int) -> float | None:
+        """Moment at which batch `number` was asked for, s of `time.perf_counter`; None when it has not been."""
+        return self._begun.get(number)
+
+    def finished(self, number: int) -> float | None:
+        """Moment at which batch `number` came; None when it has not."""
+        return self._finished.get(number)

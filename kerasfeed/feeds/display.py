@@ -16,8 +16,7 @@ from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
 from kerasfeed.spec.scene_spec import ArraySpec
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import summary
+from kerasfeed.util.error_text import counted, summary
 from kerasfeed.util.report import Report, Table
 
 _PACKAGE = __name__.split(".")[0]

@@ -16,9 +16,8 @@ from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, WorkerStartError
-from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
+from kerasfeed.feeds.cursor import Cursor, EndOfData, RequestLog, check_alive
 from kerasfeed.feeds.epoch_clock import EpochClock
-from kerasfeed.feeds.request_log import RequestLog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
 from kerasfeed.sequences.optional_methods import ahead_reader
 from kerasfeed.util.polling import NotYet, result_of

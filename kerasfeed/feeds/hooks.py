@@ -1,15 +1,16 @@
-"""`SequenceHooks`: a sequence's own `on_epoch_begin` and `on_epoch_end`.
+"""What changes a sequence: its own `on_epoch_begin` and `on_epoch_end` (`SequenceHooks`), and `refresh` (`Refreshes`).
 
-Invariant: they are called once an epoch, in the order of epochs, while no scene is loaded, however often Keras calls
-those of the feed.
+Invariant: the hooks are called once an epoch, in the order of epochs, while no scene is loaded, however often Keras
+calls those of the feed. A feed plans again between two epochs only; within one it refuses to continue.
 """
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from kerasfeed.sequences.base import optional_method
 from kerasfeed.sequences.optional_methods import note_once
+from kerasfeed.sequences.view_base import Refreshable, parts_of
 
 
 class SequenceHooks:
@@ -89,3 +90,54 @@ def _own_hook(sequence: Any, name: str) -> Callable[[], Any] | None:
     if hook is None or str(getattr(hook, "__module__", "")).startswith("keras."):
         return None
     return hook  # type: ignore[no-any-return]
+
+
+class Refreshes:
+    """How often a sequence, or what a view holds, had been refreshed when batches of it were planned.
+
+    Attributes:
+        planned: The generation of each of them when the present batches were planned; nearly always of none.
+    """
+
+    planned: tuple[int, ...]
+
+    def __init__(self, sequence: Any) -> None:
+        self._sequence = sequence
+        self._refreshable = [part for part in parts_of(sequence) if isinstance(part, Refreshable)]
+        self.planned = self.present()
+
+    def present(self) -> tuple[int, ...]:
+        """The generation of each of them now."""
+        return tuple([part.generation for part in self._refreshable])  # nearly always none
+
+    def check_length(self) -> None:
+        """See that the length of the sequence, which was refreshed, is that of its scenes now.
+
+        Raises:
+            RuntimeError: It is a view, which keeps the length that it was made with.
+        """
+        if self._sequence not in self._refreshable:
+            raise RuntimeError(
+                f"a sequence inside the {type(self._sequence).__name__} was refreshed, and a view keeps the length "
+                "that it was made with: make the view anew, and the feed"
+            )
+
+    def refuse_others(self, generations: tuple[int, ...]) -> None:
+        """Refuse to go on with batches that were planned at these generations, if there are others now.
+
+        Raises:
+            RuntimeError: There are.
+        """
+        if self._refreshable and generations != self.present():  # asked twice a batch
+            self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Refuse to go on with an epoch.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(
+            f"the {type(self._sequence).__name__} was refreshed in the midst of an epoch, so its batches are others "
+            "now: call refresh() between two epochs, when a loop or fit has ended, and make datasets of the feed again"
+        )

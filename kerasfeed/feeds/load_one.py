@@ -23,8 +23,8 @@ from kerasfeed.sequences.context import MakeContext
 from kerasfeed.sequences.global_random import SeedingContext, frameworks, generators_put_back
 from kerasfeed.sequences.view_base import apart
 from kerasfeed.spec.inference import describe
-from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_text import counted
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:

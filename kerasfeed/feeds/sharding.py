@@ -41,9 +41,6 @@ class Shard:
         return f"{self.index} of {self.count}" + (f" ({self.source})" if self.source else "")
 
 
-ONE_SHARD = Shard(0, 1)
-
-
 def find_shard(shard: Any, shard_index: Any, shard_count: Any) -> Shard:
     """The shard that these arguments of a feed ask for.
 

@@ -1,41 +1,64 @@
 """`BaseStreamFeed`: generators and a loader, where a sequence cannot be had.
 
-Invariant: scene k of a repetition is a function of the generators alone, whatever the workers, unless first come is
-asked for. A state holds numbers and names, no scene, and is the same whenever it is asked for, however far the
-generators have run since. Two feeds give the same batches from a state on, where their generators do, if their
+Invariant: batches come in the order of their items, through one loader. Nothing is started before the first batch, or
+the spec, is asked for. Scene k of a repetition is a function of the generators alone, whatever the workers, unless
+first come is asked for. A state holds numbers and names, no scene, and is the same whenever it is asked for, however
+far the generators have run since. Two feeds give the same batches from a state on, where their generators do, if their
 fingerprints and seeds agree; workers are no part of it.
 """
 
+import dataclasses
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from kerasfeed.errors import FeedWarning
+from kerasfeed.errors import FeedClosedError, FeedWarning
+from kerasfeed.feeds.any_feed import AnyFeed
+from kerasfeed.feeds.cursor import batches_of, wait_for_background
+from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import VERSION, numbers_of, refuse_changes
-from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.streams.repetition import Repetition
+from kerasfeed.feeds.stream_cursor import EMPTY, StreamCursor
+from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, StreamPlan
+from kerasfeed.feeds.streams.repetition import Repetition, Repetitions
 from kerasfeed.feeds.streams.source import Departure, Source, StreamPlace
 from kerasfeed.feeds.streams.wrapped import DealtSource, ShuffledSource
+from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
+from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.loaders.failures.table import FailureTable
+from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.buffered import BufferShuffled
-from kerasfeed.util.counted import counted
+from kerasfeed.pool.base import CLOSED
+from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_text import counted
 from kerasfeed.util.validate import check_integer
 
 _KIND = "stream"  # of states
 
 
-class BaseStreamFeed(BaseStream):
+class BaseStreamFeed(AnyFeed):
     """Batches of what generators yield, for loops; see `kerasfeed.StreamFeed`."""
 
-    _public = BaseStream._public | {
-        "get_state", "load_state_dict", "mixing", "set_state", "shard", "state_dict",
-    }  # fmt: skip
+    plan: StreamPlan
+    _place: StreamPlace | None
+    _no_methods = NO_METHODS_OF_STREAMS
+    _instead_of_overriding = (
+        "kf.StreamFeed(...).map(function) changes scenes, as kf.Map does for a kf.Feed, and collate=function makes the "
+        "batches"
+    )
+    _public = frozenset([
+        "close", "element_spec", "failures", "get_state", "load_state_dict", "map", "mixing", "num_batches", "plan",
+        "scene_spec", "seed", "set_state", "shard", "state_dict", "stats", "to_jax", "to_tf_dataset", "to_torch",
+    ])  # fmt: skip
 
     def __init__(
         self,
@@ -66,11 +89,30 @@ class BaseStreamFeed(BaseStream):
     ) -> None:
         options = FeedOptions.checked(BaseStreamFeed.__init__, locals(), type(self).__name__)
         self.shard = find_shard(shard, shard_index, shard_count)
-        order = None
+        order: Sequential | BufferShuffled = Sequential()
         if shuffle_buffer is not None:
             remedy = " (scenes; None does not shuffle)"
             order = BufferShuffled(check_integer("shuffle_buffer", shuffle_buffer, 1, remedy=remedy), self.shard.index)
-        super().__init__(options, order, self.shard)
+        if pad_remainder and (drop_remainder or options.batch_size is None or on_error == "skip"):
+            raise ValueError(
+                "pad_remainder=True fills the last batch up with scenes of sample_weight 0, so that all have one size: "
+                "it needs a batch_size, and goes neither with drop_remainder=True nor with on_error='skip'"
+            )
+        if options.policy.on_error == "replace":
+            raise ValueError(
+                "on_error='replace' draws another scene by its index, and a stream has none: use on_error='skip', or "
+                "'mask', which gives failed scenes sample_weight 0"
+            )
+        self.plan = StreamPlan(
+            batch_size=options.batch_size, order=order, seed=check_seed(seed, Sequential(), 1),
+            shard_index=self.shard.index, shard_count=self.shard.count, drop_remainder=bool(drop_remainder),
+            pad_remainder=bool(pad_remainder),
+        )  # fmt: skip
+        self._collation = check_collate(collate, self.plan, on_error)
+        self._spec = None if output_signature is None else as_scene_spec(output_signature)
+        self._functions: tuple[Function, ...] = ()
+        super().__init__(options)
+        self._init_framework(options.ahead)
         self.deterministic = bool(deterministic)
         self.generators = Generators(make_generator, count, self.seed, copies=bool(copies))
         self._is_cost_told = False
@@ -82,6 +124,25 @@ class BaseStreamFeed(BaseStream):
                 f"them, and scenes are dealt in turn, which needs {missing}. Otherwise some scenes would come twice "
                 "and others not at all"
             )
+
+    def _consumed(self) -> StreamPlace | None:
+        """The position of the consumer; None if only the consumer knows it."""
+        return self._place
+
+    def note_place(self, place: StreamPlace | None) -> None:
+        """Set the position of the consumer; None if only the consumer knows it."""
+        self._place = place
+
+    def _reset_state(self) -> None:
+        super()._reset_state()
+        self.plan = dataclasses.replace(self.plan)
+        self._lock = threading.RLock()
+        self._parts: StreamLoader | None = None
+        self._repetitions = Repetitions()
+        self._place = StreamPlace()  # of the consumer; None where only it knows
+        self._closed = False
+
+    # ---- the parts
 
     def _make_source(self) -> Source:
         plan, generators = self.plan, self.generators
@@ -101,6 +162,54 @@ class BaseStreamFeed(BaseStream):
             deterministic=self.deterministic, max_memory=options.max_memory, environment=options.environment,
         )  # fmt: skip
 
+    def map(self, function: Function) -> Self:
+        """Apply a function to each item of this feed, in the workers, in the order of the items.
+
+        For a generator that yields quickly (names or parameters, of any type that can be pickled) and a function that
+        does the work and returns a scene. The generators then run in one thread of this process, and `workers` is the
+        number of concurrent calls of the function. Several `map`s apply one function after the other.
+
+        Args:
+            function: Takes one item and returns a scene. Worker processes need one that can be pickled (with
+                `cloudpickle`). In it, `kerasfeed.current_rng()` depends only on (seed, repetition, number of the item).
+
+        Returns:
+            A new feed. Iterate over this one, not over the one that `map` was called on.
+
+        Raises:
+            TypeError: `function` cannot be called.
+            RuntimeError: Batches have been requested already.
+
+        Examples:
+            >>> def names():
+            ...     yield from ["a", "bb", "ccc"]
+            >>> with kf.StreamFeed(names, batch_size=3, workers=0).map(lambda name: (len(name), name)) as feed:
+            ...     for lengths, texts in feed:
+            ...         print(lengths, texts)
+            [1 2 3] ['a' 'bb' 'ccc']
+        """
+        if not callable(function):
+            raise TypeError(f"map needs a function from an item to a scene, received a {type(function).__name__}")
+        if self._parts is not None or self._closed:
+            raise RuntimeError("map() comes before the first batch: this feed has begun, or is closed. Make a new one")
+        mapped = object.__new__(type(self))
+        mapped.__dict__.update(self.__dict__)
+        mapped._functions = (*self._functions, function)
+        mapped._reset_state()
+        return mapped
+
+    def _core(self) -> StreamLoader:
+        with self._lock:
+            if self._closed:
+                raise FeedClosedError(CLOSED)
+            if self._parts is None:
+                self._parts = StreamLoader(
+                    self._options, self.plan, self._collation, self._make_source(), self._functions, self._spec
+                )
+                self.job, self._loader = self._parts.job, self._parts.loader
+                weakref.finalize(self, _close, self._repetitions, self._parts)
+            return self._parts
+
     def mixing(self, length: int) -> float:
         """How well a repetition is mixed: 0 for the order of the generators, about 1 for a full shuffle.
 
@@ -119,6 +228,103 @@ class BaseStreamFeed(BaseStream):
             0.28 1.00
         """
         return self.plan.order.mixing(check_integer("length", length, 1), seed=self.seed)
+
+    # ---- repetitions
+
+    def begin_repetition(self, *, chained: bool = False, timeout: float | None = None) -> Repetition:
+        """The next repetition, or the one that is kept; unless `chained`, only if none of its batches was used.
+
+        Raises:
+            NotYet: The kept repetition gave nothing for `timeout` s.
+        """
+        core = self._core()
+        wait_for_background()  # what an iterator that was let go of had taken comes again
+        self.cursors.wait()
+        return self._repetitions.begin(core, chained=chained, timeout=timeout)
+
+    def pass_end(self) -> bool:
+        """Whether of the repetition that is resumed nothing is left, so that the next one begins."""
+        number = self._repetitions.resumed_number
+        repetition = self.begin_repetition()
+        self.keep_repetition(repetition)
+        passed = number is not None and repetition.number != number
+        if passed:
+            self._place = StreamPlace(repetition.number)
+        return passed
+
+    def end_fit(self) -> None:
+        """Have a fit that was stopped give back the batches that it still holds."""
+
+    def keep_repetition(self, repetition: Repetition, *, chained: bool = False, whole: bool = True) -> None:
+        """Leave a repetition that was begun; see `Repetitions.keep`."""
+        self._repetitions.keep(repetition, chained=chained, whole=whole)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the next repetition, loaded ahead.
+
+        Examples:
+            >>> with kf.StreamFeed(lambda: iter([1.0, 2.0, 3.0]), batch_size=2, workers=0) as feed:
+            ...     print(list(feed))
+            [array([1., 2.]), array([3.])]
+        """
+        return batches_of(self.begin_loop)
+
+    def begin_loop(self, epochs: int = 1) -> StreamCursor:
+        """The batches of the next repetitions, for a loop."""
+        self.end_fit()
+        return StreamCursor(weakref.ref(self), epochs)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether workers make batches, and not the thread that takes them."""
+        return bool(self._options.workers)
+
+    def __len__(self) -> int:
+        raise TypeError(
+            f"a {type(self).__name__} has no length: nobody knows how many scenes will come. It is a "
+            "feed by itself: loop over it, or pass it to fit. What can be indexed is better fed by a kerasfeed.Feed"
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, step: int) -> Any:
+        """Streams have no index: always raises.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"a {type(self).__name__} has no random access: loop over it, or pass it to fit. What can be indexed is "
+            "better fed by a kerasfeed.Feed"
+        )
+
+    def issue_warnings(self) -> None:
+        """See `AnyFeed.issue_warnings`."""
+        core = self._parts
+        if core is not None:
+            core.loader.failure_log.deferred_warnings.issue()
+            core.source.deferred_warnings.issue()
+
+    # ---- the spec
+
+    @property
+    def scene_spec(self) -> SceneSpec:
+        """Spec of a scene. The first use waits for the first batch, which is kept for the next loop.
+
+        Raises:
+            ValueError: The stream is empty, and no `spec` was given.
+        """
+        core = self._core()
+        if not core.inferred:
+            repetition = self.begin_repetition(chained=True)
+            try:
+                repetition.peek()
+            finally:
+                self.keep_repetition(repetition, chained=True)
+            if not core.inferred:
+                raise ValueError(EMPTY)
+        return core.loader.spec
 
     # ---- state
 
@@ -265,9 +471,56 @@ class BaseStreamFeed(BaseStream):
 
     # ---- life
 
+    @property
+    def failures(self) -> FailureTable:
+        """The scenes that have failed so far, with index, epoch, step, exception and count; a table in a notebook."""
+        core = self._parts
+        return FailureTable([]) if core is None else core.failures()
+
+    def stats(self) -> LoaderStats:
+        """The feed's counters at this moment; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
+
+        Returns:
+            Batches and buffers of this feed, and the workers of its generators or of `map`.
+        """
+        core = self._parts
+        return LoaderStats("inline", 0, 0, 0, 0, 0) if core is None else core.stats()
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What the feed says of itself, name and value."""
+        generators = self.generators
+        facts = [("generators", f"{generators.count} of {generators.name}")]
+        if self.shard.count > 1 or self.shard.source:
+            own = generators.numbers[self.shard.index :: self.shard.count]
+            what = "scenes dealt in turn" if self._deals else f"{counted(len(own), 'generator')} of its own"
+            facts.append(("shard", f"{self.shard}, {what}"))
+        if isinstance(self.plan.order, BufferShuffled):
+            facts.append(("shuffle buffer", f"{self.plan.order.buffer_size:,} scenes"))
+        if not generators.takes_start:
+            facts.append(("resume", "runs the generators again"))
+        facts.append(("batch size", str(self.plan.batch_size)))
+        if self._functions:
+            facts.append(("functions", str(len(self._functions))))
+        if self._parts is not None or not self._options.workers:  # else they are made with the first batch
+            facts.append(("workers", workers_text(self.stats())))
+        return facts
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self._facts())})"
+
+    def _repr_html_(self) -> str:
+        core = self._parts
+        known = core is not None and core.inferred and not self._closed
+        return stream_html(type(self).__name__, self._facts(), self.element_spec if known else None)
+
     def close(self) -> None:
         """Stop the workers and free their memory. Batches already delivered stay valid. May be called again."""
-        self._stop()
+        with self._lock:
+            self._closed = True
+            core = self._parts
+        if core is not None:
+            _close(self._repetitions, core)
+            core.loader.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
         asked = self._options.given["shard"]
@@ -279,18 +532,10 @@ class BaseStreamFeed(BaseStream):
             type(self), self.generators.make_generator, self.plan.batch_size, arguments, self._functions,
         )  # fmt: skip
 
-    def _facts(self) -> list[tuple[str, str]]:
-        generators = self.generators
-        facts = [("generators", f"{generators.count} of {generators.name}")]
-        if self.shard.count > 1 or self.shard.source:
-            own = generators.numbers[self.shard.index :: self.shard.count]
-            what = "scenes dealt in turn" if self._deals else f"{counted(len(own), 'generator')} of its own"
-            facts.append(("shard", f"{self.shard}, {what}"))
-        if isinstance(self.plan.order, BufferShuffled):
-            facts.append(("shuffle buffer", f"{self.plan.order.buffer_size:,} scenes"))
-        if not generators.takes_start:
-            facts.append(("resume", "runs the generators again"))
-        return [*facts, *super()._facts()]
+
+def _close(repetitions: Repetitions, core: StreamLoader) -> None:
+    repetitions.close()
+    core.close()
 
 
 def _departures(given: Any, count: Any) -> tuple[Departure, ...]:

@@ -17,7 +17,7 @@ from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer, local_path, refuse_class
 

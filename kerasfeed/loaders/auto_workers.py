@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import FirstScenes
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 from kerasfeed.util.resources import cores
 
 WORKERS, WORKER_TYPE = "workers", "worker_type"

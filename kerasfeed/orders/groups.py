@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import add_note, message_of
+from kerasfeed.util.error_text import add_note, counted, message_of
 from kerasfeed.util.fingerprint import digest, name_of
 from kerasfeed.util.lru import Lru
 

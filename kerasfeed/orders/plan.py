@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.orders.batch_bounds import Bounds, Cut
 from kerasfeed.spec.inference import probe_indices
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 
 
 @dataclass(frozen=True)

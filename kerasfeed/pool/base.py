@@ -23,9 +23,8 @@ from kerasfeed.pool.task import FutureTask, Note, Record, Task
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.turn import Turn
 from kerasfeed.sequences.view_base import parts_of
-from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.error_text import class_name, counted, message_of
 from kerasfeed.util.picklers import cloud_pickled
 
 LOGGER = logging.getLogger("kerasfeed")  # of what happens to workers, and never once a batch; workers log nothing

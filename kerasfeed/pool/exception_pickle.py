@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.errors import SceneError
-from kerasfeed.util.error_text import cause_of, guarded, notes_of, set_notes, summary
+from kerasfeed.util.error_text import guarded, notes_of, set_notes, summary
 from kerasfeed.util.picklers import CloudPickler, unpickled
 
 
@@ -63,7 +63,7 @@ class Sent:
             _ExceptionPickler(stream, protocol=5).dump((error, notes_of(error)))
             return stream.getvalue()
 
-        cause = cause_of(error) if causes else None
+        cause = error.__cause__ if causes else None
         sent_cause = None if cause is None else cls.of(cause, causes=causes - 1)
         return cls(guarded(packed, lambda _: b""), summary(error), sent_cause)
 

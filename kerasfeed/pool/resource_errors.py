@@ -8,8 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of, reworded
+from kerasfeed.util.error_text import counted, message_of, reworded
 from kerasfeed.util.resources import descriptors
 
 _NO_THREAD = "can't start new thread"  # in Python's words

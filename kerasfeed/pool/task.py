@@ -88,11 +88,6 @@ class Crash:
         return "SIGKILL" in self.ending or "SIGTERM" in self.ending or self.ending == UNKNOWN_ENDING
 
     @property
-    def has_exited(self) -> bool:
-        """Whether it ended by itself, with an exit code."""
-        return "exit code" in self.ending
-
-    @property
     def kind(self) -> type[SceneTimeoutError | WorkerDiedError]:
         """The class of the error to raise for it."""
         return SceneTimeoutError if self.hung else WorkerDiedError

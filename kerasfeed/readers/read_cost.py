@@ -95,18 +95,14 @@ class ReadCost:
         return self.nbytes / max(1.0, self.scenes * self.scene_bytes)
 
     @property
-    def is_amplified(self) -> bool:
-        """Whether decoding makes several times what the scenes hold; False of too few scenes to tell."""
-        return self.scenes >= _LEAST_SCENES and self.amplification >= _AMPLIFIED
-
-    @property
     def wasteful(self) -> bool:
-        """Whether decoding is repeated, and makes several times what the scenes hold.
+        """Whether decoding is repeated, and makes several times what the scenes hold; False of too few scenes to tell.
 
         Chunks are decoded again only after they have left the cache, so a cache that holds the dataset is never
         called wasteful, however many chunks the first scenes touch.
         """
-        return self.again >= _LEAST_AGAIN and self.is_amplified
+        is_known = self.scenes >= _LEAST_SCENES and self.again >= _LEAST_AGAIN
+        return is_known and self.amplification >= _AMPLIFIED
 
     def __str__(self) -> str:
         if self.storage.unit == "file":

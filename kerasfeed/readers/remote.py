@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from kerasfeed.readers.file_bytes import ByteSource
 from kerasfeed.readers.opened_files import Identity, identity_of
-from kerasfeed.util.error_text import cause_of, message_of, reworded, summary
+from kerasfeed.util.error_text import message_of, reworded, summary
 from kerasfeed.util.lru import Lru
 
 Options = Iterable[tuple[str, Any]]
@@ -278,7 +278,7 @@ def _tried(url: str, call: Callable[[], _T]) -> _T:
             return call()
         except Exception as error:
             # fsspec makes a FileNotFoundError of whatever goes wrong with a web server.
-            cause = cause_of(error) if isinstance(error, FileNotFoundError) and _WEB.search(url) else None
+            cause = error.__cause__ if isinstance(error, FileNotFoundError) and _WEB.search(url) else None
             reason = error if cause is None else cause
             status = getattr(reason, "status", None)
             if isinstance(status, int):

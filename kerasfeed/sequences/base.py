@@ -22,8 +22,7 @@ from kerasfeed.sequences.optional_methods import WRAPPED_FOR, ahead_reader
 from kerasfeed.sequences.optional_methods import optional_method as optional_method
 from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfOne, blocks_in, kept_copier
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
+from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.fingerprint import digest
 
 _SLICEABLE = "_kerasfeed_sliceable"  # attribute of a `__getitem__` that takes slices, too

@@ -24,8 +24,7 @@ from kerasfeed.sequences.context import UnrandomContext
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
 from kerasfeed.spec.nesting import structure_text
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.error_text import class_name, counted, message_of
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.lru import PerProcess
 from kerasfeed.util.resources import memory

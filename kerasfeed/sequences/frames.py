@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 
 _CLASSES = ("DataFrame", "Series")
 # What error messages suggest for a column: fill or drop missing values, and turn dates into numbers or text.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kerasfeed.orders.permutation import permute, permute_one
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.spec.inference import probe_indices
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.validate import check_integer
 

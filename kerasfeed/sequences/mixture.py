@@ -31,8 +31,7 @@ from kerasfeed.sequences.context import current_epoch
 from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfSeveral
 from kerasfeed.sequences.views import listed_parts
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
+from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import add_note, class_name, message_of, notes_of
+from kerasfeed.util.error_text import add_note, class_name, counted, message_of, notes_of
 from kerasfeed.util.validate import refuse_class
 
 ReadInto = Callable[[int, Any], Any]

@@ -17,8 +17,7 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.split import values_of
 from kerasfeed.sequences.view_base import OfOne
 from kerasfeed.spec.field_values import as_array
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
+from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 

@@ -22,8 +22,7 @@ from kerasfeed.sequences.indexing import Permuted
 from kerasfeed.sequences.optional_methods import check_part, note_once
 from kerasfeed.sequences.view_base import SceneByScene
 from kerasfeed.spec.nesting import field_paths, flatten
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.error_text import class_name, counted, message_of
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 

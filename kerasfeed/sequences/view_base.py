@@ -28,8 +28,7 @@ from kerasfeed.sequences.optional_methods import (
     scene_writer,
     takes_out,
 )
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
+from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.fingerprint import digest
 
 _NAMED = 4  # parts of which a view's identity says what they are

@@ -18,8 +18,7 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.optional_methods import has_parameter, note_once
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
 from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, blocks_in
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
+from kerasfeed.util.error_text import class_name, counted
 
 
 class Concat(Routed, OfSeveral, SceneSequence):

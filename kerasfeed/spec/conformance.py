@@ -1,6 +1,6 @@
 """Scenes checked one by one against the spec that a user gives: `output_signature`.
 
-Invariant: a scene that was accepted is as the spec says, and, unless asked otherwise, in memory of its own.
+Invariant: a scene that was accepted is as the spec says. `conform` copies its arrays.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ _IMMUTABLE = (bool, int, float, complex, str, bytes)
 _HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and its kin
 
 
-def conform(scene: Any, spec: SceneSpec, *, copy: bool = True) -> Any:
+def conform(scene: Any, spec: SceneSpec) -> Any:
     """The scene with an array (or NumPy scalar, `str`, `bytes`) of `spec` for every field.
 
     Python numbers, and lists of them, take the field's dtype where it holds them; byte order is made native. All else
@@ -28,7 +28,6 @@ def conform(scene: Any, spec: SceneSpec, *, copy: bool = True) -> Any:
     Args:
         scene: What came.
         spec: What it must be.
-        copy: Whether arrays are copied; else they may be the scene's own.
 
     Raises:
         SpecError: It is not as the spec says; the message names the field, what was expected and what came.
@@ -43,11 +42,11 @@ def conform(scene: Any, spec: SceneSpec, *, copy: bool = True) -> Any:
             f"{received}. Nest scenes as the spec is nested"
         ) from None
     fields = zip(leaves, spec.fields, spec.paths, strict=True)
-    return spec.unflatten([conformed(leaf, field, path, spec, copy=copy) for leaf, field, path in fields])
+    return spec.unflatten([conformed(leaf, field, path, spec, copy=True) for leaf, field, path in fields])
 
 
 def conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, *, copy: bool) -> Any:
-    """One field of a scene of `spec`; see `conform`."""
+    """One field of a scene of `spec`; without `copy` it may be the scene's own array. See `conform`."""
     if type(leaf) is field.dtype.type and field.dtype.kind in "biufc" and not field.shape:
         return leaf
     if type(leaf) in _IMMUTABLE or (type(leaf) is list and is_array(leaf)):

@@ -14,8 +14,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.spec.field_values import described, start_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import counted, message_of
 
 
 def describe(scene: Any) -> SceneSpec:

@@ -1,4 +1,4 @@
-"""Helpers that import no other package: text of errors, files, numbers, waiting, what a user's object offers.
+"""Helpers that import no other package: text of errors and reports, files, numbers, pickling, the user's modules.
 
 May import: errors.
 """

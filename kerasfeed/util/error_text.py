@@ -30,6 +30,11 @@ _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 scene`, `2 scenes`; `plural` is for a noun whose plural is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def class_name(value: object) -> str:
     """The name of the class of `value`."""
     return type(value).__name__
@@ -129,11 +134,6 @@ def reworded(error: _E, text: str) -> _E:
     if found is error:
         add_note(error, f"kerasfeed: {text}")
     return found
-
-
-def cause_of(error: BaseException) -> BaseException | None:
-    """What an exception was raised from."""
-    return error.__cause__
 
 
 def cause_message(error: BaseException) -> str:

@@ -6,6 +6,7 @@ are mid-tones, so that light and dark pages show both.
 
 import html
 import textwrap
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,6 +124,20 @@ class Report:
         lines += [table.html for table in self.tables if table.rows]
         divs = "".join(f"<div>{line}</div>" for line in [*lines, html.escape(self.more)] if line)
         return f'<div style="line-height:1.5">{divs}</div>'
+
+
+class Reported:
+    """A result that a terminal shows as text, and a notebook as HTML."""
+
+    @abstractmethod
+    def _report(self) -> Report:
+        """The report to show."""
+
+    def __repr__(self) -> str:
+        return self._report().text
+
+    def _repr_html_(self) -> str:
+        return self._report().html
 
 
 def _wrapped(head: str, text: str) -> str:

@@ -17,8 +17,8 @@ NAMES = [name for name in kf.__all__ if name != "__version__"]
 RETURNED = [
     "kerasfeed.adapters.keras.evaluate:MetricDistribution",
     "kerasfeed.adapters.keras.input_monitor:EpochTiming",
-    "kerasfeed.explore.describe:Description",
-    "kerasfeed.explore.describe:FieldDescription",
+    "kerasfeed.explore.describe.describe:Description",
+    "kerasfeed.explore.describe.describe:FieldDescription",
     "kerasfeed.feeds.batch_loop:BatchLoop",
     "kerasfeed.feeds.sharding:Shard",
     "kerasfeed.loaders.base:LoaderStats",

@@ -16,10 +16,10 @@ from scenes import Batched, Clouds, Nested, Sized
 from scenes_views import Hooked, Noisy, NoisyInto, Squares, in_dict, tripled
 
 import kerasfeed as kf
-from kerasfeed.explore.check import CHECKS
-from kerasfeed.explore.checks import case as case_module
-from kerasfeed.explore.checks import reading
-from kerasfeed.explore.checks.reading import reading_of
+from kerasfeed.explore.check import case as case_module
+from kerasfeed.explore.check import reading
+from kerasfeed.explore.check.check import CHECKS
+from kerasfeed.explore.check.reading import reading_of
 from kerasfeed.feeds.base import BaseFeed
 
 # The class, its check, what is said; index and field that are named; other checks that find it, too.

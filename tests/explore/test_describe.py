@@ -17,9 +17,9 @@ from described_scenes import described, facts
 from waits import SECONDS
 
 import kerasfeed as kf
-from kerasfeed.explore.statistics import scene_statistics
-from kerasfeed.explore.statistics.field_statistics import nodes_of, pooled
-from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
+from kerasfeed.explore.describe import scene_statistics
+from kerasfeed.explore.describe.field_statistics import nodes_of, pooled
+from kerasfeed.explore.describe.scene_statistics import SceneStatistics
 
 
 class Wild(kf.SceneSequence):

@@ -5,7 +5,7 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.explore.show import points_of
+from kerasfeed.explore.show.show import points_of
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 

@@ -10,7 +10,7 @@ import pytest
 import scenes_costs
 
 import kerasfeed as kf
-from kerasfeed.explore.profiling.profile import Profile, SetupRate, WaitShares, recommended, verdict
+from kerasfeed.explore.profile.result import Profile, SetupRate, WaitShares, recommended, verdict
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.auto_workers import Setup
 

@@ -7,8 +7,8 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.explore.pictures.panels import draw_text
-from kerasfeed.explore.pictures.parts import Panel, ScenePart, fields_of, parts_of
+from kerasfeed.explore.show.panels import draw_text
+from kerasfeed.explore.show.parts import Panel, ScenePart, fields_of, parts_of
 
 pytest.importorskip("matplotlib", reason="needs the extra `plot`")
 
@@ -354,7 +354,7 @@ def test_pyplot_is_left_alone():
 @pytest.mark.parametrize("data", [scenes.Clouds(), kf.Shuffled()], ids=["scenes", "an order"])
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch, data):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "kerasfeed.explore.pictures.scene_picture", raising=False)
+    monkeypatch.delitem(sys.modules, "kerasfeed.explore.show.scene_picture", raising=False)
     with pytest.raises(ImportError, match="matplotlib, which is not installed: pip install matplotlib"):
         kf.show(data)
 

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasfeed.readers.tfrecord.example import BYTES, INT64, Values, encode_pieces
-from kerasfeed.readers.tfrecord.framing import framed
+from kerasfeed.readers.tfrecord.record_file import framed
 
 COMPRESSIONS = ["", "GZIP", "ZLIB"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 
 
 @pytest.mark.parametrize(

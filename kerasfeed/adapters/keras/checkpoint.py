@@ -26,8 +26,7 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.state import state_of
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.util.atomic_write import sync_folder
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import counted, message_of
 from kerasfeed.util.validate import check_integer, local_path
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.field_values import lists_as_arrays
 from kerasfeed.spec.nesting import lists_as_tuples
-from kerasfeed.util.counted import counted
-from kerasfeed.util.report import Report, Table
+from kerasfeed.util.error_text import counted
+from kerasfeed.util.report import Report, Reported, Table
 from kerasfeed.util.validate import check_integer
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -92,7 +92,7 @@ class MetricDistribution:
         return f"{self.name}: {self.mean:.6g} ± {self.standard_error:.2g} (std {self.std:.2g}, {self.count:,} batches)"
 
 
-class Evaluation(Mapping[str, MetricDistribution]):
+class Evaluation(Reported, Mapping[str, MetricDistribution]):
     """The metrics of a model on each of several batches; what `kerasfeed.evaluate` returns.
 
     A mapping from the name of a metric to its
@@ -220,12 +220,6 @@ class Evaluation(Mapping[str, MetricDistribution]):
             for name, m in self.items()
         ]
         return Report("Evaluation", facts, [Table(["metric", *_HEADS], rows, _HEADS)])
-
-    def __repr__(self) -> str:
-        return self._report().text
-
-    def _repr_html_(self) -> str:
-        return self._report().html
 
 
 _FIELDS = ("values", "rows", "repeats")

@@ -16,8 +16,8 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.loaders.auto_workers import Setup
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.plan import Plan
-from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_text import counted
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed

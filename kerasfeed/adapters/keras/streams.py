@@ -19,7 +19,6 @@ from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trai
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.feeds.cursor import Cursor, check_alive
 from kerasfeed.feeds.sharding import refuse_second_sharding
-from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.feeds.streams.source import StreamPlace
@@ -88,93 +87,7 @@ class StreamRun(KerasRun):
         self.close()
 
 
-class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
-    """What Keras adds to a stream."""
-
-    _is_read_by_framework = staticmethod(read_by_keras)
-
-    def __repr__(self) -> str:
-        return super().__repr__() + NO_KERAS
-
-    def _init_framework(self, ahead: int) -> None:
-        KerasAdapter.__init__(self, ahead)
-
-    def _reset_state(self) -> None:
-        super()._reset_state()
-        self._init_keras()
-        self._rest: int | None = None
-
-    def end_fit(self) -> None:
-        """See `BaseStream.end_fit`."""
-        KerasAdapter.end_fit(self)
-
-    def take_rest(self) -> int | None:
-        """Batches of the next epoch of `fit`, once, where it is one of so many steps that was begun before."""
-        rest, self._rest = self._rest, None
-        return rest
-
-    def _consumed(self) -> StreamPlace | None:
-        position, run = trainer_position("fit"), self.fit_run
-        if run is not None:
-            before = position is not None and position.is_before_execution
-            place: StreamPlace | None = run.place(before=before)
-            if place is not None:
-                return place
-        return super()._consumed()
-
-    # ---- frameworks
-
-    def to_tf_dataset(self, *, device: str | None = None) -> "tf.data.Dataset":
-        """This feed as a `tf.data.Dataset` of unknown cardinality. Each iteration of it is the next repetition.
-
-        Args:
-            device: The device that batches are prefetched to, for example "/gpu:0". None is the first GPU, if there is
-                one and no distribution strategy places the batches itself; else the host.
-
-        Returns:
-            A dataset of batches, nested as the scenes are (lists become tuples), with their dtypes, and with static
-            sizes of all axes that do not vary.
-
-        Raises:
-            ImportError: TensorFlow is not installed.
-            TypeError: A field has a dtype that TensorFlow does not have.
-
-        Examples:
-            >>> def numbers():
-            ...     yield from np.arange(6, dtype=np.float32)
-            >>> with kf.StreamFeed(numbers, batch_size=3, workers=0) as feed:
-            ...     for batch in feed.to_tf_dataset():
-            ...         print(batch.numpy())
-            [0. 1. 2.]
-            [3. 4. 5.]
-        """
-        from kerasfeed.adapters.keras.dataset import keras_dataset  # imports TensorFlow
-
-        refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
-        refuse_second_sharding(self.plan.shard_count)
-        return keras_dataset(partial(_begin_cursor, self), self, self._keras_run, device=device)
-
-    def _keras_run(self, iterator: Any, request: TrainerRequest) -> StreamRun:
-        if request.method:
-            refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
-        run = StreamRun(self, iterator, request)
-        if request.trains:
-            self.begin_fit(run)
-        return run
-
-
-def _begin_cursor(feed: BaseStream, context: contextvars.Context) -> Cursor:
-    return feed.cursors.begin(partial(_begun, weakref.ref(feed)), context)
-
-
-def _begun(feed: Callable[[], BaseStream | None]) -> StreamCursor:
-    known = check_alive(feed())
-    cursor = known.begin_loop()
-    known.note_place(None)
-    return cursor
-
-
-class StreamFeed(BaseStreamFeed, KerasStream):
+class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
     """Batches of what generators yield, for `model.fit` on any Keras backend, for `tf.data` and for plain loops.
 
     For sources that cannot be indexed. Use `kerasfeed.Feed` where scenes can be indexed, since that shuffles fully and
@@ -251,6 +164,39 @@ class StreamFeed(BaseStreamFeed, KerasStream):
         [3 4 5]
     """
 
+    # ---- what Keras adds
+
+    _is_read_by_framework = staticmethod(read_by_keras)
+
+    def __repr__(self) -> str:
+        return super().__repr__() + NO_KERAS
+
+    def _init_framework(self, ahead: int) -> None:
+        KerasAdapter.__init__(self, ahead)
+
+    def _reset_state(self) -> None:
+        super()._reset_state()
+        self._init_keras()
+        self._rest: int | None = None
+
+    def end_fit(self) -> None:
+        """See `BaseStreamFeed.end_fit`."""
+        KerasAdapter.end_fit(self)
+
+    def take_rest(self) -> int | None:
+        """Batches of the next epoch of `fit`, once, where it is one of so many steps that was begun before."""
+        rest, self._rest = self._rest, None
+        return rest
+
+    def _consumed(self) -> StreamPlace | None:
+        position, run = trainer_position("fit"), self.fit_run
+        if run is not None:
+            before = position is not None and position.is_before_execution
+            place: StreamPlace | None = run.place(before=before)
+            if place is not None:
+                return place
+        return super()._consumed()
+
     def resume_fit(self, state: dict[str, Any], behind: int, done: int, steps: int | None) -> bool:
         """Have the next `fit` go on with `state`; see `kerasfeed.Feed.resume_fit`.
 
@@ -269,3 +215,54 @@ class StreamFeed(BaseStreamFeed, KerasStream):
         self.set_state(state)
         self._rest = steps - done if steps and done else None
         return bool(done and not steps and self.pass_end())
+
+    # ---- frameworks
+
+    def to_tf_dataset(self, *, device: str | None = None) -> "tf.data.Dataset":
+        """This feed as a `tf.data.Dataset` of unknown cardinality. Each iteration of it is the next repetition.
+
+        Args:
+            device: The device that batches are prefetched to, for example "/gpu:0". None is the first GPU, if there is
+                one and no distribution strategy places the batches itself; else the host.
+
+        Returns:
+            A dataset of batches, nested as the scenes are (lists become tuples), with their dtypes, and with static
+            sizes of all axes that do not vary.
+
+        Raises:
+            ImportError: TensorFlow is not installed.
+            TypeError: A field has a dtype that TensorFlow does not have.
+
+        Examples:
+            >>> def numbers():
+            ...     yield from np.arange(6, dtype=np.float32)
+            >>> with kf.StreamFeed(numbers, batch_size=3, workers=0) as feed:
+            ...     for batch in feed.to_tf_dataset():
+            ...         print(batch.numpy())
+            [0. 1. 2.]
+            [3. 4. 5.]
+        """
+        from kerasfeed.adapters.keras.dataset import keras_dataset  # imports TensorFlow
+
+        refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
+        refuse_second_sharding(self.plan.shard_count)
+        return keras_dataset(partial(_begin_cursor, self), self, self._keras_run, device=device)
+
+    def _keras_run(self, iterator: Any, request: TrainerRequest) -> StreamRun:
+        if request.method:
+            refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
+        run = StreamRun(self, iterator, request)
+        if request.trains:
+            self.begin_fit(run)
+        return run
+
+
+def _begin_cursor(feed: BaseStreamFeed, context: contextvars.Context) -> Cursor:
+    return feed.cursors.begin(partial(_begun, weakref.ref(feed)), context)
+
+
+def _begun(feed: Callable[[], BaseStreamFeed | None]) -> StreamCursor:
+    known = check_alive(feed())
+    cursor = known.begin_loop()
+    known.note_place(None)
+    return cursor

@@ -20,8 +20,8 @@ from kerasfeed.adapters.keras.array_file import ArrayFile
 from kerasfeed.adapters.keras.trainer import keras_version, restored_epoch
 from kerasfeed.errors import FeedWarning
 from kerasfeed.spec.nesting import lists_as_tuples
-from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_text import counted
 
 # Objects of Keras that have variables, or hold such objects, in their attributes.
 _HOLDERS = (

@@ -25,8 +25,7 @@ import numpy as np
 import optree
 
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
-from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
-from kerasfeed.adapters.tensorflow.framework import tf
+from kerasfeed.adapters.tensorflow.dtypes import is_common, tf, tf_dtype
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.cursor import Begin, run_in_background

@@ -1,4 +1,4 @@
-"""Fields as TensorFlow takes them: their dtypes, and their text.
+"""TensorFlow, or what to install where it is missing; fields as TensorFlow takes them: their dtypes, and their text.
 
 Invariant: what TensorFlow cannot take is refused here by the field's name, where it would say nothing of it.
 """
@@ -9,10 +9,21 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.field_values import start_of
 from kerasfeed.spec.scene_spec import ArraySpec
+
+try:
+    import tensorflow as tf
+except ModuleNotFoundError as missing:
+    if missing.name != "tensorflow":
+        raise
+    raise ImportError(
+        "datasets of tf.data and parsing in a graph need TensorFlow, which is not installed: "
+        'pip install tensorflow (the extra "kerasfeed[tensorflow]")'
+    ) from missing
+
+__all__ = ["arrays_of", "is_common", "tf", "tf_dtype"]
 
 
 def tf_dtype(field: ArraySpec, path: str, remedy: str) -> Any:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
-from kerasfeed.adapters.tensorflow.framework import tf
+from kerasfeed.adapters.tensorflow.dtypes import tf, tf_dtype
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64
 from kerasfeed.readers.tfrecord.fields import RAW, SHAPE, kind_of
 from kerasfeed.readers.tfrecord.sequence import TFRecordSequence

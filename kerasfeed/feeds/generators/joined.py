@@ -26,8 +26,7 @@ from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.environment import Environment
 from kerasfeed.spec.conformance import own_copy
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import add_note, exception_text, is_the_programs, notes_of
+from kerasfeed.util.error_text import add_note, counted, exception_text, is_the_programs, notes_of
 
 _PAUSE_SECONDS = 0.01  # after which it is looked what a worker has so far
 _NO_NOTE = [0, 0]  # nobody looks where the thread that takes is

@@ -19,8 +19,7 @@ from kerasfeed.loaders.batches.spec_inference import NothingReadError
 from kerasfeed.loaders.failures.exceptions import without_reproduction
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import can_travel, cause_of, is_the_programs, wrapped
+from kerasfeed.util.error_text import can_travel, counted, is_the_programs, wrapped
 from kerasfeed.util.polling import NotYet, result_of
 
 _JOIN_SECONDS = 5.0
@@ -85,10 +84,7 @@ class Repetition:
                 del entry  # what was raised has a traceback that holds this frame
                 if is_last:
                     return
-                self._changed.wait_for(self._wants_more)
-
-    def _wants_more(self) -> bool:
-        return self._stopped or len(self._entries) < self._core.ahead
+                self._changed.wait_for(lambda: self._stopped or len(self._entries) < self._core.ahead)
 
     def _read(self) -> "Future[Any] | BaseException | None":
         """The promise of the next batch, what went wrong instead, or None at the end."""
@@ -119,7 +115,7 @@ class Repetition:
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
-                self._unreadable = self._unreadable or cause_of(error)
+                self._unreadable = self._unreadable or error.__cause__
         promised = [self._core.submit(self.number, *self._held[0])]
         self._held.popleft()
         return promised.pop()  # see `StreamLoader.submit`
@@ -312,7 +308,7 @@ class Repetitions:
         return None if self._resumed is None else self._resumed.repetition
 
     def begin(self, core: StreamLoader, *, chained: bool, timeout: float | None) -> Repetition:
-        """What is kept of a repetition, or the next one; see `kerasfeed.feeds.stream_base.BaseStream`.
+        """What is kept of a repetition, or the next one; see `kerasfeed.feeds.stream_feed.BaseStreamFeed`.
 
         Args:
             core: Makes the batches.

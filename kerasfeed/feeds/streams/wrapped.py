@@ -22,7 +22,7 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.spec.conformance import own_copy
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 from kerasfeed.util.resources import memory
 
 _AT_ONCE = 1024  # items that are asked for while the buffer is filled

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
-from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import counted
 
 if TYPE_CHECKING:
     from kerasfeed.util.report import Report

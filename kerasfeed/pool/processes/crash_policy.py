@@ -67,7 +67,7 @@ class CrashPolicy:
         """A worker died before it had loaded the sequence, as did all since one has; whether that is once too often."""
         self._note_innocent(death.killed)
         now = time.monotonic()
-        if death.has_exited:
+        if "exit code" in death.ending:
             self._exits_at_start += 1
             return self._exits_at_start >= _MOST_EXITS_AT_START
         if not self._signals_at_start:

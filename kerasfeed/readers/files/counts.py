@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.readers.remote import is_url
-from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import exception_text, noted
+from kerasfeed.util.error_text import counted, exception_text, noted
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer

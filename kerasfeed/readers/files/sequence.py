@@ -26,8 +26,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import in_worker_process
 from kerasfeed.sequences.view_base import Refreshable, is_safe_function
 from kerasfeed.util import resources
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import add_note, message_of, reworded
+from kerasfeed.util.error_text import add_note, counted, message_of, reworded
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.validate import check_integer
 

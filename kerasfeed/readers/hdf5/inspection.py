@@ -273,7 +273,7 @@ def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -
             raise Declined("chunks of another size than their shape has")
         return
     # HDF5 may store chunks at the edge unfiltered (H5Pset_chunk_opts) and marks them by nothing but their size.
-    if not grid.has_edges:
+    if not any(size % chunk for size, chunk in zip(grid.shape, grid.chunks, strict=True)):
         return
     full = index.sizes == pipeline.nbytes
     if index.masks is not None:

@@ -114,11 +114,6 @@ class Grid:
             for first, chunk, size in zip(firsts, self.chunks, self.shape, strict=True)
         )
 
-    @cached_property
-    def has_edges(self) -> bool:
-        """Whether any chunk reaches beyond the dataset."""
-        return any(size % chunk for size, chunk in zip(self.shape, self.chunks, strict=True))
-
     @staticmethod
     def parts(pieces: list[list[AxisPiece]]) -> Iterator[ChunkPart]:
         """The chunks that a box touches, each once; made of what `pieces` gives."""

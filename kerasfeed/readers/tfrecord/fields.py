@@ -18,8 +18,7 @@ from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Pie
 from kerasfeed.spec.field_values import coerce
 from kerasfeed.spec.scene_spec import TEXT, ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import counted, message_of
 
 RAW = "raw"
 SHAPE = "/shape"

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.readers.opened_files import Identity
-from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length
 from kerasfeed.readers.tfrecord.names import Place
-from kerasfeed.readers.tfrecord.record_file import RecordFile, open_records
+from kerasfeed.readers.tfrecord.record_file import FRAME_BYTES, HEADER_BYTES, RecordFile, data_length, open_records
 
 _SMALL = 1 << 14  # below, heads are looked for in blocks: one read of 64 KiB costs what twenty of 12 bytes do
 _BLOCK = 1 << 16

@@ -1,23 +1,33 @@
-"""The bytes of a record file: any range of an uncompressed one, or all of them in their order.
+"""The bytes of a record file: any range of an uncompressed one, or all of them in their order; how records are framed.
 
 Invariant: bytes of a file that was cut or rewritten since it was opened are never returned. Ranges may be read from any
-thread.
+thread. A record is length, checksum of the length, data, checksum of the data. All numbers are little-endian; checksums
+are masked CRC32C (Castagnoli), as TensorFlow writes them.
 """
 
 import os
+import struct
 import weakref
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import google_crc32c
+
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.file_bytes import ByteSource, OpenFile
 from kerasfeed.readers.opened_files import Identity
 from kerasfeed.readers.remote import Blocks, UrlFile
-from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length, is_whole
+from kerasfeed.readers.tfrecord.example import Piece
 from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.util.error_text import message_of
 
+HEADER_BYTES = 12
+FRAME_BYTES = 16
+_LENGTH = struct.Struct("<Q")
+_HEADER = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_MASK = 0xA282EAD8
 _BLOCK = 1 << 16
 _URL_BLOCK = 1 << 22  # takes as long to fetch as to ask for, at 40 MB/s and 0.1 s
 _GZIP_HEADER, _ZLIB_HEADER = 31, 15  # the values of zlib's argument `wbits`
@@ -149,3 +159,33 @@ def _compression(source: ByteSource) -> int | None:
     if head[:2] == b"\x1f\x8b":
         return _GZIP_HEADER
     return _ZLIB_HEADER if head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0 else None
+
+
+def masked_crc(data: bytes) -> int:
+    """Masked CRC32C of `data`: a checksum of data that may hold checksums."""
+    return _masked(google_crc32c.value(data))
+
+
+def _masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def framed(pieces: list[Piece]) -> list[Piece]:
+    """The parts of a record in the file, around the pieces of its data."""
+    size, crc = sum(map(len, pieces)), 0
+    for piece in pieces:
+        crc = google_crc32c.extend(crc, piece)
+    length = _LENGTH.pack(size)
+    return [length + _CHECKSUM.pack(masked_crc(length)), *pieces, _CHECKSUM.pack(_masked(crc))]
+
+
+def data_length(head: bytes, start: int = 0) -> int | None:
+    """Bytes of the data of the record whose head begins at byte `start`; None if its checksum does not match."""
+    length, crc = _HEADER.unpack_from(head, start)
+    return length if masked_crc(head[start : start + 8]) == crc else None
+
+
+def is_whole(record: bytes) -> bool:
+    """Whether the checksum of the data of a record, frame included, holds."""
+    crc: int = _CHECKSUM.unpack_from(record, len(record) - 4)[0]
+    return masked_crc(record[HEADER_BYTES:-4]) == crc

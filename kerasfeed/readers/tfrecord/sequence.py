@@ -14,10 +14,17 @@ import numpy as np
 from kerasfeed.errors import FeedWarning, RecordError, SpecError
 from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
-from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, data_length, is_whole
 from kerasfeed.readers.tfrecord.index import FileIndex, index_files
 from kerasfeed.readers.tfrecord.names import Place, expand
-from kerasfeed.readers.tfrecord.record_file import RecordFile, open_records, records_in_order
+from kerasfeed.readers.tfrecord.record_file import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    RecordFile,
+    data_length,
+    is_whole,
+    open_records,
+    records_in_order,
+)
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import in_worker_process
@@ -26,9 +33,8 @@ from kerasfeed.spec.inference import probe_indices
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
-from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import counted, message_of
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.resources import cores
 

@@ -15,14 +15,13 @@ from isal import isal_zlib
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.example import Piece
 from kerasfeed.readers.tfrecord.fields import SceneCodec
-from kerasfeed.readers.tfrecord.framing import framed
 from kerasfeed.readers.tfrecord.names import shard_paths, sidecar_path
-from kerasfeed.readers.tfrecord.record_file import records_in_order
+from kerasfeed.readers.tfrecord.record_file import framed, records_in_order
 from kerasfeed.readers.tfrecord.spec_file import read_sidecar, write_sidecar
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
-from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_text import counted
 from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from kerasfeed.adapters.keras.run import Handover
-from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.request_log import RequestLog
+from kerasfeed.feeds.cursor import EndOfData, RequestLog
 from kerasfeed.util.polling import NotYet
 
 

@@ -17,7 +17,7 @@ from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerDiedError, WorkerStartError
-from kerasfeed.explore.checks.case import CallRunner
+from kerasfeed.explore.check.case import CallRunner
 from kerasfeed.loaders.base import Job
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.base import PoolOptions

@@ -19,7 +19,7 @@ import kerasfeed as kf
 from kerasfeed.readers.tfrecord import example
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Values
 from kerasfeed.readers.tfrecord.fields import SceneCodec, kind_of
-from kerasfeed.readers.tfrecord.framing import framed
+from kerasfeed.readers.tfrecord.record_file import framed
 from kerasfeed.spec.inference import describe, merge
 from kerasfeed.spec.spec_json import as_scene_spec, spec_from_json, spec_to_json
 

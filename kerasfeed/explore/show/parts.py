@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.explore.pictures.array_kinds import (
+from kerasfeed.explore.show.array_kinds import (
     KINDS,
     MOST_CLASSES,
     WRITTEN,

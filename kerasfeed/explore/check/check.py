@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.explore.checks import methods, repeats, scenes
-from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.result import CheckResult, Finding, SequenceReport, failed, skipped
+from kerasfeed.explore.check import methods, repeats, scenes
+from kerasfeed.explore.check.case import Case
+from kerasfeed.explore.check.result import CheckResult, Finding, SequenceReport, failed, skipped
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence as check_arguments
 from kerasfeed.sequences.frames import as_sequence

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SceneTimeoutError, WorkerDiedError, WorkerStartError
-from kerasfeed.explore.statistics.field_statistics import FieldStatistics
+from kerasfeed.explore.describe.field_statistics import FieldStatistics
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.factory import make_pool

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.pictures.parts import check_kinds, check_names
-from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
+from kerasfeed.explore.show.parts import check_kinds, check_names
+from kerasfeed.explore.show.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Order
@@ -17,8 +17,7 @@ from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import chosen_indices
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
+from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def show(
         >>> kf.show(kf.BlockShuffled(50, window=4), 1000).savefig("order.png")
     """
     try:
-        from kerasfeed.explore.pictures.scene_picture import draw_scenes, new_picture
+        from kerasfeed.explore.show.scene_picture import draw_scenes, new_picture
     except ImportError as error:
         raise ImportError(
             "kf.show draws with matplotlib, which is not installed: pip install matplotlib "

@@ -6,15 +6,14 @@ from functools import partial
 
 import numpy as np
 
-from kerasfeed.explore.checks.case import Case, called, length_of
-from kerasfeed.explore.checks.reading import Reader, SceneReading, compare, first_difference, read_all
-from kerasfeed.explore.checks.result import Finding, LostWorker, failed, skipped, warned
+from kerasfeed.explore.check.case import Case, called, length_of
+from kerasfeed.explore.check.reading import Reader, SceneReading, compare, first_difference, read_all
+from kerasfeed.explore.check.result import Finding, LostWorker, failed, skipped, warned
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
 from kerasfeed.sequences.frames import is_in_memory
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import exception_text
+from kerasfeed.util.error_text import counted, exception_text
 
 _THREADS = 4
 _THREAD_SHARE, _THREAD_MOST = 1 / 60, 0.5  # of the time; s

@@ -12,16 +12,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.statistics.field_statistics import FieldStatistics
-from kerasfeed.explore.statistics.scene_statistics import SceneStatistics, collect
+from kerasfeed.explore.describe.field_statistics import FieldStatistics
+from kerasfeed.explore.describe.scene_statistics import SceneStatistics, collect
 from kerasfeed.loaders.arguments import check_workers
 from kerasfeed.loaders.auto_workers import duration
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import chosen_indices
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name
-from kerasfeed.util.report import Graphic, Report, Table, bytes_text, histogram
+from kerasfeed.util.error_text import class_name, counted
+from kerasfeed.util.report import Graphic, Report, Reported, Table, bytes_text, histogram
 
 _BINS = 24
 _SLOWEST = 5
@@ -134,7 +133,7 @@ class Timing:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Description(Mapping[str, FieldDescription]):
+class Description(Reported, Mapping[str, FieldDescription]):
     """Statistics of a sequence: a mapping from the name of a field to its `FieldDescription`.
 
     A field is found by its path or, where that is a number, by the number. In a notebook it shows itself as a table
@@ -201,12 +200,6 @@ class Description(Mapping[str, FieldDescription]):
     def to_text(self) -> str:
         """The text that a terminal shows."""
         return self._report().text
-
-    def __repr__(self) -> str:
-        return self.to_text()
-
-    def _repr_html_(self) -> str:
-        return self._report().html
 
     def _report(self) -> Report:
         rows = [_row(field) for field in self.values()]
@@ -412,8 +405,8 @@ def describe(
 
     Returns:
         A mapping from the path of a field to its statistics, see
-        [FieldDescription][kerasfeed.explore.describe.FieldDescription], with attributes for scenes, see
-        [Description][kerasfeed.explore.describe.Description]. It prints as a table, and a notebook shows
+        [FieldDescription][kerasfeed.explore.describe.describe.FieldDescription], with attributes for scenes, see
+        [Description][kerasfeed.explore.describe.describe.Description]. It prints as a table, and a notebook shows
         histograms. With `field = describe(...)["0"]`, `keras.layers.Normalization(axis=field.axis, mean=field.mean,
         variance=field.variance)` needs no `adapt`.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.profiling.profile import Profile, SetupRate, WaitShares
+from kerasfeed.explore.profile.result import Profile, SetupRate, WaitShares
 from kerasfeed.loaders.auto_workers import Setup, processes_for, threads_for, waits
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
@@ -49,7 +49,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
             that has begun is waited for.
 
     Returns:
-        A [Profile][kerasfeed.explore.profiling.profile.Profile]. Text and notebook show it as a table with bars;
+        A [Profile][kerasfeed.explore.profile.result.Profile]. Text and notebook show it as a table with bars;
         `verdict` is the one sentence, `to_dict()` gives all figures.
 
     Raises:

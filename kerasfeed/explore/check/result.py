@@ -7,8 +7,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kerasfeed.util.counted import counted
-from kerasfeed.util.report import Report, Table, code, coloured
+from kerasfeed.util.error_text import counted
+from kerasfeed.util.report import Report, Reported, Table, code, coloured
 
 Status = Literal["passed", "failed", "warned", "skipped"]
 _COLOURS: dict[Status, str] = {"failed": "#d9534a", "warned": "#c98a1b", "skipped": "#888888", "passed": "#4a9d5b"}
@@ -89,7 +89,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True, repr=False)
-class SequenceReport:
+class SequenceReport(Reported):
     """What `kerasfeed.check_sequence` returns; `print` and notebooks show it.
 
     Attributes:
@@ -98,7 +98,7 @@ class SequenceReport:
         read: How many were read at least once.
         length: How many there are; 0 where the sequence does not say.
         results: What each check has found, in the order in which they ran; see
-            [CheckResult][kerasfeed.explore.checks.result.CheckResult].
+            [CheckResult][kerasfeed.explore.check.result.CheckResult].
         seconds: How long all took, s.
     """
 
@@ -164,9 +164,3 @@ class SequenceReport:
             names = ", ".join(result.name for result in missing)
             rows.append((coloured("skipped", _COLOURS["skipped"], bold=False), code(names), "; ".join(reasons)))
         return Report(self.name, [("", f"{counted_} ({extent})")], [Table((), rows)])
-
-    def __repr__(self) -> str:
-        return self._report().text
-
-    def _repr_html_(self) -> str:
-        return self._report().html

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.explore.pictures.parts import Fields, fields_of
+from kerasfeed.explore.show.parts import Fields, fields_of
 from kerasfeed.feeds.load_one import load, scenes_read_here
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.spec.field_forms import RaggedArray
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name, exception_text, is_the_programs
+from kerasfeed.util.error_text import class_name, counted, exception_text, is_the_programs
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,15 @@ import time
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.explore.checks.case import Case, length_of
-from kerasfeed.explore.checks.reading import Reader, SceneReading, compare, reading_of
-from kerasfeed.explore.checks.result import Finding, failed, skipped, warned
+from kerasfeed.explore.check.case import Case, length_of
+from kerasfeed.explore.check.reading import Reader, SceneReading, compare, reading_of
+from kerasfeed.explore.check.result import Finding, failed, skipped, warned
 from kerasfeed.sequences.frames import is_in_memory
 from kerasfeed.sequences.global_random import RandomWatch, generators_put_back, names, seed_globals
 from kerasfeed.spec.inference import merge
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import exception_text, message_of
+from kerasfeed.util.error_text import counted, exception_text, message_of
 
 _IDLE_SECONDS = 0.05  # other threads may draw random numbers, too
 

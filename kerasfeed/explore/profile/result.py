@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.loaders.auto_workers import Setup, duration, why
-from kerasfeed.util.report import ACCENT, PALE, Report, Table, bar
+from kerasfeed.util.report import ACCENT, PALE, Report, Reported, Table, bar
 
 _NOTABLE = 1.1  # times as fast
 _STEADY = 0.75  # of the quickest run
@@ -101,21 +101,21 @@ def verdict(
 
 
 @dataclass(frozen=True, repr=False)
-class Profile:
+class Profile(Reported):
     """Scenes/s of a feed and of three alternatives; `str()` and a notebook show it as a table with bars.
 
     Attributes:
         name: Class of the sequence.
         batch_size: Scenes in a batch.
         present: Scenes/s that the feed's own workers load if each batch is taken as soon as it is there: a
-            [SetupRate][kerasfeed.explore.profiling.profile.SetupRate].
+            [SetupRate][kerasfeed.explore.profile.result.SetupRate].
         scene_seconds: Time of a scene in one worker, s, written into its row of a batch.
         waiting_seconds: Part of it without a processor, s: waiting for a disk, a server, a lock.
         alternatives: What at most three other set-ups load.
         recommended: The one to take; None if none is surely faster, or training does not wait.
         step_seconds: Time of a training step with a batch that is loaded already, s; None without a model.
         wait_shares: Share of the time that training waits for batches:
-            [WaitShares][kerasfeed.explore.profiling.profile.WaitShares]; None without a model.
+            [WaitShares][kerasfeed.explore.profile.result.WaitShares]; None without a model.
         verdict: All of it in a sentence.
     """
 
@@ -170,9 +170,3 @@ class Profile:
         scatters = any(each.scatters for each in (self.present, *self.alternatives))
         table = Table(["with", "scenes/s", ""], rows, right=["scenes/s"])
         return Report(self.name, [("", self.verdict)], [times, table], note if scatters else "")
-
-    def __repr__(self) -> str:
-        return self._report().text
-
-    def _repr_html_(self) -> str:
-        return self._report().html

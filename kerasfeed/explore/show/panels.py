@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.pictures.array_kinds import MOST_CURVES, channels_of, image_of, in_unit_range, seen, spread
-from kerasfeed.explore.pictures.parts import ACCENT, INK, LINE, MUTED, Panel, class_colours, joined, spatial_shape
+from kerasfeed.explore.show.array_kinds import MOST_CURVES, channels_of, image_of, in_unit_range, seen, spread
+from kerasfeed.explore.show.parts import ACCENT, INK, LINE, MUTED, Panel, class_colours, joined, spatial_shape
 
 _MOST_PIXELS = (320, 1_200)  # along a side, in a grid and alone
 _MASK_OPACITY = 0.5

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.figure import Figure
 
-from kerasfeed.explore.pictures.panels import draw_panel, panel_size, plain_text, write_table
-from kerasfeed.explore.pictures.parts import (
+from kerasfeed.explore.show.panels import draw_panel, panel_size, plain_text, write_table
+from kerasfeed.explore.show.parts import (
     INK,
     MUTED,
     WRONG,
@@ -29,7 +29,7 @@ from kerasfeed.explore.pictures.parts import (
     joined,
     parts_of,
 )
-from kerasfeed.explore.pictures.shown_scenes import Shown, ShownScene
+from kerasfeed.explore.show.shown_scenes import Shown, ShownScene
 from kerasfeed.util.error_text import exception_text
 
 _WIDTH = 10.0  # of a grid, inches, as are all sizes here

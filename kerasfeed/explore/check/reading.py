@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.explore.checks.result import Finding, failed
+from kerasfeed.explore.check.result import Finding, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.context import SceneContext, Worker
 from kerasfeed.spec.field_values import as_array

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.reading import Reader, SceneReading, Survey, read_all, survey
-from kerasfeed.explore.checks.result import Finding, LostWorker, skipped
+from kerasfeed.explore.check.reading import Reader, SceneReading, Survey, read_all, survey
+from kerasfeed.explore.check.result import Finding, LostWorker, skipped
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.environment import Environment

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.reading import Reader, SceneReading, compare, reading_of
-from kerasfeed.explore.checks.result import Finding, failed, skipped, warned
+from kerasfeed.explore.check.case import Case
+from kerasfeed.explore.check.reading import Reader, SceneReading, compare, reading_of
+from kerasfeed.explore.check.result import Finding, failed, skipped, warned
 from kerasfeed.sequences.optional_methods import batch_reader, optional_method, scene_writer, takes_out
 from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec

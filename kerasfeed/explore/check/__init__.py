@@ -1,0 +1,1 @@
+"""`kf.check_sequence`: what it reads and compares, and its report."""

@@ -1,0 +1,1 @@
+"""`kf.describe`: statistics of fields and scenes, collected by workers and merged."""

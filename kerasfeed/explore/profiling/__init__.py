@@ -1,1 +1,0 @@
-"""What a profile of a feed holds, and how it is shown as text and as HTML."""

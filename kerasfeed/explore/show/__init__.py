@@ -1,0 +1,1 @@
+"""`kf.show`: pictures of scenes, batches and orders, drawn with matplotlib."""

@@ -1,1 +1,0 @@
-"""Statistics of fields and scenes, made by workers and merged."""
