@@ -254,7 +254,7 @@ def test_scenes_that_draw_from_global_generators_get_processes_which_load_all_of
 
 
 class DrawsSeldom(scenes_costs.Costly):
-    """Draws from a generator of its own in scenes that are not among the first ones."""
+    """Draws from its generator in scenes that are not among the first ones."""
 
     length = 40
     cost = (1e-3, 1e-3)
