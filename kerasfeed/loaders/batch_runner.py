@@ -18,7 +18,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.pool.base import Runner, WorkerContext
-from kerasfeed.pool.task import FailedTaskError, Note, Record
+from kerasfeed.pool.task import FailedTaskError, Note, Record, UnseededTaskError
 from kerasfeed.readers.read_cost import Meter, ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.global_random import RandomWatch, SeedingContext, seeding
@@ -373,13 +373,17 @@ class BatchRunner(Runner):
 
 
 def load_seeded(load: Callable[[MakeContext], _T], context: WorkerContext, held: Held, *, watched: bool) -> _T:
-    """Load scenes in a worker process, and seed the random generators that scenes use for each of them.
+    """Load scenes in a worker with a copy, and seed the random generators that scenes use for each of them.
 
     Args:
         load: Loads them, given what makes their context; called again if they turn out to use other generators.
         context: The worker's.
         held: The generators that the user's object keeps; they are watched as long as scenes do not use them.
         watched: Whether to watch the global ones.
+
+    Raises:
+        FailedTaskError: A scene has failed.
+        UnseededTaskError: Scenes use generators, and the worker is a thread, which seeds none.
     """
     used = context.used_random
     watches_globals = watched and not used % HELD
@@ -396,4 +400,6 @@ def load_seeded(load: Callable[[MakeContext], _T], context: WorkerContext, held:
         if not found and not (watch.missed() and (used % HELD or watches_globals)):
             return payload
     context.note_random(found)
+    if context.worker.worker_type != "process":
+        raise UnseededTaskError
     return load_seeded(load, context, held, watched=watched)

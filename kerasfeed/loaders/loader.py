@@ -291,8 +291,9 @@ class Loader:
         session = self._sessions.present
         here = session if isinstance(session, Session) else None
         slots = None if here is None else here.slots
+        worker_type = here.pool.worker_type if here else self.worker_type
         return LoaderStats(
-            self.worker_type,
+            worker_type,
             max(1, session.job.workers if session else self._job.workers),
             session.batches if session else 0,
             here.copied if here else 0,
@@ -301,7 +302,7 @@ class Loader:
             here.pool.pids() if here else (),
             self._sessions.respawns,
             self.failure_log.failed,
-            seeds_random=self.worker_type == "process" and self.failure_log.used_random > 0,
+            seeds_random=worker_type == "process" and self.failure_log.used_random > 0,
             hosts=session.host_stats() if isinstance(session, HostsSession) else None,
             chosen="" if self.choice is None else str(self.choice),
         )

@@ -58,6 +58,10 @@ class CancelledTaskError(Exception):
     """Internal: nobody waits for the task any more."""
 
 
+class UnseededTaskError(Exception):
+    """Internal: the task uses random generators, which only worker processes seed."""
+
+
 @dataclass(frozen=True)
 class Crash:
     """How a worker was lost.

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from importlib.machinery import SourceFileLoader
+from importlib.util import resolve_name
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, SimpleNamespace
 from typing import Any, TypeAlias
@@ -87,7 +88,7 @@ def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]
         if not is_users(module, sys.modules[module]):
             continue
         differing = list(_differing(_module_members(module), theirs[module], ()))
-        moving = _moving_names(sys.modules[module].__file__ or "") if differing else set()
+        moving = _moving_names(module) if differing else set()
         for path, here, there in differing:
             if moving.isdisjoint(part.removeprefix(".") for part in path):
                 found["".join((module, *path))] = here, there
@@ -254,12 +255,19 @@ def _shown(text: str, other: str) -> str:
 # ---- what a module changes by itself
 
 
-def _moving_names(path: str) -> set[str]:
-    """Names that the text of a module computes from the clock or the process, counts up, or fills from empty."""
+def _moving_names(module: str, importers: tuple[str, ...] = ()) -> set[str]:
+    """Names that the text of a module computes from the clock or the process, counts up, or fills from empty.
+
+    Names that it imports from other modules of the user are among them; `importers` are the modules that import it.
+    """
+    path = getattr(sys.modules.get(module), "__file__", None)
+    if module in importers or path is None or not is_users(module, sys.modules[module]):
+        return set()
     try:
         nodes = list(ast.walk(ast.parse(Path(path).read_bytes())))
     except (OSError, SyntaxError, ValueError):
         return set()
+    package = getattr(sys.modules[module].__spec__, "parent", None)
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {node for function in functions for node in ast.walk(function)}
     volatile = _VOLATILE | {function.name for function in functions if _names(function) & _VOLATILE}
@@ -269,6 +277,11 @@ def _moving_names(path: str) -> set[str]:
     for node in nodes:
         if isinstance(node, ast.AugAssign) and node in inside:
             moving |= _base_names(node.target)
+        elif isinstance(node, ast.ImportFrom) and (not node.level or package):
+            source = resolve_name("." * node.level + (node.module or ""), package)
+            theirs = _moving_names(source, (*importers, module))
+            named = {alias.asname or alias.name for alias in node.names if alias.name in theirs}
+            moving |= theirs if node.names[0].name == "*" else named
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and node in inside:
             filled |= _base_names(node)
         elif isinstance(node, ast.Attribute) and node.attr in _FILLING and node in inside:

@@ -253,6 +253,30 @@ def test_scenes_that_draw_from_global_generators_get_processes_which_load_all_of
     assert loaded() == loaded()
 
 
+class DrawsSeldom(scenes_costs.Costly):
+    """Draws from its generator in scenes that are not among the first ones."""
+
+    length = 40
+    cost = (1e-3, 1e-3)
+
+    def __init__(self):
+        self.generator = np.random.default_rng(7)
+
+    def scene(self, index):
+        return super().scene(index) + (self.generator.random(dtype=np.float32) if index % 5 == 3 else 0)
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore::kerasfeed.FeedWarning")
+def test_scenes_that_draw_later_than_the_first_are_loaded_by_processes_which_seed_them():
+    with _feed(DrawsSeldom()) as feed:
+        found = [batch[0].tolist() for batch in feed]
+        assert feed.stats().worker_type == "process"
+        assert feed.stats().seeds_random
+    with _feed(DrawsSeldom(), workers=1, worker_type="process") as feed:
+        assert found == [batch[0].tolist() for batch in feed]
+
+
 def test_a_number_that_is_given_is_kept():
     with _feed(scenes_costs.Waits(), workers=3) as feed:
         assert _first(feed) == _expected(scenes_costs.Waits())

@@ -148,6 +148,21 @@ def test_what_a_module_changes_by_itself_is_no_difference(settings):
     assert there() == {}
 
 
+def test_what_a_module_imports_from_one_that_changes_by_itself_is_no_difference(settings, tmp_path):
+    module = settings[0]
+    path = tmp_path / "importing_settings_of_a_user.py"
+    path.write_text("from settings_of_a_user import *\nfrom settings_of_a_user import SIZE as SHAPE, PID as NUMBER")
+    importing = importlib.import_module(path.stem)
+    here = module_values()
+    module.work()
+    importing.PID = importing.NUMBER = 1
+    importing.SHAPE = 6
+    try:
+        assert differences(here) == {f"{path.stem}.SHAPE": ("6", "5")}
+    finally:
+        del sys.modules[path.stem]
+
+
 def test_what_cannot_be_described_is_not_compared(settings):
     module, _, there = settings
     module.OPTIONS["lock"] = module.Rooms()

@@ -18,7 +18,7 @@ from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import STOP, TASK_BYTES, decode_task
 from kerasfeed.pool.processes.shared_objects import Topic
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.pool.task import NOWHERE, FailedTaskError, Place, Task
+from kerasfeed.pool.task import NOWHERE, FailedTaskError, Place, Task, UnseededTaskError
 from kerasfeed.pool.worker_hooks import defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.global_random import NUMPY, PYTHON, TENSORFLOW, TORCH
@@ -95,6 +95,8 @@ class FirstWorker(LocalWorker):
             task = self.pool.tasks.get(number)
             if task is not None:
                 self.busy, self.task = True, task
+                # Worker processes have seen that scenes use random generators, which they seed.
+                self.over |= self.pool.worker_type == "process" and self.pool.used_random > 0
                 # Another worker was lost, or is to do it.
                 is_returned = self.over or number < line[2]
                 self.pool.settle(number, [task] if is_returned else self._followers(task, version))
@@ -118,6 +120,11 @@ class FirstWorker(LocalWorker):
                 self.pool.fail(start_error(self.name, full_text(carrier.error)))
                 return ()
             return task.failed(carrier.place, carrier.error, self.name, "")
+        except UnseededTaskError:
+            if self.pool.worker_type != "process":
+                self.pool.take_processes(self.pool.options.workers, at_once=True)
+            self.over = True
+            return [task]
         except BaseException as error:  # noqa: BLE001 - the consumer waits for the task
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE) if self.pool.closed else error)
             task.cancelled()
