@@ -159,7 +159,7 @@ def test_a_dataset_is_made_anew_after_a_refresh_and_the_one_before_is_refused(tm
         files.refresh()
         after = feed.to_tf_dataset()
         assert len(list(after)) == int(after.cardinality()) == 5
-        with pytest.raises(RuntimeError, match="make datasets of the feed anew"):
+        with pytest.raises(RuntimeError, match="make datasets of the feed again"):
             list(before)
 
 
