@@ -323,8 +323,8 @@ class FileSequence(Refreshable, SceneSequence):
         feed before is refused then: make it anew.
 
         Args:
-            paths: All files as they are now, in order, or a glob. None looks again at those that were given last; if
-                they were a glob, also for new ones.
+            paths: All files as they are now, in order, or a glob. None looks again at the files that were given
+                last; if a glob was given, also for new ones.
             count: As when the sequence was made. None is what was given then; a list needs a new one.
 
         Returns:
