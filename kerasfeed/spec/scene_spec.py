@@ -77,7 +77,8 @@ class ArraySpec:
         return int(np.prod([size or (1 if size is None else 0) for size in self.shape])) * self.dtype.itemsize
 
     def __str__(self) -> str:
-        name = {TEXT: "str", BYTES: "bytes"}.get(self.dtype) or self.dtype.name
+        dtype = np.dtype(self.dtype)  # a user may have given its name
+        name = {TEXT: "str", BYTES: "bytes"}.get(dtype) or dtype.name
         return f"{name}[{', '.join('?' if size is None else str(size) for size in self.shape)}]"
 
 

@@ -75,6 +75,8 @@ def _is_array(node: Any) -> bool:
 def _checked(field: ArraySpec) -> ArraySpec:
     shape: Any = field.shape
     sizes = (shape,) if isinstance(shape, int) else shape
+    if any(size is not None and size < 0 for size in sizes):
+        raise ValueError(f"the sizes of a spec must be at least 0, or None for an axis that varies, received {sizes}")
     dtype: np.dtype[Any] = np.dtype(field.dtype)
     if dtype.kind in "US":
         dtype = TEXT if dtype.kind == "U" else BYTES

@@ -4,10 +4,11 @@ Invariant: equal values give equal digests in every process of one Python versio
 not enter. Two functions of equal code over equal values are equal.
 """
 
+import copyreg
 import functools
 import hashlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,12 @@ def _of(value: Any, above: tuple[int, ...], known: dict[int, tuple[Any, bytes]])
 
 def _taken_apart(value: Any, each: Callable[[Any], bytes], depth: int) -> bytes:
     kind = type(value)
-    if kind in (list, tuple):
+    if isinstance(value, list | tuple):
         return joined(f"{kind.__name__} {len(value)}", *map(each, value))
-    if kind in (set, frozenset):
+    if isinstance(value, set | frozenset):
         return joined(kind.__name__, *sorted(map(each, value)))
-    if kind is dict:
-        return joined("dict", *(each(part) for pair in value.items() for part in pair))
+    if isinstance(value, dict):
+        return joined(kind.__name__, *(each(part) for pair in value.items() for part in pair))
     if isinstance(value, np.ndarray | np.generic):
         return _array(value, each)
     if isinstance(value, type):
@@ -84,7 +85,18 @@ def _taken_apart(value: Any, each: Callable[[Any], bytes], depth: int) -> bytes:
     if "__wrapped__" in attributes:  # functools.lru_cache and its like
         return each(attributes["__wrapped__"])
     name = getattr(value, "__qualname__", getattr(value, "__name__", ""))  # of functions in C, and of modules
-    return joined(f"object {kind.__module__}.{kind.__qualname__} {name}", each(dict(attributes)))
+    held = [dict(attributes)] if hasattr(value, "__dict__") or depth >= _DEPTH else _pickled_parts(value)
+    return joined(f"object {kind.__module__}.{kind.__qualname__} {name}", *map(each, held))
+
+
+def _pickled_parts(value: Any) -> list[Any]:
+    """What pickle would take of an object without attributes, such as a range, a path or a date; else nothing."""
+    reduce = copyreg.dispatch_table.get(type(value))
+    try:
+        reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
+    except Exception:  # noqa: BLE001 - whatever pickling raises
+        return []
+    return [list(part) if isinstance(part, Iterator) else part for part in reduced] if type(reduced) is tuple else []
 
 
 def _atom(value: Any) -> bytes:

@@ -299,6 +299,16 @@ def test_skipped_checks_are_one_line_of_the_report():
     assert len([line for line in lines if line.startswith("skipped")]) == 1
 
 
+def test_the_names_of_skipped_checks_widen_no_column_and_stand_beside_their_reasons():
+    class Broken(bad.Sound):
+        def scene(self, index):
+            raise OSError("the disk is gone")
+
+    report = str(kf.check_sequence(Broken()))
+    assert max(map(len, report.splitlines())) <= 120
+    assert "pickle, process, threads, get_batch, read_into: scenes_load has failed" in " ".join(report.split())
+
+
 def test_an_index_error_of_one_scene_is_no_wrong_length():
     class Broken(bad.Sound):
         def scene(self, index):

@@ -77,3 +77,9 @@ def test_what_is_no_signature_is_refused():
     for wrong, error in (("float32", TypeError), (np.float32, TypeError), ({}, kf.SpecError)):
         with pytest.raises(error, match=r"kf\.ArraySpec"):
             BaseFeed(Scenes(), 4, workers=0, output_signature=wrong)
+
+
+def test_a_spec_with_a_negative_size_names_none_and_one_by_name_has_a_text():
+    assert [str(kf.ArraySpec((2, None), name)) for name in ("float32", "S")] == ["float32[2, ?]", "bytes[2, ?]"]
+    with pytest.raises(ValueError, match=r"at least 0, or None for an axis that varies, received \(-1, 2\)"):
+        kf.Feed(np.zeros((4, 3, 2)), 2, workers=0, output_signature=kf.ArraySpec((-1, 2), "float64"))

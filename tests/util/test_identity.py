@@ -1,11 +1,18 @@
 """Digests of functions and values: equal in every process, different where it matters."""
 
+import copy
 import functools
+import re
 import subprocess
 import sys
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from dataclasses import dataclass
+from datetime import date
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pytest
 from programs import ROOT, TESTS
 from waits import PROGRAM_SECONDS
 
@@ -50,6 +57,29 @@ def test_values_that_differ_have_digests_that_differ():
     assert len({digest(value) for value in values}) == len(values)
     assert [digest(value) for value in values] == [digest(value) for value in values]
     assert digest("a", "b") != digest("ab")
+
+
+Pair = namedtuple("Pair", "one other")
+
+
+@dataclass(slots=True)
+class Slotted:
+    value: int
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (range(3), range(5)), (Pair(1, 2), Pair(1, 3)), (Slotted(1), Slotted(2)), (Path("a"), Path("b")),
+        (date(2020, 1, 1), date(2021, 1, 1)), (Fraction(1, 2), Fraction(1, 3)), (re.compile("a"), re.compile("b")),
+        (defaultdict(int, a=1), defaultdict(int, a=2)), (OrderedDict(a=1), OrderedDict(a=2)),
+        (deque([1]), deque([2])), (slice(1), slice(2)), (bytearray(b"a"), bytearray(b"b")),
+    ],
+)  # fmt: skip
+def test_objects_without_attributes_differ_by_what_they_hold(one, other):
+    assert digest(one) == digest(copy.deepcopy(one)) != digest(other)
+    enclosing = [lambda each=each: each for each in (one, other)]
+    assert digest(enclosing[0]) != digest(enclosing[1])
 
 
 def test_equal_values_have_one_digest_be_they_shared_or_not():

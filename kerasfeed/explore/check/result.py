@@ -160,7 +160,11 @@ class SequenceReport(Reported):
             for result in self.of(status)
         ]  # fmt: skip
         if missing := self.of("skipped"):
-            reasons = dict.fromkeys(result.message for result in missing)
-            names = ", ".join(result.name for result in missing)
-            rows.append((coloured("skipped", _COLOURS["skipped"], bold=False), code(names), "; ".join(reasons)))
+            names: dict[str, list[str]] = {}
+            for result in missing:
+                names.setdefault(result.message, []).append(result.name)
+            name, reason = missing[0].name, missing[0].message
+            if len(missing) > 1:  # names in a row of their own would widen the column of names
+                name, reason = "", "; ".join(f"{', '.join(those)}: {message}" for message, those in names.items())
+            rows.append((coloured("skipped", _COLOURS["skipped"], bold=False), code(name), reason))
         return Report(self.name, [("", f"{counted_} ({extent})")], [Table((), rows)])

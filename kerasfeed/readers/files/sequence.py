@@ -179,10 +179,11 @@ class FileSequence(Refreshable, SceneSequence):
         self._kept = PerProcess(partial(_FilesRead, self._cache_files, self._cache_bytes))
         self._count, self._skip = count, on_error == "skip"
         self._known: KnownCounts | None = None
-        self._take_in(_checked_paths(paths), count, None)
+        self._take_in(paths, count, None)
 
-    def _take_in(self, paths: tuple[Any, ...], count: Any, known: KnownCounts | None) -> None:
+    def _take_in(self, named: Iterable[Any], count: Any, known: KnownCounts | None) -> None:
         """Have the scenes of these files, all at once or, where they cannot be counted, none of them."""
+        paths = _checked_paths(named)
         skipped: tuple[tuple[Any, str], ...] = ()
         given = given_counts(count, len(paths))
         if given is not None:
@@ -195,7 +196,8 @@ class FileSequence(Refreshable, SceneSequence):
         counts.setflags(write=False)
         if not counts.any():
             raise ValueError(f"there is no scene in any of the {len(kept)} files; the first is {kept[0]!r}")
-        self._given, self.paths, self.counts, self.skipped = paths, kept, counts, skipped
+        self._given = named if isinstance(named, str | os.PathLike) else paths
+        self.paths, self.counts, self.skipped = kept, counts, skipped
         self._stops, self._known = np.cumsum(counts), known
         self._storage = read_cost.Storage(
             name=f"the {len(self.paths):,} files from {self.paths[0]!r} on",
@@ -320,7 +322,8 @@ class FileSequence(Refreshable, SceneSequence):
         feed before is refused then: make it anew.
 
         Args:
-            paths: All files as they are now, in order. None looks again at those that were given last.
+            paths: All files as they are now, in order, or a glob. None looks again at the files that were given
+                last; if a glob was given, also for new ones.
             count: As when the sequence was made. None is what was given then; a list needs a new one.
 
         Returns:
@@ -342,7 +345,7 @@ class FileSequence(Refreshable, SceneSequence):
         before = len(self)
         given = self._count if count is None else count
         known = self._known if count is None else None  # counts of another function are none of this one
-        self._take_in(self._given if paths is None else _checked_paths(paths), given, known)
+        self._take_in(self._given if paths is None else paths, given, known)
         self._count = given
         self.generation += 1
         self.close()

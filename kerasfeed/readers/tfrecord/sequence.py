@@ -102,9 +102,11 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self._workers = None if workers == "auto" else max(1, int(workers))
         self._take_in(paths)
         self._open = PerProcess(_open_files)
-        known = self._known_spec()
-        self._is_inferred = given is None and known is None
-        self._codec = SceneCodec(given or known or self._inferred_spec())
+        described = find_sidecars([file.path for file in self._files])
+        self._check_counts(described)
+        known = given or _spec_beside(described)
+        self._is_inferred = known is None
+        self._codec = SceneCodec(known or self._inferred_spec())
         self._warn_of_damage()
 
     def _take_in(self, paths: Any) -> None:
@@ -158,26 +160,11 @@ class TFRecordSequence(Refreshable, SceneSequence):
         """Paths of the files of this machine; see `kerasfeed.Cached`."""
         return [str(file.path) for file in self._files if not isinstance(file.path, str)]
 
-    def _known_spec(self) -> SceneSpec | None:
-        """The spec beside the files, if they are what it describes."""
-        described = find_sidecars([file.path for file in self._files])
-        spec: SceneSpec | None = None
+    def _check_counts(self, described: dict[Place, tuple[SceneSpec, int]]) -> None:
+        """Compare the number of records of each file with the number that was written."""
         for file in self._files:
-            if file.path not in described:
-                continue
-            written, scenes = described[file.path]
-            if file.damage is None and len(file) != scenes:
-                raise RecordError(
-                    f"{str(file.path)!r} holds {counted(len(file), 'record')}, and {scenes:,} were written to "
-                    "it: it is cut off or another file stands in its place"
-                )
-            if spec is not None and written != spec:
-                raise SpecError(
-                    f"{_listed(self._files)} hold scenes of two kinds: read them as two sequences, or give spec= with "
-                    "the fields that both have"
-                )
-            spec = written
-        return spec
+            if file.path in described and file.damage is None:
+                _check_count(file.path, len(file), described[file.path][1])
 
     def _inferred_spec(self) -> SceneSpec:
         examples = []
@@ -238,6 +225,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         Raises:
             FileNotFoundError, TypeError: See the class.
             RecordError, SpecError: A record is damaged, or does not match the spec; the message names file and record.
+                A file has another number of records than was written to it; or files have two specs beside them.
 
         Examples:
             >>> scenes = kf.Zip(x=np.arange(4.0))
@@ -251,10 +239,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
             [[0.0, 1.0], [2.0, 3.0]]
         """
         files = expand(paths)
-        known = None if spec is None else as_scene_spec(spec)
-        for written, _ in find_sidecars(files).values():
-            known = known or written
-        return _scenes_of(files, known, verify)
+        described = find_sidecars(files)
+        known = _spec_beside(described) if spec is None else as_scene_spec(spec)
+        return _scenes_of(_records_of(files, described, verify), known)
 
     def record(self, index: int) -> bytes:
         """The serialized `tf.train.Example` of one record.
@@ -355,12 +342,51 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return f"TFRecordSequence({counted(len(self), 'record')} of {files}: {fields})"
 
 
-def _scenes_of(files: list[Place], spec: SceneSpec | None, verify: bool) -> Iterator[Any]:
-    records = (
-        (f"record {number} of {str(path)!r}", record)
-        for path in files
-        for number, record in enumerate(records_in_order(path, verify=verify))
-    )
+def _spec_beside(described: dict[Place, tuple[SceneSpec, int]]) -> SceneSpec | None:
+    """The spec that was written beside files; None if there is none.
+
+    Raises:
+        SpecError: Two files have two specs.
+    """
+    found: SceneSpec | None = None
+    for path, (spec, _) in described.items():
+        if found is not None and spec != found:
+            first = next(iter(described))
+            raise SpecError(
+                f"{str(first)!r} and {str(path)!r} hold scenes of two kinds: read them as two sequences, or give spec= "
+                "with the fields that both have"
+            )
+        found = spec
+    return found
+
+
+def _check_count(path: Place, found: int, written: int) -> None:
+    """Refuse a file that has another number of records than was written to it.
+
+    Raises:
+        RecordError: It has.
+    """
+    if found != written:
+        raise RecordError(
+            f"{str(path)!r} holds {counted(found, 'record')}, and {written:,} were written to it: it is cut off or "
+            "another file stands in its place"
+        )
+
+
+def _records_of(
+    files: list[Place], described: dict[Place, tuple[SceneSpec, int]], verify: bool
+) -> Iterator[tuple[str, bytes]]:
+    """What each record is called, and its data."""
+    for path in files:
+        number = 0
+        for record in records_in_order(path, verify=verify):
+            yield f"record {number} of {str(path)!r}", record
+            number += 1
+        if path in described:
+            _check_count(path, number, described[path][1])
+
+
+def _scenes_of(records: Iterator[tuple[str, bytes]], spec: SceneSpec | None) -> Iterator[Any]:
     first: list[tuple[str, bytes]] = []
     if spec is None:
         first = list(itertools.islice(records, _INFERRED_FROM))

@@ -45,6 +45,16 @@ def test_files_that_have_not_changed_are_not_counted_again_and_what_fails_change
     assert files.refresh() == 0
 
 
+def test_a_refresh_finds_the_new_files_of_a_glob(tmp_path):
+    np.save(tmp_path / "part-2.npy", np.arange(2.0))
+    files = kf.FileSequence(f"{tmp_path}/part-*.npy", np.load)
+    np.save(tmp_path / "part-10.npy", np.arange(10.0, 13.0))
+    assert files.refresh() == 3
+    assert [float(scene) for scene in files] == [0, 1, 10, 11, 12]
+    (tmp_path / "part-2.npy").unlink()
+    assert files.refresh() == -2
+
+
 def test_a_refresh_in_the_midst_of_an_epoch_is_an_error_in_it(tmp_path):
     np.save(tmp_path / "one.npy", np.arange(50.0))
     files = kf.FileSequence([str(tmp_path / "one.npy")], np.load)

@@ -129,6 +129,10 @@ def test_a_shard_with_too_few_records_is_not_taken_for_whole(shards):
     path.write_bytes(data[: len(data) // 10 * 9])
     with pytest.raises(kf.RecordError, match="holds 9 records, and 10 were written to it: it is cut off"):
         kf.TFRecordSequence(shards)
+    records = kf.TFRecordSequence.read(shards)
+    assert len([next(records) for _ in range(19)]) == 19
+    with pytest.raises(kf.RecordError, match="holds 9 records, and 10 were written to it: it is cut off"):
+        next(records)
 
 
 @pytest.mark.parametrize("change", ["cut", "rewritten", "replaced", "gone"])
@@ -161,6 +165,8 @@ def test_sidecars_that_disagree_or_come_from_the_future_are_errors(tmp_path):
         kf.write_tfrecords(scenes, tmp_path / f"{name}-{{shard}}", num_shards=2, workers=0)
     with pytest.raises(kf.SpecError, match="hold scenes of two kinds: read them as two sequences, or give spec="):
         kf.TFRecordSequence(str(tmp_path / "[ab]-*"))
+    with pytest.raises(kf.SpecError, match="hold scenes of two kinds: read them as two sequences, or give spec="):
+        kf.TFRecordSequence.read(str(tmp_path / "[ab]-*"))
     sidecar = tmp_path / "a.spec.json"
     sidecar.write_text(sidecar.read_text().replace('"version": 1', '"version": 2'))
     with pytest.raises(kf.RecordError, match=r"written by a later kerasfeed \(version 2 of the format, here 1\)"):
@@ -170,6 +176,14 @@ def test_sidecars_that_disagree_or_come_from_the_future_are_errors(tmp_path):
         kf.TFRecordSequence(str(tmp_path / "a-*"))
     sidecar.write_text("{}")
     assert kf.TFRecordSequence(str(tmp_path / "a-*"))[1]["1"] == 2
+
+
+def test_a_spec_reads_the_fields_that_files_of_two_kinds_share(tmp_path):
+    kf.write_tfrecords([{"x": 1, "y": 2}] * 2, tmp_path / "a", num_shards=1, workers=0)
+    kf.write_tfrecords([{"x": 3}] * 2, tmp_path / "b", num_shards=1, workers=0)
+    paths, spec = [tmp_path / "a", tmp_path / "b"], {"x": kf.ArraySpec((), "int64")}
+    assert [int(scene["x"]) for scene in kf.TFRecordSequence(paths, spec)] == [1, 1, 3, 3]
+    assert [int(scene["x"]) for scene in kf.TFRecordSequence.read(paths, spec)] == [1, 1, 3, 3]
 
 
 def test_records_whose_length_looks_like_the_magic_of_gzip_are_not_taken_for_compressed(tmp_path):
