@@ -210,7 +210,6 @@ class FailedFirst:
 
 
 READY, LOAD, DESCRIBE = range(3)
-WATCHED = 4  # tasks of each worker process, beside the scenes that are read to infer the spec
 _T = TypeVar("_T")
 
 
@@ -253,7 +252,6 @@ class BatchRunner(Runner):
         self._layout: Layout | None = None
         self._filler: Filler | None = None
         self._views: dict[tuple[int, int], SlotView] = {}
-        self._to_watch = WATCHED if self._watches_random else 0
         self._told_of_waste = False
         self._first: tuple[FirstOrder, FirstScenes] | None = None  # as long as they may be asked for again
         self._is_warm = False  # whether this worker has read the first scenes, or need not
@@ -284,7 +282,7 @@ class BatchRunner(Runner):
         assert isinstance(previous, BatchRunner)
         self._maker = previous._maker
         self._layout, self._views = previous._layout, previous._views
-        self._to_watch, self._told_of_waste = previous._to_watch, previous._told_of_waste
+        self._told_of_waste = previous._told_of_waste
 
     def filler(self, layout: Layout) -> Filler:
         """What writes scenes into slots."""
@@ -333,13 +331,11 @@ class BatchRunner(Runner):
             return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
         if stop - start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
             filler.read_ahead(view.indices[start:stop], SceneContext(self._seed, epoch))
-        watched = self._to_watch > 0 and context.worker.worker_type == "process"
-        self._to_watch -= watched
         payload = load_seeded(
             lambda make: filler.fill(view, start, stop, serial, make(self._seed, epoch), note),
             context,
             self.held,
-            watched=watched,
+            watched=self._watches_random and context.watches_globals,
         )
         if self._told_of_waste or (waste := self.meter.waste()) is None:
             return payload or None

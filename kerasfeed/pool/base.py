@@ -48,6 +48,10 @@ class WorkerContext(Protocol):
     used_random: int
     has_copy: bool
 
+    @property
+    def watches_globals(self) -> bool:
+        """Whether to look if scenes draw from global random generators."""
+
     def posted(self) -> Any:
         """What was posted last; see `Pool.post`."""
 

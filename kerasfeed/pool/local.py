@@ -100,6 +100,11 @@ class LocalWorker:
             return task.done(payload, time.perf_counter() - started, self.name)
         return task.failed(place, error, self.name, "")
 
+    @property
+    def watches_globals(self) -> bool:
+        """See `WorkerContext.watches_globals`; other threads of the program may draw from them."""
+        return False
+
     def in_turn(self, call: Callable[[], _T]) -> _T:
         """Call when it is the worker's turn; waiting for that is no work, which might take too long."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError, WorkerDiedError
-from kerasfeed.loaders.batch_runner import WATCHED, load_seeded
+from kerasfeed.loaders.batch_runner import load_seeded
 from kerasfeed.loaders.batches.filler import probe
 from kerasfeed.loaders.failures.exceptions import reproduction
 from kerasfeed.pool.base import Runner, WorkerContext
@@ -99,7 +99,6 @@ class ShardRunner(Runner):
         self.held = Held()
         self._seed = seed
         self._plan: WritePlan | None = None
-        self._to_watch = WATCHED
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`: the spec of a scene, or how many scenes a shard that is complete has."""
@@ -123,9 +122,7 @@ class ShardRunner(Runner):
         """`load`, given what makes the context of scenes: in worker processes it seeds, if scenes need it."""
         if context.worker.worker_type != "process":
             return load(SceneContext)
-        watched = self._to_watch > 0
-        self._to_watch -= watched
-        return load_seeded(load, context, self.held, watched=watched)
+        return load_seeded(load, context, self.held, watched=True)
 
     def _described(self, index: int, make: MakeContext) -> SceneSpec:
         context = make(self._seed, 0)

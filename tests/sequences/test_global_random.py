@@ -143,6 +143,20 @@ def test_without_a_seed_a_warning_names_the_generator_to_use(case):
 
 
 @pytest.mark.heavy
+class Seldom(Old):
+    """One scene of 20 draws."""
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return np.array([index, random.random() + np.random.normal() if index % 20 == 19 else 0.0])
+
+
+def test_scenes_that_seldom_draw_get_the_same_numbers_in_every_run():
+    by_one, by_two = (_batches(Seldom(), workers=workers, shuffle=False) for workers in (1, 2))
+    assert [row[0] for row in by_one if row[1]] == [19, 19]  # of two epochs
+    assert np.array_equal(by_one, by_two)
+
+
 def test_another_seed_gives_other_numbers():
     one, other = (sorted(map(tuple, _batches(OnlyPython(), 1, seed=seed))) for seed in (5, 6))
     assert all(a[0] == b[0] and a[1:] != b[1:] for a, b in zip(one, other, strict=True))

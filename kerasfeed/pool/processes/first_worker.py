@@ -74,6 +74,11 @@ class FirstWorker(LocalWorker):
         """See `WorkerContext.posted`."""
         return self.pool.shared_objects.read(Topic.POSTED)[1]
 
+    @property
+    def watches_globals(self) -> bool:
+        """See `WorkerContext.watches_globals`: once processes follow, they have the last word on who draws."""
+        return self.pool.worker_type == "process"
+
     def note_random(self, used: int) -> None:
         """See `WorkerContext.note_random`; the global generators may be used by other threads of the program, too."""
         self.pool.note_random(used & ~(PYTHON | NUMPY | TORCH | TENSORFLOW))

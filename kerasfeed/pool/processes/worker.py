@@ -51,6 +51,7 @@ class WorkerProcess:
     """
 
     has_copy = True
+    watches_globals = True
 
     def __init__(
         self, number: int, task_fd: int, result_fd: int, link: socket.socket, memory_fd: int, shared: SharedObjects
