@@ -238,4 +238,4 @@ def _remedy(sequence: Any, maker: Any) -> str:
 
 
 def _has_function(sequence: Any) -> bool:
-    return isinstance(sequence, View) and (hasattr(sequence, "function") or any(map(_has_function, sequence._parts)))
+    return isinstance(sequence, View) and (bool(sequence._functions()) or any(map(_has_function, sequence._parts)))
