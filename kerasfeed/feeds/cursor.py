@@ -237,7 +237,7 @@ class RequestLog:
         self.clear()
 
     def clear(self) -> None:
-        """An epoch begins; what is still waited for is noted of the one before."""
+        """An epoch begins; batches that are still waited for belong to the one before."""
         self._begun: dict[int, float] = {}
         self._finished: dict[int, float] = {}
 

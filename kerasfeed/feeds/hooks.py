@@ -1,7 +1,7 @@
 """What changes a sequence: its own `on_epoch_begin` and `on_epoch_end` (`SequenceHooks`), and `refresh` (`Refreshes`).
 
 Invariant: the hooks are called once an epoch, in the order of epochs, while no scene is loaded, however often Keras
-calls those of the feed. A feed plans again between two epochs only; within one it refuses to continue.
+calls the hooks of the feed. A feed plans again between two epochs only; within one it refuses to continue.
 """
 
 import threading

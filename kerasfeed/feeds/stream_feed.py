@@ -3,8 +3,8 @@
 Invariant: batches come in the order of their items, through one loader. Nothing is started before the first batch, or
 the spec, is asked for. Scene k of a repetition is a function of the generators alone, whatever the workers, unless
 first come is asked for. A state holds numbers and names, no scene, and is the same whenever it is asked for, however
-far the generators have run since. Two feeds give the same batches from a state on, where their generators do, if their
-fingerprints and seeds agree; workers are no part of it.
+far the generators have run since. Two feeds give the same batches after a state if their generators, fingerprints and
+seeds agree; workers are no part of it.
 """
 
 import dataclasses
@@ -139,7 +139,7 @@ class BaseStreamFeed(AnyFeed):
         self._lock = threading.RLock()
         self._parts: StreamLoader | None = None
         self._repetitions = Repetitions()
-        self._place = StreamPlace()  # of the consumer; None where only it knows
+        self._place = StreamPlace()  # of the consumer; None if only the consumer knows
         self._closed = False
 
     # ---- the parts
@@ -238,7 +238,7 @@ class BaseStreamFeed(AnyFeed):
             NotYet: The kept repetition gave nothing for `timeout` s.
         """
         core = self._core()
-        wait_for_background()  # what an iterator that was let go of had taken comes again
+        wait_for_background()  # batches that a dropped iterator had taken come again
         self.cursors.wait()
         return self._repetitions.begin(core, chained=chained, timeout=timeout)
 

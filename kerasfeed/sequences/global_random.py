@@ -9,8 +9,9 @@ Elsewhere they are the program's own, and only looked at. PyTorch and TensorFlow
 TensorFlow shows in nothing public that its generator was used: `_rng` of its context, which counts where a seed is set,
 is read (seen in TensorFlow 2.18 to 2.21). It cannot be put back, so it is seeded in worker processes alone.
 
-Worker processes compare the states before and after each task, until scenes are seen to draw. So what changes with each
-draw is looked at, and no more: NumPy takes 0.1 ms to give its whole state, and its bit generator tells its address.
+Worker processes compare the states before and after each task, until scenes are seen to draw. They compare only the
+numbers that change with each draw, because NumPy takes 0.1 ms to return its whole state. Its bit generator gives the
+address of the state.
 """
 
 from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
@@ -97,7 +98,7 @@ class RandomWatch:
 
 
 def _marks() -> dict[int, Any]:
-    """What changes with each draw, of those that are there."""
+    """The numbers that change with each draw, of the generators whose packages are imported."""
     found = {PYTHON: _mark(random.getstate()), NUMPY: _numpy_mark()}
     if (generator := _torch_generator()) is not None:
         found[TORCH] = generator.get_state().numpy().tobytes()

@@ -1,4 +1,4 @@
-"""Text and notes of exceptions of the user's code, for the consumer of the scene.
+"""Text and notes of exceptions that the user's code raised; the consumer of the scene reads them.
 
 Invariant: a `__str__` or `__repr__` that raises does not replace the exception it belongs to. The consumer catches the
 type that the user's code raised. kerasfeed adds index, epoch, step, worker and the worker's traceback as notes. It does

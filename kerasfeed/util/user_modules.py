@@ -96,7 +96,7 @@ def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]
 
 
 def differences_text(found: Mapping[str, tuple[str, str]]) -> str:
-    """The warning that worker processes have other values than the program."""
+    """The warning about values that differ between worker processes and the program."""
     names = [
         f"{name} is {_shown(other, own)} there and {_shown(own, other)} here" for name, (other, own) in found.items()
     ]
