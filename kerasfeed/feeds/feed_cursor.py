@@ -194,28 +194,29 @@ class FeedCursor:
         self._counted = counted
         self._log = log
         clock, generations = known.clock, known.refreshes.planned
+        switches = [0]  # of the feed's hooks; not an attribute, for what refers to itself lives until it is collected
+
+        def enter(number: int) -> None:
+            known.enter_epoch(number // clock.steps)
+            switches[0] = known.hooks.switches
 
         def submit(number: int, timeout: float | None) -> Any:
             if known.hooks.exist:
                 if number % clock.steps == 0:
-                    self._enter(known, number)
-                known.hooks.refuse_others(self._switches)
+                    enter(number)
+                known.hooks.refuse_others(switches[0])
             place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
             return known.submit(*place, patience=timeout)
 
         def check() -> None:
             known.refreshes.refuse_others(generations)
-            known.hooks.refuse_others(self._switches)
+            known.hooks.refuse_others(switches[0])
 
-        self._enter(known, numbers.start)
+        enter(numbers.start)
         self._window = Prefetcher(
             submit, numbers.start, numbers.stop if ahead_until is None else ahead_until, known.look_ahead,
             len(known) if known.hooks.exist else None, in_order=in_order, check=check,
         )  # fmt: skip
-
-    def _enter(self, feed: Any, number: int) -> None:
-        feed.enter_epoch(number // feed.clock.steps)
-        self._switches = feed.hooks.switches
 
     @property
     def next(self) -> int:

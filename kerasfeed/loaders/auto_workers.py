@@ -128,7 +128,7 @@ def choose(
     processes = Setup(processes_for(seconds, busy, count) if WORKERS in free else job.workers, "process")
     if draws_globally and WORKER_TYPE in free:
         return Choice(processes, "scenes use random generators, which worker processes seed")
-    if is_free and seconds and batch < _QUICK_BATCH:
+    if is_free and seconds and batch < _QUICK_BATCH and job.maker is None:  # nobody has measured such a function
         return Choice(Setup(0, "inline"), f"a batch takes {duration(batch)}")
     if WORKERS in free and 0 < epoch < _LEAST_EPOCH:
         return Choice(present, f"an epoch takes {duration(epoch)} in one worker")

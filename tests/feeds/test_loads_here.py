@@ -1,6 +1,7 @@
 """Scenes in memory are loaded by the thread that asks for them, unless worker threads are asked for."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -66,19 +67,27 @@ class Rooms(kf.SceneSequence):
         return 256
 
     def __getitem__(self, index):
+        time.sleep(0.0001)
         return SCENES[index]
 
 
 class Rows(list):
-    pass
+    def __getitem__(self, index):
+        time.sleep(0.0001)
+        return super().__getitem__(index)
+
+
+def stacked(scenes):
+    time.sleep(0.001)
+    return np.vstack(scenes)
 
 
 @pytest.mark.parametrize(
     ("sequence", "options"),
-    [(Rooms(), {}), (Rows(SCENES), {}), (list(ARRAY), {"collate": np.vstack})],
+    [(Rooms(), {}), (Rows(SCENES), {}), (list(ARRAY), {"collate": stacked})],
     ids=["class", "subclass of list", "collate function"],
 )
-def test_what_users_wrote_is_run_by_workers_alone(sequence, options, loaders):
+def test_what_users_wrote_is_run_by_workers_alone_if_a_batch_takes_a_millisecond(sequence, options, loaders):
     with kf.Feed(sequence, 32, **options) as feed:
         assert len(list(feed)) == 8
     assert threading.get_ident() not in loaders

@@ -115,7 +115,7 @@ class Repetition:
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
-                self._unreadable = self._unreadable or error.__cause__
+                self._unreadable = error.__cause__ if self._unreadable is None else self._unreadable
         promised = [self._core.submit(self.number, *self._held[0])]
         self._held.popleft()
         return promised.pop()  # see `StreamLoader.submit`
