@@ -109,7 +109,9 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, gro
         >>> train.indices, valid.indices
         (array([0, 1, 2]), array([3, 4, 5]))
     """
-    return _split("kf.split", as_sequence(sequence), _shares(fractions), seed, stratify, groups)
+    sequence = as_sequence(sequence)
+    parts = _split("kf.split", sequence, _shares(fractions), seed, stratify, groups)
+    return tuple(Subset(sequence, part) for part in parts)
 
 
 class Folds(Sequence[tuple[Subset, Subset]]):
@@ -118,10 +120,10 @@ class Folds(Sequence[tuple[Subset, Subset]]):
     Args:
         sequence: What is divided.
         length: Its scenes.
-        parts: The validation parts.
+        parts: The indices of the validation parts, in `sequence`.
     """
 
-    def __init__(self, sequence: Any, length: int, parts: tuple[Subset, ...]) -> None:
+    def __init__(self, sequence: Any, length: int, parts: Sequence[Any]) -> None:
         self._sequence, self._length, self._parts = sequence, length, parts
 
     def __len__(self) -> int:
@@ -131,7 +133,7 @@ class Folds(Sequence[tuple[Subset, Subset]]):
         if isinstance(number, slice):
             return Folds(self._sequence, self._length, self._parts[number])
         part = self._parts[number]
-        return Subset(self._sequence, np.delete(np.arange(self._length), part.indices)), part
+        return Subset(self._sequence, np.delete(np.arange(self._length), part)), Subset(self._sequence, part)
 
 
 def folds(
@@ -179,7 +181,8 @@ def _split(
     groups: Any,
     *,
     computed: bool = True,
-) -> tuple[Subset, ...]:
+) -> Sequence[Any]:
+    """The indices of each part: an array in ascending order, or a `Permuted`."""
     length = check_part(caller, sequence)
     seed = check_integer("seed", seed, 0)
     sizes = _sizes(length, shares)
@@ -190,7 +193,7 @@ def _split(
         )
     if computed and length >= _COMPUTED_FROM and stratify is None and groups is None:
         keys, stops = tuple(stream_keys(seed, (SeedStream.SPLIT,)).tolist()), [0, *accumulate(sizes)]
-        return tuple(Subset(sequence, Permuted(length, keys, range(*ends))) for ends in pairwise(stops))
+        return [Permuted(length, keys, range(*ends)) for ends in pairwise(stops)]
     rng = generator(seed, (SeedStream.SPLIT,))
     labels = None if stratify is None else _labels(caller, sequence, length, "stratify", stratify)
     if groups is not None:
@@ -199,7 +202,7 @@ def _split(
         parts = _divided(labels, shares, sizes, rng)
     else:
         parts = np.split(rng.permutation(length), np.cumsum(sizes)[:-1])
-    return tuple(Subset(sequence, np.sort(part)) for part in parts)
+    return [np.sort(part) for part in parts]
 
 
 def _shares(fractions: Any) -> list[Fraction]:

@@ -330,6 +330,15 @@ def test_every_scene_validates_one_fold_and_trains_the_others(groups, stratify):
     assert [valid.indices.tolist() for _, valid in pairs] == [part.indices.tolist() for part in expected]
 
 
+def test_folds_of_a_part_hold_its_scenes_alone():
+    rest, _ = kf.split(range(100, 130), (0.5, 0.5), seed=0)
+    pairs = list(kf.folds(rest, 3, seed=1))
+    assert len(pairs) == 3
+    for train, valid in pairs:
+        assert sorted([*train, *valid]) == sorted(rest)
+    assert sorted(scene for _, valid in pairs for scene in valid) == sorted(rest)
+
+
 def test_pairs_of_folds_are_made_one_by_one():
     tracemalloc.start()
     try:
