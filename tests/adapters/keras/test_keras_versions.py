@@ -54,7 +54,7 @@ def trained(folder, fit, callbacks, **arguments):
             feed,
             epochs=6,
             verbose=0,
-            callbacks=[kf.BackupAndRestore(feed, folder / "backup", save_freq=2), *callbacks],
+            callbacks=[*callbacks, kf.BackupAndRestore(feed, folder / "backup", save_freq=2)],
         )
     return result_of(model)
 
