@@ -270,13 +270,14 @@ def _moving_names(module: str, importers: tuple[str, ...] = ()) -> set[str]:
     package = getattr(sys.modules[module].__spec__, "parent", None)
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {node for function in functions for node in ast.walk(function)}
+    own = {name for node in inside if isinstance(node, ast.Global) for name in node.names}
     volatile = _VOLATILE | {function.name for function in functions if _names(function) & _VOLATILE}
     moving: set[str] = set()
     empty: set[str] = set()
     filled: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.AugAssign) and node in inside:
-            moving |= _base_names(node.target)
+            moving |= _base_names(node.target) - ({getattr(node.target, "id", "")} - own)
         elif isinstance(node, ast.ImportFrom) and (not node.level or package):
             source = resolve_name("." * node.level + (node.module or ""), package)
             theirs = _moving_names(source, (*importers, module))
@@ -286,10 +287,12 @@ def _moving_names(module: str, importers: tuple[str, ...] = ()) -> set[str]:
             filled |= _base_names(node)
         elif isinstance(node, ast.Attribute) and node.attr in _FILLING and node in inside:
             filled |= _base_names(node.value)
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and node not in inside:
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = {name for target in targets for name in _base_names(target)}
-            if _names(node.value) & volatile:
+            if node in inside:  # such as `largest = max(largest, value)`
+                moving |= names & own & _names(node.value)
+            elif _names(node.value) & volatile:
                 moving |= names
             elif ast.unparse(node.value) in ("{}", "[]", "dict()", "list()", "set()"):
                 empty |= names

@@ -176,8 +176,8 @@ def test_an_item_that_is_a_batch_already_needs_batch_size_none():
 @pytest.mark.heavy
 def test_a_sequence_of_batches_goes_through_processes_unchanged():
     with kf.Feed(scenes.Reshuffled(), None, workers=2, worker_type="process") as feed:
-        assert feed.element_spec[0].shape == (2, 1)
-        assert len(feed) == 3
+        assert feed.element_spec[0].shape == (None, 1)  # the last batch may be smaller
+        assert [values.tolist() for values, _ in feed] == [[[0], [1]], [[2], [3]], [[4], [5]]]
 
 
 # ---- batches and epochs
@@ -363,10 +363,10 @@ def test_a_map_style_dataset_of_another_framework_is_a_sequence():
 
 
 @pytest.mark.heavy
-def test_by_default_data_in_memory_need_no_workers_and_a_class_has_processes():
+def test_data_in_memory_need_no_workers_by_default_and_workers_of_a_class_are_processes():
     with kf.Feed([1, 2, 3], 2) as feed:
         assert feed.stats().worker_type == "inline"
-    with kf.Feed(scenes.Clouds(), 2) as feed:
+    with kf.Feed(scenes.Clouds(), 2, workers=2) as feed:
         assert feed.stats().worker_type == "process"
 
 

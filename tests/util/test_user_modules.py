@@ -49,6 +49,7 @@ SETTINGS = """
     PID = os.getpid()
     CACHE, REGISTRY = {}, []
     COUNT = 0
+    LARGEST = 0
     _state = 0
 
     def run_name():
@@ -62,9 +63,16 @@ SETTINGS = """
         def __init__(self):
             Counted.made += 1
 
+    def local():
+        SIZE = 1
+        SIZE += 1
+        ROOT = 2
+        ROOT = ROOT * 2
+
     def work():
-        global COUNT, _state
+        global COUNT, LARGEST, _state
         COUNT += 1
+        LARGEST = max(LARGEST, COUNT)
         _state = 5
         LENGTHS["a"] = 3
         Counted()

@@ -26,7 +26,8 @@ def test_tensorflow_reads_what_was_written_with_the_sidecar_alone(tmp_path, comp
     )
     sidecar = tmp_path / "x.tfrecord.spec.json"
     description = kf.feature_description(sidecar)
-    assert description == kf.feature_description(paths)
+    if compression is None:  # else TFRecordSequence, which finds the specification of `paths`, refuses them
+        assert description == kf.feature_description(paths)
     dataset = tf.data.TFRecordDataset(paths, compression_type=compression or "")
     for place, record in enumerate(dataset):
         parsed = tf.io.parse_single_example(record, description)
@@ -34,7 +35,7 @@ def test_tensorflow_reads_what_was_written_with_the_sidecar_alone(tmp_path, comp
         assert parsed["0.float32"].numpy().tobytes() == scene[0]["float32"].tobytes()
         assert parsed["1.0"] == scene[1].number
         assert parsed["0.float32_rows"].shape == scene[0]["float32_rows"].shape
-    for found, record in zip(dataset.map(lambda record: kf.parse_record(record, paths)), dataset, strict=True):
+    for found, record in zip(dataset.map(lambda record: kf.parse_record(record, sidecar)), dataset, strict=True):
         assert found[1].number == tf.io.parse_single_example(record, description)["1.0"]
     assert place == 19
 
