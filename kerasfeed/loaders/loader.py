@@ -5,8 +5,9 @@ Invariant: see `kerasfeed.loaders.session`.
 
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -227,7 +228,8 @@ class Loader:
     @property
     def spec(self) -> SceneSpec:
         """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
-        self._ready(2)  # whoever asks for it, such as a graph of TensorFlow, is bound to it
+        with self._closing_if_interrupted():
+            self._ready(2)  # whoever asks for it, such as a graph of TensorFlow, is bound to it
         assert self.layout is not None
         return self.layout.spec
 
@@ -259,28 +261,41 @@ class Loader:
             IndexError: `step` is out of range.
             FeedClosedError: The loader is closed.
         """
-        session = self._ready()
+        with self._closing_if_interrupted():
+            session = self._ready()
+            try:
+                return session.submit(epoch, step, timeout)
+            except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
+                if session.pool.failure is None:
+                    raise
+                promise: Future[Any] = Future()
+                promise.set_exception(error)
+                return promise
+
+    @contextmanager
+    def _closing_if_interrupted(self) -> Iterator[None]:
+        """Close the session if Ctrl-C comes, which may leave it in any state; the next call starts another."""
         try:
-            return session.submit(epoch, step, timeout)
-        except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
-            if session.pool.failure is None:
-                raise
-            promise: Future[Any] = Future()
-            promise.set_exception(error)
-            return promise
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self._sessions.end_present()
+            raise
 
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""
         self._sessions.refuse_after_fork()
-        before = self._sessions.present
-        if before is None:
-            change()
-        else:
-            before.runner.change()
-            before.pool.refresh(change)
-        now = self._sessions.present
-        if now is not None and now is not before:  # which has failed meanwhile
-            now.pool.renew()
+        with self._closing_if_interrupted():
+            before = self._sessions.present
+            if before is None:
+                change()
+            else:
+                before.runner.change()
+                before.pool.refresh(change)
+            now = self._sessions.present
+            if now is not None and now is not before:  # which has failed meanwhile
+                now.pool.renew()
 
     def close(self) -> None:
         """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""

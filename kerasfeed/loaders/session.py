@@ -2,7 +2,8 @@
 
 Invariant: a session is one pool and its slots. Its loader has one session at most, which does not refer to the loader.
 A session whose pool has failed stays failed, and the loader starts another at the next `submit`. Until the tasks of a
-batch are sent, `submit` gives its slot back where something fails; from then on, delivering the batch does.
+batch are sent, `submit` gives its slot back if something fails; from then on, delivering the batch does. An interrupt
+(Ctrl-C) leaves a session in any state, so its loader closes it.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, wa
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Recovery
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
 from kerasfeed.readers.read_cost import ReadCost
@@ -167,26 +168,24 @@ class Session:
             failed = self._read_ahead(epoch, step, indices)
             if failed is not None:
                 return failed
-        batch, receipt = None, Receipt()
         try:
-            held = self.slots.acquire(timeout)  # no call between this one and the next try: Ctrl-C comes with calls
+            slot = self.slots.acquire(timeout)
         except FeedClosedError:  # the slots close with the session: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
+        batch = None
         try:
-            batch = BatchInProgress(self.job, held, epoch, step, indices)
+            batch = BatchInProgress(self.job, slot, epoch, step, indices)
             ranges = self.timing.ranges(batch.rows, self.job.workers)
             with self.lock:
                 ranges = self.recovery.begin(batch, ranges)
             tasks = [LoadTask(self, batch, start, stop) for start, stop in ranges]
-            self.pool.submit(tasks, receipt)
+            self.pool.submit(tasks)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
                 self.account(batch)
             return batch.future
-        except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
-            if batch is not None:
-                batch.give_up(error)
-            if batch is None or batch.landed or not receipt.sent:
-                self.slots.release(held)
+        except Exception:  # no task was sent
+            if batch is None or not batch.landed:
+                self.slots.release(slot)
             raise
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:

@@ -164,17 +164,6 @@ class PoolOptions:
     most_workers: int = 0
 
 
-@dataclass
-class Receipt:
-    """Where it is noted that tasks were sent.
-
-    Attributes:
-        sent: Whether they were, so that their outcome will be told.
-    """
-
-    sent: bool = False
-
-
 class Pool(ABC):
     """Workers. All methods may be called from any thread.
 
@@ -214,14 +203,14 @@ class Pool(ABC):
             LOGGER.info("%s: starting", self.who)
 
     @abstractmethod
-    def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+    def submit(self, tasks: Sequence[Task]) -> None:
         """Have workers do these tasks, in their order as far as workers are free.
 
-        All of them, or none; an inline pool does them here, and where that raises, the rest is left.
+        All of them, or none; an inline pool does them here, and if that raises, the rest is left. After an interrupt
+        (Ctrl-C), the caller closes the pool.
 
         Args:
             tasks: What is to be done. An inline pool does it before it returns.
-            receipt: Marked where they are on their way, even where this raises (Ctrl-C).
 
         Raises:
             FeedClosedError: The pool is closed.

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kerasfeed.pool import watchdog
-from kerasfeed.pool.base import Pool, PoolOptions, Receipt, Runner
+from kerasfeed.pool.base import Pool, PoolOptions, Runner
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
@@ -163,7 +163,7 @@ class InlinePool(LocalPool):
         self._callers: dict[LocalWorker, None] = {}  # threads that do tasks just now
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
 
-    def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+    def submit(self, tasks: Sequence[Task]) -> None:
         """See `Pool.submit`; also raises Ctrl-C, and what `on_worker_begin` raises."""
         self.refuse_if_ended()
         caller = LocalWorker(Worker(0, 1, "inline"), CALLER, self)

@@ -6,14 +6,13 @@ up, and another takes its place.
 
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from queue import SimpleQueue
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool import watchdog
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Receipt, Runner
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions, Runner
 from kerasfeed.pool.local import CALLER, LocalPool, LocalWorker
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, Crash, Task
@@ -53,23 +52,17 @@ class ThreadPool(LocalPool):
         start_thread(worker.thread, self.who, self.options.workers)
         self.workers[number : number + 1] = [worker]
 
-    def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+    def submit(self, tasks: Sequence[Task]) -> None:
         """See `Pool.submit`."""
         if self.options.turn.is_mine:  # a scene has asked for another, which nobody else may read meanwhile
             self.refuse_if_ended()
-            if receipt is not None:
-                receipt.sent = True
             LocalWorker(Worker(0, self.options.workers, "thread"), CALLER, self).do_all(tasks)
             return
         with self.lock:
             self.refuse_if_ended()
-            putting = map(SimpleQueue.put, [self._queue_of(task.worker) for task in tasks], tasks)
-            try:
-                if receipt is not None:
-                    receipt.sent = True  # and not a call earlier: Ctrl-C comes after calls
-                deque(putting, 0)  # all of them in one call
-            finally:
-                self._tasks.update(tasks)
+            self._tasks.update(tasks)
+            for task in tasks:
+                self._queue_of(task.worker).put(task)
 
     def _queue_of(self, number: int | None) -> "SimpleQueue[Task | None]":
         return self._waiting[(number or 0) % len(self._waiting)]

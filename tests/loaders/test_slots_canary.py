@@ -40,32 +40,30 @@ class Filled(scenes.Clouds):
 
 @pytest.fixture(autouse=True)
 def soiled(monkeypatch):
-    """Soil every slot that is returned; counts them, and fails on a slot that is handed out while out."""
+    """Soil every slot that is returned; counts them, and fails on one that is handed out or returned twice."""
     counts = {"returned": 0, "twice": 0}
     out = weakref.WeakSet()
     guard = threading.RLock()  # reentrant: a finalizer may run inside
-    returned, acquired = SlotPool._return, SlotPool.acquire
+    released, acquired = SlotPool.release, SlotPool.acquire
 
-    def _return(self, pop, source):
-        # A list that holds a slot, or none any more; or a slot whose exporter is gone, which was leased, or was not.
-        found = source if isinstance(source, list) else [source] if source in self._leased else []
-        for slot in found:
-            if not self._closed:
-                for field in slot.view.fields:
-                    field.view(np.uint8)[...] = CANARY
-            with guard:
-                counts["returned"] += 1
-                out.discard(slot)
-        returned(self, pop, source)
+    def release(self, slot):
+        if not self._closed:
+            for field in slot.view.fields:
+                field.view(np.uint8)[...] = CANARY
+        with guard:
+            counts["returned"] += 1
+            counts["twice"] += slot not in out
+            out.discard(slot)
+        released(self, slot)
 
     def acquire(self, *timeout):
-        held = acquired(self, *timeout)
+        slot = acquired(self, *timeout)
         with guard:
-            counts["twice"] += held[0] in out
-            out.add(held[0])
-        return held
+            counts["twice"] += slot in out
+            out.add(slot)
+        return slot
 
-    monkeypatch.setattr(SlotPool, "_return", _return)
+    monkeypatch.setattr(SlotPool, "release", release)
     monkeypatch.setattr(SlotPool, "acquire", acquire)
     yield counts
     assert counts["twice"] == 0

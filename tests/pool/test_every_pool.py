@@ -14,7 +14,6 @@ from pool_kinds import Do, Told, WrongError
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.pool.base import Receipt
 from kerasfeed.pool.task import FutureTask, Place
 from kerasfeed.pool.threads import ThreadPool
 
@@ -133,20 +132,6 @@ def test_tasks_of_one_worker_are_told_of_in_order_of_submission(kind, make):
     for future in futures:
         future.result(SECONDS)
     assert done == {0: list(range(0, 200, 2)), 1: list(range(1, 200, 2))}
-
-
-@EVERY_PARALLEL
-def test_a_receipt_says_whether_tasks_were_sent(kind, make):
-    pool, receipt = make(kind, 1), Receipt()
-    task = Told(Do.GIVE, 1)
-    pool.submit([task], receipt)
-    assert receipt.sent
-    assert task.future.result(SECONDS) == ("done", 1)
-    pool.close()
-    refused = Receipt()
-    with pytest.raises(FeedClosedError):
-        pool.submit([Told(Do.GIVE, 2)], refused)
-    assert not refused.sent
 
 
 # ---- the end

@@ -68,11 +68,9 @@ class SubprocessPool(Pool):
 
     # ---- what whoever has tasks calls
 
-    def submit(self, tasks, receipt=None):
+    def submit(self, tasks):
         with self.lock:
             self.refuse_if_ended()
-            if receipt is not None:
-                receipt.sent = True
             self._in_flight.update(tasks)
             for task in tasks:
                 self._waiting[task.worker or 0 if self.options.addressed else 0].append(task)

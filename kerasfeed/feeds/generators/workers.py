@@ -21,10 +21,10 @@ from kerasfeed.feeds.generators.chunks import HEADER, Chunk, ChunkLayout, Word
 from kerasfeed.feeds.generators.generators import Generators, named
 from kerasfeed.feeds.generators.worker_side import CHUNK, ChunkRunner
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.loaders.batches.slots import Held, Slot, SlotFuture, SlotPool
+from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.exceptions import ending_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt, Sessions
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Sessions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
@@ -88,23 +88,22 @@ class ChunkSession:
     def submit(self, n: int, start: int, repetition: int) -> ChunkFuture:
         """Promise a chunk; see `GeneratorWorkers.ask`."""
         try:
-            held = self.slots.acquire()
+            slot = self.slots.acquire()
         except FeedClosedError:  # the slots close with the pool: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
-        receipt = Receipt()
         try:
             serial = next(_serials)
             worker = self.generators.numbers.index(n) % self.pool.options.workers
-            future = ChunkFuture(held[0], serial)
+            future = ChunkFuture(slot, serial)
             task = ChunkTask(
-                CHUNK, n, worker, future, session=self, held=held, slot=held[0], start=start, repetition=repetition,
+                CHUNK, n, worker, future, session=self, held=[slot], slot=slot, start=start, repetition=repetition,
                 serial=serial,
             )  # fmt: skip
-            self.pool.submit([task], receipt)
-            return future
-        finally:
-            if not receipt.sent:  # Ctrl-C has come: the slot must come back
-                self.slots.release(held)
+            self.pool.submit([task])
+        except Exception:  # it was not sent
+            self.slots.release(slot)
+            raise
+        return future
 
     def chunk(self, task: "ChunkTask", payload: NDArray[np.uint8] | None) -> Chunk | None:
         """The chunk of a task that was done, whose memory is free again when nothing refers to it.
@@ -120,8 +119,9 @@ class ChunkSession:
             view = task.slot.view
             if payload is None:
                 nbytes = view.control[Word.BYTES]
-                exporter = self.slots.lease(task.held)
+                exporter = self.slots.lease(task.slot)
                 if exporter is not None:
+                    task.held.clear()
                     return Chunk.of(np.ndarray((nbytes,), np.uint8, exporter, HEADER), view)
                 payload = view.room[:nbytes].copy()
                 self.copied += 1
@@ -131,7 +131,8 @@ class ChunkSession:
 
     def release(self, task: "ChunkTask") -> None:
         """Give the slot of a task back, unless that was done before, or it was leased."""
-        self.slots.release(task.held)
+        if task.held:
+            self.slots.release(task.held.pop())
         self.note_stuck(task)
 
     def note_stuck(self, task: "ChunkTask") -> None:
@@ -156,7 +157,7 @@ class ChunkTask(FutureTask):
 
     Attributes:
         session: Whose task it is.
-        held: The slot where the chunk goes, until it is leased or released.
+        held: The slot where the chunk goes, alone in a list, until it is leased or released.
         slot: The same, also after that.
         start: The scene to begin with, in a generator made afresh; `GO_ON` for going on.
         repetition: Number of the repetition.
@@ -164,7 +165,7 @@ class ChunkTask(FutureTask):
     """
 
     session: ChunkSession
-    held: Held
+    held: list[Slot]
     slot: Slot
     start: int
     repetition: int

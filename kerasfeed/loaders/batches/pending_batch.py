@@ -20,7 +20,7 @@ from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty, field_array
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
 from kerasfeed.loaders.batches.scene_writer import Beside, expand, pad_into
-from kerasfeed.loaders.batches.slots import Held, SlotFuture, SlotPool
+from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
 
@@ -194,12 +194,11 @@ class SceneTiming:
 class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
-    def __init__(self, job: Job, held: Held, epoch: int, step: int, indices: NDArray[np.int64]) -> None:
-        """The batch of the scenes `indices`, in the slot that is held."""
+    def __init__(self, job: Job, slot: Slot, epoch: int, step: int, indices: NDArray[np.int64]) -> None:
+        """The batch of the scenes `indices`, in `slot`."""
         # Unique in the process, so that a cancellation that comes late cannot touch the slot's next batch.
         self.serial = next(_serials)
-        self.held = held
-        self.slot = slot = held[0]
+        self.slot = slot
         slot.view.indices[: len(indices)] = indices
         slot.view.control[2] = step * job.plan.shard_count + job.plan.shard_index
         self.epoch = epoch
@@ -253,18 +252,19 @@ class BatchInProgress:
 
     def deliver(self, pool: SlotPool) -> bool:
         """Deliver the batch, or its failure; returns whether it had to be copied out of its slot."""
-        copied = False
+        copied, exporter = False, None
         try:
             try:
                 delivers = self.failure is None and not self.is_given_up
                 if delivers:
-                    exporter = pool.lease(self.held)
+                    exporter = pool.lease(self.slot)
                     copied = exporter is None
-                    # The slot is held until leased, so at the ceiling its own memory is read, then returned.
+                    # At the ceiling its own memory is read, and then returned.
                     memory, base = (self.slot.memory, self.slot.offset) if exporter is None else (exporter, 0)
                     result = self._assemble(pool.layout, memory, base, copy=copied)
             finally:
-                pool.release(self.held)  # unless it was leased
+                if exporter is None:
+                    pool.release(self.slot)
             if delivers:
                 self.future.set_result(result)
             elif self.failure is not None:

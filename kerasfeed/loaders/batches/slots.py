@@ -1,11 +1,9 @@
 """Batch memory: pooled slots, leased to the consumer through the exporter of their buffer.
 
 Invariant: a slot is free, in flight (a loader fills it) or leased (something refers to its memory), and is never
-handed out while leased. It is always in one place, a list of the pool, the list of whoever holds it, or the leases, and
-goes from one to the next within one call of C: Ctrl-C comes between calls. The lease ends when the exporter, a ctypes
-array over the slot, is collected; every ndarray, tf.Tensor, jax.Array and torch.Tensor over the slot keeps that
-exporter alive. (Not an ndarray: NumPy collapses chains of views, so a finalizer on an array can run while a view of it
-lives.)
+handed out while leased. The lease ends when the exporter, a ctypes array over the slot, is collected; every ndarray,
+tf.Tensor, jax.Array and torch.Tensor over the slot keeps that exporter alive. (Not an ndarray: NumPy collapses chains
+of views, so a finalizer on an array can run while a view of it lives.)
 
 The pool grows instead of making anyone wait, up to `max_memory`. Beyond, a finished batch is copied out to ordinary
 memory, so that the slots in flight always return and no consumer, however greedy, can stop the loader.
@@ -13,13 +11,11 @@ memory, so that the slots in flight always return and no consumer, however greed
 
 import ctypes
 import mmap
-import operator
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,9 +26,6 @@ from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.util.polling import NotYet
 
 _TRIM_EVERY = 64
-_POP = operator.methodcaller("pop")
-_POPLEFT = operator.methodcaller("popleft")
-Held = list["Slot"]  # one slot in flight, which is its holder's to `lease` or `release`; or none any more
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +104,7 @@ class SlotPool:
         self._returned.acquire()
         self._cold: list[Slot] = []  # free ones, of which the system has the pages
         self._slots: list[Slot] = []
-        self._leased: dict[Slot, Slot] = {}
+        self._leased: set[Slot] = set()
         self._lock = threading.Lock()
         self._acquired = 0
         self._fewest_free = 0
@@ -120,7 +113,7 @@ class SlotPool:
         self.stuck = 0
         self.total = 0
 
-    def acquire(self, timeout: float | None = None) -> Held:
+    def acquire(self, timeout: float | None = None) -> Slot:
         """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
 
         Args:
@@ -133,18 +126,12 @@ class SlotPool:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._closed:
-            held: Held = []
-            try:
-                with self._lock:
-                    self._take(held)
-                    if not held:
-                        self._starving = True
-                        self._refuse_if_stuck()
-            except BaseException:  # Ctrl-C, perhaps as the lock is given back
-                self.release(held)
-                raise
-            if held:
-                return held
+            with self._lock:
+                slot = self._take()
+                if slot is not None:
+                    return slot
+                self._starving = True
+                self._refuse_if_stuck()
             self._returned.acquire(timeout=0.05)  # a bound, in case the slot came back just before we starved
             if deadline is not None and time.monotonic() >= deadline:
                 raise NotYet
@@ -158,20 +145,18 @@ class SlotPool:
                 "where workers that hang are ended, or raise max_memory"
             )
 
-    def _take(self, held: Held) -> None:
-        """Move a slot into `held`, if there is one."""
+    def _take(self) -> Slot | None:
         self._acquired += 1
         if self._acquired % _TRIM_EVERY == 0:
             self._trim()
         try:
-            held.extend(map(_POP, (self._free,)))  # the last one back is the one still in the processor's cache
+            slot = self._free.pop()  # the last one back is the one still in the processor's cache
         except IndexError:
             if not self._cold and self.total < self.limit:
                 self._grow()
-            if self._cold:
-                held.extend(map(_POP, (self._cold,)))
-            return
+            return self._cold.pop() if self._cold else None
         self._fewest_free = min(self._fewest_free, len(self._free))
+        return slot
 
     def _grow(self) -> None:
         # Doubling keeps the number of segments, and so of descriptors and of maps in every worker, logarithmic.
@@ -183,35 +168,26 @@ class SlotPool:
             for offset in range(0, count * nbytes, nbytes)
         ]
         self._slots.extend(made)
-        self.total += count  # with the next line, or Ctrl-C in between would leave slots that nobody counts
+        self.total += count
         self._cold.extend(made)
 
     def _trim(self) -> None:
         # Slots that stayed free through all the last acquisitions are more than the consumer needs.
         for _ in range(max(0, self._fewest_free - 2)):
             try:
-                self._cold.extend(map(_POPLEFT, (self._free,)))
+                slot = self._free.popleft()
             except IndexError:
                 break
-            slot = self._cold[-1]
+            self._cold.append(slot)
             self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
         self._fewest_free = len(self._free)
 
-    def release(self, held: Held) -> None:
-        """Give back the slot in `held`, if there is one: it will not be leased."""
-        if held:  # else, as after each lease, an exception would be made to find that out
-            self._return(_POP, held)
-
-    def _return(self, pop: Callable[[Any], Slot], source: Any) -> None:
-        """Free the slot that `pop` takes out of where it is, if it is there."""
-        try:
-            if self._closed:  # other batches may keep the file of all slots alive for long
-                slot = pop(source)
-                self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
-                return
-            self._free.extend(map(pop, (source,)))
-        except LookupError:
+    def release(self, slot: Slot) -> None:
+        """Give back a slot that was acquired and will not be leased."""
+        if self._closed:  # other batches may keep the file of all slots alive for long
+            self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
             return
+        self._free.append(slot)
         if self._starving:
             self._starving = False
             self._wake()
@@ -220,22 +196,24 @@ class SlotPool:
         with suppress(RuntimeError):  # it is released already
             self._returned.release()
 
-    def lease(self, held: Held) -> Any | None:
-        """Lease the slot in `held`, which holds none then.
+    def lease(self, slot: Slot) -> Any | None:
+        """Lease a slot that was acquired.
 
         Returns:
             The exporter: an object with the buffer protocol, as long as the slot; the slot is free again when nothing
-            refers to it. None at the ceiling: then `held` still has the slot, and the caller copies the batch out and
-            releases it.
+            refers to it. None at the ceiling: then the caller copies the batch out of the slot, and releases it.
         """
-        exporter = self._exporter_type.from_buffer(held[0].memory, held[0].offset)
-        # To no effect before the lease.
-        weakref.finalize(exporter, self._return, self._leased.pop, held[0]).atexit = False
+        exporter = self._exporter_type.from_buffer(slot.memory, slot.offset)
         with self._lock:
             if len(self._leased) >= self._most_leased:
                 return None
-            self._leased.update(zip(held, map(_POP, (held,)), strict=False))
+            self._leased.add(slot)
+        weakref.finalize(exporter, self._end_lease, slot).atexit = False
         return exporter
+
+    def _end_lease(self, slot: Slot) -> None:
+        self._leased.discard(slot)
+        self.release(slot)
 
     def close(self) -> None:
         """Refuse further `acquire`."""

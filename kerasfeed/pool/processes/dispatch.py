@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from kerasfeed.pool.base import Pool, PoolOptions, Receipt, Runner
+from kerasfeed.pool.base import Pool, PoolOptions, Runner
 from kerasfeed.pool.environment import managers_key, search_path
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.processes.pipes import Pipes
@@ -28,7 +28,6 @@ class Dispatch(Pool):
     Attributes:
         tasks: Tasks that were sent and not yet accounted for, by number.
         workers: The present worker of each number.
-        doubtful: Whether some of the tasks may not have been sent.
     """
 
     worker_type = "process"
@@ -45,7 +44,6 @@ class Dispatch(Pool):
         standard_descriptors.open_closed()  # the program may have closed some since it imported kerasfeed
         self.tasks: dict[int, Task] = {}
         self.workers: list[WorkerHandle] = []
-        self.doubtful = False
         self._last_number = STOP
         self._withheld: set[int] = set()  # workers to which nothing is written until what they have lost is sent anew
         with self._naming_descriptors(), ExitStack() as undo:  # each takes a descriptor, and there may be none left
@@ -69,11 +67,11 @@ class Dispatch(Pool):
         """See `kerasfeed.pool.resource_errors.naming_descriptors`."""
         return naming_descriptors(self.who, DESCRIPTORS + self.options.workers)
 
-    def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+    def submit(self, tasks: Sequence[Task]) -> None:
         """See `Pool.submit`."""
         with self.lock:
             self.refuse_if_ended()
-            self._send(tasks, receipt)
+            self._send(tasks)
 
     @property
     def in_flight(self) -> int:
@@ -142,25 +140,18 @@ class Dispatch(Pool):
                 raise
             raise self.runner.unpicklable(error) from error
 
-    def _send(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+    def _send(self, tasks: Sequence[Task]) -> None:
         """Send tasks. The caller holds `lock`."""
         first = self._last_number + 1
         self._last_number += len(tasks)
         sent = dict(enumerate(tasks, first))
-        try:
-            if receipt is not None:
-                receipt.sent = True  # and not a call earlier: Ctrl-C comes after calls
-            self.tasks.update(sent)
-            records: dict[int, list[bytes]] = {}
-            for number, task in sent.items():
-                if (pipe := self._pipe_of(task)) not in self._withheld:
-                    records.setdefault(pipe, []).append(encode_task(number, self.version, task.record()))
-            for pipe, found in records.items():
-                self.pipes.write(pipe, found)
-        except BaseException:  # Ctrl-C: which of them were written is not known
-            self.doubtful = True
-            self.pipes.wake()
-            raise
+        records: dict[int, list[bytes]] = {}
+        for number, task in sent.items():
+            if (pipe := self._pipe_of(task)) not in self._withheld:
+                records.setdefault(pipe, []).append(encode_task(number, self.version, task.record()))
+        self.tasks.update(sent)
+        for pipe, found in records.items():
+            self.pipes.write(pipe, found)
 
     def _pipe_of(self, task: Task) -> int:
         return (task.worker or 0) % len(self.pipes.tasks_in)
@@ -202,11 +193,11 @@ class Dispatch(Pool):
         """Numbers of the tasks in flight that name one of these workers. The caller holds `lock`."""
         return {number for number, task in self.tasks.items() if self._pipe_of(task) in workers}
 
-    def _invalidate_sent_tasks(self, dead: int | None) -> None:
+    def _invalidate_sent_tasks(self, dead: int) -> None:
         """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`.
 
         Args:
-            dead: The worker that is dead; where tasks name their workers, those of others stay valid.
+            dead: The worker that is dead; if tasks name their workers, those of others stay valid.
         """
         alone = dead if self.options.addressed else None
         for number in range(self._lines) if alone is None else (alone,):

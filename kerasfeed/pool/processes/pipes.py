@@ -58,12 +58,11 @@ class Pipes:
         waiting = self._waiting[pipe]
         waiting.extend(b"".join(tasks[first : first + _GROUP]) for first in range(0, len(tasks), _GROUP))
         while waiting:
-            group = waiting.popleft()  # first: Ctrl-C may lose it here, and must not have it written twice
             try:
-                os.write(self.tasks_in[pipe], group)  # at most PIPE_BUF: all or nothing
+                os.write(self.tasks_in[pipe], waiting[0])  # at most PIPE_BUF: all or nothing
             except BlockingIOError:
-                waiting.appendleft(group)
                 return
+            waiting.popleft()
 
     def flush(self) -> None:
         """Write what waits, as far as the kernel takes it."""

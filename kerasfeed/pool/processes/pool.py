@@ -179,9 +179,6 @@ class ProcessPool(Dispatch):
             for handle in gone:
                 self._handle_crash(handle)
             self._fill_vacancies()
-            if self.doubtful:
-                self.doubtful = False
-                self._resend(self._not_begun())
             with self.lock:
                 if not self.tasks:
                     self._idle.notify_all()
@@ -349,13 +346,13 @@ class ProcessPool(Dispatch):
             )
         self._resend(lost, instead)
 
-    def _not_begun(self, dead: WorkerHandle | None = None) -> set[int]:
+    def _not_begun(self, dead: WorkerHandle) -> set[int]:
         """Numbers of the tasks that no living worker has begun, nor will."""
         with self.lock:
             if self.ending() is not None:
                 return set()
-            self._invalidate_sent_tasks(None if dead is None else dead.number)
-            if dead is not None and self.options.addressed:
+            self._invalidate_sent_tasks(dead.number)
+            if self.options.addressed:
                 lost = self._sent_to((dead.number,))
             else:
                 time.sleep(_VISIBLE_SECONDS)
