@@ -169,6 +169,7 @@ class InlinePool(LocalPool):
         caller = LocalWorker(Worker(0, 1, "inline"), CALLER, self)
         self._callers[caller] = None
         try:
+            self._be_watched()
             if not self._begun:
                 self._begin()
             caller.do_all(tasks)
@@ -181,18 +182,26 @@ class InlinePool(LocalPool):
         with self._beginning:
             if self._begun:
                 return
-            if self._watch is None:
-                self._watch = watchdog.Watchdog(
-                    self.look, watchdog.tick_seconds(None), self.who, self.options.deferred_warnings
-                )
             begin = partial(begin_worker, self.runner.target, Worker(0, 1, "inline"), CALLER)
             failed = self.options.turn.run(begin)
             if failed is not None:
                 raise failed
             self._begun = True
 
+    def _be_watched(self) -> None:
+        with self.lock:
+            if self._watch is None:
+                self._watch = watchdog.Watchdog(
+                    self.look, watchdog.tick_seconds(None), self.who, self.options.deferred_warnings
+                )
+
     def look(self) -> None:
-        """Warn of a scene that does not end; called by the watching thread."""
+        """Warn of a scene that does not end; called by the watching thread, which ends when no thread reads."""
+        with self.lock:
+            if self._watch is not None and not self._callers:
+                self._watch.stop()
+                self._watch = None
+                return
         self._stall_timer.begin(time.monotonic())
         callers = {caller.thread.ident: caller for caller in list(self._callers)}
         for ident, caller in callers.items():  # of a thread the last counts
@@ -206,8 +215,9 @@ class InlinePool(LocalPool):
         return 0
 
     def _end(self) -> None:
-        if self._watch is not None:
-            self._watch.stop()
+        watch = self._watch  # the thread may be ending itself
+        if watch is not None:
+            watch.stop()
         self._tell_end()
 
     def _tell_end(self) -> None:

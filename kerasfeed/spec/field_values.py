@@ -48,6 +48,8 @@ def as_array(leaf: Any, path: str) -> Any:
     Raises:
         SpecError: The value is of a type that no batch can hold.
     """
+    if type(leaf) is np.ndarray and leaf.dtype.kind in "biufc":
+        return leaf
     if isinstance(leaf, str | bytes):
         return exact_text(leaf)
     if type(leaf) is list and is_array(leaf):

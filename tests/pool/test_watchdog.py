@@ -1,10 +1,12 @@
 """What the watching thread counts and says; what becomes of scenes that hang is tested with the loaders."""
 
 import threading
+import time
 from functools import partial
 
 import numpy as np
 import pytest
+from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed.pool import watchdog as watch
@@ -162,3 +164,24 @@ def test_a_hung_thread_that_cannot_be_replaced_at_once_is_replaced_by_the_next_l
     assert len(refused) == 2
     assert len(recwarn) == 1
     assert "needs 1 thread, " in str(recwarn[0].message)
+
+
+def _watching():
+    return [thread for thread in threading.enumerate() if thread.name == "kerasfeed-watch"]
+
+
+@pytest.mark.heavy
+def test_a_feed_without_workers_is_watched_while_a_thread_reads_it_and_holds_none_afterwards():
+    sequence = Waiting()
+    with kf.Feed(sequence, 1, workers=0) as feed:
+        for _ in range(2):
+            loop = threading.Thread(target=lambda: list(feed))
+            loop.start()
+            sequence.begun.wait(60)
+            time.sleep(2.5)  # the watching thread looks once a second
+            assert len(_watching()) == 1
+            sequence.go_on.set()
+            loop.join()
+            wait_until(lambda: not _watching())
+            sequence.begun.clear()
+            sequence.go_on.clear()

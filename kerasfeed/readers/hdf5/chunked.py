@@ -1,6 +1,9 @@
 """Chunks read past HDF5: file, codec, cache and destination, with no lock held while bytes move.
 
-Invariant: equal to h5py bit for bit, or `DecodeError` or OSError; then the caller asks h5py. Each chunk that a box
+Chunks whose filters only HDF5 knows are decoded by h5py, under its lock, and kept in the same cache. (HDF5's own cache
+has a bound for each dataset, and none for all.)
+
+Invariant: equal to h5py bit for bit, or `Declined` or OSError; then the caller asks h5py. Each chunk that a box
 touches is read once. Whoever calls holds the open file.
 """
 
@@ -11,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -22,6 +25,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers import read_cost
 from kerasfeed.readers.file_bytes import ByteSource
+from kerasfeed.readers.hdf5.codecs import Declined
+from kerasfeed.readers.hdf5.inspection import HDF5_LOCK
 from kerasfeed.readers.hdf5.selection import Box
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import AxisPiece, Chunked, ChunkLocation, ChunkPart
@@ -98,10 +103,22 @@ class ChunkedReader:
     """Reads one chunked dataset. All methods may be called from any thread."""
 
     def __init__(
-        self, layout: Chunked, source: ByteSource, cache: ChunkCache, storage: read_cost.Storage, counters: Counters
+        self,
+        layout: Chunked,
+        source: ByteSource,
+        cache: ChunkCache,
+        storage: read_cost.Storage,
+        counters: Counters,
+        handle: Any,
     ) -> None:
-        """Read through `source`, keep chunks in `cache`, post what decoding costs as that of `storage`."""
+        """Read through `source` into `cache`, and post what reading `storage` costs to `counters`.
+
+        `handle` is h5py's dataset: it decodes the chunks if the pipeline cannot.
+        """
         grid = layout.grid
+        self._handle = handle
+        # Taken before a chunk of the cache, as by all who read: a callback of HDF5's may read while it holds the lock.
+        self._lock: AbstractContextManager[Any] = HDF5_LOCK if layout.pipeline.refusal else nullcontext()
         self.counters = counters
         self._grid, self._index, self._pipeline = grid, layout.index, layout.pipeline
         self._dtype, self._fill = layout.dtype, layout.fill
@@ -123,32 +140,51 @@ class ChunkedReader:
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        if self._row_is_chunk:
+        if self._row_is_chunk and not self._pipeline.refusal:
             self._place(ChunkPart(place, (), (0,), True), out, read_cost.current())
             return
         number, within = divmod(place, self._row_chunks)
         number *= self._row_stride
-        chunks = self._cache.get_all([self._first_key + number + tile for tile, _, _ in self._tiles])
-        if not chunks:  # they are not all there, or too many
+        parts = [ChunkPart(number + tile, target, (within, *source), False) for tile, target, source in self._tiles]
+        if not parts or not self._copy_kept(parts, out):  # too many of them, or not all there
             self._read([*self._grid.pieces((range(place, place + 1),)), *self._inner], out[np.newaxis])
-            return
-        for chunk, (tile, target, source) in zip(chunks, self._tiles, strict=True):
-            self._asked(number + tile)
-            out[target] = chunk[(within, *source)]
-        self.counters.add(hits=len(chunks))
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
         """Fill `out`, of the box's shape, of plain items.
 
         Raises:
-            DecodeError: A chunk is damaged.
+            Declined: A chunk is damaged, or h5py is the quicker one.
             OSError: The file ended or changed.
         """
         self._read(self._grid.pieces(box), out)
 
     def _read(self, pieces: list[list[AxisPiece]], out: NDArray[Any]) -> None:
+        keeps = self._keeps_whole or not self._pipeline.refusal
+        if not keeps and all(piece.whole for along in pieces for piece in along):
+            raise Declined("whole chunks, which h5py reads all in one call")
+        parts, helpers = self._grid.parts(pieces), 0
+        count = math.prod(map(len, pieces))
+        if 1 < count <= _COUNTED_PARTS:
+            listed = list(parts)
+            if self._copy_kept(listed, out):
+                return
+            count = len(self._cache.missing([self._first_key + part.number for part in listed]))
+            parts = iter(listed)
+        if count > 1 and count * self._nbytes >= _HELPED_NBYTES and not self._pipeline.refusal:
+            helpers = min(cores(), count) - 1
         meter = read_cost.current()
-        share(self._grid.parts(pieces), lambda part: self._place(part, out, meter), self._helpers(pieces))
+        share(parts, lambda part: self._place(part, out, meter), helpers)
+
+    def _copy_kept(self, parts: list[ChunkPart], out: NDArray[Any]) -> bool:
+        """Fill `out` if the cache holds the chunks of all `parts`, which is looked up under one lock."""
+        chunks = self._cache.get_all([self._first_key + part.number for part in parts])
+        if chunks is None:
+            return False
+        for chunk, part in zip(chunks, parts, strict=True):
+            self._asked(part.number)
+            out[part.target] = chunk[part.source]
+        self.counters.add(hits=len(parts))
+        return True
 
     def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
         """Begin to decode the chunks of rows `places`, as many as half of the cache holds.
@@ -208,28 +244,20 @@ class ChunkedReader:
             meter: Counts what is decoded for whoever asks; None where nobody does.
             keep: Whether a decoded chunk goes into the cache. Threads that want the same chunk then wait for the first.
         """
-        place, key = self._index.find(number), self._first_key + number
-        if place is None:
-            return None
-        if keep:
-            chunk, found = self._cache.get_or_load(key, lambda: self._decoded(place, meter))
-        else:
-            kept = self._cache.get(key)  # decoded ahead
-            chunk, found = self._decoded(place, meter) if kept is None else kept, kept is not None
+        key = self._first_key + number
+        chunk, found = self._cache.get(key), True
+        if chunk is None:
+            place = self._index.find(number)
+            if place is None:
+                return None
+            with self._lock:
+                if keep:
+                    chunk, found = self._cache.get_or_load(key, lambda: self._decoded(number, place, meter))
+                else:
+                    chunk, found = self._decoded(number, place, meter), False
         if found:
             self.counters.add(hits=1)
         return chunk
-
-    def _helpers(self, pieces: list[list[AxisPiece]]) -> int:
-        count = math.prod(len(along) for along in pieces)
-        if count < 2 or count * self._nbytes < _HELPED_NBYTES or cores() < 2:
-            return 0
-        if count <= _COUNTED_PARTS:
-            first = self._first_key
-            count = len(self._cache.missing([first + number for number in self._grid.numbers(pieces)]))
-            if count * self._nbytes < _HELPED_NBYTES:
-                return 0
-        return min(cores(), count) - 1
 
     def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
@@ -240,17 +268,29 @@ class ChunkedReader:
         chunk = self.load(part.number, meter, keep=not is_done)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
 
-    def _decoded(self, place: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:
+    def _decoded(self, number: int, place: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:
         """Read and decode a stored chunk: its full shape."""
         begin = time.perf_counter()
-        data = self._source.read(place.address, place.size)
-        found = self._pipeline.decode(data, place.mask)
+        if self._pipeline.refusal:
+            found = self._decoded_by_h5py(number)
+        else:
+            data = self._source.read(place.address, place.size)
+            found = np.frombuffer(self._pipeline.decode(data, place.mask), self._dtype).reshape(self._grid.chunks)
         seconds = time.perf_counter() - begin
         self.counters.add(nbytes=place.size)
         for each in (self.counters.meter, meter):
             if each is not None:
                 each.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)
-        return np.frombuffer(found, self._dtype).reshape(self._grid.chunks)
+        return found
+
+    def _decoded_by_h5py(self, number: int) -> NDArray[Any]:
+        found: NDArray[Any] = self._handle[self._grid.region(number)].view(self._dtype)
+        self._source.check(now=True)  # beyond the end of a file that was cut, h5py reads zeros
+        if found.shape != self._grid.chunks:  # at the edge
+            whole = np.zeros(self._grid.chunks, self._dtype)
+            whole[tuple(map(slice, found.shape))] = found
+            return whole
+        return found
 
 
 def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -> None:

@@ -69,7 +69,11 @@ def optional(name: str) -> ModuleType | None:
 
 
 class Pipeline:
-    """The filters of a dataset, undone. Safe to use from several threads."""
+    """The filters of a dataset, undone. Safe to use from several threads.
+
+    Attributes:
+        refusal: Why only HDF5 can decode; empty if `decode` can.
+    """
 
     def __init__(self, filters: tuple[Filter, ...], nbytes: int) -> None:
         """Prepare to decode chunks.
@@ -80,13 +84,15 @@ class Pipeline:
         """
         self.filters = filters
         self.nbytes = nbytes
+        self.refusal = ""
         self._stages: list[tuple[int, Decoder, int | None]] = []  # bit of the mask, decoder, bytes it must give
         size: int | None = nbytes
         for bit, each in enumerate(filters):
             made = decoder_of(each)
             if made is None:
                 more = "; pip install imagecodecs" if each.code in _DECODERS else ""
-                raise DecodeError(f"no decoder for {each.name}{more}")
+                self.refusal = f"no decoder for {each.name}{more}"
+                return
             self._stages.insert(0, (1 << bit, made, size))
             if each.code == FLETCHER32:
                 size = None if size is None else size + 4

@@ -198,8 +198,8 @@ class HDF5File(Members):
         swmr: Whether another process extends the file meanwhile (single writer, multiple readers). h5py then reads it,
             and every access sees the rows written so far.
         driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
-        **driver_options: Options of the driver and of `h5py.File` (`locking`, `rdcc_nbytes`, ...); for a URL without a
-            driver, those of fsspec's file system.
+        **driver_options: Options of the driver and of `h5py.File` (`locking`, ...); for a URL without a driver, those
+            of fsspec's file system. With `rdcc_nbytes`, HDF5's own cache keeps the chunks that h5py decodes.
 
     Raises:
         FileNotFoundError: There is no such file; of a URL, on first use.

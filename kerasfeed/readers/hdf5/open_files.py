@@ -33,6 +33,8 @@ from kerasfeed.util.resources import cache_bytes, descriptors
 Reader = ChunkedReader | ContiguousReader
 _EXAMINED_AT_ONCE = 32  # datasets of a file; of others, small ones when they are read again: it takes 0.5 ms each
 _SMALL = 1 << 20  # bytes
+_LEAST_CHUNK = 1 << 14  # bytes; h5py reads smaller ones in less time than one by one for the cache
+_DIRECT = ReaderChoice("direct")
 _URL_BLOCKS = 1 << 20, 8  # bytes of a block, and how many are kept, of what HDF5 itself reads of a file at a URL
 
 
@@ -81,9 +83,9 @@ class OpenDataset:
         """Sizes of the axes now, without HDF5's lock where the direct reader reads; None for a null dataset."""
         return self.handle.shape if self._shape is None else self._shape
 
-    def set_reader(self, reader: Reader) -> None:
-        """Have `reader` read it, past HDF5."""
-        self._shape, self.reader, self.choice = tuple(self.handle.shape), reader, ReaderChoice("direct")
+    def set_reader(self, reader: Reader, choice: ReaderChoice = _DIRECT) -> None:
+        """Have `reader` read it, past HDF5 or through chunks that h5py decodes."""
+        self._shape, self.reader, self.choice = tuple(self.handle.shape), reader, choice
 
 
 class SharedFile:
@@ -177,6 +179,13 @@ class SharedFile:
             opened.set_reader(ContiguousReader(layout, self.source, opened.counters))
             return
         cache = self._caches.setdefault(opened.cache_limit, ChunkCache(opened.cache_limit or 0))
+        choice, refusal = _DIRECT, layout.pipeline.refusal
+        if refusal:
+            choice = ReaderChoice("h5py", refusal)
+            has_cache = any(name.startswith("rdcc_") for name, _ in self.how.options)  # HDF5's, of the user's size
+            if has_cache or not _LEAST_CHUNK <= layout.pipeline.nbytes <= cache.limit:
+                opened.choice = choice
+                return
         name = shown_name(opened.handle.name).lstrip("/")
         nbytes = math.prod(layout.grid.shape) * layout.dtype.itemsize
         storage = read_cost.Storage(
@@ -187,9 +196,9 @@ class SharedFile:
             nbytes=nbytes,
             cache_bytes=cache.limit,
         )
-        reader = ChunkedReader(layout, self.source, cache, storage, opened.counters)
+        reader = ChunkedReader(layout, self.source, cache, storage, opened.counters, opened.handle)
         self._kept.append((cache, reader.keys))
-        opened.set_reader(reader)
+        opened.set_reader(reader, choice)
 
 
 def _link_access() -> Any:

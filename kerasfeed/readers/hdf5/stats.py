@@ -20,7 +20,7 @@ class ReadStats:
         nbytes: Bytes read from the file.
         seconds: Time spent reading and decoding chunks, s, summed over threads.
         fallbacks: Selections that h5py read, because they are not read directly (names of fields, parts of very large
-            rows or of many short ones), or because a chunk could not be decoded.
+            rows or of many short ones, whole chunks that only h5py decodes), or because a chunk could not be decoded.
     """
 
     decoded: int = 0

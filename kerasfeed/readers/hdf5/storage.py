@@ -121,11 +121,6 @@ class Grid:
             offsets, targets, sources, wholes = zip(*combined, strict=True)
             yield ChunkPart(sum(offsets), targets, sources, all(wholes))
 
-    @staticmethod
-    def numbers(pieces: list[list[AxisPiece]]) -> list[int]:
-        """The chunks that a box touches, in the order of `parts`."""
-        return [sum(combined) for combined in product(*([piece.offset for piece in along] for along in pieces))]
-
     def pieces(self, box: Box) -> list[list[AxisPiece]]:
         """What each row of chunks contributes along each axis; their product is the chunks touched."""
         return [

@@ -1,5 +1,6 @@
 """The cache of chunks: bounded, decoded once by one thread, and stuck for nobody."""
 
+import os
 import signal
 import sys
 import threading
@@ -349,6 +350,92 @@ def test_boxes_that_overlap_decode_chunks_once_though_the_cache_holds_only_some(
             assert np.array_equal(file["volume"][0:8, 0:8, begin : begin + 8], volume[0:8, 0:8, begin : begin + 8])
         stats = file["volume"].stats()
     assert (stats.decoded, stats.again, stats.hits) == (16, 0, 8)
+
+
+@pytest.fixture
+def scaled(tmp_path):
+    """A volume behind a filter that only HDF5 undoes: 48 chunks of 16 KiB, many of them at the edge, one missing."""
+    volume = np.random.default_rng(0).integers(0, 99, (40, 50, 60), np.int32)
+    volume[:16, 16:32, 16:32] = 7
+    with h5py.File(tmp_path / "scaled.h5", "w") as file:
+        data = file.create_dataset("x", volume.shape, "i4", chunks=(16, 16, 16), scaleoffset=0, fillvalue=7)
+        for part in (np.s_[16:], np.s_[:16, :16], np.s_[:16, 32:], np.s_[:16, 16:32, :16], np.s_[:16, 16:32, 32:]):
+            data[part] = volume[part]
+        assert data.id.get_num_chunks() == 47
+    return tmp_path / "scaled.h5", volume
+
+
+def _patches(shape, count=30, size=12):
+    corners = np.random.default_rng(0).integers(0, np.array(shape) - size + 1, (count, 3))
+    return [tuple(slice(first, first + size) for first in corner) for corner in corners.tolist()]
+
+
+def test_chunks_that_h5py_decodes_are_kept_and_decoded_once(scaled):
+    path, volume = scaled
+    with kf.HDF5File(path) as file:
+        data = file["x"]
+        for patch in _patches(volume.shape) * 2:
+            assert np.array_equal(data[patch], volume[patch])
+        stats = data.stats()
+        assert str(data.reader) == "h5py: no decoder for scale-offset"
+        assert np.array_equal(data[...], volume)
+        assert np.array_equal(data.take([39, 3, 3, -1]), volume[[39, 3, 3, -1]])
+        assert [np.array_equal(row, volume[index]) for index, row in enumerate(data)] == [True] * 40
+        assert data.stats().decoded == 47
+    assert (stats.again, stats.fallbacks) == (0, 0)
+    assert 0 < stats.decoded <= 47
+
+
+def test_what_h5py_decodes_keeps_to_the_bound_and_to_the_caches_that_the_user_asks_of_hdf5(scaled):
+    path, volume = scaled
+    rows = [(slice(index, index + 1), slice(None), slice(None)) for index in range(40)]
+    for options, decoded in (({"chunk_cache": 5 * 2**14}, 100), ({"chunk_cache": 0}, 0), ({"rdcc_nbytes": 2**22}, 0)):
+        with kf.HDF5File(path, **options) as file:
+            for box in [*_patches(volume.shape), *rows]:
+                assert np.array_equal(file["x"][box], volume[box])
+            assert file["x"].stats().decoded >= decoded
+            assert decoded or not file["x"].stats().decoded
+
+
+def test_rows_of_whole_chunks_that_only_hdf5_decodes_are_kept_if_all_of_them_fit(tmp_path):
+    rows = np.arange(8 * 5000, dtype="i4").reshape(8, 5000) % 99
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file.create_dataset("x", data=rows, chunks=(1, 5000), scaleoffset=0)
+    for limit, decoded in ((rows.nbytes, 8), (rows.nbytes - 1, 0)):
+        with kf.HDF5File(tmp_path / "rows.h5", chunk_cache=limit) as file:
+            for index in [*range(8), *range(8)]:
+                assert np.array_equal(file["x"][index], rows[index])
+            assert np.array_equal(file["x"][2:7], rows[2:7])
+            assert file["x"].stats().decoded == decoded
+
+
+def test_threads_and_a_callback_that_hold_the_lock_of_hdf5_read_such_chunks(scaled):
+    path, volume = scaled
+    wrong = []
+
+    def read(name="", _=None):
+        for patch in _patches(volume.shape, 8):
+            if not np.array_equal(file["x"][patch], volume[patch]):
+                wrong.append((name, patch))
+
+    with kf.HDF5File(path) as file, h5py.File(path) as other:
+        threads = [threading.Thread(target=read, daemon=True) for _ in range(4)]
+        threads.append(threading.Thread(target=other.visititems, args=(read,), daemon=True))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+        assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+
+
+def test_a_file_that_is_cut_while_h5py_decodes_its_chunks_is_an_error(scaled):
+    path, _ = scaled
+    with kf.HDF5File(path) as file:
+        assert file["x"][0, 0, 0] >= 0
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(OSError, match=r"scaled\.h5"):
+            file["x"][...]
 
 
 def test_take_reads_each_chunk_once_even_without_a_cache(path):
