@@ -6,12 +6,11 @@ import pickle
 import random
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
 from hosts_feeds import feed_of, reference, same
-from scenes_hosts import Epochs, Failing, Global, Hanging, Killing, Mixed, Noisy
+from scenes_hosts import Epochs, Failing, Global, Hanging, Held, Killing, Mixed, Noisy
 from subprocess_hosts import SubprocessHosts
 from waits import SECONDS, once_told, wait_until
 
@@ -238,28 +237,7 @@ def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batch
         assert not feed.stats().respawns
 
 
-STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 1.0"
-
-
-class Held(Noisy):
-    """Scene 40, or the beginning of a worker, takes until a file is there."""
-
-    def __init__(self, place, file):
-        super().__init__(0, 48)
-        self.place, self.file = place, file
-
-    def wait(self):
-        while not self.file.exists():
-            time.sleep(0.01)
-
-    def on_worker_begin(self, worker):
-        if self.place == "begin":
-            self.wait()
-
-    def __getitem__(self, index):
-        if (self.place, index) == ("scene", 40):
-            self.wait()
-        return super().__getitem__(index)
+STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 4.0"
 
 
 @pytest.mark.heavy
