@@ -7,25 +7,28 @@ from typing import Any
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.hosts.calls import Cluster, HostAnswer, Hosts, pack
-from kerasfeed.loaders.hosts.session import HostsSession
+from kerasfeed.loaders.hosts.ray_hosts import RayHosts
+from kerasfeed.loaders.hosts.session import HostAnswer, HostsSession, pack
 from kerasfeed.orders.plan import Plan
 
 _NOTHING = HostAnswer(pack(None))
 
 
-class Simulated(Cluster, Hosts):
-    """Hosts that answer after `seconds`, without doing anything.
+class SimulatedHosts(RayHosts):
+    """Hosts that answer after one second, without doing anything."""
 
-    Args:
-        count: How many.
-        seconds: What a batch takes.
-    """
+    def join(self) -> Any:
+        """See `RayHosts.join`."""
+        return SimulatedCluster(self.count or 1, 1.0)
 
-    ship, start_timeout, silence = (), 60.0, 30.0
+
+class SimulatedCluster:
+    """See `RayCluster`; each host takes `seconds` for a batch."""
+
+    asked = ""
 
     def __init__(self, count: int, seconds: float) -> None:
-        self.count, self.seconds, self._over = count, seconds, False
+        self.hosts, self.seconds, self._over = range(count), seconds, False
         self._due: list[tuple[float, Future[Any]]] = []
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -37,20 +40,15 @@ class Simulated(Cluster, Hosts):
             while due and due[0][0] <= now:
                 due.pop(0)[1].set_result(_NOTHING)
 
-    def join(self) -> Cluster:
-        """See `Hosts.join`."""
-        return self
+    def check(self) -> None:
+        """See `RayCluster.check`."""
 
-    def places(self) -> list[str]:
-        """See `Cluster.places`."""
-        return [str(number) for number in range(self.count)]
-
-    def start(self, place: str) -> Any:
-        """See `Cluster.start`."""
-        return place
+    def share(self, packed: Any) -> Any:
+        """See `RayCluster.share`."""
+        return packed
 
     def call(self, host: Any, method: str, *arguments: Any) -> "Future[Any]":
-        """See `Cluster.call`."""
+        """See `RayCluster.call`."""
         future: Future[Any] = Future()
         if method == "batch":
             self._due.append((time.monotonic() + self.seconds, future))
@@ -58,22 +56,15 @@ class Simulated(Cluster, Hosts):
             future.set_result(HostAnswer(pack((host, 1))))
         return future
 
-    def keep(self, hosts: Any) -> None:
-        """See `Cluster.keep`."""
-
-    def missing(self) -> str:
-        """See `Cluster.missing`."""
-        return ""
-
     def close(self) -> None:
-        """See `Cluster.close`."""
+        """See `RayCluster.close`."""
         self._over = True
         self._thread.join()
 
 
 def deciding_cost(count: int, seconds: float) -> tuple[float, float]:
     """CPU time of the thread that decides, s a batch, with `count` hosts, and the batches a second that came."""
-    job = Job([0], Plan(1, 1), workers=1, max_memory=1, look_ahead=1, hosts=Simulated(count, 1.0))
+    job = Job([0], Plan(1, 1), workers=1, max_memory=1, look_ahead=1, hosts=SimulatedHosts(count))
     session = HostsSession(job, FailureLog(job.policy, 1))
     thread = next(each for each in threading.enumerate() if each.name == "kerasfeed-hosts")
     clock = time.pthread_getcpuclockid(thread.ident or 0)

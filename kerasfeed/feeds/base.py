@@ -31,7 +31,7 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.table import FailureTable
-from kerasfeed.loaders.hosts.calls import Hosts
+from kerasfeed.loaders.hosts.ray_hosts import RayHosts
 from kerasfeed.loaders.loader import make_loader
 from kerasfeed.loaders.sequence_argument import check_sequence, refuse_other_items
 from kerasfeed.orders.base import Order
@@ -90,7 +90,7 @@ class BaseFeed(AnyFeed):
         max_failures: int | float | None = None,
         timeout: float | None = None,
         error_log: str | os.PathLike[str] | None = None,
-        hosts: Hosts | None = None,
+        hosts: RayHosts | None = None,
         output_signature: Any = None,
         **unknown: Any,
     ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders.hosts.calls import Hosts
+from kerasfeed.loaders.hosts.ray_hosts import RayHosts
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.groups import Portable
@@ -25,7 +25,7 @@ def labels_of(
     workers: int | Literal["auto"] = "auto",
     worker_type: Literal["auto", "process", "thread"] = "auto",
     progress: bool = True,
-    hosts: Hosts | None = None,
+    hosts: RayHosts | None = None,
 ) -> NDArray[Any]:
     """Read one field of every scene: labels for `Balanced`, lengths for `Bucketed`, classes for `split`.
 
@@ -68,7 +68,7 @@ def labels_of(
     return _read(FieldOf(sequence, length, place), workers, kind, progress, hosts)
 
 
-def _read(fields: FieldOf, workers: Any, worker_type: Any, progress: bool, hosts: Hosts | None) -> NDArray[Any]:
+def _read(fields: FieldOf, workers: Any, worker_type: Any, progress: bool, hosts: RayHosts | None) -> NDArray[Any]:
     parts = []
     feed = BaseFeed(fields, _BATCH, workers=workers, worker_type=worker_type, seed=0, hosts=hosts)
     with feed, progress_bar("reading labels", len(fields), progress) as advance:

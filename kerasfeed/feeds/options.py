@@ -10,7 +10,7 @@ from typing import Any
 from kerasfeed.loaders.arguments import check_hosts, check_policy, check_workers, refuse_unknown
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.failures.failure_log import FailurePolicy
-from kerasfeed.loaders.hosts.calls import Hosts
+from kerasfeed.loaders.hosts.ray_hosts import RayHosts
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
 from kerasfeed.spec.collation import Collation
@@ -42,7 +42,7 @@ class FeedOptions:
     max_memory: int
     policy: FailurePolicy
     environment: Environment
-    hosts: Hosts | None
+    hosts: RayHosts | None
 
     @classmethod
     def checked(cls, method: Callable[..., Any], variables: Mapping[str, Any], kind: str) -> "FeedOptions":

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.loaders.failures.failure_log import ON_ERROR, FailurePolicy
-from kerasfeed.loaders.hosts.calls import Hosts
+from kerasfeed.loaders.hosts.ray_hosts import RayHosts
 from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
@@ -39,7 +39,7 @@ def check_workers(workers: Any, worker_type: Any) -> int:
     return cores() if workers == "auto" else check_integer("workers", workers, 0, remedy=remedy)
 
 
-def check_hosts(hosts: Any, workers: int, worker_type: str) -> Hosts | None:
+def check_hosts(hosts: Any, workers: int, worker_type: str) -> RayHosts | None:
     """The hosts of a feed.
 
     Raises:
@@ -48,8 +48,8 @@ def check_hosts(hosts: Any, workers: int, worker_type: str) -> Hosts | None:
     """
     if hosts is None:
         return None
-    refuse_class("hosts", hosts, Hosts, "kf.{}()")
-    if not isinstance(hosts, Hosts):
+    refuse_class("hosts", hosts, RayHosts, "kf.{}()")
+    if not isinstance(hosts, RayHosts):
         raise TypeError(f"hosts must be kf.RayHosts(...), received {hosts!r} of type {type(hosts).__name__}")
     if not workers or worker_type == "thread":
         which = "workers=0 loads in the calling thread" if not workers else "threads live in this process"

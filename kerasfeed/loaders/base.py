@@ -18,7 +18,8 @@ from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
 
 if TYPE_CHECKING:
-    from kerasfeed.loaders.hosts.calls import Hosts, HostStats
+    from kerasfeed.loaders.hosts.ray_hosts import RayHosts
+    from kerasfeed.loaders.hosts.session import HostStats
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Job:
     environment: Environment = field(default_factory=Environment.now)
     watches_random: bool = True
     has_seed: bool = False
-    hosts: "Hosts | None" = None
+    hosts: "RayHosts | None" = None
     every_core: bool = False
     place: HostPlace = field(default_factory=HostPlace)
     free: frozenset[str] = frozenset()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
 
 _QUICK_BYTES = 1 << 20  # of a batch
-LoaderSession = Session | HostsSession
+LoaderSession: TypeAlias = "Session | HostsSession"
 
 
 def worker_type_for(sequence: Any, worker_type: str) -> str:

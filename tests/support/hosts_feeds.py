@@ -6,8 +6,8 @@ from subprocess_hosts import SubprocessHosts
 from kerasfeed.feeds.base import BaseFeed
 
 
-def feed_of(scenes, *, count=2, silence=30.0, start_timeout=60.0, **arguments):
-    hosts = SubprocessHosts(count, silence, start_timeout)
+def feed_of(scenes, *, count=2, start_timeout=60.0, **arguments):
+    hosts = SubprocessHosts(count, start_timeout)
     feed = BaseFeed(scenes, 16, hosts=hosts, **{"shuffle": True, "seed": 3, "workers": 1, **arguments})
     return feed, hosts.clusters[0]
 

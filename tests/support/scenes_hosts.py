@@ -84,6 +84,27 @@ class Epochs(Noisy):
         return index * 100 + self.epoch
 
 
+class Held(Noisy):
+    """Scene 40, or the beginning of a worker, takes until a file is there."""
+
+    def __init__(self, place, file):
+        super().__init__(0, 48)
+        self.place, self.file = place, file
+
+    def wait(self):
+        while not self.file.exists():
+            time.sleep(0.01)
+
+    def on_worker_begin(self, worker):
+        if self.place == "begin":
+            self.wait()
+
+    def __getitem__(self, index):
+        if (self.place, index) == ("scene", 40):
+            self.wait()
+        return super().__getitem__(index)
+
+
 class Killing(Noisy):
     """Scene 40 kills its worker, or the host."""
 

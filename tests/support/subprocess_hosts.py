@@ -1,4 +1,4 @@
-"""A cluster whose hosts are plain processes of this machine, which tests may kill, freeze and add.
+"""A cluster whose hosts are plain processes of this machine, which tests may kill and freeze. It restarts them.
 
 Messages are pickles behind their length, over the standard streams of the hosts.
 """
@@ -13,10 +13,9 @@ import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 
-from kerasfeed.loaders.hosts.calls import Cluster, Hosts
 from kerasfeed.loaders.hosts.host import FeedHost
+from kerasfeed.loaders.hosts.ray_hosts import RayHosts
 
 _COMMAND = "import sys; sys.path[:] = {!r}; import subprocess_hosts; subprocess_hosts.serve()"
 _LENGTH = struct.Struct("=q")
@@ -44,7 +43,10 @@ def serve():
     host, lock = FeedHost(), threading.Lock()
 
     def answer(number, method, arguments):
-        message = _frame((number, getattr(host, method)(*arguments)))
+        try:
+            message = _frame((number, getattr(host, method)(*arguments), None))
+        except Exception as error:
+            message = _frame((number, None, RuntimeError(str(error))))
         with lock:
             answers.write(message)
 
@@ -55,102 +57,127 @@ def serve():
     os._exit(0)
 
 
-@dataclass(frozen=True)
-class SubprocessHosts(Hosts):
-    """So many hosts; more can `join` the cluster."""
+class SubprocessHosts(RayHosts):
+    """So many hosts; `clusters` are those that feeds have joined."""
 
-    count: int = 2
-    silence: float = 30.0
-    start_timeout: float = 60.0
-    ship: tuple = ()
-    clusters: list = field(default_factory=list, compare=False)
+    def __init__(self, count=2, start_timeout=60.0, ship=()):
+        super().__init__(count, start_timeout=start_timeout, ship=ship)
+        object.__setattr__(self, "clusters", [])
 
     def join(self):
         self.clusters.append(SubprocessCluster(self.count))
         return self.clusters[-1]
 
     def __reduce__(self):
-        return type(self), (self.count, self.silence, self.start_timeout, self.ship)
+        return type(self), (self.count, self.start_timeout, self.ship)
 
 
-class SubprocessCluster(Cluster):
-    """See the module.
+class SubprocessCluster:
+    """See `RayCluster`.
 
     Attributes:
-        count: Hosts that there should be.
-        over: Why there can be none any more.
-        hosts: All that were started.
+        over: Why there can be no hosts any more.
     """
 
     def __init__(self, count):
-        self.count, self.over, self.hosts = count, None, []
+        self.over, self.hosts = None, [SubprocessHost() for _ in range(count)]
+        self.asked = f"asked for {count} processes"
 
     @property
     def processes(self):
         return [host.process for host in self.hosts]
 
-    def places(self):
+    def check(self):
         if self.over is not None:
             raise self.over
-        return [str(number) for number in range(self.count)]
 
-    def start(self, place):
-        self.hosts.append(SubprocessHost())
-        return self.hosts[-1]
+    def share(self, packed):
+        return packed
 
     def call(self, host, method, *arguments):
+        self.check()
         return host.call(method, *arguments)
-
-    def keep(self, hosts):
-        for host in self.hosts:
-            if host not in hosts:
-                host.process.kill()
 
     def close(self):
         for host in self.hosts:
-            host.process.kill()
-            host.process.stdin.close()
-            host.thread.join()
-
-    def missing(self):
-        return f"{len(self.hosts)} were started"
+            host.close()
 
 
 class SubprocessHost:
-    """One process."""
+    """One process after the other.
+
+    Attributes:
+        process: The present one.
+        restarts: How often it is started again before it is given up.
+    """
 
     def __init__(self):
+        self.restarts = float("inf")
+        self._numbers, self._calls, self._lock, self._closed = itertools.count(), {}, threading.RLock(), False
+        self._how = None
+        self._start()
+        self._thread = threading.Thread(target=self._listen, name="kerasfeed-test-host")
+        self._thread.start()
+
+    def _start(self):
         self.process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND.format(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        self._numbers, self._calls, self._lock = itertools.count(), {}, threading.Lock()
-        self._how = None
-        self.thread = threading.Thread(target=self._listen, name="kerasfeed-test-host")
-        self.thread.start()
 
     def call(self, method, *arguments):
         future = Future()
         with self._lock:
-            number, how = next(self._numbers), self._how
-            if how is None:
-                self._calls[number] = future
-                with suppress(OSError):  # it is gone, as will be told
-                    self.process.stdin.write(_frame((number, method, arguments)))
-        if how is not None:
-            future.set_exception(RuntimeError(how))
+            if self._how is None:
+                self._send(method, arguments, future)
+                return future
+        future.set_exception(RuntimeError(self._how))
         return future
 
+    def _send(self, method, arguments, future):
+        number = next(self._numbers)
+        self._calls[number] = method, arguments, future
+        with suppress(OSError):  # it has ended, as its thread will find
+            self.process.stdin.write(_frame((number, method, arguments)))
+
     def _listen(self):
+        while True:
+            self._take_answers()
+            code = self.process.wait()
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            with self._lock:
+                self.process.stdin.close()
+                calls, self._calls = self._calls, {}
+                if self._closed or self.restarts < 1:
+                    self._how = how
+                else:
+                    self.restarts -= 1
+                    self._start()
+                    for call in calls.values():  # those of "start" last until it has started
+                        if call[0] == "start":
+                            self._send(*call)
+            for method, _, future in calls.values():
+                if method != "start" or self._how is not None:
+                    future.set_exception(RuntimeError(how))
+            if self._how is not None:
+                return
+
+    def _take_answers(self):
         with suppress(OSError, ValueError, EOFError, pickle.UnpicklingError), self.process.stdout as stream:
             buffered = os.fdopen(os.dup(stream.fileno()), "rb")
             with buffered:
                 while (message := _read(buffered)) is not None:
-                    self._calls.pop(message[0]).set_result(message[1])
-        code = self.process.wait()
+                    number, answer, error = message
+                    future = self._calls.pop(number)[2]
+                    if error is None:
+                        future.set_result(answer)
+                    else:
+                        future.set_exception(error)
+
+    def close(self):
         with self._lock:
-            self._how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        for future in self._calls.values():
-            future.set_exception(RuntimeError(self._how))
+            self._closed = True
+            self.process.kill()
+        self._thread.join()
 
 
 __all__ = ["SubprocessCluster", "SubprocessHost", "SubprocessHosts", "serve"]

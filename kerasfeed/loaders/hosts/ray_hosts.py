@@ -1,11 +1,10 @@
-"""Hosts of a Ray cluster: `RayHosts`, what a user asks for, and one actor on each host, which is a `FeedHost`.
+"""Hosts of a Ray cluster: `RayHosts`, which users pass to feeds, and one actor on each host, which is a `FeedHost`.
 
-Invariant: Ray is imported where a feed starts its hosts. What runs on the cluster for us ends with `close`, or with
-this process; a session of Ray is ended only if it was begun here, and with the last feed that uses it.
+Invariant: Ray is imported when a feed joins its hosts. Ray restarts the actors. They end with `close`, or with this
+process; a session of Ray is never ended here.
 """
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -14,36 +13,31 @@ from types import ModuleType
 from typing import Any
 
 from kerasfeed.errors import HostLostError, WorkerStartError
-from kerasfeed.loaders.hosts.calls import MOST_CALLS, Cluster, Hosts, Packed
-from kerasfeed.loaders.hosts.host import FeedHost
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.validate import check_integer
 
-_CALLS = MOST_CALLS + 4  # start, live, stop and what else is no batch
 _SMALL = 50_000  # bytes; Ray sends arguments of up to 100 KB as part of a call
-_KINDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # the rest are resources of the user's own
-Name = tuple[str, str]
+_KINDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # other resources have names of the user's
 
 
 @dataclass(frozen=True)
-class RayHosts(Hosts):
+class RayHosts:
     """Hosts of a Ray cluster, for `Feed(hosts=...)`; needs `pip install ray` (the extra "ray") on all of them.
 
-    On each of them an actor runs the `workers` of the feed and answers whole batches. A host that is lost is replaced,
-    or its batches are asked of others: the batches are the same, in the same order, as with `workers=0`.
+    On each of them an actor runs the `workers` of the feed and answers whole batches. Ray restarts a host that is lost,
+    and other hosts load its batches: they are the same, in the same order, as with `workers=0`.
 
     Args:
-        count: Number of hosts, each a node of its own. None is every node that has the resources, also those that join
-            later; nodes may leave.
+        count: Number of hosts, each a node of its own. If a node is lost, Ray moves its host to a free one, or to one
+            that joins later. None is as many as there are nodes with the resources when the feed is made.
         address: Of the cluster: "auto" is the one that this machine belongs to, "10.0.0.1:6379" its head. None starts
-            Ray on this machine, to try it. A session of Ray that this program has begun is used as it is.
+            Ray on this machine, to try it, until the program ends or calls `ray.shutdown()`. A session of Ray that
+            this program has begun is used as it is.
         resources: What Ray is to reserve on each host, such as `{"CPU": 8, "memory": 16e9}` (CPUs, bytes). None
             reserves one CPU. Ray does not limit what the worker processes use.
         ship: Modules of yours that the hosts do not have, or their names: what they define is sent along.
         runtime_env: Ray's `runtime_env` of the hosts, such as `{"pip": [...], "env_vars": {...}}`.
         start_timeout: Seconds, above 0, that the feed waits while it has no host; then it raises.
-        silence: Seconds, above 0, without an answer from a host, after which its batches are asked of a second host
-            too. Give more than the slowest batch takes.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -51,17 +45,16 @@ class RayHosts(Hosts):
 
     Examples:
         >>> hosts = kf.RayHosts(count=4, ship=("my_scenes",))
-        >>> hosts.silence
-        30.0
+        >>> hosts.start_timeout
+        300.0
     """
 
     count: int | None = None
     address: str | None = "auto"
     resources: Mapping[str, float] | None = field(default=None, kw_only=True)
-    ship: Sequence[str | ModuleType] = field(default=(), kw_only=True)  # type: ignore[assignment]
+    ship: Sequence[str | ModuleType] = field(default=(), kw_only=True)
     runtime_env: Mapping[str, Any] | None = field(default=None, kw_only=True)
     start_timeout: float = field(default=300.0, kw_only=True)
-    silence: float = field(default=30.0, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.count is not None:
@@ -79,22 +72,22 @@ class RayHosts(Hosts):
                 f"address=None starts Ray on this machine, which is one host, and count is {self.count}: leave count "
                 'out, or join a cluster with address="auto"'
             )
-        for name in ("start_timeout", "silence"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ValueError(f"{name} must be a positive number of seconds, received {value!r}")
+        if not isinstance(self.start_timeout, int | float) or not self.start_timeout > 0:
+            raise ValueError(f"start_timeout must be a positive number of seconds, received {self.start_timeout!r}")
         for name in ("resources", "runtime_env"):
             if not isinstance(getattr(self, name), Mapping | None):
                 raise TypeError(f"{name} must be a dict, received {getattr(self, name)!r}")
-        for name, most in (self.resources or {}).items():
-            if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0:
-                raise ValueError(f"resources[{name!r}] must be a number of at least 0, received {most!r}")
-        # Names, for modules do not pickle, and feeds do.
         given = self.ship if isinstance(self.ship, list | tuple | set | frozenset) else [self.ship]
-        object.__setattr__(self, "ship", tuple(map(_module_name, given)))
+        object.__setattr__(self, "ship", tuple(map(_module_name, given)))  # modules do not pickle, and feeds do
 
-    def join(self) -> Cluster:
-        """See `Hosts.join`."""
+    def join(self) -> "RayCluster":
+        """Start the hosts, without waiting for them.
+
+        Raises:
+            ImportError: Ray is not installed.
+            WorkerStartError: No cluster can be joined, or no node has the resources.
+            Exception: What Ray raises because of the resources or the `runtime_env`.
+        """
         try:
             import ray
         except ImportError as error:
@@ -110,155 +103,99 @@ def _module_name(module: Any) -> str:
     return module if isinstance(module, str) else module.__name__
 
 
-class RayCluster(Cluster):
-    """Hosts that are actors of Ray, each on a node of its own."""
+class RayCluster:
+    """Actors of Ray, each on a node of its own.
 
-    well_for = 15.0
+    Attributes:
+        hosts: The actors.
+        asked: What was asked for, in words, for the error about a feed that has no host.
+    """
 
-    def __init__(self, ray: Any, hosts: RayHosts) -> None:
-        """Start `hosts` later; see `Hosts.join`."""
-        self._ray, self._count = ray, hosts.count
-        self._wanted = dict(hosts.resources or {"CPU": 1.0})
-        # A call that Ray repeats waits for the new actor while other hosts have nothing to do (16 s where a node is
-        # lost, instead of 2), and fails with a batch beside it that ends the actor. What starts a host on a node that
-        # joins starts one in place of a lost one, too.
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": _CALLS}
-        options |= {_KINDS[name]: value for name, value in self._wanted.items() if name in _KINDS}
-        options["resources"] = {name: value for name, value in self._wanted.items() if name not in _KINDS}
-        options["runtime_env"] = dict(hosts.runtime_env or {})
-        self._actor_class = ray.remote(**options)(FeedHost)
-        self._actors: list[Any] = []
-        self._group: Any = None
-        self._name = _enter(ray, hosts.address)
+    def __init__(self, ray: Any, given: RayHosts) -> None:
+        """Start what is `given`; see `RayHosts.join`."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    def _here(self) -> Any:
-        """Ray, while our session lasts: without one, Ray's functions would begin another.
+        from kerasfeed.loaders.hosts.host import FeedHost
+        from kerasfeed.loaders.hosts.session import MOST_CALLS
+
+        wanted = dict(given.resources or {"CPU": 1.0})
+        # Ray would repeat a call on the restarted actor alone, which waits for a node if none is free. The session
+        # asks another host instead.
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+        options |= {_KINDS[name]: value for name, value in wanted.items() if name in _KINDS}
+        options["resources"] = {name: value for name, value in wanted.items() if name not in _KINDS}
+        options |= {"max_concurrency": MOST_CALLS + 4, "runtime_env": dict(given.runtime_env or {})}  # 4: start, live
+        actor_class = ray.remote(**options)(FeedHost)
+        self._ray, self._session = ray, _joined_session(ray, given.address)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        fit = sum(all(node.get(name, 0) >= most for name, most in wanted.items()) for node in nodes)
+        count = given.count or max(1, fit)
+        self._group = ray.util.placement_group([wanted] * count, "STRICT_SPREAD")
+        self.hosts = [
+            actor_class.options(scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, number)).remote()
+            for number in range(count)
+        ]
+        self.asked = (
+            f"asked for {count} nodes with {wanted} each, where {fit} nodes have that when nobody uses them (`ray "
+            "status` shows who does). Ask for fewer hosts or resources, start more nodes, or raise start_timeout"
+        )
+
+    def check(self) -> None:
+        """See that our session lasts: without one, Ray's functions would begin another.
 
         Raises:
             HostLostError: Our session has ended.
         """
-        if _present(self._ray) != self._name:
+        if _session(self._ray) != self._session:
             raise HostLostError("there are no hosts any more: ray.shutdown() was called")
-        return self._ray
 
-    def places(self) -> Sequence[str]:
-        """See `Cluster.places`."""
-        nodes = self._here().nodes()  # hangs where the cluster is gone
-        if self._count is not None:
-            return [str(number) for number in range(self._count)]
-        return [
-            node["NodeID"]
-            for node in nodes
-            if node["Alive"] and all(node["Resources"].get(name, 0) >= most for name, most in self._wanted.items())
-        ]
-
-    def share(self, packed: Packed) -> Any:
-        """See `Cluster.share`.
-
-        What is small travels with each call: an object of Ray may be fetched from a node that is frozen, and whoever
-        fetches it then waits until Ray finds that out.
-        """
-        return packed if sum(map(len, packed)) < _SMALL else self._here().put(packed)
-
-    def start(self, place: str) -> Any:
-        """See `Cluster.start`."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-
-        ray = self._here()
-        if self._count is None:
-            strategy = NodeAffinitySchedulingStrategy(place, soft=False)
-        else:
-            self._group = self._group or ray.util.placement_group([self._wanted] * self._count, "STRICT_SPREAD")
-            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=int(place))
-        self._actors.append(self._actor_class.options(scheduling_strategy=strategy).remote())
-        return self._actors[-1]
+    def share(self, packed: Any) -> Any:
+        """What calls pass in place of `packed`; the caller keeps it as long as it is passed."""
+        self.check()
+        return packed if sum(map(len, packed)) < _SMALL else self._ray.put(packed)
 
     def call(self, host: Any, method: str, *arguments: Any) -> "Future[Any]":
-        """See `Cluster.call`."""
-        self._here()
-        future: Future[Any] = getattr(host, method).remote(*arguments).future()
+        """Call a method of a host, without waiting for it.
+
+        If the host ends, the future fails. The method "start" alone is called again on the restarted host, and fails
+        only if Ray does not restart it any more.
+        """
+        self.check()
+        retries = -1 if method == "start" else 0
+        future: Future[Any] = getattr(host, method).options(max_task_retries=retries).remote(*arguments).future()
         return future
 
-    def keep(self, hosts: Sequence[Any]) -> None:
-        """See `Cluster.keep`."""
-        kept = set(map(id, hosts))  # of a thousand, each is compared with each otherwise
-        for actor in [actor for actor in self._actors if id(actor) not in kept]:
-            self._here().kill(actor)
-            self._actors.remove(actor)
-
     def close(self) -> None:
-        """See `Cluster.close`."""
-        with suppress(Exception):
-            self.keep(())
-            if self._group is not None:
-                self._here().util.remove_placement_group(self._group)
-        _leave(self._ray, self._name)
-
-    def missing(self) -> str:
-        """See `Cluster.missing`."""
-        count = "every node" if self._count is None else f"count={self._count}, each on a node of its own,"
-        nodes = [
-            f"{node['NodeName']} ({_resources_text(node['Resources'])})"
-            for node in self._here().nodes()
-            if node["Alive"]
-        ]
-        return (
-            f"asked for {count} with {_resources_text(self._wanted)}; the cluster has {len(nodes)}: "
-            f"{'; '.join(nodes)}. Others may use them (`ray status` tells). Ask for fewer hosts or resources, start "
-            "more nodes, or raise start_timeout"
-        )
+        """End the hosts."""
+        with suppress(Exception):  # Ray ends them if the cluster or the session has gone
+            self.check()
+            for host in self.hosts:
+                self._ray.kill(host)
+            self._ray.util.remove_placement_group(self._group)
 
 
-def _resources_text(resources: Mapping[str, float]) -> str:
-    named = {name: most for name, most in resources.items() if ":" not in name and "store" not in name}
-    return ", ".join(f"{name} {most:g}" for name, most in named.items()) or "no CPU"
-
-
-# ---- Ray's session in this process
-
-
-def _present(ray: Any) -> Name | None:
-    """The node and the job of Ray's session; None where there is none."""
+def _session(ray: Any) -> tuple[str, str] | None:
+    """The node and the job of Ray's session in this process; None if there is none."""
     if not ray.is_initialized():  # else the rest would begin one
         return None
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_job_id()
 
 
-# Sessions that were begun here, once for each feed that uses one. It ends with the last of them.
-_used: list[Name] = []
-_lock = threading.Lock()
-
-
-def _enter(ray: Any, address: str | None) -> Name:
-    """Use the session that there is, or begin one; returns which.
+def _joined_session(ray: Any, address: str | None) -> tuple[str, str] | None:
+    """The session of this process, begun if there is none.
 
     Raises:
         WorkerStartError: No cluster can be joined.
     """
-    with _lock:
-        begins = not ray.is_initialized()
-        if begins:
-            options = {"include_dashboard": False} if address is None else {}
-            try:
-                ray.init(address=address or "local", logging_level=logging.WARNING, **options)
-            except (OSError, RuntimeError, ValueError) as error:
-                raise WorkerStartError(
-                    f"no Ray cluster could be joined at address={address!r}: {message_of(error)}. Start one with `ray "
-                    "start --head`, and `ray start --address=...` on the others, with the same Ray and the same Python "
-                    "on all machines, or use address=None"
-                ) from error
-        name = _present(ray)
-        assert name is not None
-        if begins or name in _used:
-            _used.append(name)
-        return name
-
-
-def _leave(ray: Any, name: Name) -> None:
-    """Use it no more; end it where it was begun here, and nobody else uses it."""
-    with _lock:
-        if name in _used:
-            _used.remove(name)
-            if name not in _used and _present(ray) == name:
-                ray.shutdown()
+    options = {"include_dashboard": False} if address is None else {}
+    try:
+        if not ray.is_initialized():
+            ray.init(address=address or "local", logging_level=logging.WARNING, **options)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise WorkerStartError(
+            f"no Ray cluster could be joined at address={address!r}: {message_of(error)}. Start one with `ray start "
+            "--head`, and `ray start --address=...` on the others, with the same Ray and the same Python on all "
+            "machines, or use address=None"
+        ) from error
+    return _session(ray)

@@ -1,11 +1,14 @@
-"""Hosts of a real Ray cluster on this machine: a head without CPUs, and nodes that are killed, frozen and added."""
+"""Hosts of a real Ray cluster on this machine: a head without CPUs, and nodes that are killed, frozen and added.
+
+With Ray's default health checks a frozen node is found after 67 s, here sooner.
+"""
 
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +50,7 @@ def new_cluster(nodes):
     """Head without CPUs, and so many nodes."""
     from ray.cluster_utils import Cluster
 
-    quick = {"health_check_period_ms": 500, "health_check_initial_delay_ms": 500}  # else a dead node is seen after 16 s
+    quick = {"health_check_period_ms": 500, "health_check_initial_delay_ms": 500, "health_check_timeout_ms": 4000}
     head = {"num_cpus": 0, "object_store_memory": 200_000_000, "_system_config": quick}
     head |= {"include_dashboard": False, "include_log_monitor": False}
     made = Cluster(initialize_head=True, head_node_args=head)
@@ -89,7 +92,7 @@ def every(cluster, name):
 
 
 def feed_of(scenes, **arguments):
-    hosts = {"silence": 30.0, "start_timeout": 120.0, **arguments.pop("hosts", {})}
+    hosts = {"start_timeout": 120.0, **arguments.pop("hosts", {})}
     given = {"shuffle": True, "seed": 3, "workers": 2, **arguments}
     return BaseFeed(scenes, BATCH, hosts=kf.RayHosts(**hosts), **given)
 
@@ -147,55 +150,58 @@ def test_two_hosts_give_the_batches_of_the_calling_thread_writable_and_leave_not
     assert not [group for group in ray.util.placement_group_table().values() if group["state"] == "CREATED"]
 
 
-@pytest.mark.parametrize("kill", [kill_worker, kill_actor, kill_raylet, kill_node])
-def test_every_batch_comes_once_through_a_kill(nodes, kill):
-    if kill in (kill_raylet, kill_node):
-        add(nodes)  # the one that takes its place
-    scenes = Noisy()
-    with feed_of(scenes, hosts={"count": 2}) as feed:
-        batches = iter(feed)
-        found = [next(batches) for _ in range(5)]
-        kill(nodes)
-        found += batches
-        if kill is not kill_worker:  # a host goes on until it finds that its node is gone
-            wait_until(lambda: feed.stats().respawns)
-        found += feed
-        assert feed.stats().respawns
-    same(found, reference(Noisy(0), 2))
+def freeze_node(cluster):
+    """Returns what wakes it up again."""
+    node = next(node for node in cluster.worker_nodes if pids(node, "ray::FeedHost"))
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    frozen = [raylet, *raylet.children(recursive=True)]
+    for process in frozen:
+        process.suspend()
+
+    def wake():
+        for process in frozen:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+
+    return wake
 
 
-def test_a_node_that_is_frozen_is_not_waited_for(nodes):
-    with feed_of(Noisy(), hosts={"count": 2, "silence": 1.0}) as feed:
+@pytest.mark.parametrize("kill", [kill_worker, kill_actor, kill_raylet, kill_node, freeze_node])
+def test_every_batch_comes_once_and_within_a_minute_through_a_kill(nodes, kill):
+    with feed_of(Noisy(), hosts={"count": 2}) as feed:
         wait_until(lambda: feed.stats().hosts.alive == 2)
         batches = iter(feed)
         found = [next(batches) for _ in range(5)]
-        node = next(node for node in nodes.worker_nodes if pids(node, "ray::FeedHost"))
-        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-        frozen = [raylet, *raylet.children(recursive=True)]
-        for process in frozen:
-            process.suspend()
+        killed = time.monotonic()
+        wake = kill(nodes)
         try:
             found += batches
+            assert time.monotonic() - killed < SECONDS
+            found += feed
         finally:
-            for process in frozen:
-                process.resume()
-        assert feed.stats().hosts.hedged
-    same(found, reference(Noisy(0)))
-
-
-def test_every_node_is_a_host_and_one_that_joins_becomes_one(nodes):
-    with feed_of(Noisy(), hosts={"count": None}) as feed:
-        batches = iter(feed)
-        found = [next(batches)]
-        wait_until(lambda: feed.stats().hosts.alive == 2)
-        add(nodes)
-        wait_until(lambda: feed.stats().hosts.alive == 3)
-        found += batches
-        found += feed
-        assert set(feed.stats().hosts.batches) == {0, 1, 2}
-        kill_node(nodes)
-        wait_until(lambda: feed.stats().hosts.wanted == 2)
+            if wake is not None:
+                wake()
+        assert bool(feed.stats().respawns) == (kill is not kill_worker)
     same(found, reference(Noisy(0), 2))
+
+
+@pytest.mark.parametrize("kill", [kill_actor, kill_node])
+def test_a_host_that_was_killed_is_started_again_where_there_is_a_node(nodes, kill):
+    add(nodes)
+    with feed_of(Noisy(), hosts={"count": 2}) as feed:
+        wait_until(lambda: feed.stats().hosts.alive == 2)
+        kill(nodes)
+        found = list(feed)
+        wait_until(lambda: feed.stats().respawns and feed.stats().hosts.alive == 2)
+        found += feed
+        assert set(feed.stats().hosts.batches) == {0, 1}
+    same(found, reference(Noisy(0), 2))
+
+
+def test_without_a_count_every_node_is_a_host(nodes):
+    with feed_of(Noisy()) as feed:
+        same(list(feed), reference(Noisy(0)))
+        assert feed.stats().hosts.wanted == len(nodes.worker_nodes)
 
 
 # ---- errors
@@ -223,17 +229,17 @@ def test_a_scene_that_kills_its_worker_is_named_with_the_signal_and_masked_where
 def test_a_feed_for_which_there_are_too_few_nodes_says_what_was_asked_for_and_what_there_is(nodes):
     with (
         feed_of(Noisy(), hosts={"count": 9, "start_timeout": 3.0}) as feed,
-        pytest.raises(kf.KerasfeedError, match=r"no host for start_timeout=3 s: asked for count=9.*the cluster has 3"),
+        pytest.raises(
+            kf.KerasfeedError,
+            match=r"no host for start_timeout=3 s: asked for 9 nodes with {'CPU': 1.0} each, where \d nodes have",
+        ),
     ):
         next(iter(feed))
 
 
-def test_what_ray_has_against_the_resources_is_told(nodes):
-    with (
-        feed_of(Noisy(), hosts={"count": 2, "resources": {"CPU": 0}}) as feed,
-        pytest.raises(kf.WorkerDiedError, match=r"(?s)host \d was lost \(ValueError: .*before it could take work"),
-    ):
-        next(iter(feed))
+def test_resources_that_ray_refuses_are_an_error_with_its_words(nodes):
+    with pytest.raises(ValueError, match="resources"):
+        feed_of(Noisy(), hosts={"count": 2, "resources": {"CPU": 0}})
 
 
 def test_what_the_runtime_environment_of_hosts_sets_is_there_for_scenes(nodes):
@@ -264,24 +270,20 @@ import light_keras, itertools, os, sys, time
 import numpy as np, ray
 import kerasfeed as kf
 from scenes_hosts import Noisy
-from kerasfeed.loaders.hosts.ray_hosts import RayCluster
-RayCluster.well_for = 5.0  # s
 feed = kf.Feed(Noisy(), 16, workers=1, hosts=kf.RayHosts(1, sys.argv[1]))
-try:
-    for number, batch in enumerate(batch for epoch in itertools.count() for batch in feed.epoch(epoch)):
-        print(number, flush=True)
-        time.sleep({pause})
-except kf.HostLostError as error:
-    print(error, flush=True)
-    os._exit(3)  # Ray tells the head of the driver's end, and would wait for it
+for number, batch in enumerate(batch for epoch in itertools.count() for batch in feed.epoch(epoch)):
+    print(number, flush=True)
+    time.sleep(1)
 """
 
 
-def driver(cluster, pause):
-    code = textwrap.dedent(DRIVER).format(pause=pause)
+def driver(cluster):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
-        [sys.executable, "-c", code, cluster.address], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+        [sys.executable, "-c", DRIVER, cluster.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
     )
 
 
@@ -291,24 +293,11 @@ def wait_for_batch(process, number):
 
 
 def test_nothing_is_left_on_the_cluster_of_a_driver_that_was_killed(nodes):
-    with driver(nodes, 1) as process:
+    with driver(nodes) as process:
         wait_for_batch(process, 0)
         assert every(nodes, "ray::FeedHost")
         process.kill()
     nothing_is_left(nodes)
-
-
-def test_a_cluster_that_is_shut_down_under_a_feed_is_an_error_in_the_loop():
-    other = new_cluster(1)
-    try:
-        with driver(other, 0.05) as process:
-            wait_for_batch(process, 3)
-            other.shutdown()
-            output = process.communicate(timeout=SECONDS)[0].decode()
-        assert process.returncode == 3, output
-        assert "no hosts any more: the cluster has not answered for 5 s" in output
-    finally:
-        other.shutdown()
 
 
 OWN_SESSIONS = """
@@ -338,8 +327,9 @@ OWN_SESSIONS = """
         next(iter(other))
         other.close()
         print("as workers=0:", np.array_equal(list(feed), list(kf.Feed(Mine(), 8, seed=1, workers=0))))
-    print("the last has ended it:", not ray.is_initialized())
+    print("lasts until the program ends it:", ray.is_initialized())
 
+    ray.shutdown()
     open(Mine.held, "w").close()
     feed = feed_of(address=None)
     batches = iter(feed)
@@ -375,8 +365,8 @@ def own_sessions(tmp_path_factory):
     return dict(line.split(": ", 1) for line in stdout.splitlines() if ": " in line)
 
 
-def test_a_program_may_start_ray_on_its_own_machine_and_the_last_of_its_feeds_ends_it(own_sessions):
-    assert (own_sessions["as workers=0"], own_sessions["the last has ended it"]) == ("True", "True")
+def test_a_program_may_start_ray_on_its_own_machine_for_several_feeds_and_ends_it(own_sessions):
+    assert (own_sessions["as workers=0"], own_sessions["lasts until the program ends it"]) == ("True", "True")
 
 
 def test_a_session_that_is_ended_under_a_feed_is_an_error_and_the_next_one_is_left_as_it_is(own_sessions):
