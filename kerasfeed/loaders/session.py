@@ -174,7 +174,7 @@ class Session:
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         try:
             batch = BatchInProgress(self.job, held, epoch, step, indices)
-            ranges = self.timing.ranges(batch.rows, self.job.workers)
+            ranges = self.timing.ranges(batch.rows, self.job.workers, self._ahead_of(step))
             with self.lock:
                 ranges = self.recovery.begin(batch, ranges)
             tasks = [LoadTask(self, batch, start, stop) for start, stop in ranges]
@@ -188,6 +188,12 @@ class Session:
             if batch is None or batch.landed or not receipt.sent:
                 self.slots.release(held)
             raise
+
+    def _ahead_of(self, step: int) -> int:
+        """Batches beside `step` that keep workers busy: those that hold slots, or fewer at the end of an epoch."""
+        assert self.slots is not None
+        plan, taken = self.job.plan, self.slots.taken
+        return (min(taken, plan.steps - step) if plan.length else taken) - 1  # a stream does not know its end
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
         """Announce a batch to the sequence; where that raises, note it, and return a failed future if that is to raise.

@@ -164,9 +164,10 @@ _serials = itertools.count(1)
 
 
 class SceneTiming:
-    """Running estimate of the seconds that one scene takes, and the rows that make a task of about 2 ms.
+    """Running estimate of the seconds that one scene takes, and of the rows that make a task.
 
-    A task costs about 50 us of messages: at 2 ms that is 3 %, and tiny scenes still travel as whole batches.
+    Small tasks of about 2 ms let all workers share the first batches of an epoch and the last. Each costs 50 us of
+    messages, and in threads more waits for the GIL, so with enough batches in flight a task is a whole batch.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -179,15 +180,20 @@ class SceneTiming:
         measured = seconds / scenes
         self.seconds = measured if not self.seconds else 0.8 * self.seconds + 0.2 * measured
 
-    def ranges(self, rows: int, workers: int) -> list[tuple[int, int]]:
-        """Cut `rows` rows into [start, stop) ranges, one a task."""
+    def ranges(self, rows: int, workers: int, ahead: int) -> list[tuple[int, int]]:
+        """Cut `rows` rows into [start, stop) ranges, one a task.
+
+        Args:
+            rows: Rows of the batch, at least 1.
+            workers: Workers that share it, at least 1.
+            ahead: Other batches that keep them busy, at least 0.
+        """
         if self._whole:
             return [(0, rows)]
-        # A task no longer than its share: with slow scenes all workers begin on the first batch at once.
         fitting = math.ceil(_TASK_SECONDS / self.seconds) if self.seconds else rows
-        length = max(1, min(rows, fitting))
-        if length < rows:
-            length = min(length, math.ceil(rows / min(workers, rows)))
+        if fitting < rows:
+            fitting = min(fitting, math.ceil(rows / workers))  # all workers begin on the first batch at once
+        length = max(1, min(rows, max(fitting, rows * ahead // (2 * workers))))
         return [(start, min(start + length, rows)) for start in range(0, rows, length)]
 
 
