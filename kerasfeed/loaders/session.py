@@ -190,7 +190,7 @@ class Session:
             raise
 
     def _ahead_of(self, step: int) -> int:
-        """Batches beside `step` that keep workers busy: those that hold slots, or fewer at the end of an epoch."""
+        """Batches beside `step` that keep workers busy: all that hold slots, or fewer at the end of an epoch."""
         assert self.slots is not None
         plan, taken = self.job.plan, self.slots.taken
         return (min(taken, plan.steps - step) if plan.length else taken) - 1  # a stream does not know its end

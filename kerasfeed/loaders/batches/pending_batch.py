@@ -19,7 +19,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty, field_array
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
-from kerasfeed.loaders.batches.scene_writer import Beside, expand, pad_into
+from kerasfeed.loaders.batches.scene_writer import COMPLETE, Beside, expand, pad_into
 from kerasfeed.loaders.batches.slots import Held, SlotFuture, SlotPool
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
@@ -91,6 +91,8 @@ class FormedField:
         if len(self._empty_rows) == self._rows:
             shape = form.smallest(self._layout.spec.fields[self._number].shape)
         count = self._rows * prod(shape)
+        if self._starts[0] == COMPLETE:
+            return items[:count].reshape(self._rows, *shape)
         if self._beside or count > items.size:
             padded = aligned_empty((self._rows, *shape), self._dtype)
             for row in range(self._rows):
@@ -143,6 +145,8 @@ class FormedField:
         the room that its rows have.
         """
         assert self._starts is not None
+        if self._starts[0] == COMPLETE:
+            return
         sizes = np.prod(self._shapes, axis=1)
         wanted = np.cumsum(sizes) - sizes
         shifts = self._starts - wanted
@@ -208,6 +212,7 @@ class BatchInProgress:
         self.slot = slot = held[0]
         slot.view.indices[: len(indices)] = indices
         slot.view.control[2] = step * job.plan.shard_count + job.plan.shard_index
+        slot.view.control[3] = len(indices)
         self.epoch = epoch
         self.step = step
         self.rows = self.missing = rows = len(indices)
@@ -303,7 +308,7 @@ class BatchInProgress:
             elif copy or kept is not None:
                 leaf = aligned_copy(leaf, kept)
             leaves.append(leaf)
-        batch = nest(layout.spec, layout.forms, leaves) if layout.forms else layout.spec.unflatten(leaves)
+        batch = nest(layout.spec, leaves)
         if self.filler is None and self.on_error != "mask":
             return batch
         return with_weights(batch, self.rows, self.empty_rows, self.filler or 0)
