@@ -175,7 +175,7 @@ class Session:
         batch = None
         try:
             batch = BatchInProgress(self.job, slot, epoch, step, indices)
-            ranges = self.timing.ranges(batch.rows, self.job.workers)
+            ranges = self.timing.ranges(batch.rows, self.job.workers, self._ahead_of(step))
             with self.lock:
                 ranges = self.recovery.begin(batch, ranges)
             tasks = [LoadTask(self, batch, start, stop) for start, stop in ranges]
@@ -187,6 +187,12 @@ class Session:
             if batch is None or not batch.landed:
                 self.slots.release(slot)
             raise
+
+    def _ahead_of(self, step: int) -> int:
+        """Batches beside `step` that keep workers busy: all that hold slots, or fewer at the end of an epoch."""
+        assert self.slots is not None
+        plan, taken = self.job.plan, self.slots.taken
+        return (min(taken, plan.steps - step) if plan.length else taken) - 1  # a stream does not know its end
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
         """Announce a batch to the sequence; where that raises, note it, and return a failed future if that is to raise.

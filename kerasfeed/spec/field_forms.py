@@ -145,11 +145,10 @@ class Masked:
         self.mask = mask
 
 
-def nest(spec: SceneSpec, forms: Sequence[Form | None], leaves: Sequence[Any]) -> Any:
+def nest(spec: SceneSpec, leaves: Sequence[Any]) -> Any:
     """The nesting of a batch, with `leaves` in place of the scene's fields; masks go where they belong."""
     structure = spec.unflatten(leaves)
-    masked = any(isinstance(form, Padded) and form.masked for form in forms)
-    return _with_masks(structure) if masked else structure
+    return _with_masks(structure) if any(type(leaf) is Masked for leaf in leaves) else structure
 
 
 def mask_key(key: Any) -> str:
@@ -197,7 +196,7 @@ def batch_structure(spec: SceneSpec, forms: Sequence[Form | None], rows: int | N
             leaves.append(RaggedArray(ArraySpec((None, *field.shape[1:]), field.dtype), splits))
         else:
             leaves.append(ArraySpec((rows, *field.shape), field.dtype))
-    return nest(spec, forms, leaves)
+    return nest(spec, leaves)
 
 
 def row_bytes(form: Form, field: ArraySpec, shapes: Sequence[Shape]) -> int:

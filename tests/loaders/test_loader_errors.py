@@ -233,6 +233,16 @@ def test_large_rows_of_one_batch_do_not_share_a_reused_array(kind):
     loader.close()
 
 
+@pytest.mark.parametrize("kind", ["inline", "process"])
+def test_padded_and_ragged_rows_of_one_batch_do_not_share_a_reused_array(kind):
+    for collate in (kf.Pad(), kf.Ragged()):
+        loader = LOADERS[kind](Job(Reused(), Plan(9, 4), 1, 1 << 30, 4, collate=collate))
+        batch = loader.submit(0, 1).result()
+        rows = np.split(batch.values, batch.row_splits[1:-1]) if isinstance(collate, kf.Ragged) else batch
+        assert [set(row.tolist()) - {0} for row in rows] == [{4}, {5}, {6}, {7}]
+        loader.close()
+
+
 class Wide(Reused):
     """Scenes 0 and 8 are short, those between are long; 2, 4 and 6 only after the spec was inferred."""
 

@@ -206,6 +206,22 @@ def test_threads_read_the_scenes_of_a_batch_before_those_of_batches_asked_for_af
     assert max(abs(indices.index(index) - at) for at, index in enumerate(read)) <= (0 if workers == 1 else 16)
 
 
+def test_workers_share_the_first_and_the_last_batch_and_load_the_others_alone(make):
+    class Noted(scenes.Slow):
+        def __getitem__(self, index):
+            thread_of[index] = threading.get_ident()
+            return super().__getitem__(index)
+
+    thread_of = {}
+    loader = make("thread", Noted(160, 0.005), 8, workers=2)
+    _ = loader.spec
+    _epoch(loader, 0, 20)
+    batches = [loader._job.plan.indices(0, step).tolist() for step in range(20)]
+    threads = [len({thread_of[index] for index in batch}) for batch in batches]
+    assert threads[0] == threads[-1] == 2
+    assert threads[5:15] == [1] * 10
+
+
 @pytest.mark.parametrize("kind", ["inline", "thread"])
 def test_the_bytes_that_mean_nothing_of_extended_precision_are_not_compared(make, kind):
     array = np.arange(20) / np.longdouble(3)

@@ -113,8 +113,9 @@ class Filler:
                     self._load_batch(view, start, stop, context, beside)
                     return beside
                 control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
-                write, places, collate = self._writer.write, self._writer.places(view), self._collate
                 runs = runs_of(self._layout, view, start, stop)
+                write, places, collate = self._writer.write, self._writer.places(view, runs), self._collate
+                take = runs[0].takes if len(runs) == 1 and runs[0] is not None else None  # 1 us of 7 for a list
                 scenes = []
                 for row, index in enumerate(view.indices[start:stop].tolist(), start):
                     if control[0] == serial:
@@ -127,16 +128,18 @@ class Filler:
                         scenes.append(sequence[index])
                         continue
                     if read_into is None:
-                        write(view, row, sequence[index], places, beside, runs)
+                        scene = sequence[index]
+                        if take is None or not take(row, scene):
+                            write(view, row, scene, places, beside)
                         continue
                     if not self._checked:
                         mark_unwritten(view, row, row + 1)
                     read_into(index, rows_of(self._spec, view, row))
                     if not self._checked:
                         self._check(view, row, context, "read_into")
-                for run in runs:
-                    if run is not None:
-                        run.finish()
+                for number, run in enumerate(runs):
+                    if run is not None and (left := run.finish()):
+                        beside[number] = left
                 if collate is not None:
                     self._collate_all(collate, scenes, view, context, note, beside)
         except (CancelledTaskError, FailedTaskError):
@@ -151,7 +154,7 @@ class Filler:
     def put(self, view: SlotView, scene: Any) -> Beside:
         """Write a scene that is a batch, and was read before, into the one row of a slot; what stands beside it."""
         beside: Beside = {}
-        self._writer.write(view, 0, scene, self._writer.places(view), beside, [])
+        self._writer.write(view, 0, scene, self._writer.places(view), beside)
         return beside
 
     @property
@@ -230,7 +233,7 @@ class Filler:
         note[1] = MANY
         try:
             batch = collate.function(scenes.copy())  # the list may be changed there
-            self._writer.write(view, 0, batch, self._writer.places(view), beside, [])
+            self._writer.write(view, 0, batch, self._writer.places(view), beside)
         except BaseException as error:
             read = [index for index in view.indices.tolist() if index >= 0]
             if isinstance(error, Exception) and (difference := difference_text(list(zip(read, scenes, strict=False)))):

@@ -150,8 +150,8 @@ class SlotView:
     """NumPy views of one slot's memory, for whoever fills it.
 
     Attributes:
-        control: int64[8]; the number of the last batch given up while in this slot, and at 2 that of the present one in
-            the epoch among those of all shards.
+        control: int64[8]. Item 0 is the number of the last batch that was given up while in this slot; item 2 the
+            number of the present batch in the epoch, over all shards; item 3 its rows.
         indices: int64[rows]; -1 for a scene that is left out of a batch made whole.
         shapes: int64[rows, axes] of every field without a fixed shape, else None.
         starts: int64[rows] of every field whose rows stand one behind the other, in elements, else None.

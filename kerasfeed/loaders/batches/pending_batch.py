@@ -19,7 +19,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty, field_array
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
-from kerasfeed.loaders.batches.scene_writer import Beside, expand, pad_into
+from kerasfeed.loaders.batches.scene_writer import COMPLETE, Beside, expand, pad_into
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
@@ -91,6 +91,8 @@ class FormedField:
         if len(self._empty_rows) == self._rows:
             shape = form.smallest(self._layout.spec.fields[self._number].shape)
         count = self._rows * prod(shape)
+        if self._starts[0] == COMPLETE:
+            return items[:count].reshape(self._rows, *shape)
         if self._beside or count > items.size:
             padded = aligned_empty((self._rows, *shape), self._dtype)
             for row in range(self._rows):
@@ -143,6 +145,8 @@ class FormedField:
         the room that its rows have.
         """
         assert self._starts is not None
+        if self._starts[0] == COMPLETE:
+            return
         sizes = np.prod(self._shapes, axis=1)
         wanted = np.cumsum(sizes) - sizes
         shifts = self._starts - wanted
@@ -164,9 +168,10 @@ _serials = itertools.count(1)
 
 
 class SceneTiming:
-    """Running estimate of the seconds that one scene takes, and the rows that make a task of about 2 ms.
+    """Running estimate of the seconds that one scene takes, and of the rows that make a task.
 
-    A task costs about 50 us of messages: at 2 ms that is 3 %, and tiny scenes still travel as whole batches.
+    Small tasks of about 2 ms let all workers share the first batches of an epoch and the last. Each costs 50 us of
+    messages, and in threads more waits for the GIL, so with enough batches in flight a task is a whole batch.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -179,15 +184,20 @@ class SceneTiming:
         measured = seconds / scenes
         self.seconds = measured if not self.seconds else 0.8 * self.seconds + 0.2 * measured
 
-    def ranges(self, rows: int, workers: int) -> list[tuple[int, int]]:
-        """Cut `rows` rows into [start, stop) ranges, one a task."""
+    def ranges(self, rows: int, workers: int, ahead: int) -> list[tuple[int, int]]:
+        """Cut `rows` rows into [start, stop) ranges, one a task.
+
+        Args:
+            rows: Rows of the batch, at least 1.
+            workers: Workers that share it, at least 1.
+            ahead: Other batches that keep them busy, at least 0.
+        """
         if self._whole:
             return [(0, rows)]
-        # A task no longer than its share: with slow scenes all workers begin on the first batch at once.
         fitting = math.ceil(_TASK_SECONDS / self.seconds) if self.seconds else rows
-        length = max(1, min(rows, fitting))
-        if length < rows:
-            length = min(length, math.ceil(rows / min(workers, rows)))
+        if fitting < rows:
+            fitting = min(fitting, math.ceil(rows / workers))  # all workers begin on the first batch at once
+        length = max(1, min(rows, max(fitting, rows * ahead // (2 * workers))))
         return [(start, min(start + length, rows)) for start in range(0, rows, length)]
 
 
@@ -201,6 +211,7 @@ class BatchInProgress:
         self.slot = slot
         slot.view.indices[: len(indices)] = indices
         slot.view.control[2] = step * job.plan.shard_count + job.plan.shard_index
+        slot.view.control[3] = len(indices)
         self.epoch = epoch
         self.step = step
         self.rows = self.missing = rows = len(indices)
@@ -297,7 +308,7 @@ class BatchInProgress:
             elif copy or kept is not None:
                 leaf = aligned_copy(leaf, kept)
             leaves.append(leaf)
-        batch = nest(layout.spec, layout.forms, leaves) if layout.forms else layout.spec.unflatten(leaves)
+        batch = nest(layout.spec, leaves)
         if self.filler is None and self.on_error != "mask":
             return batch
         return with_weights(batch, self.rows, self.empty_rows, self.filler or 0)

@@ -1,17 +1,17 @@
 """One scene into its row of a slot, or many at once into theirs.
 
-Invariant: a row is written once, straight from the arrays of the scene. Values without a place (text, rows too large
-for theirs) are returned beside.
+Invariant: a scene is copied before the next is read, because the sequence may reuse its arrays. A row of a stacked
+field, or of a field padded to a fixed length, is written straight into the slot. Rows of other padded and ragged fields
+are collected, and written when a task has read all its rows. Values without room (text, rows too large) are returned.
 
-Rows of a padded or ragged field come in runs: those that one task loads stand one behind the other from where the run's
-first row has its place, and never beyond the place of its last. So rows of a run need no room of their own, what is
-short lends room to what is long, and ragged rows of a batch loaded by one task stand as the consumer wants them. Rows
-of a fixed padded shape stand, padded, where the consumer finds them.
+If a task loads a whole batch, it writes these fields as the consumer gets them (`COMPLETE`). Otherwise it writes its
+rows one after the other, from the offset of its first row on, and the parent joins or pads the rows of all tasks.
 """
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -28,40 +28,49 @@ from kerasfeed.spec.nesting import flatten, flatten_as, is_nested, structure_tex
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.error_text import message_of
 
+COMPLETE = -1  # in place of the start of row 0: the field is stored as the consumer gets it
+
 
 class RowRun:
-    """Rows [start, stop) of one field of one slot, written in rising order."""
+    """Rows [start, stop) of one field of one slot, added in rising order."""
 
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> None:
         field, shapes = layout.spec.fields[number], view.shapes[number]
         assert shapes is not None
         self._path, self._field, self._dtype = layout.spec.paths[number], field, field.dtype
-        self._rest = None if None in field.shape[1:] else field.shape[1:]  # of a shape whose first size is free
-        padded = form if isinstance(form, Padded) else None
+        self._is_flat = len(field.shape) == 1
+        self._padded = padded = form if isinstance(form, Padded) else None
         self._static = padded if padded is not None and padded.is_static else None
         self._bounded = padded if padded is not None and any(axis.length for axis in padded.axes) else None
         self._start, self._stop = start, stop
-        self._target, self._shapes, self._starts = view.fields[number], shapes, view.starts[number]
+        self._is_whole = stop - start == view.control[3]
+        self._target, self._shapes, self._starts = view.fields[number], shapes[start:stop], view.starts[number]
         self._indices = view.indices
-        capacity = layout.row_bytes[number] // max(1, field.dtype.itemsize)
-        self._cursor, self._end = start * capacity, stop * capacity
-        self._written: list[tuple[int, ...]] = []  # shapes
-        self._begun: list[int] = []  # where rows begin
+        self._capacity = layout.row_bytes[number] // max(1, field.dtype.itemsize)
+        self._arrays: list[NDArray[Any]] = []
 
-    def takes(self, value: Any) -> bool:
-        """Whether `value` is an array as the field needs it."""
-        if type(value) is not np.ndarray or value.dtype != self._dtype:
-            return False
-        shape = value.shape
-        return shape[1:] == self._rest and bool(shape) if self._rest is not None else self._field.fits(shape)
-
-    def write(self, row: int, array: NDArray[Any]) -> bool:
-        """Write one row; False where there is no room for it.
+    def takes(self, row: int, value: Any) -> bool:
+        """Copy the row `value` if it is an array as the field needs it; returns whether it is.
 
         Raises:
-            SpecError: It is longer than the length to which rows are padded.
+            SpecError: It is longer than the `length` of its `Pad`.
         """
-        start, stop = self._cursor, self._cursor + array.size
+        if type(value) is not np.ndarray or value.dtype != self._dtype:
+            return False
+        if not (value.ndim == 1 if self._is_flat else self._field.fits(value.shape)):
+            return False
+        if self._bounded is None:
+            self._arrays.append(value.copy())
+        else:
+            self.add(row, value)
+        return True
+
+    def add(self, row: int, array: NDArray[Any]) -> None:
+        """Copy one row, which has the field's dtype and number of axes.
+
+        Raises:
+            SpecError: It is longer than the `length` of its `Pad`.
+        """
         axis = None if self._bounded is None else self._bounded.too_long(array.shape)
         if axis is not None:
             raise SpecError(
@@ -69,22 +78,51 @@ class RowRun:
                 f"than the length {axis.length} to which kf.Pad pads it. Crop it in __getitem__, or use a larger "
                 "length (or none)"
             )
-        self._written.append(array.shape)
-        self._begun.append(start)
-        if self._static is not None:
+        if self._static is None:
+            self._arrays.append(array.copy())
+        else:
             pad_into(self._target[row], array, self._static)
-            return True
-        if stop > self._end:
-            return False
-        self._target[start:stop] = array if array.ndim == 1 else array.reshape(-1)
-        self._cursor = stop
-        return True
+            self._shapes[row - self._start] = array.shape
 
-    def finish(self) -> None:
-        """Note what was written."""
-        self._shapes[self._start : self._stop] = self._written
-        if self._starts is not None:
-            self._starts[self._start : self._stop] = self._begun
+    def finish(self) -> dict[int, NDArray[Any]]:
+        """Write the rows that were collected; returns those without room, by row."""
+        if self._starts is None:
+            return {}
+        self._shapes.reshape(-1)[:] = [size for array in self._arrays for size in array.shape]
+        if self._is_whole and self._write_whole(self._starts):
+            return {}
+        sizes = [array.size for array in self._arrays]
+        starts = list(itertools.accumulate(sizes, initial=self._start * self._capacity))
+        self._starts[self._start : self._stop] = starts[:-1]
+        count = bisect_right(starts, self._stop * self._capacity) - 1
+        if count:
+            flat = [array.reshape(-1) for array in self._arrays[:count]]
+            np.concatenate(flat, out=self._target[starts[0] : starts[count]])
+        return dict(enumerate(self._arrays[count:], self._start + count))
+
+    def _write_whole(self, starts: NDArray[np.int64]) -> bool:
+        """Write a whole batch as the consumer gets it; False if there is no room."""
+        arrays, form = self._arrays, self._padded
+        if form is None:
+            shape: tuple[int, ...] = (sum(map(len, arrays)), *arrays[0].shape[1:])
+        else:
+            shape = (len(arrays), *form.target(self._shapes))
+        if prod(shape) > self._stop * self._capacity:
+            return False
+        target = self._target[: prod(shape)].reshape(shape)
+        if form is None:
+            np.concatenate(arrays, out=target)
+        elif form.is_prefix:
+            target[...] = form.value
+            rows = target.reshape(shape[0] * shape[1], *shape[2:])
+            for number, array in enumerate(arrays):
+                first = number * shape[1]
+                rows[first : first + len(array)] = array
+        else:
+            for row, array in zip(target, arrays, strict=True):
+                pad_into(row, array, form)
+        starts[0] = COMPLETE
+        return True
 
 
 def runs_of(layout: Layout, view: SlotView, start: int, stop: int) -> list[RowRun | None]:
@@ -148,8 +186,9 @@ class SceneWriter:
         self._whole = whole
         self._is_given = layout.witness is None
         self._are_batches = not (layout.batched or whole or self._is_given)  # items that are batches already
-        # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
-        self._leaves_of = partial(flatten_as, layout.spec.treespec)
+        # Raises a ValueError if the nesting differs; five times faster than flattening and comparing.
+        self._flatten = layout.spec.treespec.flatten_up_to
+        self._is_leaf = layout.spec.treespec.is_leaf()
         self._checks = [
             (
                 field.dtype if field.is_fixed else None,  # None matches no array: text and sized rows go another way
@@ -161,13 +200,12 @@ class SceneWriter:
             for number, field in enumerate(layout.spec.fields)
         ]
 
-    def places(self, view: SlotView) -> list[Any]:
-        """What `write` needs to know of the fields of one slot."""
-        return [(target, *check) for target, check in zip(view.fields, self._checks, strict=True)]
+    def places(self, view: SlotView, runs: Sequence[RowRun | None] = ()) -> list[Any]:
+        """What `write` needs to know of the fields of one slot; `runs` is what `runs_of` gave."""
+        runs = runs or [None] * len(self._checks)
+        return [(target, run, *check) for target, run, check in zip(view.fields, runs, self._checks, strict=True)]
 
-    def write(
-        self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside, runs: Sequence[RowRun | None]
-    ) -> None:
+    def write(self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside) -> None:
         """Write one scene.
 
         Args:
@@ -176,19 +214,20 @@ class SceneWriter:
             scene: What the sequence returned.
             places: What `places(view)` gave.
             beside: Where values go that have no place.
-            runs: What `runs_of` gave; empty for a batch that the user's function made.
 
         Raises:
             SpecError: The scene is not as the layout's spec says.
         """
         try:
-            leaves = self._leaves_of(scene)
+            leaves = [scene] if self._is_leaf else self._flatten(scene)
         except ValueError:
-            raise self._wrong_structure(view, row, scene) from None
-        for leaf, (target, dtype, shape, number, field, python_type) in zip(leaves, places):  # noqa: B905 - 1 us
+            leaves = self._other_leaves(view, row, scene)
+        for leaf, (target, run, dtype, shape, number, field, python_type) in zip(leaves, places):  # noqa: B905 - 1 us
             kind = type(leaf)
             if kind is np.ndarray and leaf.dtype is dtype and leaf.shape == shape:  # as nearly always
                 target[row] = leaf
+                continue
+            if run is not None and run.takes(row, leaf):
                 continue
             if kind is np.ndarray or isinstance(leaf, np.generic):
                 exact = leaf.shape == shape and leaf.dtype == dtype
@@ -197,13 +236,10 @@ class SceneWriter:
                 if not exact and is_nested(leaf, self._spec.treespec):
                     raise self._wrong_structure(view, row, scene)
             if not exact:
-                run = runs[number] if runs else None
                 if run is None:
                     self._write_other(view, row, number, field, leaf, beside)
-                    continue
-                array: Any = leaf if run.takes(leaf) else self._coerced(view, row, number, field, leaf)
-                if not run.write(row, array):
-                    beside.setdefault(number, {})[row] = array.copy()
+                else:
+                    run.add(row, self._coerced(view, row, number, field, leaf))
                 continue
             try:
                 target[row] = leaf
@@ -212,6 +248,12 @@ class SceneWriter:
                 raise SpecError(
                     f"{self._who(view, row)}: field {path!r} is {leaf}, too large: {message_of(error)}"
                 ) from None
+
+    def _other_leaves(self, view: SlotView, row: int, scene: Any) -> list[Any]:
+        try:
+            return flatten_as(self._spec.treespec, scene)
+        except ValueError:
+            raise self._wrong_structure(view, row, scene) from None
 
     def _write_other(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside) -> None:
         array = self._coerced(view, row, number, field, leaf)

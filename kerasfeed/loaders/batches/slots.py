@@ -138,12 +138,17 @@ class SlotPool:
         raise FeedClosedError("the feed was closed while a batch waited for memory")
 
     def _refuse_if_stuck(self) -> None:
-        if self.stuck and self.stuck >= self.total - len(self._free) - len(self._cold) - len(self._leased):
+        if self.stuck and self.stuck >= self.taken - len(self._leased):
             raise SceneTimeoutError(
                 f"threads that hang hold {self.stuck} of the {self.limit} batches that max_memory has room for: no "
                 "further batch can be loaded until they return, or others are let go of. Use worker_type='process', "
                 "where workers that hang are ended, or raise max_memory"
             )
+
+    @property
+    def taken(self) -> int:
+        """Slots in flight or leased."""
+        return self.total - len(self._free) - len(self._cold)
 
     def _take(self) -> Slot | None:
         self._acquired += 1
