@@ -1,4 +1,4 @@
-"""The bytes of a file, read without HDF5, and the check that the file is still the same.
+"""The bytes of a file, and a check that it is unchanged.
 
 Invariant: readers hold the object that owns the descriptor, so that it is not closed, nor its number reused, while they
 read. A local file that was truncated or rewritten raises an error and returns no data.
@@ -19,7 +19,7 @@ _CHECK_SECONDS = 0.2  # between checks of size and time: each is a system call t
 
 
 class ByteSource(ABC):
-    """Reads a file by byte offset. All methods may be called from any thread.
+    """Reads a file by byte offset, from any thread.
 
     Attributes:
         path: Path or URL.
@@ -31,7 +31,9 @@ class ByteSource(ABC):
 
     @abstractmethod
     def check(self, *, now: bool = False) -> None:
-        """Check cheaply whether the file changed; unless `now`, at most five times a second.
+        """Check cheaply whether the file changed.
+
+        Unless `now`, it checks at most five times a second.
 
         Raises:
             OSError: The file changed.
@@ -77,7 +79,7 @@ class OpenFile(ByteSource):
         self._next_check = clock + _CHECK_SECONDS
 
     def _replaced(self) -> str:
-        """Describe the file that replaced this one at its path, which new workers would open; empty if none did."""
+        """Describe the file that has replaced this one; empty if none."""
         with suppress(OSError):  # deleted: new workers cannot open another file
             return self.identity.difference(identity_of(self.path))
         return ""

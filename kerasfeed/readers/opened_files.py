@@ -1,4 +1,4 @@
-"""The identity of a file when it was opened, to notice later changes.
+"""The identity of an open file, to notice later changes.
 
 Invariant: each process compares a file with the one that it opened before. The identity of an open file is pickled with
 its reader, so a worker that starts later refuses a replaced file. On another machine the file has other numbers, and
@@ -64,13 +64,13 @@ class Identity(NamedTuple):
 
 
 def _arrived(device: int, inode: int, size: int, mtime_ns: int, files: int) -> Identity:
-    """Return a pickled identity; `files` is the number of the machine that pickled it."""
+    """Return a pickled identity; `files` identifies the pickling machine."""
     return Identity(device if not device or files == _files_of() else _ELSEWHERE, inode, size, mtime_ns)
 
 
 @cache
 def _files_of() -> int:
-    """Return a number of this boot and container, where file systems and inodes are the same."""
+    """Identify this boot and container: its file systems and inodes."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/mnt").readlink())
     except OSError:  # not Linux

@@ -1,4 +1,4 @@
-"""The cost of reading: readers report decoded chunks to the meter of the feed that they serve.
+"""The cost of reading, which readers report to a feed's meter.
 
 Invariant: a reader does not know feeds. It reports to the meter of the calling thread, if there is one; a loader enters
 a meter while it loads scenes, and reads the sums. Nothing here warns, prints or decides how to read.
@@ -39,7 +39,7 @@ class ReadCostWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Storage:
-    """How a dataset is stored, as far as it affects the cost of reading.
+    """The storage of a dataset, for the cost of reading it.
 
     Attributes:
         name: Name of the dataset and its file, for messages: "'points' of '/data/rooms.h5'". Unique.
@@ -62,9 +62,9 @@ class Storage:
 
 @dataclass(slots=True)
 class ReadCost:
-    """Cost of one dataset for a loader so far; datasets of one name in several files count as one.
+    """Cost of one dataset for a loader so far.
 
-    A meter updates its own objects, and returns copies.
+    Datasets of one name in several files count as one. A meter updates its own objects, and returns copies.
 
     Attributes:
         storage: The dataset, in the first file read.
@@ -96,7 +96,7 @@ class ReadCost:
 
     @property
     def wasteful(self) -> bool:
-        """Whether chunks are decoded repeatedly, several times the size of the scenes; False for few scenes.
+        """Whether the same chunks are decoded repeatedly; False for few scenes.
 
         Chunks are decoded again only after they have left the cache. So a cache that holds the dataset never counts
         as wasteful, however many chunks the first scenes need.
@@ -128,7 +128,7 @@ class _DatasetSums:
 
 
 class Meter:
-    """Cost of reading for one loader in one process. All methods may be called from any thread."""
+    """Cost of reading for one loader; for any thread."""
 
     def __init__(self, length: int = 1) -> None:
         """Measure for a sequence of `length` scenes."""
@@ -186,7 +186,7 @@ class Meter:
         return sorted(found, key=lambda cost: -cost.nbytes)
 
     def waste(self) -> ReadCost | None:
-        """Return the most expensive dataset that is read wastefully; None if there is none."""
+        """Return the most expensive dataset read wastefully, or None."""
         if self._again < _LEAST_AGAIN:
             return None
         return next((cost for cost in self.costs() if cost.wasteful), None)
@@ -200,7 +200,7 @@ _current = _CurrentMeter()
 
 
 def current() -> Meter | None:
-    """Return the meter of the loader in this thread; None outside a feed. Costs about 50 ns."""
+    """Return the meter of this thread, or None. Costs 50 ns."""
     return _current.meter
 
 

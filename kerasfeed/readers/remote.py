@@ -63,7 +63,9 @@ def last_part(path: Any) -> str:
 
 
 def find(url: str) -> list[str]:
-    """Return the URLs of the files that match a URL or glob, in no order. A plain URL is not checked.
+    """Return the URLs of the files that match, in no order.
+
+    A URL that is no glob is not checked.
 
     Raises:
         FileNotFoundError: No file matches.
@@ -149,10 +151,10 @@ class UrlFile(ByteSource):
 
 
 class Blocks(ByteSource):
-    """A file read in whole blocks, for one reader that moves in small steps."""
+    """A file read in blocks, for one reader with small steps."""
 
     def __init__(self, source: ByteSource, block: int, kept: int) -> None:
-        """Read `source` in blocks of `block` bytes, and keep the last `kept` of them."""
+        """Read blocks of `block` bytes; keep the last `kept`."""
         self.path, self.identity = source.path, source.identity
         self._source, self._block = source, block
         self._blocks: Lru[int, bytes] = Lru(kept, lambda _: 1)
@@ -180,10 +182,10 @@ class Blocks(ByteSource):
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause garbage collection in all threads; for one thread at a time, which holds HDF5's lock.
+    """Pause garbage collection in all threads.
 
-    That thread waits for others, such as fsspec's. If one of them collected an h5py object, it would wait for the lock,
-    and both would deadlock.
+    Only the thread that holds HDF5's lock may call this. That thread waits for others, such as fsspec's. If one of them
+    collected an h5py object, it would wait for the lock, and both would deadlock.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -216,7 +218,7 @@ class FileObject(io.RawIOBase):
         return self._position
 
     def readinto(self, out: Any) -> int:
-        """Fill `out` from the position on, and advance it; return the number of bytes read."""
+        """Fill `out` from the position on; return the number of bytes."""
         view = memoryview(out).cast("B")
         size = max(0, min(len(view), self._source.identity.size - self._position))
         with collection_paused():
@@ -248,7 +250,7 @@ def _located(url: str, options: Options) -> tuple[Any, str]:
 
 
 def _look(url: str, files: Any, name: str) -> dict[str, Any]:
-    """Return the store's information on a file. Skips fsspec's caches, which would list the whole folder."""
+    """Return the store's information on a file; caches would list the folder."""
     from fsspec.implementations.cached import CachingFileSystem
 
     while isinstance(files, CachingFileSystem):
@@ -272,7 +274,7 @@ def _number(text: str) -> int:
 
 
 def _tried(url: str, call: Callable[[], _T]) -> _T:
-    """Return `call()`, tried up to three times if the store fails; errors name the URL."""
+    """Return `call()`, tried up to three times; errors name the URL."""
     for pause in (*_PAUSES, None):
         try:
             return call()

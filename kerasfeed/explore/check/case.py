@@ -1,4 +1,4 @@
-"""The sequence under check, facts shared by several checks, and calls on it in a worker pool.
+"""The sequence under check, shared facts, and calls in workers.
 
 Invariant: calls run in workers as a feed's do, and end if they hang. They run in the calling thread only if scenes can
 be read nowhere else. Checks change the sequence only as reading does. Workers import this module: no framework here.
@@ -127,7 +127,7 @@ def called(
 
 
 def length_of(sequence: Any) -> int:
-    """Number of scenes, or of batches for a Keras `PyDataset`. Raises the error of `len`."""
+    """Number of scenes, or batches of a Keras `PyDataset`."""
     return len(sequence) if hasattr(type(sequence), "__len__") else check_sequence(sequence)
 
 
@@ -161,19 +161,19 @@ class Case:
 
     @functools.cached_property
     def items_are_batches(self) -> bool:
-        """Whether items are batches, as in a Keras `PyDataset`; the last one may have fewer rows."""
+        """Whether items are batches, as in a Keras `PyDataset`."""
         bases = type(self.sequence).__mro__
         return any(base.__name__ == "PyDataset" and base.__module__.partition(".")[0] == "keras" for base in bases)
 
     @property
     def is_quick(self) -> bool:
-        """Whether all scenes can be read so quickly that a feed starts no worker process."""
+        """Whether a feed needs no worker process to read all scenes."""
         seconds = [reading.seconds for pair in self.twice for reading in pair]
         return not self._processes and self.length * float(np.median(seconds)) < _QUICK_SECONDS
 
     @functools.cached_property
     def _unread(self) -> list[Any] | None:
-        """Pickle of the sequence before any scene was read; None if it cannot be pickled."""
+        """Pickle of the sequence before any reading, or None."""
         try:
             head, *buffers = pickled(self.sequence)
         except Exception:  # noqa: BLE001 - the user's error; another check reports it
@@ -182,7 +182,7 @@ class Case:
         return [bytes(head), *(bytes(buffer) if few else buffer for buffer in buffers)]
 
     def unread(self) -> Any:
-        """Return a new copy of the sequence before any scene was read; None if it cannot be pickled."""
+        """Return a copy of the sequence before any reading, or None."""
         if self._unread is None:
             return None
         head, *buffers = self._unread
@@ -197,7 +197,7 @@ class Case:
         self, function: Callable[..., Any], sequence: Any = None, *, worker_type: str = "", hooks: bool = True,
         timeout: float | None = None, environment: Environment | None = None, **arguments: Any,
     ) -> Any:  # fmt: skip
-        """Call `function` in one worker with a reader of the sequence (or of another) and the arguments.
+        """Call `function` in one worker with a reader and the arguments.
 
         The worker is one of this process, unless `worker_type` names another type.
         """
@@ -230,21 +230,21 @@ class Case:
 
     @functools.cached_property
     def indices(self) -> list[int]:
-        """The scenes to compare: spread over the sequence, fewer if they are slow."""
+        """The scenes to compare, spread over the sequence."""
         # Examining the first scene takes longer, because of imports.
         seconds = max(one.seconds for one in self.first) + min(one.looking for one in self.first)
         fitting = int(_SHARE * self.seconds / (_PASSES * seconds + 1e-9))
         return probe_indices(self.length, max(_FEWEST, min(self._most, fitting)))
 
     def is_fatal(self, finding: Finding) -> bool:
-        """Whether checks that need this one are skipped: not if the faulty scene is not compared."""
+        """Whether checks that need this one are skipped."""
         compared = vars(self).get("indices", [finding.index])
         would_hang = isinstance(finding, LostWorker)
         return finding.status == "failed" and (finding.index is None or finding.index in compared or would_hang)
 
     @functools.cached_property
     def survey(self) -> Survey:
-        """Survey of as many scenes as the time allows, read once in order, spread over the sequence."""
+        """Survey of as many scenes as the time allows."""
         seconds = _SURVEY_SHARE * self.seconds
         usual = float(np.median([one.seconds + one.looking for one, _ in self.twice]))
         fitting = max(1, int(seconds / max(usual, _LEAST_SECONDS)))
@@ -252,7 +252,7 @@ class Case:
         return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]
 
     def counts(self) -> tuple[int, int, int]:
-        """Number of scenes compared, scenes read, and all scenes, as far as known."""
+        """Number of scenes compared, scenes read, and all scenes."""
         asked = vars(self)
         read = max(len(asked.get("twice", ())), asked["survey"].count if "survey" in asked else 0)
         return len(asked.get("readings", ())), read, asked.get("length", 0)

@@ -1,4 +1,4 @@
-"""`kf.check_sequence`: the checks in the order they run, each with its reason and its remedy.
+"""`kf.check_sequence`: the checks in order, with reasons and remedies.
 
 Invariant: a check is skipped if a check that it needs failed, so each fault is reported once.
 """
@@ -152,7 +152,7 @@ def check_names(names: object, argument: str) -> list[str]:
 
 
 class Checks:
-    """The checks of one sequence; each runs once, when its result is needed.
+    """The checks of one sequence; each runs once, when needed.
 
     Args:
         sequence: The sequence.
@@ -168,7 +168,7 @@ class Checks:
         self._culprits: dict[str, str] = {}  # from a failed or skipped check to the failed check behind it
 
     def result(self, name: str) -> CheckResult:
-        """Return the result of a check; run the checks that it needs first."""
+        """Return the result of a check, running the checks before it."""
         if name not in self._known:
             self._known[name] = self._run(CHECKS[name])
         return self._known[name]
@@ -212,7 +212,7 @@ def check_sequence(
     skip: Iterable[str] = (),
     progress: bool = True,
 ) -> SequenceReport:
-    """Check that a class of scenes gives feeds the same bits from any worker.
+    """Check that all workers read the same bits from a sequence.
 
     First, as many scenes as fit into a quarter of the time are read once: they must load, have one spec and hold no
     NaN. Then some of them, spread over the sequence, are read again in many ways: twice in a row, in another order,

@@ -23,7 +23,7 @@ _MOST_SHOWN = 16
 
 
 def get_batch(case: Case) -> str:
-    """`get_batch` returns the rows of `__getitem__` for indices in any order, also repeated ones."""
+    """`get_batch` returns the rows of `__getitem__` for any indices."""
     if batch_reader(case.sequence) is None:
         raise _absent(case.sequence, "get_batch")
     good = case.good
@@ -80,7 +80,7 @@ def _rows(name: str, first: int, batch: Any, spec: SceneSpec, count: int) -> lis
 
 
 def _compare(expected: SceneReading, scene: Any, spec: SceneSpec, before: str, now: str) -> None:
-    """Compare a scene with its reading; Python numbers may return as any dtype that holds them."""
+    """Compare a scene with its reading; dtypes of Python numbers may differ."""
     assert expected.spec is not None
     leaves = [
         _as_number(leaf, field.dtype) if field.weak else leaf

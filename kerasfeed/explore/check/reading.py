@@ -1,4 +1,4 @@
-"""Readings: what a scene looked like, as digests, to compare it across times, workers and copies.
+"""Readings: digests of scenes, to compare them across workers and copies.
 
 Invariant: a reading can be pickled, whatever the scene holds. Two readings are equal if the scenes have the same
 structure and the same bits. Workers import this module: no framework here.
@@ -83,7 +83,7 @@ class SceneReading:
 
 
 class Reader:
-    """Reads scenes as a feed's worker does, with the random numbers of epoch 0.
+    """Reads scenes as a worker does, with the numbers of epoch 0.
 
     Args:
         sequence: The sequence.
@@ -104,9 +104,9 @@ class Reader:
         return self.within(index, lambda: self.sequence[index], index)
 
     def within(self, index: int | None, call: Any, noted: int) -> Any:
-        """Return `call()`, run with the random numbers of scene `index`, or of a batch if that is None.
+        """Return `call()`, run with the random numbers of scene `index`.
 
-        If the call hangs, the error names the scene `noted`.
+        None stands for a batch. If the call hangs, the error names the scene `noted`.
         """
         self._note[1] = noted
         self._context.move_to(index)
@@ -180,7 +180,7 @@ def read_all(reader: Reader, *, plan: Iterable[int]) -> list[SceneReading]:
 
 @dataclass
 class Survey:
-    """Summary of many scenes, each read once. Of each fault, the first scene is kept.
+    """Summary of many scenes, each read once.
 
     Attributes:
         count: Number of scenes read.
@@ -222,7 +222,7 @@ def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
 
 
 def difference(expected: SceneReading, actual: SceneReading, before: str, now: str) -> Finding | None:
-    """Describe how two readings of one scene differ; None if they do not.
+    """Describe how two readings of a scene differ; None if equal.
 
     Args:
         expected: The first reading.
@@ -254,7 +254,7 @@ def difference(expected: SceneReading, actual: SceneReading, before: str, now: s
 def first_difference(
     expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str
 ) -> Finding | None:
-    """Return the first difference of two lists of readings; the second may be in any order."""
+    """Return the first difference of two lists of readings, or None."""
     by_index = {reading.index: reading for reading in expected}
     found = (difference(by_index[reading.index], reading, before, now) for reading in readings)
     return next(filter(None, found), None)

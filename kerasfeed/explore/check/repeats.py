@@ -1,4 +1,4 @@
-"""Checks that a scene depends only on its index: in another order, thread, copy or process."""
+"""Checks that a scene depends on nothing but its index."""
 
 import time
 from dataclasses import replace
@@ -29,7 +29,7 @@ _QUICK = (
 
 
 def same_twice(case: Case) -> str:
-    """A scene that is read twice in a row has the same bits."""
+    """A scene read twice in a row has the same bits."""
     ones, twos = zip(*case.twice, strict=True)
     compare(ones, twos, "when it is read first", "when it is read again")
     return f"{counted(len(case.twice), 'scene')}, each read twice in a row"
@@ -53,7 +53,7 @@ def any_order(case: Case) -> str:
 
 
 def threads(case: Case) -> str:
-    """Threads that share a copy of the sequence in a worker process read the same bits."""
+    """Threads that share the sequence read the same bits."""
     if case.thread_trouble:
         trouble = f"scene 0 in a worker thread raises {case.thread_trouble}; in the calling thread it does not"
         raise failed(trouble, index=0)
@@ -82,7 +82,7 @@ def threads(case: Case) -> str:
 
 
 def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_seconds: float) -> int:
-    """Read scenes by several threads of this process; return how many were read."""
+    """Read scenes by several threads; return how many were read."""
     end = time.monotonic() + seconds + 2 * scene_seconds
     start = partial(called, reader.sequence, reader.seed, deadline=end, timeout=scene_seconds)
     (expected,) = start(partial(read_all, plan=plan))
@@ -90,7 +90,7 @@ def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_s
 
 
 def _read_at_random(reader: Reader, *, expected: list[SceneReading], seconds: float) -> int:
-    """Read scenes in random order for some time; return how many were read."""
+    """Read scenes in random order; return how many were read."""
     rng = np.random.default_rng(reader.worker.index)
     end, count = time.monotonic() + seconds, 0
     for _ in range(_ROUNDS):

@@ -17,7 +17,9 @@ _EXPLAINED = ("failed", "warned")  # shown with reason and remedy
 
 @dataclass(eq=False)
 class Finding(Exception):
-    """The finding of a check that did not pass. A check that passes returns text.
+    """The finding of a check that did not pass.
+
+    A check that passes returns text.
 
     Attributes:
         status: Outcome of the check.
@@ -42,17 +44,17 @@ class LostWorker(Finding):
 
 
 def failed(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
-    """Return a finding: a batch would be wrong, or could not be made."""
+    """Return a finding: a batch would be wrong or impossible."""
     return Finding("failed", message, index, field, remedy)
 
 
 def warned(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
-    """Return a finding: it works, but costs something, or may surprise other users of the sequence."""
+    """Return a finding: it works, but at a cost or surprisingly."""
     return Finding("warned", message, index, field, remedy)
 
 
 def skipped(message: str) -> Finding:
-    """Return a finding: the check could not run, or does not concern this sequence."""
+    """Return a finding: the check could not run or does not apply."""
     return Finding("skipped", message)
 
 

@@ -1,4 +1,4 @@
-"""Checks of single scenes: they load, can be batched, are alike, and own their arrays."""
+"""Checks of single scenes: loading, batching, specs and ownership of arrays."""
 
 import time
 
@@ -70,7 +70,7 @@ def fields(case: Case) -> str:
 
 
 def same_spec(case: Case) -> str:
-    """All scenes have one structure, and one dtype and one shape per field."""
+    """All scenes have one structure, and each field one dtype and shape."""
     _check_alike(case.readings, case.items_are_batches)
     unlike = {reading.index: reading for reading in [*case.readings, *case.survey.unlike]}
     _check_alike([unlike[index] for index in sorted(unlike)], case.items_are_batches)
@@ -79,7 +79,7 @@ def same_spec(case: Case) -> str:
 
 
 def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
-    """Raise the first difference of scenes; shapes of items that are batches may differ."""
+    """Raise the first difference of scenes; batches may differ in shape."""
     specs = [(reading.index, reading.spec) for reading in readings if reading.spec is not None]
     try:
         spec = merge(specs)
@@ -96,7 +96,7 @@ def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
 
 
 def _other(specs: list[tuple[int, SceneSpec]]) -> tuple[int, str | None]:
-    """Index and field of the first scene that does not fit the scenes before it."""
+    """Index and field of the first scene that does not fit."""
     merged = specs[0]
     for index, spec in specs[1:]:
         try:
@@ -156,7 +156,7 @@ def _reused(reader: Reader, *, plan: list[int]) -> list[str]:
 
 
 def global_random(case: Case) -> str:
-    """No scene draws from, or seeds, the global generators of `random` and `numpy.random`."""
+    """No scene uses the global generators of `random` and `numpy.random`."""
     drawn: tuple[int, int] | None = case.call(_draws, plan=case.good)
     if drawn is None:
         return f"not used by {counted(len(case.good), 'scene')}"

@@ -1,4 +1,4 @@
-"""`kf.describe`: statistics of all fields and scenes of a sequence, in one pass.
+"""`kf.describe`: statistics of a sequence, in one pass.
 
 Invariant: except for times, the result has the same bits for any number and kind of workers. It is frozen and consists
 of numbers, text and small arrays; the contents of scenes never make its report raise.
@@ -110,7 +110,10 @@ class FieldDescription:
         return np.sqrt(self.variance) if isinstance(self.variance, np.ndarray) else math.sqrt(self.variance)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes for JSON: NaN is None, shapes and classes are lists of pairs."""
+        """Return all attributes for JSON.
+
+        NaN is None; shapes and classes are lists of pairs.
+        """
         values = {name: value for name, value in vars(self).items() if name not in ("shapes", "classes")}
         values["std"] = self.std
         values["shapes"] = [[list(shape), count] for shape, count in self.shapes.items()]
@@ -187,7 +190,9 @@ class Description(Reported, Mapping[str, FieldDescription]):
         return len(self.fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything for JSON: plain numbers, text, lists and dicts; NaN is None.
+        """Return everything for JSON.
+
+        Values are plain numbers, text, lists and dicts; NaN is None.
 
         Examples:
             >>> values = kf.describe([1.0, 3.0], workers=0, progress=False).to_dict()
@@ -262,7 +267,7 @@ def _number_text(value: Any) -> str:
 
 
 def _numbers_text(values: Any) -> str:
-    """A number; for a few numbers all of them, for many the range."""
+    """A number, a few numbers, or the range of many."""
     if not isinstance(values, np.ndarray):
         return _number_text(values)
     if len(values) <= _SHOWN_FEATURES:
@@ -273,7 +278,7 @@ def _numbers_text(values: Any) -> str:
 
 
 def _shape_text(field: FieldDescription) -> str:
-    """The shape of a field, such as `[2048, 3]`, `[12-900, 3]`, or `[3] or [4, 3]`."""
+    """The shape of a field, such as `[2048, 3]` or `[12-900, 3]`."""
     if field.shape is None:
         return " or ".join(str(list(shape)) for shape in list(field.shapes)[:3]) or "of different numbers of axes"
     sizes = [str(low) if low == high else f"{low:,}-{high:,}" for low, high in field.sizes]
@@ -281,7 +286,7 @@ def _shape_text(field: FieldDescription) -> str:
 
 
 def _classes_text(field: FieldDescription) -> list[str]:
-    """The most frequent values with their share; empty if there are no classes, or many."""
+    """The most frequent values with their share."""
     if not _is_class(field):
         return []
     total = sum(field.classes.values())
@@ -306,7 +311,7 @@ def _share_text(share: float) -> str:
 
 
 def _remarks(field: FieldDescription, description: Description) -> list[str]:
-    """Point out NaN, infinities, zeros, a constant, mixed dtypes or shapes, and scenes without the field."""
+    """Point out values, dtypes and shapes that deserve a look."""
     remarks, scenes = [], description.scenes - description.failed
     if field.scenes < scenes:
         remarks.append(f"in {field.scenes:,} of {scenes:,} scenes only")
@@ -460,7 +465,7 @@ def _quantile(values: NDArray[Any], share: float) -> float:
 
 
 def _duplicates(bits: NDArray[np.uint64], indices: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
-    """Return groups of indices with equal bits; an index that was read twice counts once."""
+    """Return groups of different indices with equal bits."""
     _, first = np.unique(indices, return_index=True)
     bits, indices = bits[first], indices[first]
     order = np.argsort(bits, kind="stable")

@@ -1,4 +1,4 @@
-"""Statistics of one field, which grow scene by scene and can be merged.
+"""Statistics of one field, which grow by scene and can merge.
 
 Invariant: merging gives the same bits in any order, except `first` if several scenes have the field. Only numbers are
 kept; small arrays of one shape and dtype are kept for a moment, to be added together. Counts do not depend on the order
@@ -42,7 +42,7 @@ Node = tuple[Any, Any, Any, Any]
 
 
 def columns_of(shape: tuple[int, ...]) -> int | None:
-    """Return the size of the last axis if its entries are features, such as coordinates; else None."""
+    """Return the size of a last axis of features, else None."""
     if not shape or not shape[-1]:
         return None
     return shape[-1] if shape[-1] <= (_MOST_COLUMNS if len(shape) == 1 else _MOST_CHANNELS) else None
@@ -90,7 +90,7 @@ class FieldStatistics:
     # ---- one scene
 
     def add(self, value: Any, position: int) -> bytes:
-        """Add the value of the scene at `position`, as returned by `as_array`; return an identity of its bits."""
+        """Add the value of a scene; return an identity of its bits."""
         self.counts["scenes"] += 1
         if isinstance(value, str | bytes):
             bits = self._add_text([value], "str" if isinstance(value, str) else "bytes", (), position)
@@ -117,7 +117,7 @@ class FieldStatistics:
         return _identity(b"".join(parts))
 
     def _add_array(self, array: NDArray[Any], text: str, position: int) -> bytes:
-        """Add an array, or the lengths of `text` ("str" or "bytes"); return an identity of its bits."""
+        """Add an array or lengths of text; return an identity."""
         kind = text, array.shape, array.dtype
         if kind != self._kind or len(self._waiting) >= _KEPT:
             self._settle()
@@ -253,24 +253,24 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def _identity(data: Any) -> bytes:
-    """Return `data` if it is short, else its size and two checksums (10 GB/s)."""
+    """Return `data` if short, else size and checksums (10 GB/s)."""
     if len(data) <= _MOST_COMPARED and isinstance(data, bytes):
         return data
     return struct.pack("<qII", memoryview(data).nbytes, isal_zlib.crc32(data), isal_zlib.adler32(data))
 
 
 def _lower(*pairs: tuple[Any, int] | None) -> tuple[Any, int] | None:
-    """Return the pair with the smaller value; if values are equal, the earlier position."""
+    """Return the pair with the smaller value, then the earlier position."""
     return min((pair for pair in pairs if pair is not None), default=None)
 
 
 def _higher(*pairs: tuple[Any, int] | None) -> tuple[Any, int] | None:
-    """Return the pair with the larger value; if values are equal, the earlier position."""
+    """Return the pair with the larger value, then the earlier position."""
     return max((pair for pair in pairs if pair is not None), key=lambda pair: (pair[0], -pair[1]), default=None)
 
 
 def _as_numbers(rows: NDArray[Any]) -> NDArray[Any] | None:
-    """Return values to analyse: magnitudes of complex, float32 for custom floats, None if not numeric."""
+    """Return the numbers to analyse, or None if not numeric."""
     if rows.dtype.kind == "c":
         return np.asarray(np.abs(rows))
     rows = widened(rows)
@@ -281,7 +281,9 @@ def _as_numbers(rows: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def nodes_of(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | None) -> Node:
-    """Return moments of the finite values of each row, by column: float64[arrays, columns], four times.
+    """Return moments of the finite values of each row, by column.
+
+    Each is float64[arrays, columns].
 
     Args:
         rows: The arrays, a row each; values of one column lie `columns` apart.
@@ -323,7 +325,7 @@ def pooled(counts: NDArray[Any], about: NDArray[Any], more: NDArray[Any], square
 
 
 def _joined(one: Node, other: Node) -> Node:
-    """Combine the moments of two sets of values (Chan, Golub and LeVeque 1979)."""
+    """Combine the moments of two sets (Chan, Golub and LeVeque 1979)."""
     count = one[0] + other[0]
     share = other[0] / (count + (count == 0))
     apart = other[1] - one[1] + (other[2] - one[2])
@@ -341,14 +343,14 @@ class Moments:
         self._nodes: dict[tuple[int, int], Node] = {}  # by level and number; parents replace their halves
 
     def add(self, node: Node, number: int, level: int = 0) -> None:
-        """Add the values of the scene at position `number`, or of node `number` of a higher level."""
+        """Add the values of a scene (level 0) or a node."""
         while (other := self._nodes.pop((level, number ^ 1), None)) is not None:
             node = _joined(other, node) if number & 1 else _joined(node, other)
             level, number = level + 1, number >> 1
         self._nodes[level, number] = node
 
     def close(self, begin: int, end: int) -> None:
-        """Complete the positions from `begin` to `end`: their nodes wait for no other half."""
+        """Complete the positions from `begin` to `end`."""
         for level in range(end.bit_length()):
             size = 2 << level
             for number in [number for its_level, number in self._nodes if its_level == level]:
@@ -362,7 +364,7 @@ class Moments:
             self.add(node, number, level)
 
     def result(self) -> tuple[Any, Any]:
-        """Return the mean, and the mean squared difference from it; NaN without values.
+        """Return mean and mean squared difference; NaN without values.
 
         The squares are infinite or NaN if they exceed float64.
         """
@@ -397,7 +399,7 @@ class FewValues:
 
 
 def counts_of(row: NDArray[Any], low: int) -> dict[int, int] | None:
-    """Count each value of integers or booleans whose smallest value is `low`; None if many differ."""
+    """Count each value; `low` is the smallest. None if many differ."""
     # Differences of int8, and of uint64 beyond int64, wrap around correctly. Takes a tenth of the time of sorting.
     apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}") if row.dtype.kind != "b" else row - low
     counts = {low + number: count for number, count in enumerate(np.bincount(apart.astype(np.int64)).tolist()) if count}
@@ -405,7 +407,7 @@ def counts_of(row: NDArray[Any], low: int) -> dict[int, int] | None:
 
 
 class Sample:
-    """Values of the scenes with the smallest hashed positions, whatever the order of adding."""
+    """Values of the scenes with the smallest hashed positions."""
 
     def __init__(self) -> None:
         self._most = (1 << 64) - 1  # largest hashed position that is kept
@@ -413,7 +415,7 @@ class Sample:
         self._size = 0
 
     def add(self, rows: NDArray[Any], columns: int, positions: NDArray[np.int64]) -> None:
-        """Add up to 64 values of each array (a row each), spread over the array and its `columns`."""
+        """Add up to 64 values of each array, spread over it."""
         hashed = positions.astype(np.uint64) * _MIXERS[0]
         hashed = (hashed ^ (hashed >> 31)) * _MIXERS[1]
         chosen = hashed <= self._most
@@ -427,7 +429,7 @@ class Sample:
             self.settle()
 
     def settle(self) -> NDArray[np.float64]:
-        """Drop scenes beyond the size of the sample; return the values of the others."""
+        """Drop scenes beyond the limit; return the values of the others."""
         if not self._parts:
             return np.empty(0)
         hashed, values = map(np.concatenate, zip(*self._parts, strict=True))
@@ -444,7 +446,7 @@ class Sample:
         self.settle()
 
     def histogram(self, low: float, high: float, bins: int) -> tuple[list[float], list[float]]:
-        """Return the edges of `bins` equal bins between `low` and `high`, and the share of values in each, 0 to 1."""
+        """Return edges of `bins` equal bins, and shares of values."""
         values = self.settle()
         values = values[np.isfinite(values)]
         if not (values.size and high > low and math.isfinite(high - low)):

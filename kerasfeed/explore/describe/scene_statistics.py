@@ -1,4 +1,4 @@
-"""Statistics of scenes, and the pass that collects them with a worker pool.
+"""Statistics of scenes, and the pass that collects them.
 
 Invariant: a scene that fails, in `__getitem__` or because it is no valid scene, is recorded and has no other effect.
 Only a few numbers are kept per scene. The division of scenes among workers changes only the time. If a worker dies,
@@ -105,7 +105,7 @@ class SceneStatistics:
         self._tables.append(other.table())
 
     def table(self) -> NDArray[Any]:
-        """Return one row per scene that did not fail, by position: position, digest of its bits, bytes, seconds."""
+        """Return one `SCENE` row per scene that did not fail, by position."""
         tables = [np.array(self._rows, SCENE), *self._tables]
         return np.sort(np.concatenate(tables), order="position")
 
@@ -175,7 +175,9 @@ def collect(
     sequence: Any, indices: Sequence[int] | NDArray[np.int64], workers: int, worker_type: str,
     *, here_first: bool, progress: bool,
 ) -> SceneStatistics:  # fmt: skip
-    """Collect statistics of the scenes `indices`; with `here_first`, start workers only if many remain.
+    """Collect statistics of the scenes `indices`.
+
+    With `here_first`, workers are started only if many scenes remain.
 
     Raises:
         TypeError, OSError: Worker processes were requested and cannot be started.

@@ -1,4 +1,4 @@
-"""`kf.profile`: how fast a feed loads, how fast other workers would, and how much training waits.
+"""`kf.profile`: the speed of a feed and of other workers.
 
 Invariant: all measurements use loaders made for them, which build batches as the feed would. The feed keeps its
 position, `on_epoch_begin` is not called, and the model is restored. An error of a scene ends a measurement and is not
@@ -33,7 +33,7 @@ _RAISED = "a scene raised while the feed was profiled: loop over the feed to see
 
 
 def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profile:
-    """Measure how fast a feed loads, how other workers would, and how training waits.
+    """Measure how fast a feed loads and how much training waits.
 
     The workers of the feed and of three alternatives read scenes of epoch 0 in turns. The calling thread also reads
     some, to measure how long a scene waits. Several threads read only if the feed uses them or the class sets
@@ -138,7 +138,7 @@ class _Measurement:
         return [self._setup, *itertools.islice(others, _ALTERNATIVES)]
 
     def _cost(self) -> tuple[float, float] | None:
-        """Measure wall time and processor time of a scene in this thread, s; None if a scene raises."""
+        """Measure a scene's wall and processor time, s; None if it raises."""
         seconds = max(0.2, 0.1 * self._seconds)
         job = self._here.with_workers(0)
         job, layout = smaller_batches(job, self._layout, seconds / max(self._scene_seconds, 1e-9))
@@ -173,7 +173,7 @@ class _Measurement:
         return max(0.1, 0.6 * self._seconds / (_RUNS * (1 + _ALTERNATIVES)))
 
     def _rates(self, setups: list[Setup]) -> list[SetupRate | None]:
-        """Measure each set-up in turns, so that other load affects all alike; None if a scene raises."""
+        """Measure each set-up in turns; None if a scene raises."""
         with ExitStack() as stack:
             runs = []
             for setup in setups:
@@ -205,7 +205,7 @@ class _Measurement:
 
 
 def _ahead(loader: Loader, steps: int) -> Callable[[], Any]:
-    """Return a function that returns the next batch of epoch 0, loaded ahead, and repeats the epoch."""
+    """Return a function that returns batches of epoch 0, loaded ahead."""
     futures = (loader.submit(0, step) for step in itertools.cycle(range(steps)))
     pending = deque(itertools.islice(futures, loader.look_ahead))
 
@@ -218,7 +218,7 @@ def _ahead(loader: Loader, steps: int) -> Callable[[], Any]:
 
 
 def _copied(sequence: Any) -> Any:
-    """Copy `sequence` but share large arrays; return the sequence itself if it cannot be copied."""
+    """Copy `sequence`, sharing large arrays; return it if that fails."""
     try:
         return copy_as_sent(sequence, shares=True)
     except Exception:  # noqa: BLE001 - pickling may raise anything
@@ -226,7 +226,7 @@ def _copied(sequence: Any) -> Any:
 
 
 class _Run:
-    """Workers that load batches of epoch 0 for some seconds in each turn.
+    """Workers that load batches of epoch 0 in turns.
 
     Attributes:
         setup: The workers.
@@ -243,7 +243,7 @@ class _Run:
             self._loader.start()
 
     def __call__(self, seconds: float) -> float | None:
-        """Load for `seconds` after the first batches; return scenes/s, or None if a scene raises."""
+        """Load for `seconds`; return scenes/s, or None if a scene raises."""
         pending: deque[Any] = deque()
         try:
             pending.extend(self._submitted() for _ in range(self._loader.look_ahead))
@@ -267,7 +267,7 @@ class _Run:
 
 
 def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:
-    """Make the batches of a job smaller, so that a run over `scenes` scenes has at least 16.
+    """Shrink batches, so that a run has at least 16.
 
     The cost per batch does not matter then, because such scenes are slow.
     """

@@ -1,4 +1,4 @@
-"""The result of `kf.profile`: its figures, and a sentence that sums them up.
+"""The result of `kf.profile`: figures and a summary.
 
 Invariant: frozen values and pure functions of figures. A change is recommended only if its slowest run beats the
 feed's quickest run, and only if training waits.
@@ -40,7 +40,7 @@ class SetupRate:
 
     @property
     def scatters(self) -> bool:
-        """Whether the runs differ by more than noise, because other programs were busy."""
+        """Whether the runs differ by more than noise."""
         return self.least < _STEADY * self.most
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class SetupRate:
 
 @dataclass(frozen=True)
 class WaitShares:
-    """Shares of the time that training waited for batches, in [0, 1], in two measurements.
+    """Shares of the time waiting, in [0, 1], in two measurements.
 
     Attributes:
         least: The smaller one.
@@ -64,7 +64,9 @@ class WaitShares:
 
 
 def recommended(present: SetupRate, alternatives: Sequence[SetupRate], waits: WaitShares | None) -> SetupRate | None:
-    """Return the fastest alternative that is surely faster; None if there is none, or training does not wait.
+    """Return the fastest alternative that is surely faster, or None.
+
+    None also if training does not wait.
 
     Args:
         present: Scenes/s of the feed's own workers.
@@ -80,7 +82,7 @@ def recommended(present: SetupRate, alternatives: Sequence[SetupRate], waits: Wa
 def verdict(
     present: SetupRate, scene: str, step_rate: float | None, waits: WaitShares | None, best: SetupRate | None
 ) -> str:
-    """Say in one sentence what training waits for, why, and what would load more.
+    """Say what training waits for, why, and what loads more.
 
     Args:
         present: Scenes/s of the feed's own workers.
@@ -102,7 +104,9 @@ def verdict(
 
 @dataclass(frozen=True, repr=False)
 class Profile(Reported):
-    """Scenes/s of a feed and of three alternatives; `str()` and a notebook show it as a table with bars.
+    """Scenes/s of a feed and of three alternatives.
+
+    `str()` and a notebook show a table with bars.
 
     Attributes:
         name: Class of the sequence.
@@ -130,7 +134,7 @@ class Profile(Reported):
 
     @property
     def training_rate(self) -> float | None:
-        """Scenes/s that the model trains on if batches are always ready; None without a model."""
+        """Scenes/s that the model could train on; None without a model."""
         return self.batch_size / self.step_seconds if self.step_seconds else None
 
     @property

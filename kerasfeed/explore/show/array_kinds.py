@@ -1,4 +1,4 @@
-"""Guess the kind of an array (image, mask, point cloud, ...) and prepare it for drawing.
+"""Guess the kind of an array, and prepare it for drawing.
 
 Invariant: every function is pure, raises for no content of an array, and looks at some thousand values of an array of
 any size.
@@ -29,7 +29,7 @@ _AZIMUTH, _ELEVATION = np.radians(-52), np.radians(24)  # of the viewer of point
 
 
 def kind_of(path: str, value: Any) -> str:
-    """Guess the kind of a field, one of `KINDS`, from its name, shape, dtype and values."""
+    """Guess the kind of a field, one of `KINDS`."""
     if isinstance(value, str | bytes) or value.dtype.kind in "OUST":
         return "word" if isinstance(value, str | bytes) and len(value) <= _LONGEST_WORD else "text"
     if value.dtype.kind not in "biufc" or value.ndim > 5:
@@ -106,14 +106,14 @@ def _is_channels_first(array: NDArray[Any]) -> bool:
 
 
 def image_of(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """Return an image as [H, W] or [H, W, 3 | 4], and its number of channels; of two channels, the first."""
+    """Return pixels [H, W] or [H, W, C], and the channels."""
     array = np.moveaxis(array, 0, -1) if _is_channels_first(array) else array
     channels = array.shape[-1] if array.ndim == 3 else 1
     return array[..., 0] if array.ndim == 3 and channels not in (3, 4) else array, channels
 
 
 def in_unit_range(array: NDArray[Any]) -> tuple[NDArray[np.float64], str]:
-    """Scale pixels to [0, 1]; return them and the original range in words, if not obvious."""
+    """Scale pixels to [0, 1]; return them and a note."""
     values = array.astype(np.float64)
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
@@ -127,7 +127,7 @@ def in_unit_range(array: NDArray[Any]) -> tuple[NDArray[np.float64], str]:
 
 
 def seen(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Project points as a distant viewer sees them: across, up, distance; the third coordinate is up."""
+    """Project points as a distant viewer sees them: across, up, distance."""
     if points.shape[1] < 3:
         return points[:, 0], points[:, 1], np.zeros(len(points))
     x, y, z = (points - points.mean(axis=0)).T
@@ -145,7 +145,7 @@ def channels_of(signal: NDArray[Any]) -> NDArray[Any]:
 
 
 def spread(length: int, count: int) -> NDArray[np.intp]:
-    """Return up to `count` indices spread evenly over `length`, with both ends: int[min(length, count)]."""
+    """Return int[min(length, count)], indices spread evenly over `length`."""
     return np.linspace(0, length - 1, min(length, count)).round().astype(np.intp)
 
 

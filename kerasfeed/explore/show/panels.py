@@ -1,4 +1,4 @@
-"""Draws a part of a scene into matplotlib axes, by its kind: images, volumes, point clouds, curves, tables, text.
+"""Draws a part of a scene into matplotlib axes, by its kind.
 
 Invariant: looks at a bounded number of values, and says if it skips some. The caller passes the axes, so this module
 imports no matplotlib and touches no state of pyplot. Point clouds have equal aspect, and near points hide far ones. In
@@ -53,7 +53,7 @@ def panel_size(value: Any, kind: str, large: bool) -> tuple[float, float]:
 
 
 def draw_panel(axes: Any, panel: Panel) -> str:
-    """Draw a part of a scene; return a note on skipped or scaled values, "" if none."""
+    """Draw a part of a scene; return a note, or ""."""
     if getattr(panel.value, "size", 1) == 0 and panel.part.kind not in ("points", "text"):  # these describe it
         axes.set_axis_off()
         return "empty"
@@ -85,7 +85,7 @@ def draw_mask(axes: Any, panel: Panel) -> str:
 
 
 def _draw_pixels(axes: Any, pixels: NDArray[Any], shape: tuple[int, ...]) -> str:
-    """Draw pixels of an image of `shape`; return "stretched" if the sides differ in scale, else ""."""
+    """Draw pixels of an image of `shape`; return "stretched" or ""."""
     rows, columns = shape[:2]
     is_narrow = max(rows, columns) > _NARROW * min(rows, columns)
     axes.imshow(
@@ -100,7 +100,7 @@ def _draw_pixels(axes: Any, pixels: NDArray[Any], shape: tuple[int, ...]) -> str
 
 
 def draw_volume(axes: Any, panel: Panel) -> str:
-    """Draw three slices through the middle side by side; for colour frames, first, middle and last."""
+    """Draw three slices, or three frames, side by side."""
     labels = panel.labels()
     slices, titles, said = slices_of(panel.value)
     over = [] if labels is None else _middles(labels)
@@ -125,7 +125,7 @@ def draw_volume(axes: Any, panel: Panel) -> str:
 
 
 def slices_of(volume: NDArray[Any]) -> tuple[list[NDArray[Any]], list[str], str]:
-    """Return the slices to draw, their titles, and a note on skipped data."""
+    """Return the slices to draw, their titles, and a note."""
     volume = volume[0] if volume.ndim == 5 else volume
     volume = np.abs(volume) if volume.dtype.kind == "c" else volume
     if volume.ndim == 4 and volume.shape[-1] in (3, 4):
@@ -143,7 +143,7 @@ def _middles(volume: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def _overlay(labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return float64[..., 4]: colours of classes with opaque edges; class 0 is transparent."""
+    """Return float64[..., 4]: colours of classes; class 0 is transparent."""
     inside = labels != 0
     edge = np.zeros_like(inside)
     rows, columns = labels[1:] != labels[:-1], labels[:, 1:] != labels[:, :-1]
@@ -154,14 +154,14 @@ def _overlay(labels: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _thinned(array: NDArray[Any], most: int) -> tuple[NDArray[Any], tuple[int, int], str]:
-    """Return at most `most` rows and columns of pixels, the steps between them, and a note on skipped pixels."""
+    """Subsample pixels; return them, the steps, and a note."""
     down, across = (max(1, -(-size // most)) for size in array.shape[:2])
     said = f"1 of {down * across} pixels" if down * across > 1 else ""
     return array[::down, ::across], (down, across), said
 
 
 def draw_points(axes: Any, panel: Panel) -> str:
-    """Draw points as a distant viewer sees them, coloured by label, else by height."""
+    """Draw points, coloured by label, else by height."""
     cloud, labels = np.asarray(panel.value), panel.labels()
     total = len(cloud)
     shown = np.ones(total, bool) if panel.valid is None else panel.valid
@@ -198,7 +198,7 @@ def draw_points(axes: Any, panel: Panel) -> str:
 
 
 def draw_signal(axes: Any, panel: Panel) -> str:
-    """Draw values over time, a line per channel, with grey padding and labels as the background."""
+    """Draw a line per channel, padding in grey, labels as background."""
     series = channels_of(np.asarray(panel.value))
     length, channels = series.shape
     moments = spread(length, _MOST_MOMENTS[panel.large])
@@ -244,7 +244,7 @@ def _axes_of_curve(axes: Any, length: int) -> None:
 
 
 def _shade_padding(axes: Any, panel: Panel, length: int) -> None:
-    """Colour the padding of a curve of `length`, if the mask is along it (it may be along channels)."""
+    """Colour the padding of a curve, if its mask is along it."""
     if panel.valid is not None and len(panel.valid) == length:
         valid = panel.valid[spread(len(panel.valid), _MOST_MOMENTS[panel.large])]
         _shade(axes, np.full((len(valid), 3), _PADDING), np.where(valid, 0.0, 0.7))
@@ -283,7 +283,7 @@ def _cell_text(value: Any) -> str:
 
 
 def write_table(axes: Any, rows: Sequence[Sequence[str]], size: float, widths: Sequence[float] | None = None) -> Any:
-    """Write text into rows and columns that fill the axes; return the matplotlib `Table`."""
+    """Write a table that fills the axes; return the matplotlib `Table`."""
     axes.set_axis_off()
     shades = [["#f1f4f7" if row % 2 == 0 else "none"] * len(cells) for row, cells in enumerate(rows)]
     texts = [[text.replace("$", r"\$") for text in cells] for cells in rows]

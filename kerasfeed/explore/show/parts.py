@@ -1,4 +1,4 @@
-"""The parts of a scene to draw: fields, their labels and padding, class names and colours.
+"""The parts of a scene to draw, class names and colours.
 
 Invariant: nothing here draws. The user's settings override guesses. A class has the same colour in all pictures.
 """
@@ -74,7 +74,7 @@ def fields_of(scene: Any) -> Fields:
 
 
 def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[ScenePart, ...]:
-    """Return the parts to draw, in the order of the fields; `said` are kinds given by the user."""
+    """Return the parts to draw; `said` are kinds given by the user."""
     kinds = {path: said.get(path) or kind_of(path, value) for path, value in fields.items()}
     labels, padding = {}, {}
     for path in fields:
@@ -93,7 +93,7 @@ def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[ScenePart, ...]:
 
 
 def _padded(path: str, fields: Fields) -> str:
-    """Return the field whose mask is `path`, as `kf.Pad(mask=True)` names them; "" if none."""
+    """Return the field that `path` masks, as in `kf.Pad`, or ""."""
     mask = fields[path]
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.ndim != 1:
         return ""
@@ -104,7 +104,7 @@ def _padded(path: str, fields: Fields) -> str:
 
 
 def _labelled(path: str, fields: Fields, kinds: Mapping[str, str]) -> str:
-    """Return the field whose pixels, voxels, points or samples `path` labels; "" if none."""
+    """Return the field that `path` labels, or ""."""
     value = fields[path]
     if not isinstance(value, np.ndarray) or not value.ndim or value.dtype.kind not in "biuf":
         return ""
@@ -127,7 +127,7 @@ def _labelled(path: str, fields: Fields, kinds: Mapping[str, str]) -> str:
 
 
 def spatial_shape(array: NDArray[Any], kind: str) -> tuple[int, ...]:
-    """Return the shape without channels: [H, W] for an image, [D, H, W] for a volume."""
+    """Return the shape without channels: [H, W] or [D, H, W]."""
     if kind == "image" and array.ndim == 3:
         return image_of(array)[0].shape[:2]
     return array.shape[:3] if kind == "volume" else array.shape
@@ -158,7 +158,7 @@ def check_kinds(kinds: Any) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a scene, with all that is needed to draw it.
+    """A part of a scene, ready to draw.
 
     Attributes:
         fields: Fields of the scene.
@@ -176,7 +176,9 @@ class Panel:
         return self.fields[self.part.path]
 
     def labels(self, steps: tuple[int, int] = (1, 1)) -> NDArray[Any] | None:
-        """Return the labels, int64, without an axis of 1; None without labels, or if their length differs.
+        """Return the labels, int64, or None.
+
+        An axis of 1 is dropped. None if there are no labels, or their length differs.
 
         Args:
             steps: For an image: use only every so many rows and columns of the labels.
@@ -200,7 +202,7 @@ class Panel:
         return self.fields[self.part.padding] if self.part.padding else None
 
     def classes(self) -> list[int]:
-        """Return the classes with colours in the picture; empty if the scene lacks the field or its labels."""
+        """Return the classes in the panel; empty if fields are missing."""
         if self.part.path not in self.fields or (self.part.labels and self.part.labels not in self.fields):
             return []
         kind, value, step = self.part.kind, np.asarray(self.value), 1
@@ -218,12 +220,12 @@ def joined(*texts: str, by: str = ", ") -> str:
 
 
 def class_colours(classes: NDArray[Any]) -> NDArray[np.float64]:
-    """Return float64[..., 3], the colour of each class, RGB in [0, 1]; colours repeat after 20 classes."""
+    """Return colours of classes, float64[..., 3]; they repeat after 20."""
     return np.asarray(_RGB[np.asarray(classes).astype(np.int64) % len(_RGB)])
 
 
 def check_names(given: Any) -> ClassNames:
-    """Check class names given by the user; return a function from a field to its names.
+    """Check class names; return a function from a field to its names.
 
     Args:
         given: A list of names, a dict from class to name, or a dict from field to one of these; None for none.
@@ -242,7 +244,7 @@ def check_names(given: Any) -> ClassNames:
 
 
 def class_text(value: Any, names: Any) -> str:
-    """Return the name of a class, or its number if it has no name."""
+    """Return the name of a class, or its number."""
     number = int(value)
     if isinstance(names, Mapping):
         return str(names.get(number, number))

@@ -1,4 +1,4 @@
-"""A grid of scenes as one picture: the parts of each scene side by side, under its number and its labels.
+"""Draws a grid of scenes with their parts, numbers and labels.
 
 Invariant: this module decides the layout, `panels` draws. A scene that cannot be read or drawn shows its error instead.
 This is the one module that imports matplotlib. It does not use pyplot: no state is shared with the user's figures, no
@@ -52,7 +52,7 @@ class Picture(Figure):  # type: ignore[misc, unused-ignore]
 
 
 def new_picture(width: float, height: float, layout: Literal["constrained"] | None = None) -> Picture:
-    """Return an empty picture; sizes in inches. `layout`: matplotlib's layout engine, or None."""
+    """Return an empty picture; sizes in inches."""
     return Picture(figsize=(width, height), dpi=100, layout=layout)
 
 
@@ -139,7 +139,7 @@ class _Grid:
         return sum(heights) + _HEAD * len(heights) if self.stacked else max(heights) + _HEAD
 
     def corner(self, scene: int, panel: int) -> tuple[float, float]:
-        """Return the left and the upper edge of a panel, from the left and the top of the picture."""
+        """Return left and upper edge of a panel, from the top left."""
         left = _MARGIN + (scene % self.columns) * (self.width + _GAP)
         top = _TITLE + (scene // self.columns) * (self.height + _GAP) + _HEAD
         before = self.sizes[:panel]
@@ -149,7 +149,7 @@ class _Grid:
 
 
 def _draw_scene(picture: Picture, grid: _Grid, number: int, scene: ShownScene, drawn: Sequence[ScenePart]) -> bool:
-    """Draw the parts of a scene; return whether any part has a heading."""
+    """Draw the parts of a scene; return whether any has a heading."""
     if scene.error:
         left, top = grid.corner(number, 0)
         lines = textwrap.wrap(scene.error, max(16, int(grid.width * 14)))[:8]
@@ -200,7 +200,7 @@ def _draw_part(axes: Any, panel: Panel) -> str:
 
 
 def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
-    """Field and number of each class in the picture; empty if there are many."""
+    """Field and number of each class; empty if there are many."""
     classes: set[tuple[str, int]] = set()
     for panel in panels:
         path = panel.part.labels or panel.part.path
@@ -211,7 +211,7 @@ def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
 
 
 def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[ScenePart], title: str, names: ClassNames) -> Picture:
-    """Draw single numbers and short texts as a table: a row per scene, a column per field."""
+    """Draw numbers and short texts as a table."""
     rows = [["", *(_named(part) for part in parts)]]
     for scene in scenes:
         rows.append([scene.title, *(_written_value(scene.fields.get(part.path), part, names) for part in parts)])
@@ -246,7 +246,7 @@ def _written(scene: ShownScene, parts: Sequence[ScenePart], names: ClassNames) -
 
 
 def _written_value(value: Any, part: ScenePart, names: ClassNames) -> str:
-    """Text of a value; dtype and shape of an array that cannot be drawn."""
+    """Text of a value, or dtype and shape of an array."""
     if not isinstance(value, np.ndarray):
         return "" if value is None else plain_text(value)
     if value.size != 1:

@@ -45,7 +45,7 @@ def show(
     length: int | None = None,
     axes: Any = None,
 ) -> "Figure":
-    """Draw scenes of a sequence, a batch of a feed as the model gets it, or an order.
+    """Draw scenes, a batch of a feed, or an order.
 
     * `kf.show(sequence)`: some scenes, spread over the sequence, in a grid. `kf.show(sequence, index)`: one, large.
     * `kf.show(feed)`: the scenes of one batch, augmented, padded and weighted as the model gets them, loaded in the
@@ -129,7 +129,7 @@ def show(
 
 
 def _is_order(data: Any) -> bool:
-    """Whether to draw `data` as an order. True for objects that cannot be drawn: the orders' error explains best."""
+    """Whether to draw `data` as an order, or refuse it as one."""
     if isinstance(data, Order | Plan | type | str | bytes):
         return True
     if isinstance(data, AnyFeed):
@@ -172,7 +172,9 @@ def _draw_order(plan: Plan, epoch: int, axes: Any) -> None:
 
 
 def points_of(plan: Plan, epoch: int) -> NDArray[np.int64]:
-    """Return the scenes of all steps, or of steps spread over the epoch; without batches a scene is a step.
+    """Return the scenes of all steps, or of some spread out.
+
+    Without batches, a scene is a step.
 
     Returns:
         int64[3, points]: for each scene its position, its index, and its step.

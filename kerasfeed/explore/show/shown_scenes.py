@@ -1,4 +1,4 @@
-"""The scenes of a picture: from any sequence, or from a batch as the model gets it.
+"""The scenes of a picture: from a sequence, or from a batch.
 
 Invariant: the user's objects do not change. A sequence is read in the calling thread; a feed's workers and epochs are
 not used.
@@ -50,7 +50,7 @@ class Shown:
 def scenes_of_sequence(
     sequence: Any, length: int, indices: Sequence[int], *, alone: bool, seed: int, epoch: int
 ) -> Shown:
-    """Read scenes of a sequence in the calling thread; errors are raised only if `alone`."""
+    """Read scenes in the calling thread; raise errors only if `alone`."""
     scenes, name = [], class_name(sequence)
     with scenes_read_here(sequence, SceneContext(seed, epoch)) as read:
         for index in indices:
@@ -70,7 +70,7 @@ def _some_of(shown: int, count: int) -> str:
 
 
 def scenes_of_feed(feed: Any, index: int | None, most: int, *, epoch: int, step: int) -> Shown:
-    """Load rows of a batch as the model gets it, or one scene as the feed's workers read it."""
+    """Load rows of a batch for the model, or one scene."""
     if not hasattr(feed, "sequence"):
         return _scenes_of_stream(feed, most, step)
     name = class_name(feed.sequence)

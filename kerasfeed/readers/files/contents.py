@@ -18,7 +18,7 @@ _FORMS = "Return a tuple (or dict) of arrays with one row a scene, an array, or 
 
 
 class Contents(ABC):
-    """The scenes of one file. All methods may be called from any thread.
+    """The scenes of one file, for any thread.
 
     Attributes:
         count: Number of scenes.
@@ -108,7 +108,7 @@ def _column(leaf: Any, path: str) -> Any:
 
 
 def _bytes_of(leaf: Any) -> int:
-    """Estimate the bytes of a value; 0 for an array that is mapped from a file."""
+    """Estimate the bytes of a value; 0 for a mapped array."""
     if isinstance(leaf, list):
         return sum(map(_bytes_of, leaf))
     if isinstance(leaf, np.memmap):

@@ -1,4 +1,4 @@
-"""The number of scenes in each file: given, or counted by reading several files at once.
+"""The number of scenes in each file: given, or counted in parallel.
 
 Invariant: the counts do not depend on the number of threads. Files are skipped only with `on_error="skip"`, with a
 warning. A count is reused only while its file is unchanged.
@@ -29,7 +29,7 @@ _SHOWN = 3
 
 
 def given_counts(count: Any, files: int) -> list[int] | None:
-    """Return one count per file if `count` is an integer or a list; None if files must be counted.
+    """Return one count per file, or None if files must be counted.
 
     Raises:
         TypeError, ValueError: `count` is neither, is negative, or its length differs from the number of files.
@@ -54,7 +54,7 @@ def check_count(value: Any, name: str) -> int:
 
 
 class KnownCounts:
-    """Counts of files, for `refresh`: files with unchanged size and modification time are not counted again.
+    """Counts of unchanged files, which `refresh` does not count again.
 
     Workers do not call `refresh`, so the counts are not pickled.
     """
@@ -85,7 +85,7 @@ class KnownCounts:
 
 
 def _state_of(path: Any) -> tuple[int, int] | None:
-    """Return size and modification time; None for URLs and other objects, which are counted each time."""
+    """Return size and modification time; None for other objects than files."""
     file = file_of(path)
     if not isinstance(file, Path) or not file.is_file():
         return None
@@ -94,7 +94,7 @@ def _state_of(path: Any) -> tuple[int, int] | None:
 
 
 def file_of(path: Any) -> Path | str | None:
-    """Return the file or URL of a path, or of a tuple that begins with one; None for other objects."""
+    """Return the file or URL of a path or tuple, or None."""
     if isinstance(path, tuple) and path:
         path = path[0]
     if isinstance(path, str | os.PathLike):
@@ -105,7 +105,7 @@ def file_of(path: Any) -> Path | str | None:
 
 
 def _name(path: Any) -> str:
-    """Identify a path, or a tuple that begins with one: the file's full name, and the rest."""
+    """Return a key for a path, or a tuple with one."""
     file = file_of(path)
     rest = repr(path[1:]) if isinstance(path, tuple) else ""
     if file is None:

@@ -182,7 +182,7 @@ class FileSequence(Refreshable, SceneSequence):
         self._take_in(paths, count, None)
 
     def _take_in(self, named: Iterable[Any], count: Any, known: KnownCounts | None) -> None:
-        """Use these files: all at once, or none if some cannot be counted."""
+        """Use these files, or none if some cannot be counted."""
         paths = _checked_paths(named)
         skipped: tuple[tuple[Any, str], ...] = ()
         given = given_counts(count, len(paths))
@@ -352,7 +352,9 @@ class FileSequence(Refreshable, SceneSequence):
         return len(self) - before
 
     def stats(self) -> FileStats:
-        """Return the cost of reading files in this process so far; each worker process has its own.
+        """Return the cost of reading files in this process so far.
+
+        Each worker process has its own.
 
         Returns:
             A [FileStats][kerasfeed.readers.files.sequence.FileStats] with `reads`, `again`, `seconds` and `kept`.
@@ -369,9 +371,10 @@ class FileSequence(Refreshable, SceneSequence):
         return FileStats(*counted[0], kept=len(kept.cache))
 
     def close(self) -> None:
-        """Release the files that this process keeps. The sequence can be used again. May be called again.
+        """Release the files that this process keeps.
 
-        Files are then read again as they are, with the number of scenes counted before.
+        The sequence can still be used: it then reads files as they are, with the number of scenes counted before. May
+        be called again.
         """
         self._kept.here().clear()
 
@@ -380,7 +383,7 @@ class FileSequence(Refreshable, SceneSequence):
 
 
 def _checked_paths(paths: Any) -> tuple[Any, ...]:
-    """Return `paths` as a tuple in their order; for one path or a glob, its files in natural order."""
+    """Return paths as a tuple; expand a glob in natural order."""
     if isinstance(paths, str | os.PathLike):
         return tuple(map(str, expand(paths)))
     if isinstance(paths, AbstractSet | Mapping) or not isinstance(paths, Iterable):

@@ -1,4 +1,4 @@
-"""`tf.train.Example` without TensorFlow: named lists of bytes, float32 or int64, as protocol buffers.
+"""`tf.train.Example` without TensorFlow: named lists of bytes, float32 or int64.
 
 Invariant: the bytes written follow the original schema, and everything that the original schema reads is read here. The
 messages are declared in a separate pool, so TensorFlow may be in the same process; nothing here imports it.
@@ -49,7 +49,7 @@ class Values(NamedTuple):
 
 
 def _declare(*, as_bytes: bool) -> tuple[Any, Any, Any]:
-    """Return classes of Example, FloatList and Int64List, with lists as `bytes` or by the original schema."""
+    """Return classes of Example, FloatList and Int64List."""
     field_type = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="kerasfeed/example.proto", package="kerasfeed", syntax="proto3")
 
@@ -86,9 +86,9 @@ _, _TrueFloats, _TrueIntegers = _declare(as_bytes=False)
 
 
 def encode_pieces(features: Mapping[str, Values]) -> list[Piece]:
-    """Encode an Example in pieces, in their order; large pieces are the memory of the values.
+    """Encode an Example in pieces.
 
-    The order of the features does not matter.
+    Large pieces are the memory of the values. The order of the features does not matter.
 
     Raises:
         UnicodeEncodeError: A name is not valid text.
@@ -118,14 +118,14 @@ def encode_pieces(features: Mapping[str, Values]) -> list[Piece]:
 
 
 def memory_of(values: Any, dtype: np.dtype[Any]) -> Piece:
-    """Return the bytes of an array: a copy if small, or its own memory if it has `dtype` and C order."""
+    """Return the bytes of an array, as a copy if small."""
     array = np.ascontiguousarray(values, dtype)
     return array.tobytes() if array.nbytes < _COPIED else array.reshape(-1).view(np.uint8)
 
 
 @functools.lru_cache(1 << 12)
 def _head(name: str, kind: str, size: int, is_value: bool) -> bytes:
-    """Return the bytes that precede the list of an entry, or the single value of that list, of `size` bytes."""
+    """Return the bytes before the `size` bytes of a feature."""
     head = _VALUE + _size(size) if is_value else b""
     head = _KIND_TAGS[kind] + _size(len(head) + size) + head
     key = name.encode()
@@ -140,7 +140,7 @@ def _size(size: int) -> bytes:
 
 
 def _integers(values: NDArray[np.int64] | list[int]) -> tuple[bool, bytes]:
-    """Return whether the bytes are the value of a list of int64 (and not the list itself), and the bytes."""
+    """Return whether these are a list's value, and the bytes."""
     if isinstance(values, np.ndarray):
         if len(values) >= _FEW and not (values >> 7).any():
             return True, values.astype(np.uint8).tobytes()
@@ -169,7 +169,7 @@ class Example:
 
     @property
     def beside(self) -> str:
-        """Describe the contents other than features, which are not read; empty if there are none."""
+        """Describe other contents than features, which are not read."""
         numbers = sorted({field.field_number for field in UnknownFieldSet(self._message)})
         if numbers == [2]:
             return "feature lists, as a tf.train.SequenceExample does"

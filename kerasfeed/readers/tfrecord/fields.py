@@ -54,7 +54,7 @@ class SceneCodec:
                 raise SpecError(f"two features would have the name {name!r}: rename one of the fields")
 
     def pieces(self, scene: Any) -> list[Piece]:
-        """Encode a scene in pieces, which may share the memory of its arrays.
+        """Encode a scene in pieces, which may share its memory.
 
         Raises:
             SpecError: The scene does not match the spec; the message names the field.
@@ -66,7 +66,7 @@ class SceneCodec:
         return encode_pieces(features)
 
     def decode(self, record: bytes) -> list[Any]:
-        """Decode the fields of a scene, in the order of the spec; arrays are read-only.
+        """Decode the fields of a scene; arrays are read-only.
 
         Raises:
             SpecError: A feature is missing, or does not match the spec.
@@ -112,7 +112,7 @@ class _FieldCodec:
             features[self.path] = Values(BYTES, [memory_of(array, self._stored)])
 
     def _is_plain(self, leaf: Any) -> bool:
-        """Whether a value clearly matches the field: takes 0.3 us, `coerce` takes 8."""
+        """Whether a value surely matches: 0.3 us, `coerce` takes 8."""
         if type(leaf) is np.ndarray:
             return leaf.shape == self._fixed_shape and leaf.dtype == self.field.dtype and not self.is_sized
         return type(leaf) is int and self._takes_int and -(1 << 63) <= leaf < 1 << 63

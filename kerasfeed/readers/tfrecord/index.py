@@ -69,7 +69,7 @@ def scan(path: Place) -> FileIndex:
 
 
 def _walk(file: RecordFile, starts: list[int]) -> str | None:
-    """Append the end of each record; return a description of the damage, if any."""
+    """Append the end of each record; return the damage, if any."""
     block, first, length = b"", 0, 0
     while True:
         position = starts[-1]

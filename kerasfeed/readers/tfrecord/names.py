@@ -1,4 +1,4 @@
-"""Names of shards: patterns that name them, and the files that match paths, globs and patterns.
+"""Names of shards: patterns, and the files that match them.
 
 Invariant: the files of a pattern are ordered by number, and none is missing.
 """
@@ -59,7 +59,7 @@ def _used(pattern: str) -> set[str]:
 
 
 def sidecar_path(pattern: str) -> Path:
-    """Return the path of the sidecar of `pattern`: its name without the shard's part, plus `.spec.json`."""
+    """Return the path of the sidecar that describes a pattern's shards."""
     path = Path(pattern).absolute()
     name = _SHARD_PART.sub("", path.name, count=1)
     name = re.sub(r"[-_.]?\{[^{}]*\}", "", name).lstrip(".-_") or "records"

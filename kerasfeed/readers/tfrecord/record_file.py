@@ -1,4 +1,4 @@
-"""The bytes of a record file: ranges of an uncompressed file, or all records in order; framing of records.
+"""The bytes and the framing of a record file.
 
 Invariant: bytes of a file that was cut or rewritten since it was opened are never returned. Any thread may read ranges.
 A record is length, checksum of the length, data, checksum of the data. All numbers are little-endian; checksums are
@@ -47,7 +47,7 @@ class RecordFile:
         self._source = source
 
     def read(self, start: int, size: int) -> bytes:
-        """Return up to `size` bytes from `start` on; fewer if the file ends.
+        """Return up to `size` bytes from `start`; fewer at the end.
 
         Raises:
             OSError: The file cannot be read, or has changed since it was opened.
@@ -57,7 +57,9 @@ class RecordFile:
 
 
 def open_records(path: Place, expected: Identity | None = None, *, forward: bool = False) -> RecordFile:
-    """Open an uncompressed file of records. The file closes when the object is collected.
+    """Open an uncompressed file of records.
+
+    It closes when the object is collected.
 
     Args:
         path: The file, or its URL.
@@ -119,7 +121,7 @@ def records_in_order(path: Place, *, verify: bool = True) -> Iterator[bytes]:
 
 
 def _chunks(path: Place) -> Iterator[bytes]:
-    """Yield the bytes of a file, decompressed, in pieces that are never empty."""
+    """Yield the decompressed bytes of a file in non-empty pieces."""
     source = _opened(path)
     if isinstance(path, str):
         source = Blocks(source, _URL_BLOCK, 2)
@@ -162,7 +164,7 @@ def _compression(source: ByteSource) -> int | None:
 
 
 def masked_crc(data: bytes) -> int:
-    """Return the masked CRC32C of `data`: a checksum for data that may contain checksums."""
+    """Return the masked CRC32C, for data that may contain checksums."""
     return _masked(google_crc32c.value(data))
 
 
@@ -180,7 +182,7 @@ def framed(pieces: list[Piece]) -> list[Piece]:
 
 
 def data_length(head: bytes, start: int = 0) -> int | None:
-    """Return the size of the data of the record at byte `start`; None if the checksum does not match."""
+    """Return the size of a record's data; None if damaged."""
     length, crc = _HEADER.unpack_from(head, start)
     return length if masked_crc(head[start : start + 8]) == crc else None
 

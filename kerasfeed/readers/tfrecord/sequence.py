@@ -49,7 +49,7 @@ def _open_files() -> Lru[int, RecordFile]:
 
 
 class TFRecordSequence(Refreshable, SceneSequence):
-    """TFRecord files of `tf.train.Example`s as a sequence of scenes, for a `Feed` with any order.
+    """TFRecord files of `tf.train.Example`s as a sequence of scenes.
 
     Scene k is record k of the files, in their order. The constructor finds the offset of each record with several
     threads, and keeps the offsets in memory. The files may be written by `kf.write_tfrecords` or by TensorFlow, without
@@ -110,7 +110,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self._warn_of_damage()
 
     def _take_in(self, paths: Any) -> None:
-        """Index these files: all at once, or none if one cannot be read."""
+        """Index these files, or none if one cannot be read."""
         given = tuple(paths) if isinstance(paths, Iterator) else paths
         found = expand(given)
         has_urls = any(isinstance(path, str) for path in found)
@@ -137,7 +137,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     @property
     def spec(self) -> Any:
-        """Spec of a scene: nested as a scene, with an `ArraySpec` for each field."""
+        """Spec of a scene, nested likewise, with an `ArraySpec` per field."""
         return self._codec.spec.unflatten(self._codec.spec.fields)
 
     @property
@@ -152,7 +152,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     @property
     def block_size(self) -> int:
-        """Number of records that are cheap to read together, about 1 MiB; for `kf.BlockShuffled`."""
+        """Number of records in about 1 MiB; for `kf.BlockShuffled`."""
         nbytes = sum(int(file.starts[-1]) for file in self._files)
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
@@ -161,7 +161,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return [str(file.path) for file in self._files if not isinstance(file.path, str)]
 
     def _check_counts(self, described: dict[Place, tuple[SceneSpec, int]]) -> None:
-        """Compare the number of records of each file with the number that was written."""
+        """Check each file's number of records."""
         for file in self._files:
             if file.path in described and file.damage is None:
                 _check_count(file.path, len(file), described[file.path][1])
@@ -195,7 +195,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return self._codec.spec.unflatten([_own(leaf) for leaf in self._leaves(index)])
 
     def read_into(self, index: int, out: Any) -> None:
-        """Write the scene at `index` into `out`, which is nested alike; see `SceneSequence`."""
+        """Write the scene at `index` into `out`; see `SceneSequence`."""
         for leaf, target in zip(self._leaves(index), flatten(out)[0], strict=True):
             target[...] = leaf
 
@@ -212,7 +212,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     @staticmethod
     def read(paths: Any, spec: Any = None, *, verify: bool = True) -> Iterator[Any]:
-        """Iterate over the scenes of TFRecord files, compressed or not; for a `kf.StreamFeed`.
+        """Iterate over the scenes of files, compressed or not.
+
+        For a `kf.StreamFeed`.
 
         Args:
             paths: See the class.
@@ -345,7 +347,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
 
 def _spec_beside(described: dict[Place, tuple[SceneSpec, int]]) -> SceneSpec | None:
-    """Return the spec that was written next to the files; None if there is none.
+    """Return the spec that was written next to the files, or None.
 
     Raises:
         SpecError: Two files have different specs.
@@ -363,7 +365,7 @@ def _spec_beside(described: dict[Place, tuple[SceneSpec, int]]) -> SceneSpec | N
 
 
 def _check_count(path: Place, found: int, written: int) -> None:
-    """Refuse a file whose number of records is not the number written to it.
+    """Refuse a file with another number of records than written.
 
     Raises:
         RecordError: The numbers differ.

@@ -1,4 +1,4 @@
-"""The sidecar, a file next to a set of shards: their spec, the scenes of each, and how they were written.
+"""The sidecar: a file that describes a set of shards.
 
 Invariant: it is written when the set is complete, in one step, and lists the names of the shards.
 """
@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Sidecar:
-    """The description of a set of shards, as far as readers need it.
+    """The description of a set of shards for readers.
 
     Attributes:
         spec: Spec of a scene.
@@ -56,7 +56,7 @@ def write_sidecar(path: Path, spec: SceneSpec, files: list[dict[str, Any]], **ho
 
 
 def read_json(path: Place) -> dict[str, Any] | None:
-    """Read a sidecar's JSON; None for any other file, or if there is none.
+    """Read a sidecar's JSON; None if `path` is no sidecar.
 
     Raises:
         RecordError: A later version of kerasfeed wrote it.
@@ -96,7 +96,7 @@ def read_sidecar(path: Place) -> Sidecar | None:
 
 
 def find_sidecars(paths: list[Place]) -> dict[Place, tuple[SceneSpec, int]]:
-    """Return the spec and the number of scenes of each of `paths` that a sidecar lists.
+    """Return the spec and the number of scenes of described files.
 
     Raises:
         OSError: A store cannot be reached.

@@ -68,7 +68,7 @@ def test_a_file_that_is_cut_off_gives_its_whole_records_and_an_error_for_the_res
     assert whole > 100 * kept**0.5 - 3
     assert [sequence.record(index) for index in range(whole)] == records[:whole]
     with pytest.raises(
-        kf.RecordError, match=rf"record {whole} of '.*x' \(at byte .*cut off.*record {whole} represents the rest"
+        kf.RecordError, match=rf"record {whole} of '.*x' \(at byte .*cut off.*Record {whole} represents the rest"
     ):
         sequence[whole]
     assert listing(tmp_path) == ["x"]
