@@ -175,11 +175,12 @@ class BackupAndRestore(FeedCheckpoint):
     continues in the epoch of the saved model with the remaining batches, which Keras numbers from 0. The model must be
     built before `fit`.
 
-    Saved are all variables of layers (including seed generators, as of Dropout), optimizers (including moving averages
-    and loss scales), metrics and losses. Saved are also the state of `EarlyStopping`, `ReduceLROnPlateau`,
+    It saves all variables of layers (including seed generators, as of Dropout), optimizers (including moving averages
+    and loss scales), metrics and losses. It also saves the state of `EarlyStopping`, `ReduceLROnPlateau`,
     `ModelCheckpoint` and `OrbaxCheckpoint` in the same `fit`, the result of `get_state()` of other callbacks (a dict of
-    numbers, text, arrays, lists and dicts; `set_state(state)` restores it), and PyTorch's own generators. Not saved are
-    the generators of NumPy, Python and TensorFlow, of `keras.random` without a seed, and Python attributes of layers.
+    numbers, text, arrays, lists and dicts; `set_state(state)` restores it), and PyTorch's own generators. It does not
+    save the generators of NumPy, Python and TensorFlow, the generator of `keras.random` without a seed, and Python
+    attributes of layers.
 
     Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with a dataset made from that batch by batch (`map`).
 
@@ -194,7 +195,6 @@ class BackupAndRestore(FeedCheckpoint):
     Raises:
         TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: the save belongs to another
             model or feed, or is damaged; or a callback whose state is saved comes after this one.
-            another model or feed, or is damaged; or a callback whose state is saved comes after this one.
 
     Warns:
         FeedWarning: A callback without `get_state` and `set_state` changes its attributes in training.
