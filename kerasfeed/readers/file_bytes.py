@@ -31,9 +31,7 @@ class ByteSource(ABC):
 
     @abstractmethod
     def check(self, *, now: bool = False) -> None:
-        """Check cheaply whether the file changed.
-
-        Unless `now`, it checks at most five times a second.
+        """Check cheaply whether the file changed, at most every 0.2 s.
 
         Raises:
             OSError: The file changed.

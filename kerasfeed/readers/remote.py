@@ -63,9 +63,7 @@ def last_part(path: Any) -> str:
 
 
 def find(url: str) -> list[str]:
-    """Return the URLs of the files that match, in no order.
-
-    A URL that is no glob is not checked.
+    """Return the URLs that match; a plain URL is not checked.
 
     Raises:
         FileNotFoundError: No file matches.

@@ -318,9 +318,7 @@ def standardized_spec(structure: Any, class_weight: Any) -> Any:
 
 
 def class_weights_of(targets: Any, class_weight: Any) -> Any:
-    """Return the weight of each row, floatx[B], by its class.
-
-    The class is the target, or the argmax of several values.
+    """Return the weight of each row by its class: target or argmax.
 
     Raises:
         ValueError: There are several targets.

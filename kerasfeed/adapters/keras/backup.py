@@ -69,9 +69,7 @@ class CallbackStates:
         self._marks = [_marks(each) for each in self._others]
 
     def get(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the state of the callbacks for JSON.
-
-        Arrays go to `arrays`, under names "callbacks/...".
+        """Return the state of the callbacks for JSON; arrays go to `arrays`.
 
         Raises:
             TypeError: The result of a callback's `get_state` cannot be saved.

@@ -377,9 +377,7 @@ def _chosen(leaf: Any, counts: NDArray[np.bool_]) -> Any:
 
 
 def _numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics by name from Keras's logs.
-
-    An array becomes several: `name[0]`, `name[1]`.
+    """Return metrics by name; an array becomes several: `name[0]`, `name[1]`.
 
     Raises:
         TypeError, ValueError: A metric is not a number.

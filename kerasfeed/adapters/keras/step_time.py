@@ -43,9 +43,7 @@ def model_put_back(model: Any, batch: Any) -> Iterator[None]:
 
 
 def step_seconds(model: Any, batch: Any, seconds: float) -> float:
-    """Median time of a train step on the same batch, s.
-
-    The first step, which compiles, is not counted.
+    """Median time of train steps on one batch, without compiling, s.
 
     Args:
         model: A compiled Keras model.

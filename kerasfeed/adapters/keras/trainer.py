@@ -299,9 +299,7 @@ def _is_keras(frame: FrameType) -> bool:
 
 
 def refuse_division(shard_count: int) -> None:
-    """Refuse an unsharded feed if Keras runs in several processes.
-
-    Each process would train on all scenes.
+    """Refuse an unsharded feed if several processes would each train on all.
 
     Raises:
         ValueError: The feed is unsharded, and there are several processes.

@@ -87,8 +87,6 @@ class _DatasetIteration:
     def take(self, paths: Sequence[str], shapes: Sequence[Any]) -> list[Any] | None:
         """Return the arrays of the next batch, or None at the end.
 
-        The batch must have the fields `paths` with these shapes.
-
         Raises:
             NotYet: The batch is not ready.
             Exception: The batch failed; the error is for TensorFlow.
@@ -178,9 +176,7 @@ def end(number: Any) -> np.int64:
 
 
 def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[Any]) -> None:
-    """Refuse shapes that the graph does not expect.
-
-    Later batches of the user may differ from the first.
+    """Refuse batches whose shapes the graph does not expect.
 
     Raises:
         SpecError: The size of a field does not fit the graph.

@@ -82,9 +82,7 @@ class TorchConversion:
 
 
 def _usable(device: Any) -> Any:
-    """Return the `torch.device` with its index.
-
-    Without an index, it would follow the current device.
+    """Return the `torch.device` with its index, whatever the current device.
 
     Raises:
         RuntimeError: PyTorch has no such device.

@@ -17,9 +17,7 @@ _EXPLAINED = ("failed", "warned")  # shown with reason and remedy
 
 @dataclass(eq=False)
 class Finding(Exception):
-    """The finding of a check that did not pass.
-
-    A check that passes returns text.
+    """The fault found by a check, which raises it.
 
     Attributes:
         status: Outcome of the check.

@@ -281,9 +281,7 @@ def _as_numbers(rows: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def nodes_of(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | None) -> Node:
-    """Return moments of the finite values of each row, by column.
-
-    Each is float64[arrays, columns].
+    """Return moments of finite values: float64[arrays, columns], four times.
 
     Args:
         rows: The arrays, a row each; values of one column lie `columns` apart.

@@ -175,9 +175,7 @@ def collect(
     sequence: Any, indices: Sequence[int] | NDArray[np.int64], workers: int, worker_type: str,
     *, here_first: bool, progress: bool,
 ) -> SceneStatistics:  # fmt: skip
-    """Collect statistics of the scenes `indices`.
-
-    With `here_first`, workers are started only if many scenes remain.
+    """Collect statistics; `here_first` starts workers only if many scenes remain.
 
     Raises:
         TypeError, OSError: Worker processes were requested and cannot be started.

@@ -66,8 +66,6 @@ class WaitShares:
 def recommended(present: SetupRate, alternatives: Sequence[SetupRate], waits: WaitShares | None) -> SetupRate | None:
     """Return the fastest alternative that is surely faster, or None.
 
-    None also if training does not wait.
-
     Args:
         present: Scenes/s of the feed's own workers.
         alternatives: Scenes/s of other set-ups.

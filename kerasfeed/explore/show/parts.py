@@ -176,9 +176,7 @@ class Panel:
         return self.fields[self.part.path]
 
     def labels(self, steps: tuple[int, int] = (1, 1)) -> NDArray[Any] | None:
-        """Return the labels, int64, or None.
-
-        An axis of 1 is dropped. None if there are no labels, or their length differs.
+        """Return the labels, int64, or None if they do not fit.
 
         Args:
             steps: For an image: use only every so many rows and columns of the labels.

@@ -172,9 +172,7 @@ def _draw_order(plan: Plan, epoch: int, axes: Any) -> None:
 
 
 def points_of(plan: Plan, epoch: int) -> NDArray[np.int64]:
-    """Return the scenes of all steps, or of some spread out.
-
-    Without batches, a scene is a step.
+    """Return scenes of all or some steps; without batches, each is one.
 
     Returns:
         int64[3, points]: for each scene its position, its index, and its step.

@@ -57,9 +57,7 @@ class RecordFile:
 
 
 def open_records(path: Place, expected: Identity | None = None, *, forward: bool = False) -> RecordFile:
-    """Open an uncompressed file of records.
-
-    It closes when the object is collected.
+    """Open an uncompressed file of records; it closes when collected.
 
     Args:
         path: The file, or its URL.

@@ -212,9 +212,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     @staticmethod
     def read(paths: Any, spec: Any = None, *, verify: bool = True) -> Iterator[Any]:
-        """Iterate over the scenes of files, compressed or not.
-
-        For a `kf.StreamFeed`.
+        """Iterate over scenes, also of compressed files, for a `kf.StreamFeed`.
 
         Args:
             paths: See the class.
