@@ -1,4 +1,4 @@
-"""The frameworks, one folder each: the only places that import Keras, TensorFlow, JAX and PyTorch.
+"""Adapters for Keras, TensorFlow, JAX and PyTorch, which only they import.
 
 May import: errors, util, spec, orders, sequences, pool, readers, loaders, feeds.
 """

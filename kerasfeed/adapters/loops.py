@@ -1,6 +1,6 @@
-"""`FrameworkLoops`: what every feed has for training loops that users write themselves.
+"""`FrameworkLoops`: methods of every feed for training loops that users write themselves.
 
-Invariant: a framework is imported where it is first asked for.
+Invariant: a framework is imported when it is first used.
 """
 
 from abc import abstractmethod
@@ -24,26 +24,25 @@ class FrameworkLoops:
 
     @abstractmethod
     def begin_loop(self, epochs: int = 1) -> Cursor:
-        """The batches of the next epochs."""
+        """Begin the next epochs."""
 
     def to_jax(
         self, sharding: "jax.sharding.Sharding | jax.Device | None" = None, *, prefetch: int = 2, epochs: int = 1
     ) -> BatchLoop[Any]:
-        """This feed as an iterable of batches of `jax.Array`s. Each iteration of it is the next epoch of the feed.
+        """Iterate over batches as `jax.Array`s.
 
-        On the CPU an array is the memory that the batch was loaded into, without a copy, except where JAX changes its
-        dtype: without `jax_enable_x64`, dtypes of 64 bits become those of 32, and complex128 becomes complex64. The
-        memory is reused once no array refers to it. A computation that donates such an array leaves the memory as it
-        is.
+        Each iteration is the next epoch of the feed. On the CPU an array uses the memory that the batch was loaded
+        into, without a copy, unless JAX changes its dtype: without `jax_enable_x64`, JAX narrows dtypes of 64 bits to
+        32, and complex128 to complex64. The memory is reused once no array refers to it. A computation that donates
+        such an array leaves the memory unchanged.
 
         Args:
-            sharding: Where batches go: a `jax.sharding.Sharding` of one device or several, or a `jax.Device`. None is
-                JAX's default device, without being committed to it. A sharding that spans several processes makes one
-                global batch of the shards of their feeds; see `shard` of `kerasfeed.Feed`. One that divides batches
-                needs all of them to be divisible: `drop_remainder=True` or `pad_remainder=True`.
-            prefetch: Batches that are on their way to devices while the consumer has the one before, at least 0.
-                Only batches that are loaded by then. Nothing is copied ahead where nothing is copied, or where the feed
-                has `workers=0`.
+            sharding: Destination of batches: a `jax.sharding.Sharding` of one or several devices, or a `jax.Device`.
+                None is JAX's default device, without committing to it. A sharding that spans several processes makes
+                one global batch of the shards of their feeds; see `shard` of `kerasfeed.Feed`. A sharding that divides
+                batches needs all of them to be divisible: `drop_remainder=True` or `pad_remainder=True`.
+            prefetch: Batches that are copied to devices while the consumer uses the batch before, at least 0. Only
+                batches already loaded count. Has no effect if nothing is copied, or if the feed has `workers=0`.
             epochs: Epochs of the feed in one iteration, at least 1.
 
         Returns:
@@ -53,10 +52,10 @@ class FrameworkLoops:
         Raises:
             ImportError: JAX is not installed.
             TypeError: `sharding` is something else. In an iteration: a field is text.
-            ValueError: An argument is out of range, or batches cannot be divided as the sharding says; the latter at
-                the first batch, where its shape is needed to tell. Scenes are skipped (`on_error="skip"`) in batches
+            ValueError: An argument is out of range, or batches cannot be divided by the sharding; the latter may be
+                raised at the first batch, whose shape must be known. Scenes are skipped (`on_error="skip"`) in batches
                 that are divided.
-            OverflowError: In an iteration: a field of int64 or uint64 has values that the 32 bits of JAX do not hold.
+            OverflowError: In an iteration: a field of int64 or uint64 has values that do not fit JAX's 32 bits.
 
         Examples:
             >>> with kf.Feed(np.zeros((10, 3), np.float32), batch_size=4, workers=0) as feed:
@@ -84,20 +83,19 @@ class FrameworkLoops:
         prefetch: int = 2,
         epochs: int = 1,
     ) -> BatchLoop[Any]:
-        """This feed as an iterable of batches of `torch.Tensor`s. Each iteration of it is the next epoch of the feed.
+        """Iterate over batches as `torch.Tensor`s.
 
-        On the CPU a tensor is the memory that the batch was loaded into, without a copy; it may be written to, and the
-        memory is reused once no tensor refers to it.
+        Each iteration is the next epoch of the feed. On the CPU a tensor uses the memory that the batch was loaded
+        into, without a copy; it may be written to, and the memory is reused once no tensor refers to it.
 
         Args:
-            device: Where batches go, for example "cuda". None is the CPU. To a CUDA device they are copied on a stream
-                of their own, which the current stream waits for where it gets the batch.
-            pin_memory: Whether batches are copied to page-locked memory, from which a GPU copies by itself. "auto" does
-                not: with worker processes on the same cores such a copy takes longer than it saves. With
-                `device=None`, True gives tensors in page-locked memory.
-            prefetch: Batches that are on their way to the device while the consumer has the one before, at least 0.
-                Only batches that are loaded by then. Nothing is copied ahead where nothing is copied, or where the feed
-                has `workers=0`.
+            device: Destination of batches, for example "cuda". None is the CPU. Copies to a CUDA device use a separate
+                stream; the current stream waits for them when it gets the batch.
+            pin_memory: Whether to copy batches to page-locked memory, which a GPU copies asynchronously. "auto" is
+                False: with worker processes on the same cores such a copy takes longer than it saves. With
+                `device=None`, True returns tensors in page-locked memory.
+            prefetch: Batches that are copied to the device while the consumer uses the batch before, at least 0. Only
+                batches already loaded count. Has no effect if nothing is copied, or if the feed has `workers=0`.
             epochs: Epochs of the feed in one iteration, at least 1.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Readers of files, one folder a format; files by URL, and the cost of reading. They know no feed.
+"""Readers of files by path or URL, one folder per format.
 
 May import: errors, util, spec, sequences.
 """

@@ -1,7 +1,7 @@
-"""The bytes of a file, read past HDF5, and the check that it is still the same file.
+"""The bytes of a file, and a check that it is unchanged.
 
-Invariant: whoever reads holds the object that owns the descriptor, so that it is not closed, and its number not used
-for another file, meanwhile. A file of this machine that was truncated or rewritten under us is an error, not data.
+Invariant: readers hold the object that owns the descriptor, so that it is not closed, nor its number reused, while they
+read. A local file that was truncated or rewritten raises an error and returns no data.
 """
 
 import os
@@ -15,15 +15,15 @@ import numpy as np
 from kerasfeed.readers.opened_files import Identity, changed, identity_of
 from kerasfeed.sequences.context import in_worker_process
 
-_CHECK_SECONDS = 0.2  # between looks at size and time of modification: each is a system call that gives up the GIL
+_CHECK_SECONDS = 0.2  # between checks of size and time: each is a system call that releases the GIL
 
 
 class ByteSource(ABC):
-    """Reads a file by byte offset. All methods may be called from any thread.
+    """Reads a file by byte offset, from any thread.
 
     Attributes:
         path: Path or URL.
-        identity: What the file was when it was opened.
+        identity: Identity of the file when it was opened.
     """
 
     path: str
@@ -31,34 +31,34 @@ class ByteSource(ABC):
 
     @abstractmethod
     def check(self, *, now: bool = False) -> None:
-        """Look whether the file changed, where that is cheap; unless `now`, at most five times a second.
+        """Check cheaply whether the file changed, at most every 0.2 s.
 
         Raises:
-            OSError: It did.
+            OSError: The file changed.
         """
 
     @abstractmethod
     def read(self, address: int, size: int) -> bytes:
-        """`size` bytes from `address` on.
+        """Return `size` bytes from `address` on.
 
         Raises:
-            OSError: The file ends before, or changed.
+            OSError: The file ends earlier, or changed.
         """
 
     def read_into(self, address: int, out: Any) -> None:
         """Fill `out`, a contiguous array of plain items, from `address` on.
 
         Raises:
-            OSError: The file ends before, or changed.
+            OSError: The file ends earlier, or changed.
         """
         out.reshape(-1).view(np.uint8)[...] = np.frombuffer(self.read(address, out.nbytes), np.uint8)
 
 
 class OpenFile(ByteSource):
-    """A file of this machine, through its descriptor."""
+    """A local file, read through its descriptor."""
 
     def __init__(self, path: str, descriptor: int, identity: Identity) -> None:
-        """Read through `descriptor`, which belongs to someone else."""
+        """Read through `descriptor`, which another object owns."""
         self.path = path
         self.descriptor = descriptor
         self.identity = identity
@@ -77,8 +77,8 @@ class OpenFile(ByteSource):
         self._next_check = clock + _CHECK_SECONDS
 
     def _replaced(self) -> str:
-        """Whether another file stands at the path: workers that open it later would read that one."""
-        with suppress(OSError):  # gone: nobody reads anything else
+        """Describe the file that has replaced this one; empty if none."""
+        with suppress(OSError):  # deleted: new workers cannot open another file
             return self.identity.difference(identity_of(self.path))
         return ""
 

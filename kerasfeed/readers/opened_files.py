@@ -1,8 +1,8 @@
-"""What a file was when it was opened, and whether it has changed since.
+"""The identity of an open file, to notice later changes.
 
-Invariant: each process compares a file with the one that it opened before. An object that has opened its file keeps
-the identity in its pickle, so a worker that starts later refuses a file that was replaced meanwhile. On another machine
-the file has other numbers, and may be a copy: only its size is compared there.
+Invariant: each process compares a file with the one that it opened before. The identity of an open file is pickled with
+its reader, so a worker that starts later refuses a replaced file. On another machine the file has other numbers, and
+may be a copy: only its size is compared there.
 """
 
 import os
@@ -12,17 +12,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_ELSEWHERE = -1  # in place of the number of a file system of another machine
+_ELSEWHERE = -1  # number of the file system of another machine
 
 
 class Identity(NamedTuple):
-    """What tells one state of a file from another.
+    """Identifies one state of a file.
 
     Attributes:
         device: Number of the file system; 0 for a URL, -1 for a file of another machine.
-        inode: Number of the file in it; of a URL, one made of its text.
+        inode: Number of the file in it; for a URL, a hash of its text.
         size: Bytes.
-        mtime_ns: Time of the last modification, ns; of a URL, a number made of what the store says of the version.
+        mtime_ns: Time of the last modification, ns; for a URL, a hash of the version that the store reports.
     """
 
     device: int
@@ -32,30 +32,30 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Identity":
-        """The identity that `stat` tells."""
+        """Return the identity from the result of `stat`."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def difference(self, now: "Identity", *, may_grow: bool = False) -> str:
-        """What changed since, for people; empty when nothing did.
+        """Describe what changed since; empty if nothing did.
 
         Args:
-            now: What the file is now.
-            may_grow: Whether somebody writes to the file meanwhile, so that only another file is a change.
+            now: The present identity of the file.
+            may_grow: Whether a program may be writing to the file, so that only another file counts as a change.
         """
         if self.device != _ELSEWHERE and (self.device, self.inode) != (now.device, now.inode):
-            return f"another file stands in its place (inode {now.inode}, was {self.inode})"
+            return f"another file has replaced it (inode {now.inode}, was {self.inode})"
         if may_grow:
             return ""
         if self.size != now.size:
             return f"its size is {now.size:,} bytes, was {self.size:,}"
         if self.mtime_ns != now.mtime_ns and not self.device:
-            return "another version stands in its place"
+            return "another version has replaced it"
         if self.mtime_ns != now.mtime_ns and self.device != _ELSEWHERE:
             return f"it was modified {(now.mtime_ns - self.mtime_ns) / 1e9:,.3f} s later"
         return ""
 
     def refuse(self, now: "Identity", path: str, *, may_grow: bool = False) -> None:
-        """Raise an OSError where the file at `path` changed since; see `difference`."""
+        """Raise an OSError if the file at `path` changed since; see `difference`."""
         if difference := self.difference(now, may_grow=may_grow):
             raise changed(path, difference)
 
@@ -64,32 +64,32 @@ class Identity(NamedTuple):
 
 
 def _arrived(device: int, inode: int, size: int, mtime_ns: int, files: int) -> Identity:
-    """An identity that was pickled where `files` are."""
+    """Return a pickled identity; `files` identifies the pickling machine."""
     return Identity(device if not device or files == _files_of() else _ELSEWHERE, inode, size, mtime_ns)
 
 
 @cache
 def _files_of() -> int:
-    """A number of the machine, since it was started, and the container: file systems and inodes are the same there."""
+    """Identify this boot and container: its file systems and inodes."""
     try:
-        place = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/mnt").readlink())
+        text = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/mnt").readlink())
     except OSError:  # not Linux
-        place = platform.node()
-    return zlib.crc32(place.encode())
+        text = platform.node()
+    return zlib.crc32(text.encode())
 
 
 def identity_of(path: str | os.PathLike[str]) -> Identity:
-    """The identity of the file at `path` now.
+    """Return the present identity of the file at `path`.
 
     Raises:
-        OSError: There is none, or it cannot be looked at.
+        OSError: The file does not exist or cannot be accessed.
     """
     return Identity.of(Path(path).stat())
 
 
 def changed(path: str, difference: str) -> OSError:
-    """The error for a file that is not what it was."""
+    """Return the error for a file that changed."""
     return OSError(
-        f"{path!r} changed since it was first opened: {difference}. Write files to the end before they are read, then "
-        "close() what reads them or make it anew (and the feed that uses it)"
+        f"{path!r} changed since it was first opened: {difference}. Write a file to the end before it is read; then "
+        "call close() on its reader, or make a new reader (and a new feed)"
     )

@@ -1,33 +1,33 @@
-"""What reading costs: facts that readers post, gathered for the feed on whose behalf they read.
+"""The cost of reading, which readers report to a feed's meter.
 
-Invariant: a reader knows nothing of feeds. It posts what it decoded to the meter of whoever asked, if any; a loader
-enters a meter around the scenes it loads and reads the sums. Nothing here warns, prints or decides how to read.
+Invariant: a reader does not know feeds. It reports to the meter of the calling thread, if there is one; a loader enters
+a meter while it loads scenes, and reads the sums. Nothing here warns, prints or decides how to read.
 
-Posting from the thread that asked:
+To report from any thread:
 
-    meter = read_cost.current()             # where the read was asked for; None outside a feed
+    meter = read_cost.current()             # in the thread that requested the read; None outside a feed
     ...                                 # decode, on whatever thread
     if meter is not None:
-        meter.note(storage, place, nbytes=chunk.nbytes, seconds=elapsed)
+        meter.note(storage, chunk, nbytes=chunk.nbytes, seconds=elapsed)
 """
 
 import threading
 from dataclasses import dataclass, field, replace
 
-_LEAST_SCENES = 32  # before so many, the first reads of every block look like waste
-_LEAST_AGAIN = 8  # a few chunks are decoded again where blocks or workers meet
-_AMPLIFIED = 3.0  # bytes decoded for each byte that the scenes hold; below, other costs are larger
+_LEAST_SCENES = 32  # with fewer, the first reads of every block look like waste
+_LEAST_AGAIN = 8  # a few chunks are decoded again at the borders of blocks or workers
+_AMPLIFIED = 3.0  # bytes decoded per byte of the scenes; below, other costs are larger
 
 
 class ReadCostWarning(UserWarning):
-    """Reading in this order decodes far more data than the scenes hold.
+    """The order of reading decodes far more data than the scenes hold.
 
-    Issued once by a feed whose sequence reads HDF5 chunks, or files of many scenes, in an order that reads them again
-    and again. The message says how much is read for each scene, and what to change: usually
+    A feed issues it once if its sequence reads HDF5 chunks, or files of many scenes, in an order that reads them
+    repeatedly. The message says how much is read for each scene, and what to change: usually
     `order=kf.BlockShuffled(...)`, a larger cache, or other chunks.
 
     Examples:
-        Ignore it where a slow first epoch is acceptable:
+        Ignore it if a slow first epoch is acceptable:
 
         >>> import warnings
         >>> with warnings.catch_warnings():
@@ -39,16 +39,16 @@ class ReadCostWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Storage:
-    """How a dataset is stored, as far as the cost of reading it goes.
+    """The storage of a dataset, for the cost of reading it.
 
     Attributes:
-        name: The dataset for people, file included: "'points' of '/data/rooms.h5'". Also identifies it.
-        short_name: The dataset's own name, as code that reads it would write it: "points".
+        name: Name of the dataset and its file, for messages: "'points' of '/data/rooms.h5'". Unique.
+        short_name: Name of the dataset in code: "points".
         block_size: Rows of axis 0 in one chunk, at least 1.
         row_bytes: Decoded bytes of one row of axis 0 (one index), at least 1.
         nbytes: Decoded bytes of the whole dataset.
         cache_bytes: Most bytes that the cache of decoded chunks holds.
-        unit: What is read at once: "chunk", or "file" where a whole file is; then bytes stand for scenes.
+        unit: Unit of reading: "chunk", or "file" for whole files; byte counts are then counts of scenes.
     """
 
     name: str
@@ -62,21 +62,21 @@ class Storage:
 
 @dataclass(slots=True)
 class ReadCost:
-    """What one dataset has cost a loader so far; those of one name in several files count as one.
+    """Cost of one dataset for a loader so far.
 
-    A meter adds to its own, and gives copies.
+    Datasets of one name in several files count as one. A meter updates its own objects, and returns copies.
 
     Attributes:
         storage: The dataset, in the first file read.
         files: Number of files read.
-        scenes: Scenes loaded meanwhile.
-        scene_bytes: Decoded bytes of the dataset that a scene stands for: a row, or more where there are more rows
-            than scenes in the sequence.
+        scenes: Scenes loaded in the same time.
+        scene_bytes: Decoded bytes of the dataset per scene: a row, or more if there are more rows than scenes in the
+            sequence.
         decoded: Chunks decoded.
-        again: Of these, chunks decoded for this loader before, that had left the cache.
-        nbytes: Bytes that decoding made.
+        again: Of these, chunks that this loader had decoded before, and that had left the cache.
+        nbytes: Decoded bytes.
         seconds: Time spent decoding, s, summed over threads.
-        seconds_again: Of these, for chunks decoded again.
+        seconds_again: Of this, time for chunks decoded again.
     """
 
     storage: Storage
@@ -91,15 +91,15 @@ class ReadCost:
 
     @property
     def amplification(self) -> float:
-        """Bytes decoded for each byte that the scenes stand for."""
+        """Bytes decoded per byte of the scenes."""
         return self.nbytes / max(1.0, self.scenes * self.scene_bytes)
 
     @property
     def wasteful(self) -> bool:
-        """Whether decoding is repeated, and makes several times what the scenes hold; False of too few scenes to tell.
+        """Whether the same chunks are decoded repeatedly; False for few scenes.
 
-        Chunks are decoded again only after they have left the cache, so a cache that holds the dataset is never
-        called wasteful, however many chunks the first scenes touch.
+        Chunks are decoded again only after they have left the cache. So a cache that holds the dataset never counts
+        as wasteful, however many chunks the first scenes need.
         """
         is_known = self.scenes >= _LEAST_SCENES and self.again >= _LEAST_AGAIN
         return is_known and self.amplification >= _AMPLIFIED
@@ -121,17 +121,17 @@ class ReadCost:
 
 @dataclass(slots=True)
 class _DatasetSums:
-    cost: ReadCost  # so far, but for what is known of all scenes and files
+    cost: ReadCost  # so far; `costs` fills in scenes and files
     scenes_before: int
-    seen: dict[str, bytearray] = field(default_factory=dict)  # which chunks of each file were decoded: a byte each
+    seen: dict[str, bytearray] = field(default_factory=dict)  # one byte per chunk of each file: 1 if decoded before
     stored: int = 0  # decoded bytes of these datasets
 
 
 class Meter:
-    """Sums of what was read on behalf of one loader in one process. All methods may be called from any thread."""
+    """Cost of reading for one loader; for any thread."""
 
     def __init__(self, length: int = 1) -> None:
-        """Sum up for whoever reads a sequence of `length` scenes."""
+        """Measure for a sequence of `length` scenes."""
         self._lock = threading.Lock()
         self._length = max(1, length)
         self._scenes = 0
@@ -139,13 +139,13 @@ class Meter:
         self._sums: dict[tuple[str, int], _DatasetSums] = {}
 
     def note(self, storage: Storage, chunk: int, *, nbytes: int, seconds: float) -> None:
-        """One chunk was decoded.
+        """Report that a chunk was decoded.
 
         Args:
             storage: Its dataset.
-            chunk: Which of the dataset's stored chunks, from 0.
+            chunk: Number of the chunk in the dataset, from 0.
             nbytes: Bytes of the decoded chunk.
-            seconds: Time that decoding took, reading the file included, s.
+            seconds: Time for reading and decoding, s.
         """
         key = (storage.short_name, storage.row_bytes)
         with self._lock:
@@ -169,12 +169,12 @@ class Meter:
                 cost.seconds_again += seconds
 
     def note_scenes(self, count: int) -> None:
-        """So many scenes were loaded."""
+        """Report that `count` scenes were loaded."""
         with self._lock:
             self._scenes += count
 
     def costs(self) -> list[ReadCost]:
-        """What each dataset has cost so far, the dearest first."""
+        """Return the cost of each dataset, most expensive first."""
         with self._lock:
             found = [
                 replace(
@@ -186,7 +186,7 @@ class Meter:
         return sorted(found, key=lambda cost: -cost.nbytes)
 
     def waste(self) -> ReadCost | None:
-        """The dearest dataset that is read wastefully; None when there is none."""
+        """Return the most expensive dataset read wastefully, or None."""
         if self._again < _LEAST_AGAIN:
             return None
         return next((cost for cost in self.costs() if cost.wasteful), None)
@@ -200,12 +200,12 @@ _current = _CurrentMeter()
 
 
 def current() -> Meter | None:
-    """The meter of whoever loads scenes in this thread; None outside a feed. Costs about 50 ns."""
+    """Return the meter of this thread, or None. Costs 50 ns."""
     return _current.meter
 
 
 def enter(meter: Meter | None) -> Meter | None:
-    """Make `meter` this thread's; returns the one it replaces, to be put back."""
+    """Set `meter` for this thread; return the previous one, to be restored."""
     previous = _current.meter
     _current.meter = meter
     return previous

@@ -108,7 +108,7 @@ def test_a_range_is_shown_if_runs_scatter():
     found = _profile(SetupRate(Setup(2, "process"), 60.0, 100.0), FOUR)
     for shown in (str(found), found._repr_html_()):
         assert "60 to 100" in shown
-        assert "runs of one set-up scatter" in shown
+        assert "runs of one set-up differ" in shown
     assert "scatter" not in str(_profile(ONE, FOUR))
 
 

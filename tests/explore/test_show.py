@@ -176,7 +176,7 @@ def test_a_stream_is_drawn_from_a_copy():
 
     with kf.StreamFeed(clouds, 4, workers=0) as feed:
         assert words(kf.show(feed, step=1))[0] == "StreamFeed, batch 1, 4 scenes"
-        with pytest.raises(IndexError, match="the stream ended before it"):
+        with pytest.raises(IndexError, match="the stream ended earlier"):
             kf.show(feed, step=2)
         assert [labels.tolist() for _, labels in feed] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
@@ -240,8 +240,8 @@ def test_images_of_a_dtype_that_numpy_does_not_know_are_drawn():
         ({"index": 37}, IndexError, "index 37 is out of range: the sequence has 37 scenes"),
         ({"scenes": 0}, ValueError, "scenes must be"),
         ({"scenes": []}, ValueError, "scenes names no scene"),
-        ({"step": 3}, TypeError, "kf.show has no use for step=3 where it draws a sequence"),
-        ({"batch_size": 3}, TypeError, "kf.show has no use for batch_size=3 where it draws scenes"),
+        ({"step": 3}, TypeError, "kf.show does not use step=3 to draw a sequence"),
+        ({"batch_size": 3}, TypeError, "kf.show does not use batch_size=3 to draw scenes"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_remedy(arguments, error, message):

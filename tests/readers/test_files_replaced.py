@@ -95,7 +95,7 @@ def test_a_worker_that_holds_a_file_finds_that_another_stands_in_its_place(path)
         replace(path)
         deadline = time.monotonic() + 30
         found = []
-        with pytest.raises(OSError, match=rf"{CHANGED}: another file stands in its place"):
+        with pytest.raises(OSError, match=rf"{CHANGED}: another file has replaced it"):
             found.extend(batch for _ in iter(lambda: time.monotonic() < deadline, False) for batch in feed)
         assert values(found) == {1}
 

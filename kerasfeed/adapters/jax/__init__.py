@@ -1,1 +1,1 @@
-"""Batches for JAX: loops of `jax.Array`s, on one device or divided among several."""
+"""Batches as `jax.Array`s, on one device or divided among several."""

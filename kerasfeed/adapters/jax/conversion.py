@@ -1,7 +1,7 @@
 """Batches as `jax.Array`s.
 
-Invariant: on the CPU an array is the memory that the batch was loaded into. JAX keeps that alive, never writes to it,
-and does not give it to a computation that donates its arguments.
+Invariant: on the CPU an array uses the memory that the batch was loaded into. JAX keeps that memory alive, never writes
+to it, and does not pass it to a computation that donates its arguments.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ except ImportError as missing:
         'to_jax() needs JAX, which is not installed: pip install jax (the extra "kerasfeed[jax]")'
     ) from missing
 
-_WHERE = "sharding is a jax.sharding.Sharding, a jax.Device, or None for JAX's default device; received"
+_WHERE = "sharding must be a jax.sharding.Sharding, a jax.Device, or None for JAX's default device; received"
 _OF_ONE_SIZE = (
     "batches that are divided among devices need a size that divides: make the feed with drop_remainder=True or "
     "pad_remainder=True, and a batch_size that is a multiple of the parts"
@@ -30,7 +30,7 @@ _OF_ONE_SIZE = (
 
 
 class JaxConversion:
-    """Puts batches where a sharding says.
+    """Puts batches on the devices of a sharding.
 
     Attributes:
         ahead: See `kerasfeed.feeds.batch_loop.Conversion`.
@@ -42,12 +42,12 @@ class JaxConversion:
 
         Args:
             sharding: A `jax.sharding.Sharding`, a `jax.Device`, or None for the default device.
-            plan: The feed's, which tells sizes of batches and shards.
-            prefetch: Batches on their way ahead of the consumer, where they are copied at all.
+            plan: Plan of the feed, with sizes of batches and shards.
+            prefetch: Batches to copy ahead of the consumer, if batches are copied at all.
 
         Raises:
             TypeError: `sharding` is something else.
-            ValueError: It divides batches among processes, and these have several sizes.
+            ValueError: It divides batches among processes, and the batches have different sizes.
         """
         if isinstance(sharding, jax.Device):
             sharding = jax.sharding.SingleDeviceSharding(sharding)
@@ -85,21 +85,21 @@ class JaxConversion:
             return converted(self._part_of_all, arrays, treespec)
         try:
             return jax.device_put(arrays, self._sharding)  # type: ignore[no-any-return]
-        except (TypeError, ValueError, RuntimeError):  # which does not say of which field
+        except (TypeError, ValueError, RuntimeError):  # the error does not name the field
             return converted(partial(jax.device_put, device=self._sharding), arrays, treespec)
 
     def _part_of_all(self, array: np.ndarray[Any, Any]) -> Any:
         made = jax.make_array_from_process_local_data(self._sharding, array)
         if made.shape[:1] != (len(array) * self._plan.shard_count,):
             raise ValueError(
-                f"the sharding makes {made.shape[0]:,} rows of the {len(array):,} of this process, and the feed is "
-                f"one of {self._plan.shard_count} shards: these must be the parts into which the sharding divides a "
-                'batch among processes. Make the feed with shard="auto", or shard=(index, count)'
+                f"the sharding makes {made.shape[0]:,} rows of the {len(array):,} rows of this process, but the feed "
+                f"has {self._plan.shard_count} shards, which must be the parts of a batch that the sharding gives each "
+                'process. Make the feed with shard="auto", or shard=(index, count)'
             )
         return made
 
     def _check(self, batch: Any, arrays: list[np.ndarray[Any, Any]], treespec: Any) -> None:
-        """Refuse, with the first batch, what could not be divided later.
+        """Refuse, at the first batch, sizes that could not be divided later.
 
         Raises:
             TypeError: A field is ragged.
@@ -117,7 +117,7 @@ class JaxConversion:
             for path, array in zip(field_paths(treespec), arrays, strict=True):
                 try:
                     self._sharding.shard_shape((rows, *array.shape[1:]))
-                except (ValueError, IndexError) as error:  # the latter of a field with fewer axes
+                except (ValueError, IndexError) as error:  # IndexError for a field with fewer axes
                     raise ValueError(
                         f"field {path!r} of a batch of {rows:,} rows cannot be divided: {_OF_ONE_SIZE}. JAX: "
                         f"{message_of(error)}"
@@ -125,17 +125,17 @@ class JaxConversion:
 
 
 def _refuse_overflow(arrays: list[np.ndarray[Any, Any]], treespec: Any) -> None:
-    """Refuse integers that JAX would cut off without a word, where it has no 64 bits.
+    """Refuse integers that JAX would silently truncate to 32 bits.
 
     Raises:
-        OverflowError: As JAX does for numbers of Python; the message names the field.
+        OverflowError: As JAX does for Python integers; the message names the field.
     """
-    for place, array in enumerate(arrays):
+    for number, array in enumerate(arrays):
         if array.dtype.kind not in "iu" or array.itemsize < 8 or not array.size:
             continue
         held = np.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
         if held.bits < 64 and (array.min() < held.min or array.max() > held.max):
             raise OverflowError(
-                f"field {field_paths(treespec)[place]!r} has values from {array.min():,} to {array.max():,}, of which "
-                f"JAX would keep {held.bits} bits: set jax_enable_x64, or return numbers that fit {held.dtype}"
+                f"field {field_paths(treespec)[number]!r} has values from {array.min():,} to {array.max():,}, but "
+                f"JAX keeps {held.bits} bits: set jax_enable_x64, or return numbers that fit {held.dtype}"
             )

@@ -1,8 +1,8 @@
-"""`KerasAdapter`: a feed as Keras's trainers take it, by the interface that Keras has for that.
+"""`KerasAdapter`: makes a feed usable by Keras's trainers, through Keras's own interface.
 
-Invariant: nothing of Keras is written to. A feed is a `PyDataset` and its own `DataAdapter`, which trainers take as it
-is; where the installed Keras has no such interface, the `PyDataset` is left, and users are told what is lost. Where
-Keras itself cannot be imported, as it has no backend, a feed is neither, and feeds loops.
+Invariant: nothing of Keras is written to. A feed is a `PyDataset` and its own `DataAdapter`, which trainers use as it
+is. If the installed Keras has no such interface, the feed is only a `PyDataset`, and a warning says which features are
+lost. If Keras cannot be imported, for example without a backend, the feed is neither and works in plain loops.
 """
 
 import copy
@@ -43,18 +43,18 @@ except ImportError as missing:
 
 _PyDataset: Any = object if NO_KERAS else keras.utils.PyDataset
 _DataAdapter: Any = data_adapter_class()
-_OVER = "the fit, or other run, that this iterator was for is over, or its feed is gone"
+_OVER = "the run of this iterator, such as a fit, is over, or its feed is gone"
 
 
 class TrainerData(_DataAdapter):  # type: ignore[misc]
-    """What Keras's trainers call of the data that they are given; users call none of it."""
+    """The methods that Keras's trainers call on their data; not for users."""
 
     def _init_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
-        self._fit_run: Callable[[], Any] = lambda: None  # of a feed
+        self._fit_run: Callable[[], Any] = lambda: None  # of the last fit
         self._warned = False
 
-    # ---- what feeds, and datasets of them, say in their own ways
+    # ---- implemented by feeds and their datasets
 
     @property
     @abstractmethod
@@ -63,20 +63,20 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     @abstractmethod
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
-        """The `tf.data.Dataset` for Keras, whose batches the cursors give that `begin` makes."""
+        """Make the `tf.data.Dataset` for Keras from the cursors that `begin` makes."""
 
     @abstractmethod
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> KerasRun:
-        """What `iterator`, a new one of Keras's, takes."""
+        """Make the run of `iterator`, a new one of Keras's."""
 
     def _keras_hook(self, *, begins: bool) -> None:
-        """Somebody calls `on_epoch_begin` or `on_epoch_end` who is not one of Keras's iterators: a feed alone minds."""
+        """Handle an `on_epoch_begin` or `on_epoch_end` from outside Keras's iterators; for feeds."""
 
     # ---- the interface of Keras
 
     @property
     def num_batches(self) -> Any:
-        """Number of batches in an epoch; None where it is not known. Called by Keras; your code calls `len(feed)`."""
+        """Number of batches in an epoch for Keras; None if unknown."""
         call = keras_call(self)
         if call is None:
             return len(self._keras_feed) if self._keras_feed.plan.length else None
@@ -91,10 +91,10 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     @property
     def batch_size(self) -> int | None:
-        """Always None, which tells Keras that the feed makes the batches. The argument is `feed.plan.batch_size`."""
+        """Always None: the feed makes the batches. See `feed.plan.batch_size`."""
         return None
 
-    # What tells Keras that it is not known whether a batch is a short one.
+    # For Keras: whether there is a short batch is unknown.
     has_partial_batch, partial_batch_size = False, None
 
     def on_epoch_begin(self) -> None:
@@ -115,41 +115,41 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
             run.on_epoch_end()
 
     def get_numpy_iterator(self) -> Iterator[Any]:
-        """The batches as NumPy arrays. Called by Keras."""
+        """Iterate over batches as NumPy arrays. Called by Keras."""
         return _batches_of(weakref.ref(self._asked_run()))
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
-        """The batches as NumPy arrays, which JAX accepts; those of an execution stacked. Called by Keras."""
+        """Iterate over batches as NumPy arrays for JAX. Called by Keras."""
         call, run = keras_call(self), self._asked_run()
         if call is not None and call.method == BUILDER:
-            run.on_epoch_begin()  # the trainer resets its iterator then
+            run.on_epoch_begin()  # the trainer resets its iterator afterwards
         self._check_scenes(run, "JAX")
         batches = _batches_of(weakref.ref(run))
         return batches if super_batch is None else super_batches(batches, super_batch)
 
     def get_torch_dataloader(self) -> Iterator[Any]:
-        """The batches as tensors. Called by Keras, which iterates over them."""
+        """Iterate over batches as tensors. Called by Keras."""
         run = self._asked_run()
         self._check_scenes(run, "PyTorch")
         return (optree.tree_map(keras.ops.convert_to_tensor, batch) for batch in _batches_of(weakref.ref(run)))
 
     def get_tf_dataset(self) -> Any:
-        """The batches as a `tf.data.Dataset`. Called by Keras; your code calls `to_tf_dataset`."""
+        """Make a `tf.data.Dataset` for Keras; your code calls `to_tf_dataset`."""
         run = self._asked_run()
         self._check_scenes(run)
         run.in_other_threads = True
         return self._keras_dataset(partial(_begun_cursor, weakref.ref(run)), run.request.class_weight)
 
-    # ---- how it is done
+    # ---- helpers
 
     def _warn_of_unsupported_keras(self) -> None:
-        """Warn, once, where the installed Keras takes no adapter of others."""
+        """Warn, once, if the installed Keras supports no external data adapters."""
         if not self._warned and not isinstance(self, data_adapter_class()):
             self._warned = True
             warn_caller(
-                f"Keras {keras_version()} takes no data adapters of others, so it reads this feed as any PyDataset: "
-                "each epoch is a whole one of the feed, nothing can be resumed in mid-epoch, and the state of the feed "
-                "is not known while it trains. Use Keras 3.10 to 3.16",
+                f"Keras {keras_version()} supports no external data adapters, so it reads this feed as a plain "
+                "PyDataset: nothing can be resumed within an epoch, and the state of the feed is unknown during "
+                "training. Use Keras 3.10 to 3.16",
                 FeedWarning,
             )
 
@@ -158,29 +158,29 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         return None if call is None else self._runs.get(call.iterator)
 
     def _asked_run(self) -> KerasRun:
-        """The run of the Keras iterator that calls.
+        """Return the run of the calling Keras iterator.
 
         Raises:
-            RuntimeError: The caller is none of Keras's iterators.
+            RuntimeError: The caller is not one of Keras's iterators.
         """
         run = self._run_of_caller()
         if run is None:
             raise RuntimeError(
-                "this is for the iterators of Keras's trainers alone: loop over the feed, or over its to_tf_dataset(), "
+                "only the iterators of Keras's trainers can use this: loop over the feed, or over its to_tf_dataset(), "
                 "to_jax() or to_torch()"
             )
         return run
 
     def _check_scenes(self, run: KerasRun, textless: str = "") -> None:
-        """Look at the spec of scenes, the first of which may be read for it.
+        """Check the spec of scenes; this may read the first scenes.
 
         Args:
-            run: What takes them.
-            textless: The backend, where it takes no text.
+            run: The run that takes them.
+            textless: The backend, if it takes no text.
 
         Raises:
             TypeError: A field is text.
-            Exception: What the first scenes raised.
+            Exception: The error of the first scenes.
         """
         try:
             spec = self._keras_feed.scene_spec
@@ -190,20 +190,20 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         for name, field in zip(spec.paths, spec.fields, strict=True):
             if textless and field.is_text:
                 raise TypeError(
-                    f"field {name!r} is text, and {textless} has no text. Turn it into numbers where scenes are made "
-                    "(in __getitem__, or with map), or have Keras run on TensorFlow: KERAS_BACKEND=tensorflow"
+                    f"field {name!r} is text, and {textless} has no text. Turn it into numbers in __getitem__ or with "
+                    "map, or run Keras on TensorFlow: KERAS_BACKEND=tensorflow"
                 )
         scene = spec.unflatten(spec.fields)
         has_targets = isinstance(scene, tuple | list) and len(scene) > 1 and scene[1] is not None
         if run.request.needs_targets and not has_targets:
-            what, tuple_text = "fit takes all that a scene holds for inputs", "from __getitem__: (inputs, targets)"
+            what, tuple_text = "fit uses all fields of a scene as inputs", "from __getitem__: (inputs, targets)"
             if isinstance(scene, dict):
-                what = f"scenes are dicts with the keys {', '.join(map(str, scene))}, all of which fit takes for inputs"
+                what = f"scenes are dicts with the keys {', '.join(map(str, scene))}, and fit uses them all as inputs"
                 if {"x", "y"} <= scene.keys() <= {"x", "y", "sample_weight"}:
                     pair = [f'scene["{name}"]' for name in ("x", "y", "sample_weight") if name in scene]
-                    tuple_text = f"in place of the dict: ({', '.join(pair)})"
+                    tuple_text = f"instead of the dict: ({', '.join(pair)})"
             warn_caller(
-                f"{what}, and the model has a loss, which needs targets. Return a tuple {tuple_text}", FeedWarning
+                f"{what}, but the model has a loss, which needs targets. Return a tuple {tuple_text}", FeedWarning
             )
 
 
@@ -221,23 +221,23 @@ class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
 
     @property
     def fit_run(self) -> Any:
-        """What the last `fit` takes of the feed, or of a dataset of it; None where that is over."""
+        """The run of the last `fit`; None if it is over."""
         return self._fit_run()
 
     def begin_fit(self, run: KerasRun) -> None:
-        """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""
+        """Begin or restart a `fit`; any other run ends."""
         if self._fit_run() is not run:
             self.end_fit()
         self._fit_run = weakref.ref(run)
 
     def end_fit(self) -> None:
-        """Something else begins to take batches: no fit can still do so."""
+        """End a running fit, because another consumer begins."""
         run = self._fit_run()
         if run is not None:
             run.supersede()
 
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
-        from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # Keras asks on TensorFlow alone
+        from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # only on TensorFlow
 
         fields, treespec = optree.tree_flatten(self.element_spec)
         loose = [ArraySpec((None, *field.shape[1:]), field.dtype) if field.shape else field for field in fields]
@@ -246,20 +246,20 @@ class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
 
 
 def _converted(feed: Any, class_weight: Any, batch: Any) -> Any:
-    """A batch of `feed`, a weak proxy, as Keras's trainers take it."""
+    """Convert a batch of `feed`, a weak proxy, for Keras's trainers."""
     return standardized(feed.without_lists(batch), class_weight)
 
 
 def _begun_cursor(run: Callable[[], KerasRun | None], _: Any) -> Handover:
-    """What an iterator of TensorFlow takes from: the cursor of the epoch in which it asks for its first batch.
+    """Return the cursor of the present epoch, for TensorFlow's iterator.
 
     Args:
-        run: A weak reference to the run. Who ends first closes the cursor: the run, or TensorFlow's iterator, which is
-            the only one of its epoch.
+        run: A weak reference to the run. The run, or TensorFlow's iterator, the only one of its epoch, closes the
+            cursor: whichever ends first.
 
     Raises:
-        NotYet: Keras has not begun the epoch; TensorFlow prefetches from an iterator that is for the one to come.
-        EndOfData: Nothing is to be taken.
+        NotYet: Keras has not begun the epoch; TensorFlow prefetches from the iterator of the next epoch.
+        EndOfData: There is nothing to take.
         FeedClosedError: The run is over.
     """
     known = check_alive(run(), _OVER)
@@ -283,10 +283,10 @@ def _batches_of(run: Callable[[], KerasRun | None]) -> Iterator[Any]:
 
 
 def standardized(batch: Any, class_weight: Any) -> Any:
-    """A batch as Keras's trainers take it, with the weights of its classes.
+    """Convert a batch for Keras's trainers, with the weights of its classes.
 
     Raises:
-        ValueError: It is nothing that Keras takes, or has weights already.
+        ValueError: Keras cannot use the batch, or it has weights already.
     """
     if isinstance(batch, dict):
         return batch
@@ -297,9 +297,9 @@ def standardized(batch: Any, class_weight: Any) -> Any:
         pair = f"({{{names[0]!r}: scene.{names[0]}}}, scene.{names[-1]})" if names else "(scene[:-1], scene[-1])"
         raise ValueError(
             "Keras takes batches that are a dict, an array, or a tuple (inputs,), (inputs, targets) or (inputs, "
-            f"targets, sample_weights), and scenes of this feed are a {type(batch).__name__}"
-            f"{f' of {len(batch)}' if isinstance(batch, tuple) else ''}. kf.Map(sequence, function) changes them, for "
-            f"example with lambda scene: {pair}"
+            f"targets, sample_weights), but scenes of this feed are a {type(batch).__name__}"
+            f"{f' of {len(batch)}' if isinstance(batch, tuple) else ''}. Change them with kf.Map(sequence, function), "
+            f"for example with lambda scene: {pair}"
         )
     if class_weight is None or type(batch) is not tuple or len(batch) < 2:
         return batch
@@ -309,7 +309,7 @@ def standardized(batch: Any, class_weight: Any) -> Any:
 
 
 def standardized_spec(structure: Any, class_weight: Any) -> Any:
-    """The specs of what `standardized` makes of a batch whose specs are `structure`."""
+    """Return the specs of `standardized(batch)` for a batch with the specs `structure`."""
     structure = lists_as_tuples(structure)
     structure = structure if isinstance(structure, tuple | dict) else (structure,)
     if class_weight is None or type(structure) is not tuple or len(structure) != 2:
@@ -318,7 +318,7 @@ def standardized_spec(structure: Any, class_weight: Any) -> Any:
 
 
 def class_weights_of(targets: Any, class_weight: Any) -> Any:
-    """The weight of each row, floatx[B], by its class: the target, or the place of the largest of several.
+    """Return the weight of each row by its class: target or argmax.
 
     Raises:
         ValueError: There are several targets.
@@ -335,7 +335,7 @@ def class_weights_of(targets: Any, class_weight: Any) -> Any:
 
 
 def copied_callback(callback: Any, memo: dict[int, Any], *kept: Any) -> Any:
-    """A deep copy of a callback, as KerasTuner makes for each trial. Both refer to the same objects in `kept`."""
+    """Deep-copy a callback, but share the objects in `kept`."""
     memo.update({id(each): each for each in kept})
     kind: Any = type(callback)
     made = memo[id(callback)] = kind.__new__(kind)

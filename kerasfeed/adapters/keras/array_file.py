@@ -1,6 +1,6 @@
-"""The file of a callback that holds arrays of a training, with a header.
+"""A file of arrays with a header, which stores a training.
 
-Invariant: a file that was cut short or is damaged is never taken for one: it ends with its table of contents, and each
+Invariant: a file that was cut short or is damaged is always detected: its table of contents is at the end, and each
 array has a checksum.
 """
 
@@ -22,22 +22,22 @@ _HEADER = "header.json"
 
 
 class DamagedFileError(ValueError):
-    """A file of arrays is not whole."""
+    """A file of arrays is damaged or cut short."""
 
 
 def write_arrays(path: Path, header: Mapping[str, Any], arrays: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Write arrays one after the other, and what is told of them; all is on the disk when this returns.
+    """Write the arrays and a JSON header, then fsync.
 
     Args:
-        path: The file, which is not replaced at once.
+        path: The file; it is not replaced atomically.
         header: For JSON.
-        arrays: Of any dtypes but objects, those of `ml_dtypes` among them.
+        arrays: Arrays of any dtypes but objects, also of `ml_dtypes`.
     """
     dtypes = {}
     with path.open("wb") as file:
         with zipfile.ZipFile(file, "w") as archive:
             for name, array in arrays:
-                if array.dtype.isbuiltin == 2:  # of ml_dtypes, which files of NumPy do not know
+                if array.dtype.isbuiltin == 2:  # of ml_dtypes, which NumPy's files do not support
                     dtypes[name] = array.dtype.name
                     array = array.view(f"u{array.dtype.itemsize}")
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -48,15 +48,15 @@ def write_arrays(path: Path, header: Mapping[str, Any], arrays: Iterable[tuple[s
 
 
 class ArrayFile:
-    """What `write_arrays` has written.
+    """A file written by `write_arrays`.
 
     Attributes:
-        header: What was told of the arrays.
-        names: Of the arrays.
+        header: The header.
+        names: Names of the arrays.
 
     Raises:
-        DamagedFileError: It is not whole; by any method.
-        OSError: It cannot be read.
+        DamagedFileError: The file is damaged; raised by any method.
+        OSError: The file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,10 +66,10 @@ class ArrayFile:
             self.names = [name.removesuffix(".npy") for name in archive.namelist() if name != _HEADER]
 
     def read(self, names: Iterable[str]) -> Iterable[tuple[str, np.ndarray]]:
-        """The arrays of these names, one after the other."""
+        """Yield the arrays with these names."""
         with self._archive() as archive:
             for name in names:
-                content = archive.read(f"{name}.npy")  # which compares the checksum
+                content = archive.read(f"{name}.npy")  # compares the checksum
                 array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
                 dtype = self.header["dtypes"].get(name)
                 yield name, array if dtype is None else array.view(dtype)
@@ -81,5 +81,5 @@ class ArrayFile:
                 yield archive
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise DamagedFileError(
-                f"{self._path} is damaged ({message_of(error)}): delete the folder to begin anew"
+                f"{self._path} is damaged ({message_of(error)}): delete the folder to start over"
             ) from None

@@ -1,10 +1,9 @@
-"""`BackupAndRestore`: all that training changes, and the feed, saved in one place, and restored from it.
+"""`BackupAndRestore`: saves and restores a model and the position of its feed.
 
-Invariant: what is saved is replaced as a whole or not at all, and what is known of the feed is written before it, for
-what was saved before as for what is saved. So whenever a process is killed, the two agree. It is saved within a hook of
-callbacks that comes before a batch, and restored within the same hook; so what callbacks before it in the list do is
-saved, and what those behind it do is done again. After the last batch no such hook follows, so callbacks whose state is
-saved must come before it.
+Invariant: each save is replaced atomically. The position of the feed is written first, for the previous and the new
+save. So the two agree whenever a process is killed. Saving and restoring happen in the same callback hook before a
+batch. So effects of callbacks earlier in the list are saved, and effects of later ones are repeated. After the last
+batch no such hook follows, so callbacks whose state is saved must come earlier in the list.
 """
 
 import itertools
@@ -37,7 +36,7 @@ from kerasfeed.util.validate import local_path
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
 
-# What changes in Keras's callbacks during a training and has an influence on it, or on which files are written.
+# Attributes of Keras's callbacks that influence training or the files written.
 _ATTRIBUTES = {
     "EarlyStopping": ("wait", "best", "best_epoch", "best_weights", "stopped_epoch"),
     "ReduceLROnPlateau": ("wait", "best", "cooldown_counter"),
@@ -46,7 +45,7 @@ _ATTRIBUTES = {
 }
 _UNBUILT = "BackupAndRestore needs a model that is built before fit: call it on a batch"
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-# What Keras itself keeps in every callback.
+# Attributes that Keras sets in every callback.
 _OF_ALL = {"params", "model", "_model"}
 
 
@@ -54,7 +53,7 @@ class CallbackStates:
     """The callbacks of one `fit`.
 
     Args:
-        callbacks: In their order.
+        callbacks: All callbacks, in order.
         own: The callback that saves the others.
     """
 
@@ -70,10 +69,10 @@ class CallbackStates:
         self._marks = [_marks(each) for each in self._others]
 
     def get(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-        """What the callbacks keep, for JSON; arrays go to `arrays`, by names that begin with "callbacks/".
+        """Return the state of the callbacks for JSON; arrays go to `arrays`.
 
         Raises:
-            TypeError: What a callback's `get_state` returns cannot be saved.
+            TypeError: The result of a callback's `get_state` cannot be saved.
         """
         found = {}
         for name, each in self._callbacks.items():
@@ -85,7 +84,7 @@ class CallbackStates:
         return found
 
     def set(self, states: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Give the callbacks what they kept; what the `fit` has no callback for is left out."""
+        """Restore the state of the callbacks; states without a callback are ignored."""
         for name, each in self._callbacks.items():
             state = _decoded(states.get(name, {}), arrays)
             if "get_state()" in state and _gives(each):
@@ -95,18 +94,18 @@ class CallbackStates:
                     setattr(each, key, state[key])
 
     def stopped(self) -> bool:
-        """Whether an `EarlyStopping` among them has ended the training."""
+        """Whether an `EarlyStopping` ended the training."""
         stops = (each for each in self._callbacks.values() if isinstance(each, keras.callbacks.EarlyStopping))
         return any(each.stopped_epoch for each in stops)
 
     def warn_of_others(self) -> None:
-        """Tell, once, of callbacks of users in which something has changed since this was made."""
+        """Warn of callbacks of users whose attributes have changed."""
         for each, before in zip(self._others, self._marks, strict=True):
             changed = sorted(name for name, mark in _marks(each).items() if name not in before or before[name] != mark)
             if changed:
                 warnings.warn(
-                    f"the callback {type(each).__name__} changes its {' and '.join(changed)} in training, and "
-                    "BackupAndRestore does not save that: after a resume it begins anew. If it matters, give the class "
+                    f"the callback {type(each).__name__} changes its {' and '.join(changed)} in training, which "
+                    "BackupAndRestore does not save: after a resume it starts over. To save it, give the class "
                     "get_state(), which returns a dict of numbers, text, arrays, lists and dicts, and set_state(state)",
                     FeedWarning,
                     stacklevel=2,
@@ -130,7 +129,7 @@ def _is_of_users(callback: Any) -> bool:
 
 
 def _marks(callback: Any) -> dict[str, Any]:
-    """What tells whether an attribute has changed: small values themselves, the length of containers, else identity."""
+    """Values that differ if an attribute has changed."""
     known = {*_OF_ALL, *_attributes(callback)}
     return {name: _mark(value) for name, value in vars(callback).items() if name not in known}
 
@@ -150,7 +149,7 @@ def _encoded(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         return [_encoded(each, f"{name}/{number}", arrays) for number, each in enumerate(value)]
     array = as_array(value)
     if array.dtype.hasobject:
-        raise TypeError(f"{name} cannot be saved, a {type(value).__name__}: return numbers, text, arrays")
+        raise TypeError(f"{name} cannot be saved, because it is a {type(value).__name__}: return numbers, text, arrays")
     arrays[name] = array
     return {_ARRAY: name}
 
@@ -168,33 +167,32 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 class BackupAndRestore(FeedCheckpoint):
-    """Saves all that training changes, and the feed, and resumes a `fit` that was killed as if it had not been.
+    """Saves model and feed, so that a killed `fit` can resume exactly.
 
-    Use it in place of `keras.callbacks.BackupAndRestore`, as the last of the callbacks. If you run the same script
-    again, `fit` continues in the epoch of the saved model with the batches that remain. Keras numbers them from 0. The
-    model must be built before `fit`.
+    Use it instead of `keras.callbacks.BackupAndRestore`, as the last callback. If you run the same script again, `fit`
+    continues in the epoch of the saved model with the remaining batches, which Keras numbers from 0. The model must be
+    built before `fit`.
 
-    Saved are all variables of layers (seed generators of Dropout and its like, too), optimizers (moving averages and
-    loss scales, too), metrics and losses; of Keras's callbacks in the same `fit` what `EarlyStopping`,
-    `ReduceLROnPlateau`, `ModelCheckpoint` and `OrbaxCheckpoint` have counted and found best; of other callbacks what
-    their `get_state()` returns (a dict of numbers, text, arrays, lists and dicts), which `set_state(state)` is given;
-    and on PyTorch its own generators. Not saved are the generators of NumPy, Python and TensorFlow, that of
-    `keras.random` without a seed, and Python attributes of layers.
+    It saves all variables of layers (including seed generators, as of Dropout), optimizers (including moving averages
+    and loss scales), metrics and losses. It also saves the state of `EarlyStopping`, `ReduceLROnPlateau`,
+    `ModelCheckpoint` and `OrbaxCheckpoint` in the same `fit`, the result of `get_state()` of other callbacks (a dict of
+    numbers, text, arrays, lists and dicts; `set_state(state)` restores it), and PyTorch's own generators. It does not
+    save the generators of NumPy, Python and TensorFlow, the generator of `keras.random` without a seed, and Python
+    attributes of layers.
 
-    Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with a dataset that is made of
-    that batch by batch (`map`).
+    Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with a dataset made from that batch by batch (`map`).
 
     Args:
-        feed: The feed that `fit` is given, made with a `seed`.
-        backup_dir: A folder on a disk, for this training only; one for each process.
-        save_freq: "epoch" saves after each epoch. An integer >= 1 also saves after that many batches. Either is done
-            just before the next epoch or batch begins, when all callbacks have done their part.
-        double_checkpoint: Whether to keep the last model but one too, which is restored if the last one cannot be read.
+        feed: The feed that is passed to `fit`, made with a `seed`.
+        backup_dir: A local folder for this training only; one for each process.
+        save_freq: "epoch" saves after each epoch. An integer >= 1 also saves after that many batches. It saves just
+            before the next epoch or batch begins, when all callbacks have run.
+        double_checkpoint: Whether to keep the previous save too, which is used if the latest cannot be read.
         delete_checkpoint: Whether to delete the folder when training ends.
 
     Raises:
-        TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: what was saved is that of
-            another model or feed, or is damaged; or a callback whose state is saved comes after this one.
+        TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: the save belongs to another
+            model or feed, or is damaged; or a callback whose state is saved comes after this one.
 
     Warns:
         FeedWarning: A callback without `get_state` and `set_state` changes its attributes in training.
@@ -219,7 +217,7 @@ class BackupAndRestore(FeedCheckpoint):
         double_checkpoint: bool = False,
         delete_checkpoint: bool = True,
     ) -> None:
-        remedy = "elsewhere use keras.callbacks.BackupAndRestore, and kerasfeed.FeedCheckpoint with a file behind it"
+        remedy = "elsewhere use keras.callbacks.BackupAndRestore, then kerasfeed.FeedCheckpoint with a local file"
         self.backup_dir = local_path("backup_dir", backup_dir, what="a folder", remedy=remedy)
         if self.backup_dir.exists() and not self.backup_dir.is_dir():
             raise ValueError(f"backup_dir must be a folder, received the file {self.backup_dir}")
@@ -230,13 +228,13 @@ class BackupAndRestore(FeedCheckpoint):
         self._before = self.backup_dir / "previous.npz"
         self._callbacks: CallbackStates | None = None
         self._due = False
-        self._unbuilt: set[str] | None = None  # layers without weights as `fit` began, until its first batch
-        self._restored_in: str | None = None  # the hook in which what is restored was saved, until that is reached
+        self._unbuilt: set[str] | None = None  # layers without weights when `fit` began, until its first batch
+        self._restored_in: str | None = None  # hook that saved the restored state, until it is reached
 
     # ---- called by Keras
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras; restores what was saved, and goes where it stands."""
+        """Called by Keras; restores the latest save and its position."""
         position = trainer_position("fit")
         listed = () if position is None else position.callbacks or ()
         self._check_order(list(listed))
@@ -247,15 +245,15 @@ class BackupAndRestore(FeedCheckpoint):
         self._unbuilt = unbuilt_layers(self.model)
         self._restored_in = self._restore()
         if self._restored_in is None and self._is_stream:
-            # Of a model that was stopped before it was saved once, and goes on in memory, the file knows no batch.
+            # The file belongs to an earlier fit of this process that was never saved: its batches are unknown.
             self.path.unlink(missing_ok=True)
         super().on_train_begin(logs)
         if position is not None and self._restored_in and callbacks.stopped():
             begin_with(self.model, position.epochs)
             self._set_epoch = True
             warn_caller(
-                f"EarlyStopping has ended the training that is saved in {self.backup_dir}: nothing is trained. Delete "
-                "the folder to begin anew",
+                f"EarlyStopping ended the training saved in {self.backup_dir}: nothing is trained. Delete the folder "
+                "to start over",
                 FeedWarning,
             )
 
@@ -269,7 +267,7 @@ class BackupAndRestore(FeedCheckpoint):
         self._reach("batch")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras, behind an execution."""
+        """Called by Keras, after an execution."""
         unbuilt, self._unbuilt = self._unbuilt, None
         if unbuilt and (built := unbuilt - unbuilt_layers(self.model)):
             raise ValueError(f"{_UNBUILT}. The first batch has built {', '.join(sorted(built))}")
@@ -284,17 +282,17 @@ class BackupAndRestore(FeedCheckpoint):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
-        if self._due and not self.delete_checkpoint:  # a callback behind this one has ended the training
+        if self._due and not self.delete_checkpoint:  # a later callback ended the training
             self._write("end")
         super().on_train_end(logs)
         self._callbacks = None
         if self.delete_checkpoint and self.backup_dir.exists():
-            # What is known of the feed goes last: a model without it could not be resumed.
+            # Delete the position of the feed last: without it, the model could not be resumed.
             for path in (self._before, self._latest):
                 path.unlink(missing_ok=True)
             shutil.rmtree(self.backup_dir)
 
-    # ---- what is done
+    # ---- saving and restoring
 
     def _check_order(self, callbacks: list[Any]) -> None:
         behind = callbacks[callbacks.index(self) + 1 :] if self in callbacks else []
@@ -307,29 +305,29 @@ class BackupAndRestore(FeedCheckpoint):
                 )
 
     def _save(self) -> None:
-        """Save in the next hook that comes before a batch: other callbacks have then done their part, too."""
+        """Save in the next hook, when other callbacks have run."""
         self._due = True
 
     def _reach(self, hook: Literal["epoch", "batch"]) -> None:
         restored_in = self._restored_in
         if restored_in == hook or (restored_in == "end" and hook == "epoch"):
             self._restored_in = None
-            # What Keras, and callbacks before this one, have changed since `fit` began.
+            # Undo changes by Keras and earlier callbacks since `fit` began.
             self._load(ArrayFile(self._latest), variables=restored_in == hook)
         elif self._due:
             self._write(hook)
 
     def _restore(self) -> str | None:
-        """Restore what was saved last; returns the hook in which that was saved."""
+        """Restore the latest save; return the hook that saved it."""
         saved = [path for path in (self._latest, self._before) if path.exists()]
         weights = self.backup_dir / "latest.weights.h5"
         if not saved and not weights.exists():
             return None
         if not saved or not self.path.exists():
             raise ValueError(
-                f"{self.backup_dir} holds a model, and nothing tells which batches it was trained on: a folder of "
-                "keras.callbacks.BackupAndRestore, perhaps, or of an earlier kerasfeed. Give kf.BackupAndRestore a "
-                "folder of its own; to go on from that model, load its weights and pass initial_epoch to fit"
+                f"{self.backup_dir} holds a model, but not the batches it was trained on: it may be a folder of "
+                "keras.callbacks.BackupAndRestore, or of an earlier kerasfeed. Use another folder; to continue from "
+                "that model, load its weights and pass initial_epoch to fit"
             )
         hook = None
         for path in saved:
@@ -339,13 +337,13 @@ class BackupAndRestore(FeedCheckpoint):
                 if path == saved[-1]:
                     raise
                 continue
-            if path != self._latest:  # killed between the two renames of a save, or that one cannot be read
+            if path != self._latest:  # killed between the two renames of a save, or it cannot be read
                 path.replace(self._latest)
             break
         return hook
 
     def _load(self, file: ArrayFile, *, variables: bool = True) -> str:
-        """Restore what is in a file; returns the hook in which that was saved."""
+        """Restore a file; return the hook that saved it."""
         if variables:
             try:
                 set_arrays(self.model, file, self.feed.element_spec)

@@ -1,6 +1,6 @@
-"""`FeedCheckpoint`: a Keras callback that resumes a feed where the restored model stopped.
+"""`FeedCheckpoint`: a Keras callback that resumes a feed with its model.
 
-Invariant: the position is that of the model. It is never derived from what was loaded, and never from which file was
+Invariant: the position is the position of the model. It does not depend on batches loaded ahead, nor on which file was
 written last.
 """
 
@@ -34,36 +34,35 @@ if TYPE_CHECKING:
 
 
 _ORDER = (
-    "the model was restored behind FeedCheckpoint, which then resumes the feed at another batch: put FeedCheckpoint "
-    "behind BackupAndRestore in callbacks=[...], or use kerasfeed.BackupAndRestore for both"
+    "the model was restored after FeedCheckpoint, which would resume the feed at another batch: put FeedCheckpoint "
+    "after BackupAndRestore in callbacks=[...], or use kerasfeed.BackupAndRestore for both"
 )
 
 
 class _EpochEnd:
-    """In place of True in `model.stop_training`, where an epoch that was begun before ends."""
+    """Value of `model.stop_training` that ends a resumed epoch, and not the training."""
 
 
 class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
-    """Resumes a feed within an epoch, at the batch after the last one that the restored model was trained on.
+    """Resumes a feed after the last batch of the restored model.
 
-    For programs that save their models in their own way; `kerasfeed.BackupAndRestore` saves model and feed together.
-    Restore the model with its optimizer before `fit`, or in a callback before this one:
+    For programs that save models in their own way; `kerasfeed.BackupAndRestore` saves model and feed together. Restore
+    the model with its optimizer before `fit`, or in an earlier callback:
     `callbacks=[keras.callbacks.BackupAndRestore(...), kerasfeed.FeedCheckpoint(...)]`. `fit` then continues in the
-    epoch in which the model was saved, with the remaining batches of that epoch, which Keras numbers from 0. Works with
-    `fit(feed)`, with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a dataset that is made of that batch by batch
-    (`map`).
+    epoch in which the model was saved, with the remaining batches, which Keras numbers from 0. Works with `fit(feed)`,
+    with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a dataset made from that batch by batch (`map`).
 
-    The `iterations` of an optimizer, which are saved with the model, count the batches that the model was trained on.
-    The file tells to which batch of the feed they belong. It is written after every `save_freq` batches and after every
-    epoch. If every batch is one iteration, it need not be written as often as the model.
+    The `iterations` of an optimizer, which are saved with the model, count the batches of training. The file maps them
+    to batches of the feed. It is written after every `save_freq` batches and after every epoch. If every batch is one
+    iteration, it can be written less often than the model.
 
-    A dataset made of `feed.to_tf_dataset()` can be resumed without `steps_per_epoch`, or if it repeats for ever; other
+    A dataset made from `feed.to_tf_dataset()` can be resumed without `steps_per_epoch`, or if it repeats forever; other
     data raise a ValueError when `fit` begins.
 
     When training ends, the file is deleted if a `keras.callbacks.BackupAndRestore` of the same `fit` deletes its own.
 
     Args:
-        feed: The feed that `fit` is given, made with a `seed`.
+        feed: The feed that is passed to `fit`, made with a `seed`.
         path: The file; one for each process.
         save_freq: "epoch", or the number of batches after which the file is also written.
 
@@ -76,8 +75,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         >>> model.compile("sgd", "mse")
         >>> with kf.Feed(scenes, batch_size=4, shuffle=True, seed=0, workers=0) as feed:
-        ...     place = kf.FeedCheckpoint(feed, "feed.json")
-        ...     history = model.fit(feed, epochs=2, callbacks=[place], verbose=0)
+        ...     checkpoint = kf.FeedCheckpoint(feed, "feed.json")
+        ...     history = model.fit(feed, epochs=2, callbacks=[checkpoint], verbose=0)
         >>> import os
         >>> os.path.exists("feed.json")
         True
@@ -94,19 +93,19 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self.feed = feed
         self.path = local_path("path", path)
         if self.path.is_dir():
-            raise ValueError(f"path must be that of a file, received the folder {self.path}")
-        remedy = ' ("epoch" writes at the end of each)'
+            raise ValueError(f"path must be a file, received the folder {self.path}")
+        remedy = ' ("epoch" writes at the end of each epoch)'
         self.save_freq = save_freq if save_freq == "epoch" else check_integer("save_freq", save_freq, 1, remedy=remedy)
-        self._progress: Progress | None = None  # of the `fit` that runs
+        self._progress: Progress | None = None  # of the running `fit`
         self._deletes = False
         self._began_at: tuple[int, float] | None = None
         self._execution = 1
-        self._epoch = self._done = 0  # the epoch of `fit`, and batches of it that were trained on
-        self._cut = False  # whether it was begun before, and Keras would go on behind its end
+        self._epoch = self._done = 0  # the epoch of `fit`, and its batches so far
+        self._cut = False  # whether the epoch was resumed, so that Keras would run past its end
         self._unsaved = 0  # batches
         self._measured = self._set_epoch = False
         self._claimed = 0 if self._is_stream else feed.clock.taken
-        self._follows: Literal["iterations", "stream"] | None = None  # what was made of the feed's dataset
+        self._follows: Literal["iterations", "stream"] | None = None  # for a dataset made from the feed's
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "FeedCheckpoint":
         made: FeedCheckpoint = copied_callback(self, memo, self.feed)
@@ -115,10 +114,10 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     # ---- called by Keras
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras; goes where the model stands, once that is restored."""
+        """Called by Keras; moves the feed to the model's position."""
         position = trainer_position("fit")
         if position is None or position.callbacks is None:
-            raise RuntimeError(f"{type(self).__name__} works within model.fit of Keras 3, and fit was not found")
+            raise RuntimeError(f"{type(self).__name__} works within model.fit of Keras 3, but no fit is running")
         callbacks = list(position.callbacks)
         backups = [each for each in callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
         if any(callbacks.index(backup) > callbacks.index(self) for backup in backups):
@@ -130,7 +129,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
         if self._set_epoch:
-            begin_with(self.model, 0)  # fit has begun there; the next fit of the model is not to
+            begin_with(self.model, 0)  # fit has begun there; the next fit must not
             self._set_epoch = False
         began_at, self._began_at = self._began_at, None
         if began_at is not None and began_at != (iterations_of(self.model), scale_of(self.model)):
@@ -141,7 +140,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             self.feed.clock.follow(epoch, anew=self._follows == "iterations" or began_at is not None)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras, behind an execution."""
+        """Called by Keras, after an execution."""
         assert self._progress is not None
         self._done += self._execution
         self._unsaved += self._execution
@@ -153,14 +152,14 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if self.save_freq != "epoch" and self._unsaved >= self.save_freq:
             self._unsaved = 0
             self._save()
-        elif self._progress.even and not self._measured:  # the first one tells how many iterations a batch is
+        elif self._progress.even and not self._measured:  # the first batch shows how many iterations it adds
             self._record()
         if self._cut and self._done == steps and not self.model.stop_training:
             self.model.stop_training = _EpochEnd()  # Keras's own switch, to leave an epoch in the middle
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
-        if isinstance(self.model.stop_training, _EpochEnd):  # and nobody else has said that training is to end
+        if isinstance(self.model.stop_training, _EpochEnd):  # otherwise training itself ends
             self.model.stop_training = False
         if self._follows is not None:
             self.feed.clock.end()
@@ -183,7 +182,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             self.path.unlink(missing_ok=True)
             sync_folder(self.path.parent)
 
-    # ---- what is done
+    # ---- resume and save
 
     def _begin(self, position: TrainerPosition, iterations: int, scale: float) -> None:
         feed, iterator, run = self.feed, position.iterator, self.feed.fit_run
@@ -200,8 +199,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         left = None if steps is None else steps - self._done
         if self._follows is not None and self._done and left and left % self._execution:
             raise ValueError(
-                f"the epoch that is resumed has {left:,} batches left, of what was made of the feed's dataset, "
-                f"and an execution of the training function takes {self._execution}: pass the feed itself to fit, or "
+                f"the resumed epoch has {left:,} batches left of a dataset made from the feed's, "
+                f"but the training function takes {self._execution} at a time: pass the feed itself to fit, or "
                 "its to_tf_dataset(), or compile with steps_per_execution=1"
             )
         self._cut = self._done > 0 and (self._follows is not None or not run.has_epoch_cursors)
@@ -212,37 +211,35 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._measured = False
 
     def _adopt(self, position: TrainerPosition) -> Literal["iterations", "stream"]:
-        """Take part in a `fit` on what was made of the feed's dataset, whose epochs Keras tells nobody else of.
+        """Follow a `fit` on a dataset made from the feed's.
 
         Returns:
-            Whether each epoch is an iteration of the dataset, or all take from one that does not end.
+            Whether each epoch is an iteration of the dataset, or part of one infinite iteration.
         """
         if self._is_stream:
-            raise ValueError("a stream is resumed where fit is given the feed itself, or its to_tf_dataset()")
+            raise ValueError("to resume a stream, pass the feed itself to fit, or its to_tf_dataset()")
         clock, iterator = self.feed.clock, position.iterator
         if isinstance(adapter_of(iterator), TrainerData):
-            raise ValueError(
-                f"fit was given another feed than {type(self).__name__}: make it with the feed that is trained on"
-            )
+            raise ValueError(f"fit was given another feed than {type(self).__name__}: pass the same feed to both")
         batches, steps = batches_of(iterator), asked_steps(iterator)
         asked = steps or batches
         if not asked:
             raise ValueError(
-                "how many batches an epoch of this dataset has is not known: pass steps_per_epoch to fit, or "
+                "the number of batches in an epoch of this dataset is unknown: pass steps_per_epoch to fit, or "
                 "apply tf.data.experimental.assert_cardinality to the dataset"
             )
         if batches and steps:
             raise ValueError(
-                f"steps_per_epoch={steps} of a dataset of {batches:,} batches that was made of a feed's cannot be "
+                f"steps_per_epoch={steps} of a dataset of {batches:,} batches made from a feed's cannot be "
                 "resumed: repeat() the dataset, leave steps_per_epoch out, or pass the feed itself to fit"
             )
-        if clock.consumed is None:  # somebody peeked into the dataset: Keras does, to build the model
+        if clock.consumed is None:  # a batch was taken before, as by Keras to build the model
             clock.rewind(self._claimed)
         clock.prepare(iterator, position.initial_epoch, asked)
         return "iterations" if batches else "stream"
 
     def _resume(self, progress: Progress, iterations: int, scale: float, steps: int | None, epochs: int) -> None:
-        """Go where the model stands, and have `fit` begin with the epoch that this is part of."""
+        """Move the feed to the model's position, and set its epoch."""
         try:
             here, behind = progress.at(iterations, scale)
             self._epoch, self._done = here.epoch, here.done + behind
@@ -252,18 +249,18 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             state = {**here.state, "fingerprint": progress.fingerprint}
             if progress.steps != steps and progress.fingerprint == self._state()["fingerprint"]:
                 raise ValueError(
-                    f"an epoch of fit had {_text(progress.steps)}, and has {_text(steps)}: pass "
+                    f"an epoch of fit had {_text(progress.steps)}, but now has {_text(steps)}: pass "
                     f"steps_per_epoch={progress.steps}"
                 )
             if self.feed.resume_fit(state, behind, self._done, progress.steps):
                 self._epoch, self._done = self._epoch + 1, 0
         except ValueError as error:
-            raise ValueError(f"{self.path} does not fit what is trained: {message_of(error)}") from None
+            raise ValueError(f"{self.path} does not fit this training: {message_of(error)}") from None
         if here == progress.records[0] and len(progress.records) > 1:
             warnings.warn(
-                f"the model is where training began, and {self.path} knows of one that has counted "
-                f"{counted(progress.records[-1].iterations, 'iteration')}: the feed begins there, too. Have the model "
-                "restored, with BackupAndRestore for example, to go on",
+                f"the model is at the start of training, but {self.path} belongs to a model with "
+                f"{counted(progress.records[-1].iterations, 'iteration')}: the feed starts over, too. To continue, "
+                "restore the model, with BackupAndRestore for example",
                 FeedWarning,
                 stacklevel=2,
             )
@@ -271,16 +268,16 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._set_epoch = True
         if self._epoch >= epochs:
             warnings.warn(
-                f"the model was trained for {counted(self._epoch, 'epoch')}, as {self.path} knows, and "
-                f"fit(epochs={epochs}) asks for no more: nothing is trained. Pass more epochs to go on, or delete the "
-                "file to begin anew",
+                f"the model was trained for {counted(self._epoch, 'epoch')}, according to {self.path}, and "
+                f"fit(epochs={epochs}) asks for no more: nothing is trained. Pass more epochs to continue, or delete "
+                "the file to start over",
                 FeedWarning,
                 stacklevel=2,
             )
 
     @property
     def _number(self) -> int:
-        """Number, in the stream of a `Feed`, of the next batch."""
+        """Number of the next batch, in the stream of a `Feed`."""
         clock = self.feed.clock
         return clock.numbers(self._epoch).stop - clock.fit_steps + self._done
 

@@ -1,7 +1,7 @@
-"""`KerasDataset`: the dataset of a feed, as Keras's trainers take it.
+"""`KerasDataset`: the dataset of a feed, for Keras's trainers.
 
-Invariant: a `fit` on the dataset takes the batches that a `fit` on the feed would take, of the same epochs. What is
-made of the dataset (`map`, ...) is TensorFlow's own, which Keras takes as any other dataset.
+Invariant: `fit` on the dataset takes the batches and epochs that `fit` on the feed would take. Datasets made from it
+(`map`, ...) are TensorFlow's own, which Keras takes as any other dataset.
 """
 
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from kerasfeed.adapters.keras.trainer import TrainerRequest
 from kerasfeed.adapters.tensorflow.dataset import FeedDataset, batches_dataset
 from kerasfeed.feeds.cursor import Begin
 
-RunOf = Callable[[Any, TrainerRequest], KerasRun]  # what one of Keras's iterators takes
+RunOf = Callable[[Any, TrainerRequest], KerasRun]  # makes the run of one of Keras's iterators
 
 
 class KerasDataset(TrainerData, FeedDataset):
-    """The batches of a feed, which hold it.
+    """The batches of a feed; keeps the feed alive.
 
     Args:
         given: See `FeedDataset`.
         feed: The feed.
-        device: Where batches are prefetched to; see `batches_dataset`.
-        run_of: What one of Keras's iterators takes of the feed through the dataset.
+        device: Device to prefetch batches to; see `batches_dataset`.
+        run_of: Makes the run of one of Keras's iterators over the dataset.
     """
 
     def __init__(self, *given: Any, feed: Any, device: str | None, run_of: RunOf) -> None:
@@ -49,6 +49,6 @@ class KerasDataset(TrainerData, FeedDataset):
 def keras_dataset(
     begin: Begin, feed: Any, run_of: RunOf, *, device: str | None, count: int | None = None, begin_loop: Any = None
 ) -> Any:
-    """The dataset of the batches of `feed`; see `KerasDataset` and `batches_dataset`."""
+    """Make the dataset of the batches of `feed`; see `KerasDataset` and `batches_dataset`."""
     make = partial(KerasDataset, feed=feed, device=device, run_of=run_of)
     return batches_dataset(begin, feed.element_spec, count=count, device=device, begin_loop=begin_loop, make=make)

@@ -1,7 +1,6 @@
-"""`kf.evaluate`: the metrics of a model on each batch alone.
+"""`kf.evaluate`: the metrics of a model on each batch.
 
-Invariant: the model learns nothing and its metrics hold afterwards what they held before; the feed's own count of
-epochs is left alone.
+Invariant: the model learns nothing, and its metrics and the feed's count of epochs are restored afterwards.
 """
 
 import itertools
@@ -37,8 +36,8 @@ class MetricDistribution:
     Attributes:
         name: Keras's name of the metric.
         values: float64[B], the metric on each batch.
-        rows: int64[B], the number of scenes in each batch that count (those without weight 0), at least 1.
-        repeats: int64[B], the repeat in which each batch was evaluated, from 0.
+        rows: int64[B], the number of scenes in each batch whose weight is not 0, at least 1.
+        repeats: int64[B], the repeat of each batch, from 0.
     """
 
     name: str
@@ -53,15 +52,15 @@ class MetricDistribution:
 
     @cached_property
     def mean(self) -> float:
-        """Mean over scenes: each batch has its number of `rows` as weight."""
+        """Mean over scenes: each batch is weighted by its number of `rows`."""
         return float(np.average(self.values, weights=self.rows))
 
     @cached_property
     def std(self) -> float:
-        """Standard deviation of the batches about `mean`, weighted alike, with Bessel's correction; NaN for one batch.
+        """Standard deviation of the batches about `mean`; NaN for one batch.
 
-        The weights count as measures of how reliable a value is: the sum of squares is divided by
-        sum(rows) - sum(rows**2) / sum(rows), which is count - 1 if all batches have the same size.
+        Batches are weighted by `rows`. Uses Bessel's correction for reliability weights: the sum of squares is divided
+        by sum(rows) - sum(rows**2) / sum(rows), which is count - 1 if all batches have the same size.
         """
         total = float(self.rows.sum())
         freedom = total - float((self.rows.astype(np.float64) ** 2).sum()) / total
@@ -72,10 +71,11 @@ class MetricDistribution:
 
     @cached_property
     def standard_error(self) -> float:
-        """Standard error of `mean` for batches drawn at random: std / sqrt(number of batches in one repeat).
+        """Standard error of `mean` for random batches.
 
-        Repeats evaluate the same scenes again. They make `std` and the quantiles more exact, but not `mean`. If batches
-        differ in size, their number is sum(rows)**2 / sum(rows**2).
+        It is std / sqrt(number of batches in one repeat). Repeats evaluate the same scenes again. They make `std` and
+        the quantiles more exact, but not `mean`. If batches differ in size, their number is sum(rows)**2 /
+        sum(rows**2).
         """
         total, squares = float(self.rows.sum()), float((self.rows.astype(np.float64) ** 2).sum())
         batches = total**2 / squares / len(np.unique(self.repeats))
@@ -83,7 +83,7 @@ class MetricDistribution:
 
     @cached_property
     def quantiles(self) -> Mapping[float, float]:
-        """Quantiles 0, 0.05, 0.25, 0.5, 0.75, 0.95 and 1 of `values`, linearly interpolated; each batch counts once."""
+        """Quantiles 0, 0.05, 0.25, 0.5, 0.75, 0.95 and 1 of `values`."""
         with np.errstate(all="ignore"):
             found = np.quantile(self.values, QUANTILES)
         return MappingProxyType(dict(zip(QUANTILES, found.tolist(), strict=True)))
@@ -93,11 +93,11 @@ class MetricDistribution:
 
 
 class Evaluation(Reported, Mapping[str, MetricDistribution]):
-    """The metrics of a model on each of several batches; what `kerasfeed.evaluate` returns.
+    """The metrics of a model on each batch; see `kerasfeed.evaluate`.
 
     A mapping from the name of a metric to its
-    [MetricDistribution][kerasfeed.adapters.keras.evaluate.MetricDistribution]. Printed, or in a notebook, it is a
-    table.
+    [MetricDistribution][kerasfeed.adapters.keras.evaluate.MetricDistribution]. It prints as a table, also in a
+    notebook.
 
     Args:
         metrics: `MetricDistribution`s, at least one, all of the same batches.
@@ -119,7 +119,7 @@ class Evaluation(Reported, Mapping[str, MetricDistribution]):
     """
 
     def __init__(self, metrics: Iterable[MetricDistribution]) -> None:
-        """An evaluation of `metrics`, at least one, all over the same batches."""
+        """Make an evaluation of `metrics`, all over the same batches."""
         self._metrics = {metric.name: metric for metric in metrics}
 
     def __getitem__(self, name: str) -> MetricDistribution:
@@ -132,29 +132,29 @@ class Evaluation(Reported, Mapping[str, MetricDistribution]):
         return len(self._metrics)
 
     def merge(self, others: "Evaluation | Iterable[Evaluation]") -> "Evaluation":
-        """This evaluation and others of the same metrics as one, for example those of all shards.
+        """Combine this evaluation with others, for example of other shards.
 
         Args:
             others: An evaluation, or several.
 
         Returns:
-            What one evaluation of all the batches would have returned.
+            The evaluation of all the batches together.
 
         Raises:
             TypeError: One of `others` is not an `Evaluation`.
-            ValueError: They have different metrics.
+            ValueError: The evaluations have different metrics.
         """
         parts = [self, *([others] if isinstance(others, Evaluation) else others)]
         for other in parts:
             if not isinstance(other, Evaluation):
                 raise TypeError(
-                    f"merge() takes evaluations, received a {type(other).__name__}; Evaluation.from_dict(...) makes "
-                    "one of what to_dict() gave"
+                    f"merge() takes evaluations, received a {type(other).__name__}; Evaluation.from_dict(...) "
+                    "converts the result of to_dict()"
                 )
             if set(other) != set(self):
                 raise ValueError(
                     f"evaluations of different metrics cannot be merged: {sorted(self)} and {sorted(other)}. Compile "
-                    "the models alike"
+                    "the models with the same metrics"
                 )
         return Evaluation(
             MetricDistribution(
@@ -164,7 +164,7 @@ class Evaluation(Reported, Mapping[str, MetricDistribution]):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The evaluation as dicts, lists and numbers, for JSON; `from_dict` makes an evaluation of it again."""
+        """Return the evaluation for JSON; `from_dict` is the inverse."""
         some = self._some
         return {
             "rows": some.rows.tolist(),
@@ -183,10 +183,10 @@ class Evaluation(Reported, Mapping[str, MetricDistribution]):
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Evaluation":
-        """The evaluation whose `to_dict` returned `content`.
+        """Return the evaluation whose `to_dict` returned `content`.
 
         Args:
-            content: What `to_dict` returned.
+            content: Result of `to_dict`.
 
         Raises:
             ValueError: `content` is something else.
@@ -200,7 +200,7 @@ class Evaluation(Reported, Mapping[str, MetricDistribution]):
             ]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
-                f"Evaluation.from_dict() needs what to_dict() gives, received {str(content)[:80]!r}"
+                f"Evaluation.from_dict() needs the result of to_dict(), received {str(content)[:80]!r}"
             ) from error
         return cls(metrics)
 
@@ -228,34 +228,34 @@ _FIELDS = ("values", "rows", "repeats")
 def evaluate(
     model: Any, feed: Feed | Iterable[Any], repeats: int = 1, *, first_epoch: int = 0, steps: int | None = None
 ) -> Evaluation:
-    """The distribution of the loss and of each metric of a model over batches.
+    """Return the distribution of a model's loss and metrics over batches.
 
-    `model.evaluate` returns one number for each metric. This function returns the metric of each batch, and so tells
-    how uncertain that number is and how bad the worst batches are. The `mean` of a metric is that of `model.evaluate`,
-    for metrics that are means over scenes, and without weights. On several hosts, each evaluates its own shard, and
-    `Evaluation.merge` combines the results. The model, its metrics and the feed's epochs are left as they were.
+    `model.evaluate` returns one number for each metric. This function returns the metric of each batch, and so shows
+    how uncertain that number is and how bad the worst batches are. The `mean` of a metric equals the result of
+    `model.evaluate` if the metric is a mean over scenes, and there are no weights. On several hosts, each evaluates its
+    own shard, and `Evaluation.merge` combines the results. The model, its metrics and the feed's epochs do not change.
 
-    Rows with sample_weight 0 (filled up by `pad_remainder`, or failed with `on_error="mask"`) are removed before the
-    model sees them, and so is a batch that has no other rows. Other weights are passed to the model. A batch counts by
-    the number of its rows, whatever their weights.
+    Rows with sample_weight 0 (added by `pad_remainder`, or failed with `on_error="mask"`) are removed before the
+    model sees them, and so are batches without other rows. Other weights are passed to the model. A batch is weighted
+    by the number of its rows, whatever their weights.
 
     Args:
         model: A compiled `keras.Model`, on any backend.
         feed: A `kerasfeed.Feed`, or any iterable of batches, such as a `tf.data.Dataset`. Batches are `x`, `(x,)`, `(x,
             y)` or `(x, y, sample_weight)`.
-        repeats: Number of epochs of the feed to evaluate, at least 1. Each has another order and other augmentation, if
+        repeats: Number of epochs of the feed to evaluate, at least 1. Each has another order and other augmentation if
             the feed shuffles and its sequence uses `self.rng`.
         first_epoch: The first of these epochs.
-        steps: Batches of each epoch; None is all.
+        steps: Batches of each epoch; None for all.
 
     Returns:
         An [Evaluation][kerasfeed.Evaluation]: a mapping from name to `MetricDistribution`, for "loss" and each metric.
-        A metric that is an array becomes several, `name[0]`, `name[1]`. Printed, or in a notebook, it is a table.
+        A metric that is an array becomes several: `name[0]`, `name[1]`. It prints as a table, also in a notebook.
 
     Raises:
-        TypeError: `model` is no Keras model, or `feed` is not an iterable of batches.
+        TypeError: `model` is not a Keras model, or `feed` is not an iterable of batches.
         ValueError: The model is not compiled; a number is out of range; or no batch has a row that counts.
-        Exception: What the feed or the model raises.
+        Exception: The error of the feed or the model.
 
     Examples:
         >>> import keras
@@ -275,10 +275,10 @@ def evaluate(
     steps = None if steps is None else check_integer("steps", steps, 1)
     names: tuple[str, ...] | None = None
     values: list[list[float]] = []
-    counted_rows: list[tuple[int, int]] = []  # of a batch, and the repeat that it is of
+    counted_rows: list[tuple[int, int]] = []  # of each batch, and its repeat
     with _metrics_left_alone(model):
         for repeat in range(repeats):
-            # Without a name: a frame that an exception holds would keep the loop over the feed open.
+            # Not in a variable: the frame of an exception would keep the loop over the feed open.
             for batch in itertools.islice(feed.epoch(first_epoch + repeat) if isinstance(feed, Feed) else feed, steps):
                 parts = keras.utils.unpack_x_y_sample_weight(lists_as_arrays(batch))
                 x, y, weight, count = _counting(*map(lists_as_tuples, parts))
@@ -306,12 +306,12 @@ def _check(model: Any, feed: Any) -> None:
         )
     if isinstance(feed, SceneSequence):
         raise TypeError(
-            f"kf.evaluate needs batches, and {type(feed).__name__} gives single scenes: write "
+            f"kf.evaluate needs batches, but {type(feed).__name__} holds single scenes: write "
             "kf.Feed(sequence, batch_size=...)"
         )
     if isinstance(feed, np.ndarray | tuple | Mapping | str):
         raise TypeError(
-            f"kf.evaluate needs batches, and would take the items of this {type(feed).__name__} for batches: write "
+            f"kf.evaluate needs batches, but would use the items of this {type(feed).__name__} as batches: write "
             "kf.Feed(list(zip(x, y)), batch_size=...) for arrays x and y, or a list of batches"
         )
     if isinstance(feed, Iterator):
@@ -324,26 +324,26 @@ def _check(model: Any, feed: Any) -> None:
 
 @contextmanager
 def _metrics_left_alone(model: Any) -> Iterator[None]:
-    """The state of the model's metrics is put back, so that a callback may evaluate while an epoch is trained."""
+    """Restore the state of the model's metrics at the end."""
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:  # inside `fit` on JAX the state is elsewhere
         sync()
     before = [(variable, np.array(variable.numpy())) for variable in model.metrics_variables]
     executions, function = model.steps_per_execution, model.test_function
-    if executions != 1:  # test_on_batch has one batch to give
+    if executions != 1:  # test_on_batch passes one batch
         model.steps_per_execution, model.test_function = 1, None
     try:
         yield
     finally:
         if executions != 1:
             model.steps_per_execution, model.test_function = executions, function
-        model.reset_metrics()  # those made meanwhile
+        model.reset_metrics()  # also metrics made in between
         for variable, value in before:
             variable.assign(value)
 
 
 def _counting(x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
-    """The rows of a batch that have a weight, and how many they are."""
+    """Return the rows that have a weight, and their number."""
     count = _row_count(optree.tree_leaves(x, is_leaf=_is_ragged)[0])
     leaves = optree.tree_leaves(weight)
     if not leaves:
@@ -358,7 +358,7 @@ def _counting(x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
 
 
 def _is_ragged(leaf: Any) -> bool:
-    """Whether it is a `RaggedArray`, or a `tf.RaggedTensor`."""
+    """Whether `leaf` is a `RaggedArray`, or a `tf.RaggedTensor`."""
     return isinstance(leaf, RaggedArray) or hasattr(leaf, "from_row_splits")
 
 
@@ -367,7 +367,7 @@ def _row_count(leaf: Any) -> int:
 
 
 def _chosen(leaf: Any, counts: NDArray[np.bool_]) -> Any:
-    """The rows of a field for which `counts`, bool[B], is true."""
+    """Return the rows of a field where `counts`, bool[B], is true."""
     if not _is_ragged(leaf):
         return np.asarray(leaf)[counts]
     lengths = np.diff(np.asarray(leaf.row_splits))
@@ -377,14 +377,14 @@ def _chosen(leaf: Any, counts: NDArray[np.bool_]) -> Any:
 
 
 def _numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics by name, as Keras tells them; one that is an array becomes several, `name[0]`, `name[1]`.
+    """Return metrics by name; an array becomes several: `name[0]`, `name[1]`.
 
     Raises:
-        TypeError, ValueError: One is no number.
+        TypeError, ValueError: A metric is not a number.
     """
     found = {}
     for name, value in logs.items():
         array = np.asarray(keras.ops.convert_to_numpy(value), np.float64)
-        for places, single in np.ndenumerate(array):
-            found[name + "".join(f"[{place}]" for place in places)] = float(single)
+        for indices, single in np.ndenumerate(array):
+            found[name + "".join(f"[{index}]" for index in indices)] = float(single)
     return found

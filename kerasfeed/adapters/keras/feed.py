@@ -1,7 +1,7 @@
-"""`Feed`: the feed that users hold, a `keras.utils.PyDataset`; and `FeedRun`, what Keras takes of it.
+"""`Feed`, a `keras.utils.PyDataset`, and `FeedRun`, its use by Keras.
 
-Invariant: to Keras it looks ahead by itself, so Keras's own threads and processes stay unused. Which batches an epoch
-of `fit` takes is decided as it begins, so whatever is loaded ahead changes nothing.
+Invariant: Keras sees one worker and a queue, so it starts no threads or processes. The batches of an epoch of `fit`
+are decided when it begins; loading ahead changes nothing.
 """
 
 import weakref
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _PREDICTED_IN_ORDER = (
-    "predict returns its rows in the order of the feed, which is not that of the sequence: row k is for scene "
-    "feed.indices()[k]. Predict with a feed without shuffle and order, or put the rows back: "
+    "predict returns its rows in the order of the feed, which is not the order of the sequence: row k is for scene "
+    "feed.indices()[k]. Predict with a feed without shuffle and order, or restore the order: "
     "in_order = np.empty_like(rows); in_order[feed.indices()] = rows"
 )
 
 
 class FeedRun(KerasRun):
-    """What one of Keras's iterators takes of a `Feed`.
+    """The batches that one of Keras's iterators takes from a `Feed`.
 
     Args:
         feed: The feed.
         iterator: Keras's iterator.
-        request: What it was made for.
+        request: The purpose of the iterator.
         shuffled: Whether Keras shuffles the steps of each epoch of `fit`.
-        batches: Batches that Keras takes for an epoch; None is those of an epoch of the feed.
-        in_order: Whether batches come in the order of their numbers, or whichever is loaded first.
+        batches: Batches that Keras takes for an epoch; None for a whole epoch of the feed.
+        in_order: Whether batches are in the order of their numbers, or as they are loaded.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class FeedRun(KerasRun):
         self._batches = batches
         self._in_order = in_order
         self.shuffled = request.trains and shuffled
-        self._batches_ahead: FeedCursor | None = None  # also between two epochs
+        self._batches_ahead: FeedCursor | None = None  # kept between epochs
         self.numbers = range(0)
         self.has_epoch_cursors = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
-        self.stop = 0  # number after that of the last batch worth loading ahead
-        self.other = not request.method  # a trainer that is not Keras's
-        self._claimed: range | None = None  # of a dataset, for an evaluation or a prediction
-        self._model: Callable[[], Any] = lambda: None  # that is trained
+        self.stop = 0  # number after the last batch to load ahead
+        self.other = not request.method  # a trainer not from Keras
+        self._claimed: range | None = None  # batches of a dataset, for evaluate or predict
+        self._model: Callable[[], Any] = lambda: None  # the model in training
         if request.trains:
             self._prepare()
 
@@ -101,7 +101,7 @@ class FeedRun(KerasRun):
         else:
             first = clock.current * clock.steps
             most = int(self.steps)
-            if self._batches is not None:  # a dataset: each iteration of it is the feed's next epochs
+            if self._batches is not None:  # each iteration of a dataset is the feed's next epochs
                 if self._claimed is None:
                     self._claimed = clock.loop_numbers(self._batches)
                     clock.claim(len(self._claimed))
@@ -114,7 +114,7 @@ class FeedRun(KerasRun):
 
     @property
     def _last(self) -> int:
-        """Number after that of the last batch that the present cursor gives."""
+        """Number after the last batch of the present cursor."""
         return self.numbers.stop if self.has_epoch_cursors else self.stop
 
     def end_epoch(self) -> None:
@@ -137,24 +137,24 @@ class FeedRun(KerasRun):
         return cursor
 
     def close(self) -> None:
-        """See `KerasRun.close`; what was loaded ahead of the end of an epoch is kept for the next."""
+        """See `KerasRun.close`; batches loaded for the next epoch are kept."""
         feed = self.feed_reference()
         if feed is not None and self.was_stopped:
             feed.clock.end_within(self.numbers, self.number(before=False))
         super().close()
         cursor = self._batches_ahead
         if cursor is not None and (self.superseded or not cursor.next == self.numbers.stop < self.stop):
-            cursor.close([])  # whoever waits for a batch of it stops waiting
+            cursor.close([])  # wakes threads that wait for a batch
             self._batches_ahead = None
 
     @property
     def was_stopped(self) -> bool:
-        """Whether a callback has stopped training within the epoch, behind an execution."""
+        """Whether a callback has stopped training within the epoch, after an execution."""
         model = self._model()
         return self.is_running and model is not None and bool(model.stop_training)
 
     def number(self, *, before: bool) -> int:
-        """Number of the next batch that is trained on, `before` the execution that runs or behind it."""
+        """Number of the next batch, `before` or after the running execution."""
         used = max(0, self.used(before=before) - self.seen_at_begin)
         return min(self.numbers.start + used, self.numbers.stop)
 
@@ -165,11 +165,11 @@ class FeedRun(KerasRun):
 
 
 class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
-    """Batches of an indexable sequence, for `model.fit` on any Keras backend, for `tf.data` and for plain loops.
+    """Batches of an indexable sequence, for Keras, `tf.data` and plain loops.
 
     `for batch in feed` is one epoch, and the next loop is the next epoch. `len(feed)` is the number of batches in an
-    epoch. A feed is a `keras.utils.PyDataset`, so `fit`, `evaluate` and `predict` take it as it is. Batches depend only
-    on (sequence, seed, epoch, step), never on the number or type of the workers.
+    epoch. A feed is a `keras.utils.PyDataset`, so it can be passed to `fit`, `evaluate` and `predict`. Batches depend
+    only on (sequence, seed, epoch, step), never on the number or type of the workers.
 
     Use `with kf.Feed(...) as feed:`, or call `close()`, to stop the workers at once; otherwise they stop when the feed
     is garbage collected, or with the program.
@@ -177,28 +177,28 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene: a `SceneSequence`, a list,
             an ndarray, a map-style dataset; a `DataFrame` of pandas or polars, by position (a row is a dict of its
-            columns), or a column of one; an array with a `shape` and a `dtype` in place of `__len__`,
-            as zarr's, along its first axis. Every scene must have the same structure, dtypes and number of axes.
-        batch_size: Scenes in a batch, at least 1. None where each item of the sequence is already a batch, as in a
+            columns), or a column of one; an array with a `shape` and a `dtype` instead of `__len__`, such as zarr's,
+            along its first axis. Every scene must have the same structure, dtypes and number of axes.
+        batch_size: Scenes in a batch, at least 1. None if each item of the sequence is already a batch, as in a
             `keras.utils.PyDataset`.
         shuffle: Whether each epoch visits the scenes in a new random order, every scene exactly once.
         order: The order of the scenes; give either this or `shuffle`. One of `kerasfeed.Sequential()`,
             `kerasfeed.Shuffled()`, `kerasfeed.BlockShuffled(block_size)`, `kerasfeed.Weighted(weights)`,
             `kerasfeed.Balanced(labels)`, `kerasfeed.Bucketed(lengths, boundaries)`, or a function
             `(length, seed, epoch)` that returns the indices of an epoch, int64[scenes], the same number in every epoch.
-        seed: Integer >= 0 that decides the order and each scene's `rng`. None draws one, which `feed.seed` returns.
+        seed: Integer >= 0 for the order and each scene's `rng`. None draws one, which `feed.seed` returns.
             Shards that shuffle must be given the same seed.
         drop_remainder: Whether to drop the last batch of an epoch if it has fewer than `batch_size` scenes.
-        workers: Number of concurrent `__getitem__` calls, whatever the batch size. 0 loads in the calling thread.
+        workers: Number of concurrent `__getitem__` calls, for any batch size. 0 loads in the calling thread.
             "auto" is the number of cores, or more if the first scenes wait for most of their time.
-        worker_type: "thread"; "process", for scenes that hold the GIL, and for protection from crashes; or "auto":
-            processes. Several threads are used for a list, tuple or ndarray, and, if the class says
-            `thread_safe = True`, for scenes that wait; one thread for a sequence that cannot be pickled, and on
-            Windows. If both are "auto", one thread begins, with a copy of the sequence: it loads until worker
+        worker_type: "thread"; "process", for scenes that hold the GIL, and for protection from crashes; or "auto".
+            "auto" uses processes, with these exceptions. Several threads are used for a list, tuple or ndarray, and,
+            if the class sets `thread_safe = True`, for scenes that mostly wait; one thread for a sequence that cannot
+            be pickled, and on Windows. If both are "auto", one thread with a copy of the sequence loads until worker
             processes are up, or alone if an epoch takes less than a second. Scenes of microseconds get no workers.
-            `stats().chosen` names the choice and the reason.
-        max_queue_size: Batches that are loaded ahead of the consumer, at least 1. More are loaded ahead where that is
-            needed to keep all workers busy.
+            `stats().chosen` gives the choice and the reason.
+        max_queue_size: Batches to load ahead of the consumer, at least 1. More are loaded ahead if needed to keep all
+            workers busy.
         max_memory: Upper limit of the batch memory, bytes, for all processes together. Beyond it, batches are copied to
             ordinary memory, with a warning. None is a quarter of the memory of the machine or container.
         collate: How scenes become a batch: "stack" (all scenes have one shape); "pad" or `kerasfeed.Pad(...)`; "ragged"
@@ -208,23 +208,23 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             `batch_size * shard_count` scenes is divided among the shards.
         shard_count: Number of shards, at least 1. All shards have the same number of steps.
         shard: Instead of `shard_index` and `shard_count`: a pair of them, a `tf.distribute.InputContext`, or "auto",
-            which asks tf.distribute, keras.distribution, JAX and torch.distributed. `feed.shard` tells which of them
-            answered. A pickled feed asks again where it is unpickled.
+            which queries tf.distribute, keras.distribution, JAX and torch.distributed. `feed.shard` names the source. A
+            pickled feed queries again where it is unpickled.
         pad_remainder: Whether to fill up short batches to `batch_size` with scenes of `sample_weight` 0, so that
             weighted metrics are exact. Scenes must be `(x, y)` or `(x, y, sample_weight)`; every batch is then `(x, y,
             sample_weight)`.
-        on_error: What to do about a scene that fails, which is one that raises, takes longer than `timeout`, or ends
+        on_error: What to do if a scene fails, which means that it raises, takes longer than `timeout`, or ends
             its worker process `max_failures` times. "raise": the consumer gets the error. "replace": another scene
             takes its row, chosen by (seed, epoch, index). "mask": its row is zeros with `sample_weight` 0; scenes and
-            batches are then as with `pad_remainder`. "skip": its row is left out; for plain loops only. The batches do
-            not depend on the workers in any of these cases.
+            batches are then as with `pad_remainder`. "skip": its row is left out; for plain loops only. In all cases
+            the batches do not depend on the workers.
         max_failures: How often a scene may end its worker process before it counts as failed (None: 3). And, unless
             `on_error` is "raise", how many scenes may fail before the feed raises a `TooManyFailuresError`: a number,
             or a float for a share of the scenes (None: a tenth of them, at least 3).
         timeout: Seconds that loading one scene may take. A worker process that takes longer is replaced, and its scene
-            is tried once more; a thread cannot be ended, and its batch fails. None waits for ever, with a warning after
+            is tried once more; a thread cannot be ended, and its batch fails. None waits forever, with a warning after
             30 s.
-        error_log: Path of a file to which each failure is appended as one line of JSON.
+        error_log: Path of a file; each failure appends one line of JSON.
         hosts: Other hosts that load the batches: [kf.RayHosts(...)][kerasfeed.RayHosts]. `workers` is then the number
             of worker processes on each, and "auto" one a core. None loads on this machine.
         output_signature: Spec of a scene, as in tf.data: nested as the scenes are, with a `kerasfeed.ArraySpec(shape,
@@ -234,7 +234,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     Attributes:
         sequence: The sequence.
-        shard: Number and count of shards, and who told them: a [Shard][kerasfeed.feeds.sharding.Shard].
+        shard: Number and count of shards, and their source: a [Shard][kerasfeed.feeds.sharding.Shard].
         plan: Order, batch size, seed and remainder: the indices of every batch.
 
     Raises:
@@ -281,8 +281,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         position = trainer_position("fit")
         if position is not None and position.epoch is not None and self.clock.serves(position.iterator):
             raise RuntimeError(
-                "set_state in the midst of a fit on the feed: Keras goes on with the epoch that it has begun. Call it "
-                "before fit, or in on_train_begin"
+                "set_state() was called during a fit on the feed, but Keras continues the epoch that it has begun. "
+                "Call it before fit, or in on_train_begin"
             )
         self._give_up_ahead()
         self.clock.resume(number, shuffled=shuffled, rest=rest)
@@ -293,19 +293,19 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             run.close()
 
     def resume_fit(self, state: dict[str, Any], behind: int, done: int, steps: int | None) -> bool:
-        """Have the next `fit` go on.
+        """Set the position at which the next `fit` resumes.
 
         Args:
             state: A state of the feed.
-            behind: Batches behind it with which to go on.
-            done: Batches before that of the epoch of `fit`.
-            steps: Batches of each epoch of `fit`; None is those of an epoch of the feed.
+            behind: Batches after that state at which to resume.
+            done: Earlier batches of the epoch of `fit`.
+            steps: Batches of each epoch of `fit`; None for a whole epoch of the feed.
 
         Returns:
-            Whether the epoch is over where it goes on: False.
+            Whether the epoch is over at that point: False.
 
         Raises:
-            ValueError: The state is that of other batches.
+            ValueError: The state belongs to other batches.
         """
         found = FeedState.of(state)
         found.check(state_of(self, 0), len(self))
@@ -314,7 +314,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         return False
 
     def end_fit_epoch(self) -> None:
-        """An epoch of a trainer is over."""
+        """End an epoch of a trainer."""
         self.clock.end()
         if self.clock.fit_numbers.stop % self.clock.steps == 0:
             self.hooks.leave()
@@ -324,17 +324,17 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
     def to_tf_dataset(
         self, *, device: str | None = None, epochs: int = 1, deterministic: bool = True
     ) -> "tf.data.Dataset":
-        """This feed as a `tf.data.Dataset`. Each iteration of the dataset is the next epoch of the feed.
+        """Make a `tf.data.Dataset` whose iterations are the next epochs of the feed.
 
         Args:
-            device: The device that batches are prefetched to, for example "/gpu:0". None is the first GPU, if there is
+            device: Device to prefetch batches to, for example "/gpu:0". None is the first GPU, if there is
                 one and no distribution strategy places the batches itself; else the host.
             epochs: Epochs of the feed in one iteration of the dataset, at least 1.
-            deterministic: Whether batches come in the order of their steps. False delivers whichever is loaded first.
+            deterministic: Whether batches are in the order of their steps. False returns batches as they are loaded.
 
         Returns:
             A dataset of batches, nested as the scenes are (lists become tuples), with static shapes and dtypes and
-            known cardinality. In `fit`, pass `shuffle=False` beside it.
+            known cardinality. Pass it to `fit` with `shuffle=False`.
 
         Raises:
             ImportError: TensorFlow is not installed.
@@ -364,14 +364,14 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         self.follow_sequence()
         has_order = not self.plan.order.is_sequential
         self._warn_of_order(request)
-        # Keras's shuffling of batches would add nothing to an order, and put the shards of a step out of step.
+        # If Keras also shuffled batches, an order would gain nothing, and shards would take different steps.
         shuffled = request.shuffle and not has_order and self.plan.shard_count == 1
         return FeedRun(self, iterator, request, shuffled=shuffled)
 
     def _dataset_run(
         self, batches: int, in_order: bool, generations: tuple[int, ...], iterator: Any, request: TrainerRequest
     ) -> FeedRun:
-        """What one of Keras's iterators takes of a dataset of the feed, of so many batches; see `begin_cursor`."""
+        """Make the run of a Keras iterator over the feed's dataset."""
         self.refreshes.refuse_others(generations)
         self._warn_of_order(request)
         return FeedRun(self, iterator, request, shuffled=False, batches=batches, in_order=in_order)
@@ -391,6 +391,6 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         elif began:
             self.request_log.clear()
             self.end_fit_epoch()
-        else:  # a PyDataset around the feed hands on this hook alone, as most do
+        else:  # a PyDataset around the feed usually forwards this hook only
             self.clock.resume((self.clock.current + 1) * self.clock.steps)
             self.hooks.leave()

@@ -1,7 +1,7 @@
-"""Keras callbacks that read a feed's measurements.
+"""`InputMonitor`: a Keras callback that measures how long training waits.
 
-Invariant: a callback only notes moments while training runs, never waits and never makes Keras wait; what it
-found is a frozen snapshot an epoch, and the same figures in `logs`.
+Invariant: during training the callback only records times, never waits and never makes Keras wait. The result is a
+frozen snapshot per epoch, with the same figures in `logs`.
 """
 
 import threading
@@ -22,19 +22,19 @@ from kerasfeed.util.error_text import counted
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
 
-_NOTABLE = 0.2  # share of the first epoch that is told
+_NOTABLE = 0.2  # share of an epoch; a larger wait is printed
 
 
 @dataclass(frozen=True)
 class EpochTiming:
-    """How fast one epoch of training was, and how much of it was waiting.
+    """The speed of one epoch, and its time of waiting.
 
     Attributes:
         epoch: Keras's number of the epoch, from 0.
         steps: Batches trained on.
         scenes: Scenes in those batches; batches, if the feed has `batch_size=None`.
         seconds: Time from the beginning of the epoch to the end of its last step, without validation, s.
-        wait_seconds: Part of `seconds` in which a step could have begun but its batch was not there, s.
+        wait_seconds: Part of `seconds` when a step was ready to begin but its batch was not, s.
     """
 
     epoch: int
@@ -45,7 +45,7 @@ class EpochTiming:
 
     @property
     def scenes_per_second(self) -> float:
-        """Scenes trained on for each second, 1/s."""
+        """Scenes trained on per second, 1/s."""
         return self.scenes / self.seconds if self.seconds else 0.0
 
     @property
@@ -55,33 +55,33 @@ class EpochTiming:
 
 
 class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
-    """Callback that reports scenes per second, and the share of time that training waited for input, for each epoch.
+    """Callback that reports scenes per second and waiting for input.
 
-    Adds `scenes_per_second` and `input_wait_share` to `logs`, so that the progress bar and `History` show them. Put
-    this callback before those that should see the two, such as `CSVLogger`. Works with `fit(feed)` on every backend,
-    and with `fit(feed.to_tf_dataset(), shuffle=False)` if nothing after it (`batch`, `filter`, `shuffle`) changes which
-    batch is which.
+    Adds `scenes_per_second` and `input_wait_share` to the `logs` of each epoch, so that the progress bar and `History`
+    show them. Put this callback before callbacks that need the two, such as `CSVLogger`. Works with `fit(feed)` on
+    every backend, and with `fit(feed.to_tf_dataset(), shuffle=False)` if no later step (`batch`, `filter`, `shuffle`)
+    changes the batches.
 
-    The time waited for a batch begins when the step before it has been computed and Keras asks for the batch; it ends
-    when the batch has been loaded. With several steps per execution the share is an upper limit. The first epoch
-    includes compiling the model.
+    The wait for a batch begins when the previous step has been computed and Keras requests the batch; it ends when the
+    batch has been loaded. With several steps per execution the share is an upper limit. The first epoch includes
+    compiling the model.
 
-    After each epoch, `verdict` says how long training waited in it; where it waited for more than a fifth of the epoch,
-    that is printed (not with `verbose=0`). `kerasfeed.profile` measures why, and what would help. The `repr` has a line
+    After each epoch, `verdict` says how long training waited. If it waited for more than a fifth of the epoch, that is
+    printed (not with `verbose=0`). `kerasfeed.profile` measures the reason and possible remedies. The `repr` has a line
     for each epoch.
 
     Args:
-        feed: The feed that `fit` is given.
+        feed: The feed that is passed to `fit`.
 
     Attributes:
         epochs: One [EpochTiming][kerasfeed.adapters.keras.input_monitor.EpochTiming] for each epoch trained, in order.
-        verdict: What the last epoch of this training waited for, in a sentence; empty before the end of the first.
+        verdict: How long the last epoch waited, in a sentence; empty before the end of the first epoch.
 
     Raises:
-        TypeError: `feed` is no feed.
+        TypeError: `feed` is not a feed.
 
     Warns:
-        FeedWarning: `fit` takes no batches of `feed`.
+        FeedWarning: `fit` does not use `feed`.
 
     Examples:
         >>> import keras
@@ -97,20 +97,20 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         ['input_wait_share', 'loss', 'scenes_per_second']
     """
 
-    # Keras may then call `on_train_batch_end` from another thread, once the step's results are there, instead of
-    # making training wait for them; so what is noted there is when the device was done, and is noted under a lock.
+    # Lets Keras call `on_train_batch_end` from another thread when the results of a step are ready, without making
+    # training wait for them. The time recorded there is when the device finished; a lock guards it.
     async_safe = True
 
     def __init__(self, feed: "Feed") -> None:
         super().__init__()
         if not hasattr(feed, "request_log"):
-            raise TypeError(f"InputMonitor(feed) needs the feed that is trained on, received a {type(feed).__name__}")
+            raise TypeError(f"InputMonitor(feed) needs the feed passed to fit, received a {type(feed).__name__}")
         self.feed = feed
         self.epochs: list[EpochTiming] = []
         self.verdict = ""
-        self._to_tell = ""
-        self._told = False  # whether the reasons were
-        self._has_seen = False  # a batch of the feed
+        self._pending_text = ""
+        self._has_printed = False  # whether the full verdict was printed
+        self._has_seen = False  # whether a batch of the feed was used
         self._lock = threading.Lock()
         self._steps_an_execution = 1
         self._reset(time.perf_counter())
@@ -122,22 +122,22 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _reset(self, now: float) -> None:
         self._began = now
         self._over: float | None = None
-        self._free = now  # when the device was done with the last execution
+        self._free = now  # when the device finished the last execution
         self._steps = 0
         self._wait = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras; forgets an earlier training."""
-        self.epochs, self.verdict, self._to_tell, self._told, self._has_seen = [], "", "", False, False
+        """Called by Keras; resets the measurements."""
+        self.epochs, self.verdict, self._pending_text, self._has_printed, self._has_seen = [], "", "", False, False
         self._steps_an_execution = int(getattr(self.model, "steps_per_execution", 1))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
-        self._tell()
+        self._print_pending()
         self._reset(time.perf_counter())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras; `batch` is a step of an execution whose results are there."""
+        """Called by Keras when the results of step `batch` are ready."""
         now = time.perf_counter()
         log, plan = self.feed.request_log, self.feed.plan
         with self._lock:
@@ -149,16 +149,16 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 last = min(last, self.params["steps"])
             there = [moment for step in range(first, last) if (moment := log.finished(step)) is not None]
             self._has_seen |= bool(there)
-            if first == self._steps:  # else the end of an execution before has not been told
-                # Where the device is not done with the step before, the batch was there in time.
-                # The first step of a training compiles the model before it asks for a batch.
+            if first == self._steps:  # otherwise the end of an earlier execution was not reported
+                # If the device was still busy with the previous step, the batch was in time.
+                # The first step of a training compiles the model before it requests a batch.
                 begin = max(self._free, log.begun(first) or self._free)
                 self._wait += max(0.0, min(now, max(there, default=begin)) - begin)
             self._free = now
             self._steps = last if plan.length else first + max(1, len(there))
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras before it validates, which is not training."""
+        """Called by Keras before validation, whose time is not counted."""
         if self._over is None:
             self._over = time.perf_counter()
 
@@ -168,29 +168,29 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self._steps and not self._has_seen:
             self._has_seen = True  # warned
             warn_caller(
-                "fit takes no batches of the feed that InputMonitor was given, so it cannot measure how long training "
-                "waits: give it the feed that fit gets",
+                "fit does not use the feed of InputMonitor, so it cannot measure how long training "
+                "waits: pass the same feed to both",
                 FeedWarning,
             )
         timing = EpochTiming(epoch, self._steps, scenes_of(self.feed.plan, self._steps), over - self._began, self._wait)
         self.epochs.append(timing)
         self.verdict = verdict_of(timing, self.feed.stats())
         if timing.input_wait_share > _NOTABLE and self.params and self.params.get("verbose"):
-            self._to_tell = wait_text(timing) if self._told else self.verdict
-            self._told = True
+            self._pending_text = wait_text(timing) if self._has_printed else self.verdict
+            self._has_printed = True
         if logs is not None:
             logs["scenes_per_second"] = timing.scenes_per_second
             logs["input_wait_share"] = timing.input_wait_share
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
-        self._tell()
+        self._print_pending()
 
-    def _tell(self) -> None:
-        """Print the verdict, between the lines of Keras's progress bar."""
-        if self._to_tell:
-            print(f"kerasfeed: {self._to_tell}")
-            self._to_tell = ""
+    def _print_pending(self) -> None:
+        """Print the verdict between the lines of Keras's progress bar."""
+        if self._pending_text:
+            print(f"kerasfeed: {self._pending_text}")
+            self._pending_text = ""
 
     def __repr__(self) -> str:
         lines = [
@@ -202,16 +202,16 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def wait_text(timing: EpochTiming) -> str:
-    """How long an epoch waited, in words."""
+    """Say how long an epoch waited."""
     return f"training waited {timing.input_wait_share:.0%} of epoch {timing.epoch} for input"
 
 
 def verdict_of(timing: EpochTiming, stats: LoaderStats) -> str:
-    """What an epoch waited for, in a sentence.
+    """Say how long an epoch waited, and compare the speeds.
 
     Args:
-        timing: Of the epoch.
-        stats: Of the feed.
+        timing: Timing of the epoch.
+        stats: Statistics of the feed.
     """
     waited_text = wait_text(timing)
     training = timing.seconds - timing.wait_seconds
@@ -225,13 +225,13 @@ def verdict_of(timing: EpochTiming, stats: LoaderStats) -> str:
 
 
 def scenes_of(plan: Plan, steps: int) -> int:
-    """Scenes of the first `steps` steps of a feed that has this plan, filler not counted."""
+    """Count the scenes in the first `steps` steps, without filler."""
     if plan.batch_size is None:
         return steps
     if not plan.length:  # a stream, whose last batch may be short
         return steps * plan.rows
-    if not plan.cut.is_even:  # short batches stand anywhere, of any size
+    if not plan.cut.is_even:  # batches of any size anywhere
         return round(steps * plan.cut.kept / (plan.cut.steps * plan.shard_count))
-    epochs = steps // plan.steps  # whole ones, each of which has a last batch that may be short
+    epochs = steps // plan.steps  # complete epochs, whose last batch may be short
     # Keras shuffles steps: which ones an unfinished epoch left out is unknown, most likely full batches.
     return (steps - epochs) * plan.rows + epochs * plan.scenes_of(0, plan.steps - 1)

@@ -1,8 +1,8 @@
-"""How far a training had come, by the iterations of its optimizer, in a file.
+"""A file that maps optimizer iterations to positions in the feed.
 
-Invariant: the file is replaced as a whole or not at all. Which batch comes next is told by the model itself, whose
-optimizer counts the batches it was trained on and is saved with it; so whichever of its saved states is restored, and
-however the writing of model and record was cut short, the two agree, or the record is refused.
+Invariant: the file is replaced atomically. The model itself determines the next batch: its optimizer counts the batches
+of training, and is saved with it. So for any restored state of the model, and after any crash while writing model or
+file, the two agree, or the file is refused.
 """
 
 import json
@@ -22,11 +22,11 @@ class Record:
     """One moment of a training.
 
     Attributes:
-        iterations: What the optimizers had counted.
-        scale: Sum of their loss scales, 0 without. It tells batches apart that were skipped, and are no iterations:
-            each of these halves it.
-        epoch: The epoch of `fit` that the next batch is part of.
-        done: Batches of that epoch that were trained on before, also before a resume.
+        iterations: Iterations of all optimizers.
+        scale: Sum of their loss scales, 0 without. It identifies skipped batches, which are no iterations: each
+            of them halves it.
+        epoch: Epoch of `fit` of the next batch.
+        done: Batches of that epoch that were trained on, also before a resume.
         state: State of the feed, without its fingerprint.
     """
 
@@ -37,21 +37,21 @@ class Record:
     state: dict[str, Any]
 
     def is_before(self, other: "Record") -> bool:
-        """Whether a model comes by this moment before it comes by `other`."""
+        """Whether a model reaches this moment before `other`."""
         return (self.iterations, -self.scale) < (other.iterations, -other.scale)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a checkpoint file holds.
+    """Content of a checkpoint file.
 
     Attributes:
-        steps: Batches of an epoch of `fit`; None where that is a repetition of a stream.
+        steps: Batches of an epoch of `fit`; None if an epoch is a repetition of a stream.
         execution: Batches of one execution of the training function.
-        even: Whether every batch may be expected to be as many iterations, and a batch between two records to be known
-            by their number; a loss scale skips some, and a stream's state is known at its records alone.
-        fingerprint: What identifies the feed.
-        records: In the order of their iterations; the first one is where the training began.
+        even: Whether each batch adds the same number of iterations, so that batches between two records can be
+            computed. False with a loss scale, which skips some, and for streams, whose state is known only at records.
+        fingerprint: Identifies the feed.
+        records: In the order of their iterations; the first one is the start of training.
     """
 
     steps: int | None
@@ -61,15 +61,15 @@ class Progress:
     records: tuple[Record, ...] = ()
 
     def with_record(self, record: Record) -> "Progress":
-        """These and one more, in place of those that it overtakes; of the oldest, the first is kept."""
+        """Replace later records; keep the first and the most recent ones."""
         before = [each for each in self.records if each.is_before(record)]
         return replace(self, records=(*before[:1], *before[1:][1 - _KEPT :], record))
 
     def at(self, iterations: int, scale: float = 0.0) -> tuple[Record, int]:
-        """A record, and how many batches behind it the optimizers had counted `iterations`, with these loss scales.
+        """Return the last record before these iterations, and batches after it.
 
         Raises:
-            ValueError: It is not known.
+            ValueError: The position is unknown.
         """
         for record in reversed(self.records):
             if (record.iterations, record.scale) == (iterations, scale):
@@ -77,25 +77,25 @@ class Progress:
         before = [record for record in self.records if record.iterations < iterations]
         if not before:
             raise ValueError(
-                f"its optimizer has counted {iterations:,} iterations, and where the training began "
+                f"its optimizer has counted {iterations:,} iterations, but the training began at "
                 f"{self.records[0].iterations:,}. It is another model, or was restored without its optimizer"
             )
         last, more = before[-1], iterations - before[-1].iterations
-        if self.even and self.steps and len(self.records) == 1:  # killed within the very first execution
+        if self.even and self.steps and len(self.records) == 1:  # killed during the first execution
             return last, min(self.execution, self.steps - last.done)
         rate = self._rate()
         if not rate or more % rate:
             known = ", ".join(f"{record.iterations:,}" for record in self.records)
             raise ValueError(
-                f"its optimizer has counted {iterations:,} iterations. They do not grow evenly with the batches (a "
-                "loss scale skips some, for example), or those of a stream are trained on, and of "
-                f"{known} alone the file knows the batch. Save the model with BackupAndRestore, or give FeedCheckpoint "
-                "the save_freq of what saves it, and put it before that"
+                f"its optimizer has counted {iterations:,} iterations, but the batch is known only for {known} "
+                "iterations: the data are a stream, or iterations do not grow evenly with the batches (a loss scale "
+                "skips some, for example). Save the model with BackupAndRestore, or put FeedCheckpoint before the "
+                "callback that saves the model, with the same save_freq"
             )
         return last, more // rate
 
     def _rate(self) -> int:
-        """Iterations a batch, where that is always the same; else 0."""
+        """Iterations per batch if constant; else 0."""
         if not self.even or not self.steps:
             return 0
         rates = set()
@@ -108,7 +108,7 @@ class Progress:
     # ---- the file
 
     def write(self, path: Path) -> None:
-        """Replace the file at `path`, at once; what was written is on the disk when this returns."""
+        """Replace the file at `path` atomically and durably."""
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {"kind": _KIND, "version": _VERSION, **asdict(self)}
         write_whole(path, json.dumps(content).encode(), durable=True)
@@ -116,22 +116,22 @@ class Progress:
 
     @classmethod
     def read(cls, path: Path) -> "Progress | None":
-        """The content of the file at `path`; None where there is none.
+        """Read the file at `path`; None if there is none.
 
         Raises:
-            ValueError: It is damaged, or something else.
+            ValueError: The file is damaged, or another kind of file.
         """
         try:
             content = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise _unusable(path, f"it is no JSON, or was cut short ({summary(error)})") from None
+            raise _unusable(path, f"it is not JSON, or was cut short ({summary(error)})") from None
         if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
             raise _unusable(path, f"it was not written by {_KIND}")
         version = content.pop("version", None)
         if version != _VERSION:
-            raise _unusable(path, f"it has version {version!r}, and this is {_VERSION}")
+            raise _unusable(path, f"it has version {version!r}, not {_VERSION}")
         try:
             return cls(**{**content, "records": tuple(Record(**record) for record in content["records"])})
         except (KeyError, TypeError) as error:
@@ -140,6 +140,6 @@ class Progress:
 
 def _unusable(path: Path, reason: str) -> ValueError:
     return ValueError(
-        f"{path} tells nothing of where training stood: {reason}. Restore the file, or delete it, and the saved model "
-        "with it, to begin anew"
+        f"{path} does not give the position of the training: {reason}. Restore the file; or, to start over, delete it "
+        "and the saved model"
     )

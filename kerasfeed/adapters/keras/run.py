@@ -1,8 +1,8 @@
-"""What one of Keras's iterators takes of a feed: the batches of its epochs, and when one of them is over.
+"""The batches that one of Keras's iterators takes from a feed.
 
-Invariant: Keras's iterator first goes through the data to build the model, perhaps, and is reset; what it takes after
-that are the epochs proper. What it has taken before counts for nothing, and comes again. What users wrote runs in the
-trainer's thread, and its exceptions are raised there, as themselves.
+Invariant: Keras's iterator may first take batches to build the model, and is then reset; after that the epochs begin.
+Batches taken before are not counted, and are delivered again. The user's code runs in the trainer's thread, and its
+exceptions are raised there unchanged.
 """
 
 import queue
@@ -22,28 +22,28 @@ from kerasfeed.util.validate import check_integer
 
 
 class Handover:
-    """Batches between Keras's loop, which waits until they are there, and whoever takes them for the training step.
+    """Passes batches from Keras's loop to the consumer in the training step.
 
-    On JAX and PyTorch both are the trainer's thread. On TensorFlow its threads take what `ensure` has taken, which is
-    one batch more than is asked for where it is there: they convert and copy it while the model is trained on those
-    before. It is a `Cursor`.
+    On JAX and PyTorch both are in the trainer's thread. On TensorFlow, threads of TensorFlow take batches that `ensure`
+    has loaded. `ensure` loads one more than requested if it is ready: TensorFlow converts and copies it while the model
+    trains on earlier batches. It is a `Cursor`.
 
     Args:
-        run: Whose batches they are.
-        cursor: What it takes from.
+        run: The run of the batches.
+        cursor: Source of the batches.
 
     Attributes:
-        counted: Batches that were taken so far, with the one ahead.
+        taken_count: Number of batches taken so far, including the one ahead.
     """
 
     def __init__(self, run: "KerasRun", cursor: Cursor) -> None:
         self._run = run
         self._cursor = cursor
         self._shared = run.in_other_threads
-        self._ready: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()  # None is the end
+        self._ready: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()  # None at the end
         self._ended = self._closed = False
         self._error: Exception | None = None  # of the batch ahead
-        self.counted = 0
+        self.taken_count = 0
 
     def take(self, timeout: float | None) -> tuple[Any, Any]:
         """See `Cursor.take`."""
@@ -56,46 +56,46 @@ class Handover:
         except queue.Empty:
             raise NotYet from None
         if taken is None or self._closed:
-            self._end()  # for whoever asks again
+            self._end()  # so that the next call ends, too
             raise EndOfData
         return taken
 
     def ensure(self, count: int, *, last: bool = False) -> bool:
-        """Wait until `count` batches were taken; False where there are fewer.
+        """Wait for `count` batches; return False if there are fewer.
 
         Args:
-            count: How many.
-            last: Whether there are no more.
+            count: Number of batches.
+            last: Whether these are the last batches.
 
         Raises:
-            Exception: What one of them raised.
+            Exception: The error of a batch.
         """
         error, self._error = self._error, None
         if error is not None:
             raise error
         try:
-            while self.counted < count:
+            while self.taken_count < count:
                 with suppress(NotYet):
                     self._ready.put(self._next(POLL_SECONDS))
         except EndOfData:
             return False
         if last:
             self._end()
-        elif self._shared and self.counted == count:
+        elif self._shared and self.taken_count == count:
             try:
                 self._ready.put(self._next(0))
             except (NotYet, EndOfData):
                 pass
-            except Exception as raised:  # noqa: BLE001 - raised in its turn
+            except Exception as raised:  # noqa: BLE001 - raised by the next call
                 drop_frame(raised)
                 self._error = raised
         return True
 
     def received(self, place: Any) -> None:
-        """See `Cursor.received`; Keras tells the run."""
+        """Do nothing: Keras reports to the run. See `Cursor.received`."""
 
     def close(self, returned: list[Any]) -> None:
-        """No more is taken; idempotent. Whoever gives the batches knows what comes again."""
+        """Stop taking batches; idempotent. The run knows which batches were not used."""
         if not self._closed:
             self._closed, self._error = True, None
             self._end()
@@ -108,7 +108,7 @@ class Handover:
         if self._ended or self._closed:
             raise EndOfData
         try:
-            number, log = max(0, self.counted - self._run.seen_at_begin), self._run.feed.request_log
+            number, log = max(0, self.taken_count - self._run.seen_at_begin), self._run.feed.request_log
             place, batch = log.timed(number, self._cursor.take, timeout)
             batch = self._run.convert(batch)
         except EndOfData:
@@ -119,21 +119,21 @@ class Handover:
         except BaseException as error:
             note_causes(error)  # Keras raises it `from None`
             raise
-        self.counted += 1
+        self.taken_count += 1
         return place, batch
 
 
 class EpochSteps(int):
-    """The number of batches in an epoch: an int, but where Keras's loop compares it with the steps it has seen.
+    """The number of batches in an epoch, for Keras's loop.
 
-    The loop does so before each execution. The answer is the run's, which first waits for the batches of that execution
-    (`KerasRun.is_over`).
+    The loop compares it with the number of steps before each execution. The run answers: it first waits for the
+    batches of that execution (`KerasRun.is_over`).
     """
 
     _run: "KerasRun"
 
     def __new__(cls, most: int, run: "KerasRun") -> "EpochSteps":
-        """`most`: batches of the longest epoch."""
+        """Make the int `most`, the batches of the longest epoch."""
         made = super().__new__(cls, most)
         made._run = run
         return made
@@ -148,10 +148,11 @@ class EpochSteps(int):
 
 
 class UnknownSteps(list):  # type: ignore[type-arg]
-    """The number of batches in an epoch that ends where its data do: 0 until one has ended; for Keras's loop, no end.
+    """The number of batches in an epoch of unknown length.
 
-    Keras puts it into `history.params`, which people write as JSON, where it is the list [] or [known]: of the types
-    that JSON takes, only a list lets its class answer as a number (`__bool__`, `__index__`, `__float__`).
+    It is 0 until an epoch has ended, and infinite for Keras's loop. Keras stores it in `history.params`. If a user
+    writes that as JSON, it is the list [] or [known]: of the types for JSON, only a list lets its class act as a number
+    (`__bool__`, `__index__`, `__float__`).
     """
 
     def __init__(self, run: "KerasRun") -> None:
@@ -160,7 +161,7 @@ class UnknownSteps(list):  # type: ignore[type-arg]
 
     @property
     def known(self) -> int:
-        """Batches of the last epoch that is over; 0 before."""
+        """Batches of the last complete epoch; 0 before."""
         return self[0] if len(self) else 0
 
     @known.setter
@@ -210,29 +211,29 @@ class UnknownSteps(list):  # type: ignore[type-arg]
 
 
 class KerasRun(ABC):
-    """One of Keras's iterators over a feed: what it takes, and where it stands. It keeps neither of them alive.
+    """One of Keras's iterators over a feed; keeps neither alive.
 
     Args:
         feed: The feed.
         iterator: Keras's iterator.
-        request: What it was made for.
-        most: Batches of the longest epoch; None where that is not known.
+        request: The purpose of the iterator.
+        most: Batches of the longest epoch; None if unknown.
 
     Attributes:
         feed: A weak proxy of the feed.
         feed_reference: A weak reference to it.
-        request: As it was given.
-        steps: What Keras is told of the number of batches.
-        steps_per_epoch: Batches of an epoch as the user, or the debugging switch of Keras, has asked for; None for all.
+        request: As given.
+        steps: The number of batches for Keras.
+        steps_per_epoch: Batches per epoch set by the user, or by Keras's debugging switch; None for all.
         execution: Batches of an execution.
-        has_epoch_cursors: Whether every epoch has a cursor of its own, and not a part of one that goes on and on.
-        is_running: Whether Keras goes through the data.
+        has_epoch_cursors: Whether every epoch has its own cursor; otherwise all epochs share one.
+        is_running: Whether Keras is iterating over the data.
         built: Whether the model is built, and epochs count.
-        convert: Makes of a batch what Keras takes.
-        in_other_threads: Whether threads of TensorFlow take, in which nothing may run that users wrote.
-        cursor: What is being taken.
-        seen_at_begin: Batches of it that Keras had seen as the epoch began.
-        superseded: Whether there is no further epoch, as another fit or loop has begun.
+        convert: Converts a batch for Keras.
+        in_other_threads: Whether TensorFlow's threads take batches; the user's code must not run there.
+        cursor: The present source of batches.
+        seen_at_begin: Batches of the cursor that Keras had taken when the epoch began.
+        superseded: Whether another fit or loop has begun, so that no epoch follows.
     """
 
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest, most: int | None) -> None:
@@ -242,7 +243,7 @@ class KerasRun(ABC):
         self._iterator = weakref.ref(iterator)
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
         self.steps_per_epoch: int | None = asked_steps(iterator)
-        if self.steps_per_epoch:  # of 0 Keras makes all
+        if self.steps_per_epoch:  # for Keras, 0 means all
             others = "validation_steps" if request.method == "fit" else "steps"
             check_integer("steps_per_epoch" if request.trains else others, self.steps_per_epoch, 1)
         self.execution = execution_of(iterator)
@@ -255,55 +256,55 @@ class KerasRun(ABC):
         self._epoch = 0
         self._count: int | None = None
         self.seen_at_begin = 0
-        self._asked = -1  # steps seen as was asked last
-        self._waits = False  # for the batches of an execution, perhaps in vain
+        self._asked = -1  # steps seen at the last call of `is_over`
+        self._waits = False  # for the batches of an execution
         weakref.finalize(iterator, _close, self).atexit = False
 
-    # ---- what feeds and streams do in their own ways
+    # ---- implemented by feeds and streams
 
     closed = "the feed is closed, or another fit of it has begun: this one gets no more batches"
 
     @abstractmethod
     def begin_taking(self) -> Cursor:
-        """The batches from the epoch that begins on; the run closes what it gives."""
+        """Begin to take batches; the run closes the cursor."""
 
     @abstractmethod
     def begin_epoch(self, epoch: int) -> int | None:
-        """Epoch `epoch` of this run begins, from 0; returns how many batches it has, None where nobody knows.
+        """Begin epoch `epoch`; return its number of batches, None if unknown.
 
-        Where the model is not built yet, it only looks as if.
+        If the model is not built yet, the position of the feed does not change.
         """
 
     @abstractmethod
     def end_epoch(self) -> None:
-        """The epoch is over."""
+        """End the epoch."""
 
     @abstractmethod
     def supersede(self) -> None:
-        """Another fit or loop begins: this one, perhaps interrupted, takes no more."""
+        """Stop: another fit or loop begins. This one may have been interrupted."""
 
-    # ---- what Keras says
+    # ---- called by Keras
 
     def reset(self) -> None:
-        """Keras is about to begin the epochs proper."""
+        """Called before the first real epoch."""
         self.close()
         self.built, self._epoch = True, 0
-        self.is_running = False  # what Keras has begun to build the model it never ends
+        self.is_running = False  # Keras does not end the epoch that built the model
 
     def on_epoch_begin(self) -> None:
-        """Keras begins to go through the data."""
+        """Called when Keras begins to iterate over the data."""
         if self.superseded:
             raise FeedClosedError(self.closed)
         self.is_running, self._asked = True, -1
         if self.cursor is not None and self.has_epoch_cursors:
-            self.close()  # of an epoch that was left
+            self.close()  # an epoch that was not finished
         self._count = count = self.begin_epoch(self._epoch)
         self.feed.request_log.clear()
         trains = self.request.trains and self.built
         if trains and not self.has_epoch_cursors and count is not None and count % self.execution:
             raise ValueError(
-                f"the epoch that is resumed has {count:,} batches left, and with "
-                f"steps_per_epoch={self.steps_per_epoch} Keras takes {self.execution} at a time, also of the next "
+                f"the resumed epoch has {count:,} batches left, but with "
+                f"steps_per_epoch={self.steps_per_epoch} Keras takes {self.execution} at a time, also from the next "
                 "epoch: compile with steps_per_execution=1, or resume at a multiple of it"
             )
         if self.cursor is None:
@@ -311,9 +312,9 @@ class KerasRun(ABC):
             self.cursor = Handover(self, self.begin_taking())
 
     def on_epoch_end(self) -> None:
-        """Keras has come to the end of the data, or of as many as it wanted."""
+        """Called when Keras has reached the end of the epoch."""
         if not self.is_running:
-            return  # Keras says so as it resets its iterator, too
+            return  # Keras also calls this when it resets its iterator
         self.is_running = False
         self._epoch += 1
         if isinstance(self.steps, UnknownSteps):
@@ -323,62 +324,62 @@ class KerasRun(ABC):
             self.close()
 
     def is_over(self, seen: int) -> bool:
-        """Whether the epoch has no further execution; waits for the batches of one.
+        """Whether the epoch is over; waits for the next execution's batches.
 
         Raises:
-            Exception: What one of the batches raised.
+            Exception: The error of a batch.
         """
         if self._asked < 0:
             self.seen_at_begin = seen
-            for number in range(0 if self.cursor is None else self.cursor.counted - seen):  # there since the last epoch
+            for number in range(0 if self.cursor is None else self.cursor.taken_count - seen):  # of the last epoch
                 self.feed.request_log.timed(number, lambda _: None, None)
         asked_before, self._asked = self._asked, seen
         within, most = seen - self.seen_at_begin, self._count
         wanted = self.steps_per_epoch or (None if isinstance(self.steps, UnknownSteps) else int(self.steps))
         if wanted is not None and within >= wanted:
-            # Asked behind the last. Where executions would take more than the epoch has, the next one begins anew.
+            # Called after the last step. If executions need more batches than are left, the next epoch is restarted.
             return self.has_epoch_cursors and bool(self.steps_per_epoch)
         if most is not None and within >= most:
-            # Again behind the loop: a further iterator is for epochs of so many steps, which else take from one.
+            # A second call after the loop comes from an iterator over epochs of `steps_per_epoch` steps.
             return asked_before != seen or bool(self.steps_per_epoch and self.has_epoch_cursors)
         if self.cursor is None:
             raise FeedClosedError(self.closed)
-        # To build a model one batch is taken; TensorFlow's threads may take a whole execution.
+        # Building a model takes one batch; TensorFlow's threads may take a whole execution.
         execution = self.execution if self.built or self.in_other_threads else 1
         count = seen + execution if most is None else min(seen + execution, self.seen_at_begin + most)
         last = self.has_epoch_cursors and most is not None and count >= self.seen_at_begin + most
         cursor, self._waits = self.cursor, True
         try:
-            over = not cursor.ensure(count, last=last) and cursor.counted <= seen
-        except BaseException as error:  # Ctrl-C, too, whose traceback may keep this run
+            over = not cursor.ensure(count, last=last) and cursor.taken_count <= seen
+        except BaseException as error:  # also Ctrl-C, whose traceback may keep this run alive
             if self.cursor is cursor:
                 self.close()
                 raise
             if not isinstance(error, Exception):
                 raise
-        if self.cursor is not cursor:  # closed meanwhile by another thread
+        if self.cursor is not cursor:  # another thread closed it
             raise FeedClosedError(self.closed)
         self._waits = False
         return over and asked_before != seen
 
     def used(self, *, before: bool = False) -> int:
-        """Batches of the present cursor that training was given; `before` the execution that runs, or with it."""
+        """Batches of the present cursor that training has used."""
         runs = self.is_running and self._asked >= 0 and not self._waits
         execution = self.execution if runs and not before else 0
         return max(0, self._asked) + execution
 
     def serves(self, iterator: Any) -> bool:
-        """Whether it is `iterator`, Keras's, whose run this is."""
+        """Whether this is the run of `iterator`, one of Keras's."""
         return self._iterator() is iterator
 
     def close(self) -> None:
-        """Nothing more is taken of what is being taken."""
+        """Stop taking batches from the present cursor."""
         cursor, self.cursor = self.cursor, None
         if cursor is not None:
             cursor.close([])
 
 
 def _close(run: KerasRun) -> None:
-    """Keras's iterator is gone: perhaps found by the garbage collector, in any thread."""
+    """Close the run, in any thread: Keras's iterator was deleted."""
     if run.cursor is not None:
         run_in_background(run.close)

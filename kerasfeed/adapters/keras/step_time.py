@@ -1,6 +1,6 @@
-"""How long a model takes for a step whose batch is there already.
+"""The time of a training step whose batch is already loaded.
 
-Invariant: weights, optimizer, metrics and random numbers of the model are afterwards what they were before.
+Invariant: weights, optimizer, metrics and random numbers of the model are restored afterwards.
 """
 
 import statistics
@@ -20,9 +20,9 @@ _LEAST_STEPS = 3
 
 @contextmanager
 def model_put_back(model: Any, batch: Any) -> Iterator[None]:
-    """Have a model stand at the end where it stood at the beginning; built before, if it is not.
+    """Restore the model at the end; build it first if necessary.
 
-    What a train step of the user's own changes beside Keras variables is not known here.
+    Changes by a custom train step outside Keras variables are not restored.
     """
     if not model.built:
         model(keras.tree.map_structure(keras.ops.convert_to_tensor, keras.utils.unpack_x_y_sample_weight(batch)[0]))
@@ -30,7 +30,7 @@ def model_put_back(model: Any, batch: Any) -> Iterator[None]:
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # Keras's, of NumPy 2
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # from Keras, NumPy 2
         before = {id(variable): np.array(as_array(variable)) for variable in variables_of(model).values()}
     try:
         yield
@@ -38,29 +38,29 @@ def model_put_back(model: Any, batch: Any) -> Iterator[None]:
         for name, variable in variables_of(model).items():
             if id(variable) in before:
                 variable.assign(before[id(variable)])
-            elif name.startswith("metrics/"):  # which the first step has made
+            elif name.startswith("metrics/"):  # made by the first step
                 variable.assign(np.zeros(variable.shape, variable.dtype))
 
 
 def step_seconds(model: Any, batch: Any, seconds: float) -> float:
-    """Median time of a train step with one batch again and again, s; the first, which compiles, not counted.
+    """Median time of train steps on one batch, without compiling, s.
 
     Args:
         model: A compiled Keras model.
-        batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as a feed gives it.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as returned by a feed.
         seconds: About how long to measure, s.
     """
     return statistics.median(_times(model, lambda: batch, seconds)[1])
 
 
 def wait_share(model: Any, next_batch: Callable[[], Any], seconds: float) -> float:
-    """Share of the time that a training waits for `next_batch`, in [0, 1]."""
+    """Share of the time that training waits for `next_batch`, in [0, 1]."""
     waits, steps = _times(model, next_batch, seconds)
     return sum(waits) / (sum(waits) + sum(steps))
 
 
 def _times(model: Any, next_batch: Callable[[], Any], seconds: float) -> tuple[list[float], list[float]]:
-    """How long each batch was waited for, and each train step took, s; the first, which compiles, not counted."""
+    """Measure waits and steps, s, without the first step, which compiles."""
     train, batch = train_on(model), next_batch()
     waits: list[float] = []
     steps: list[float] = []
@@ -78,13 +78,13 @@ def _times(model: Any, next_batch: Callable[[], Any], seconds: float) -> tuple[l
 
 
 def train_on(model: Any) -> Callable[[Any], None]:
-    """A train step of a model, whose results are waited for.
+    """Return a train step of a model that waits for its results.
 
     Raises:
         ValueError: The model is not compiled.
     """
     if not getattr(model, "compiled", False):
-        raise ValueError("kf.profile needs a model that can train: call model.compile(optimizer, loss) before")
+        raise ValueError("kf.profile needs a model that can train: call model.compile(optimizer, loss) first")
 
     def train(batch: Any) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)

@@ -1,7 +1,7 @@
-"""What a model knows of its training: its variables, its optimizers' iterations, and the epoch to begin `fit` with.
+"""The training state of a model: variables, iterations, first epoch of `fit`.
 
-Invariant: nothing is read but what is saved with the model, and nothing is set but values of variables, and the epoch,
-through Keras's own callback.
+Invariant: reads only state that is saved with the model. Sets only values of variables, and the epoch, through Keras's
+own callback.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import counted
 
-# Objects of Keras that have variables, or hold such objects, in their attributes.
+# Classes of Keras that have variables, or attributes that do.
 _HOLDERS = (
     keras.layers.Layer, keras.metrics.Metric, keras.losses.Loss, keras.optimizers.Optimizer,
     keras.regularizers.Regularizer, keras.random.SeedGenerator,
@@ -31,12 +31,12 @@ _HOLDERS = (
 
 
 def begin_with(model: Any, epoch: int) -> None:
-    """Have the `fit` of a model that runs, or the next one, begin with an epoch.
+    """Make the running or next `fit` begin with an epoch.
 
-    Keras's own `BackupAndRestore` does that, and nothing else that is public; it is given a backup of an epoch alone.
+    Keras's own `BackupAndRestore` is the only public way; it gets a backup that holds only an epoch.
 
     Raises:
-        RuntimeError: This Keras does otherwise.
+        RuntimeError: It does not work with this Keras.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "training_metadata.json").write_text(json.dumps({"epoch": epoch, "batch": 0}))
@@ -45,13 +45,13 @@ def begin_with(model: Any, epoch: int) -> None:
         backup.on_train_begin()
     if restored_epoch(model) != epoch:
         raise RuntimeError(
-            f"fit could not be told to begin with epoch {epoch} on Keras {keras_version()}. Use Keras 3.10 to 3.16, or "
-            f"pass initial_epoch={epoch} to fit, and feed.set_state(...) in place of this callback"
+            f"fit cannot be made to begin with epoch {epoch} on Keras {keras_version()}. Use Keras 3.10 to 3.16, or "
+            f"pass initial_epoch={epoch} to fit, and call feed.set_state(...) instead of using this callback"
         )
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """The optimizers of a model: that which it was compiled with, and those among its attributes, or in lists there."""
+    """Return the optimizers of a model, also those in its attributes."""
     candidates = [getattr(model, "optimizer", None), *vars(model).values()]
     for each in candidates.copy():
         candidates += each.values() if isinstance(each, dict) else each if isinstance(each, list | tuple) else ()
@@ -59,10 +59,10 @@ def optimizers_of(model: Any) -> list[Any]:
 
 
 def iterations_of(model: Any) -> int:
-    """What all optimizers of a model have counted together.
+    """Return the sum of the iterations of all optimizers of a model.
 
     Raises:
-        ValueError: It has none.
+        ValueError: The model has no optimizer.
     """
     counters = {id(each): each for each in (getattr(each, "inner_optimizer", each) for each in optimizers_of(model))}
     if not counters:
@@ -71,17 +71,17 @@ def iterations_of(model: Any) -> int:
 
 
 def scale_of(model: Any) -> float:
-    """The sum of the loss scales of a model's optimizers; 0 where they have none."""
+    """Return the sum of the optimizers' loss scales; 0 without."""
     scaled = [each for each in optimizers_of(model) if hasattr(each, "initial_scale")]
     return float(sum(each.dynamic_scale.numpy() if each.built else each.initial_scale for each in scaled))
 
 
 def variables_of(model: Any) -> dict[str, Any]:
-    """All variables of a model that training may change, by names that are the same in every run of a script.
+    """Return all variables that training may change, by stable names.
 
-    Those of layers, with their seed generators, of optimizers, of metrics, and whatever else is found in attributes of
+    These are variables of layers, with their seed generators, of optimizers, of metrics, and others in attributes of
     the model, its layers, losses, metrics, regularizers and optimizers. Keras's own saving leaves some of them out:
-    seed generators, what losses and compiled metrics hold, and what layers merge when they save (LoRA).
+    seed generators, variables of losses and compiled metrics, and variables that layers merge when they save (LoRA).
     """
     groups = {"model": model.variables}
     groups |= {f"optimizer {number}": each.variables for number, each in enumerate(optimizers_of(model))}
@@ -93,12 +93,12 @@ def variables_of(model: Any) -> dict[str, Any]:
 
 
 def unbuilt_layers(model: Any) -> set[str]:
-    """The paths of the layers of a model that have no weights."""
+    """Return the paths of the layers without weights."""
     return {path for path, layer in _layers(model) if not layer.weights}
 
 
 def optimized_by(model: Any) -> list[list[str]]:
-    """The names of the variables that each optimizer of a model was built for."""
+    """Return the names of the variables of each optimizer of a model."""
     names = {id(each): name for name, each in variables_of(model).items()}
     innermost = (getattr(each, "inner_optimizer", each) for each in optimizers_of(model))
     built_for = (getattr(each, "_trainable_variables", None) or () for each in innermost)
@@ -106,14 +106,14 @@ def optimized_by(model: Any) -> list[list[str]]:
 
 
 def arrays_of(model: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """The values of `variables_of(model)`, what layers save that is no variable, generators of PyTorch."""
+    """Yield variables, other data of layers, and PyTorch's generators."""
     for name, variable in variables_of(model).items():
         yield name, keras.ops.convert_to_numpy(variable)
     for path, layer in _layers(model):
         for key, value in _saved_by(layer).items():
             if not isinstance(value, keras.Variable):
                 yield f"{_LAYERS}{path}/{key}", as_array(value)
-    if keras.backend.backend() == "torch":  # whose own generator Keras uses for a Dropout without a seed
+    if keras.backend.backend() == "torch":  # Keras uses PyTorch's generator for a Dropout without a seed
         torch: Any = sys.modules["torch"]
         yield f"{_GENERATORS}cpu", torch.get_rng_state().numpy()
         if torch.cuda.is_initialized():
@@ -122,15 +122,15 @@ def arrays_of(model: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
-    """Give a model what `arrays_of` has told; optimizers and metrics are built that were.
+    """Restore the values from `arrays_of`; build optimizers and metrics that were built.
 
     Args:
         model: The model.
-        file: What was told.
+        file: The saved values.
         spec: Specs of the batches.
 
     Raises:
-        ValueError: It is that of another model.
+        ValueError: The file belongs to another model.
     """
     known = variables_of(model)
     for optimizer, names in zip(optimizers_of(model), file.header["optimizers"], strict=False):
@@ -145,10 +145,10 @@ def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
     groups = {_group_of(name) for name in differ}
     for group in sorted(groups.difference(_COUNTED)):
         here, there = (sum(_group_of(each) == group for each in names) for names in (known, saved))
-        raise ValueError(f"its {group} has {counted(here, 'variable')}, and had {there:,}")
+        raise ValueError(f"its {group} has {counted(here, 'variable')}, but had {there:,}")
     if differ:
         what = ", ".join(getattr(known.get(name), "path", name) for name in differ[:4])
-        text = f"metrics or losses of the model have other variables than those saved, and begin anew with {what}"
+        text = f"metrics or losses of the model differ from the saved ones. These variables start over: {what}"
         warn_caller(text, FeedWarning)
     for path, layer in _layers(model):
         prefix = f"{_LAYERS}{path}/"
@@ -157,13 +157,13 @@ def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
             store = {key: as_array(value) for key, value in _saved_by(layer).items()}
             layer.load_own_variables(store | {name.removeprefix(prefix): array for name, array in file.read(beside)})
     same = saved & known.keys()
-    if "metrics" in groups:  # which of them are new is not known
+    if "metrics" in groups:  # it is unknown which are new
         same = {name for name in same if _group_of(name) != "metrics"}
     for name, array in file.read(name for name in file.names if name in same):
         variable = known[name]
         shape, dtype = tuple(variable.shape), np.dtype(variable.dtype)
         if (array.shape, array.dtype) != (shape, dtype):
-            raise ValueError(f"{variable.path} is {dtype}{list(shape)}, and was {array.dtype}{list(array.shape)}")
+            raise ValueError(f"{variable.path} is {dtype}{list(shape)}, but was {array.dtype}{list(array.shape)}")
         variable.assign(array)
     if keras.backend.backend() == "torch":
         _set_generators_of_torch(file)
@@ -180,9 +180,10 @@ def _set_generators_of_torch(file: ArrayFile) -> None:
 
 
 def _build_metrics(model: Any, spec: Any) -> None:
-    """Have compiled metrics make their variables, which on TensorFlow they do in the first step, as Keras does on JAX.
+    """Create the variables of compiled metrics.
 
-    Nothing is assigned in a `StatelessScope`. Where this cannot be done, `set_arrays` warns.
+    On TensorFlow the first step creates them; on JAX Keras does this itself. Nothing is assigned in a `StatelessScope`.
+    If this fails, `set_arrays` warns.
     """
 
     def zeros(field: Any) -> Any:
@@ -197,13 +198,13 @@ def _build_metrics(model: Any, spec: Any) -> None:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """An array of what may be a tensor, a variable or a number."""
+    """Convert a tensor, a variable or a number to an array."""
     is_of_keras = keras.ops.is_tensor(value) or isinstance(value, keras.Variable)
     return np.asarray(keras.ops.convert_to_numpy(value) if is_of_keras else value)
 
 
 _LAYERS, _GENERATORS = "layers/", "generators/"
-# Groups of variables that count how training goes, and may be made only in its first step.
+# Groups of variables that measure training, and that only its first step may create.
 _COUNTED = ("metrics", "others")
 
 
@@ -222,7 +223,7 @@ def _saved_by(layer: Any) -> dict[str, Any]:
 
 
 def _parts(model: Any) -> Iterator[tuple[str, Any]]:
-    """What is found in attributes, lists and dicts of a model, each once, by its shortest path."""
+    """Yield all objects in attributes, lists and dicts of a model."""
     waiting, seen = deque([("", model)]), {id(model)}
     while waiting:
         path, each = waiting.popleft()

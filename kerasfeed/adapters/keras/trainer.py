@@ -1,23 +1,23 @@
-"""What is read of Keras beyond its interface for data, all of it here.
+"""All that kerasfeed reads from Keras beyond its interface for data.
 
 | what | where it is read | seen in Keras |
 |---|---|---|
 | `DataAdapter`, the interface | `keras.src.trainers.data_adapters.data_adapter` | 3.10 to 3.16 |
-| batches of an execution on JAX | `super_batch_iterator` of `data_adapter_utils` beside it | 3.16 |
-| which of Keras's iterators calls | `self` of the frame that calls, whose `data_adapter` the feed is | 3.10 to 3.16 |
+| batches of an execution on JAX | `super_batch_iterator` of `data_adapter_utils` in the same package | 3.16 |
+| which of Keras's iterators calls | `self` of the calling frame, whose `data_adapter` is the feed | 3.10 to 3.16 |
 | | variable `iterator` of the trainer's `_maybe_symbolic_build`, on JAX | 3.16 |
 | `y`, `sample_weight`, `class_weight`, `shuffle` | variables of the `__init__` of that iterator | 3.10 to 3.16 |
 | `steps_per_epoch`, `steps_per_execution` | attributes of that iterator | 3.10 to 3.16 |
 | `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.16 |
-| the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.16 |
-| whether Keras's loop over an epoch asks for `num_batches` | `_enumerate_iterator` of its iterator | 3.10 to 3.16 |
+| the callbacks, and the running hook | frames of Keras's `CallbackList` | 3.10 to 3.16 |
+| whether Keras's loop over an epoch reads `num_batches` | `_enumerate_iterator` of its iterator | 3.10 to 3.16 |
 | whether Keras reads the number of workers | module of the frame that reads it | 3.10 to 3.16 |
-| the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.16 |
+| the epoch at which a restored model continues | `_initial_epoch` of the model | 3.10 to 3.16 |
 | whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.16 |
 | batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.16 |
 
-Invariant: nothing is read twice or elsewhere. Where something is missing, users are told what cannot be kept; where
-batches would be wrong, it is an error.
+Invariant: nothing is read twice or elsewhere. If something is missing, a warning says which feature is lost; if batches
+would be wrong, an error is raised.
 """
 
 import importlib
@@ -33,24 +33,24 @@ from kerasfeed.util.deferred_warnings import warn_caller
 
 _METHODS = ("fit", "evaluate", "predict")
 LOOP = "_enumerate_iterator"
-BUILDER = "_maybe_symbolic_build"  # of the trainer: takes a batch to build the model, in Keras 3.16 on JAX
+BUILDER = "_maybe_symbolic_build"  # method of the trainer: takes a batch to build the model, in Keras 3.16 on JAX
 _ITERATOR_VARIABLES = {"y", "sample_weight", "class_weight", "shuffle", "steps_per_epoch", "steps_per_execution"}
 _FIT_VARIABLES = ("epoch", "epochs", "initial_epoch", "epoch_iterator")  # in Keras 3.10 to 3.16
 
 
 @dataclass(frozen=True)
 class TrainerPosition:
-    """Where Keras's trainer stands in the calling thread.
+    """Position of Keras's trainer in the calling thread.
 
     Attributes:
         method: "fit", "evaluate" or "predict".
-        model: Whose method it is.
-        epoch: The epoch `fit` is in; None before its first.
-        initial_epoch: The epoch `fit` begins with.
-        epochs: The epoch `fit` ends before; 0 where it is not known.
+        model: The model of the method.
+        epoch: The running epoch of `fit`; None before its first.
+        initial_epoch: The first epoch of `fit`.
+        epochs: `fit` ends before this epoch; 0 if unknown.
         iterator: Keras's iterator of the data; None while it is being made.
-        hook: Name of the hook of callbacks that is being called; None outside callbacks.
-        callbacks: The callbacks of which one is being called, in their order; None outside.
+        hook: Name of the running callback hook; None outside callbacks.
+        callbacks: All callbacks in order, while a hook runs; None outside.
     """
 
     method: str
@@ -64,7 +64,7 @@ class TrainerPosition:
 
     @property
     def is_before_execution(self) -> bool:
-        """Whether the execution that Keras has begun is not trained on yet."""
+        """Whether the execution that Keras has begun is still to come."""
         return self.hook in (None, "on_train_batch_begin", "on_batch_begin")
 
 
@@ -72,13 +72,13 @@ _NO_TRAINER = TrainerPosition("", None, None, 0, 0, None, None, None)
 
 
 def trainer_position(method: str | None = None) -> TrainerPosition | None:
-    """Position of the innermost Keras trainer method that is running in this thread; None outside Keras.
+    """Return the position of the running Keras trainer; None outside Keras.
 
-    Read from the method's own local variables, because no hook and no attribute of the model tells it to a
-    `PyDataset`: on TensorFlow the hooks come as end, begin, ..., end; on JAX as begin, end, begin, ..., end.
+    Read from local variables of the method, because no hook and no attribute of the model gives it to a `PyDataset`: on
+    TensorFlow hooks are called in the order end, begin, ..., end; on JAX begin, end, begin, ..., end.
 
     Args:
-        method: Only a method of this name.
+        method: Name of the method; None for any.
     """
     frame = inspect.currentframe()
     hook = callbacks = None
@@ -99,63 +99,64 @@ def trainer_position(method: str | None = None) -> TrainerPosition | None:
 
 
 def _is_trainer(frame: FrameType) -> bool:
-    """Whether a function of Keras, called like a trainer's method, is one.
+    """Whether a function of Keras, named like a trainer's method, is one.
 
     Raises:
-        RuntimeError: It is a trainer's `fit`, and its variables are not those that are known.
+        RuntimeError: It is a trainer's `fit` with unknown variables.
     """
     code = frame.f_code
     missing = {*_FIT_VARIABLES} - {*code.co_varnames, *code.co_cellvars}
     if code.co_name != "fit" or not missing:
         return True
     if not str(frame.f_globals["__name__"]).endswith(".trainer"):
-        return False  # that of a scikit-learn wrapper, for example, which calls the trainer's
+        return False  # of a scikit-learn wrapper, for example, which calls the trainer's fit
     raise RuntimeError(
-        f"which epoch fit is in cannot be told with Keras {keras_version()}, and it would train on wrong batches: its "
+        f"kerasfeed cannot find the epoch of fit in Keras {keras_version()}, and it would train on wrong batches: "
         f"fit has no variable {', '.join(sorted(missing))}. Use Keras 3.10 to 3.16, or train_on_batch in a loop over "
         "the feed"
     )
 
 
 def restored_epoch(model: Any) -> int:
-    """The epoch with which the next `fit` of a model begins, where a callback has restored the model; else 0."""
+    """Return the first epoch of a restored model's next `fit`, or 0."""
     return getattr(model, "_initial_epoch", None) or 0
 
 
 def batches_of(iterator: Any) -> int | None:
-    """Batches in which the data of one of Keras's iterators end; None where they do not, or nobody knows."""
+    """Return the number of batches of the data; None if unknown."""
     return getattr(iterator, "_num_batches", None)
 
 
 def execution_of(iterator: Any) -> int:
-    """Batches of an execution of the training function, of one of Keras's iterators."""
+    """Return the batches per execution of the training function."""
     return int(iterator.steps_per_execution)
 
 
 def keras_version() -> str:
-    """Version of the Keras that runs."""
+    """Return the version of the running Keras."""
     return str(getattr(sys.modules.get("keras"), "__version__", "of an unknown version"))
 
 
 def data_adapter_class() -> Any:
-    """Keras's interface for data that trainers take as they are; a class of nothing where this Keras has none.
+    """Return Keras's interface for data, or an empty class if unusable.
 
-    Nor is it of use where Keras's iterator does not tell what `fit` was given beside the data, or does not ask, before
-    each execution, whether the epoch is over.
+    It is unusable if Keras's iterator does not hold the other arguments of `fit`, or does not check before each
+    execution whether the epoch is over.
     """
     try:
         adapter = importlib.import_module("keras.src.trainers.data_adapters.data_adapter").DataAdapter
         iterator = importlib.import_module("keras.src.trainers.epoch_iterator").EpochIterator
-        told = {*iterator.__init__.__code__.co_varnames} >= _ITERATOR_VARIABLES and hasattr(iterator, LOOP)
+        is_usable = {*iterator.__init__.__code__.co_varnames} >= _ITERATOR_VARIABLES and hasattr(iterator, LOOP)
     except (ImportError, AttributeError):
-        told = False
-    return adapter if told else type("DataAdapter", (), {})
+        is_usable = False
+    return adapter if is_usable else type("DataAdapter", (), {})
 
 
 def super_batches(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """The batches of each execution of `count` steps stacked, or in a list where they cannot be.
+    """Stack the batches of each execution of `count` steps.
 
-    Keras's trainer asks for them on JAX, in Keras 3.16, and tells that list by a class of Keras's own.
+    If shapes differ, they are put into a list. Keras's trainer needs this on JAX, in Keras 3.16. It recognizes the list
+    by a class of Keras's own.
     """
     utilities = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
     stacked: Iterator[Any] = utilities.super_batch_iterator(batches, count)
@@ -164,15 +165,15 @@ def super_batches(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class TrainerRequest:
-    """What a user has asked a trainer for, beside the data.
+    """The arguments of a trainer method, apart from the data.
 
     Attributes:
-        method: "fit", "evaluate", "predict"; "" where something else has made Keras's iterator.
-        trains: Whether it is the `fit` itself, and not its validation.
+        method: "fit", "evaluate", "predict"; "" if Keras's iterator was made elsewhere.
+        trains: Whether it is `fit` itself, and not its validation.
         initial_epoch: Argument of `fit`.
         class_weight: Weight by class.
-        shuffle: Whether `fit` is to shuffle the batches.
-        needs_targets: Whether it is a `fit` of Keras's own, of a model that was compiled with a loss.
+        shuffle: Whether `fit` shuffles the batches.
+        needs_targets: Whether it is Keras's own `fit`, of a model that was compiled with a loss.
     """
 
     method: str
@@ -185,12 +186,12 @@ class TrainerRequest:
 
 @dataclass(frozen=True)
 class KerasCall:
-    """A call of a feed by one of Keras's iterators, or for it.
+    """A call of a feed by or for a Keras iterator.
 
     Attributes:
-        iterator: It, an `EpochIterator`.
-        method: The method that calls.
-        request: What it is made for, where that method is its `__init__`.
+        iterator: The `EpochIterator`.
+        method: Name of the calling method.
+        request: Purpose of the iterator, if the method is its `__init__`.
     """
 
     iterator: Any
@@ -199,13 +200,13 @@ class KerasCall:
 
 
 def keras_call(data: Any) -> KerasCall | None:
-    """The call of `data` that this runs in; None where no iterator of Keras's of it calls, nor its trainer.
+    """Return the call of `data` by Keras that is running, or None.
 
     Args:
-        data: A feed, or a dataset of one, a method of which calls this; also through one of a subclass.
+        data: A feed, or a dataset of one; its methods, also of a subclass, call this function.
 
     Raises:
-        ValueError: Targets or weights were given beside the feed.
+        ValueError: Targets or weights were passed in addition to the feed.
     """
     caller = inspect.currentframe()
     assert caller is not None
@@ -224,10 +225,10 @@ def keras_call(data: Any) -> KerasCall | None:
 
 
 def _request(frame: FrameType) -> TrainerRequest:
-    """What Keras's iterator is made for, whose `__init__` runs in `frame`.
+    """Return the purpose of the Keras iterator whose `__init__` runs in `frame`.
 
     Raises:
-        ValueError: Targets or weights were given beside the feed.
+        ValueError: Targets or weights were passed in addition to the feed.
     """
     found = _variables(frame, ("y", "sample_weight", "class_weight", "shuffle"))
     for name, what in (("y", "the targets"), ("sample_weight", "the sample weights")):
@@ -245,26 +246,26 @@ def _request(frame: FrameType) -> TrainerRequest:
 
 
 def asked_by_the_loop() -> bool:
-    """Whether Keras's loop over the batches of an epoch calls the method that calls this."""
+    """Whether Keras's loop over an epoch called the calling method."""
     caller = inspect.currentframe()
-    for _ in range(2):  # in one variable: a frame that held itself would keep the feed
+    for _ in range(2):  # reuse one variable: a frame that held itself would keep the feed alive
         assert caller is not None
         caller = caller.f_back
     return caller is not None and caller.f_code.co_name == LOOP
 
 
 def read_by_keras() -> bool:
-    """Whether code of Keras reads the property of a feed that calls this."""
+    """Whether code of Keras reads the calling property."""
     return _is_keras(sys._getframe(2))
 
 
 def adapter_of(iterator: Any) -> Any:
-    """The data of one of Keras's iterators."""
+    """Return the data of a Keras iterator."""
     return getattr(iterator, "data_adapter", None)
 
 
 def asked_steps(iterator: Any) -> int | None:
-    """Batches of an epoch that a user, or Keras's debugging switch, has asked one of its iterators for."""
+    """Return the batches per epoch set by the user or Keras."""
     return iterator.steps_per_epoch  # type: ignore[no-any-return]
 
 
@@ -275,7 +276,7 @@ def _needs_targets(model: Any) -> bool:
 
 
 def _variables(frame: FrameType, names: Sequence[str]) -> dict[str, Any]:
-    """The local variables of a frame that have these names, and a value."""
+    """Return the local variables of a frame with these names."""
     variables = frame.f_locals
     found = {name: variables[name] for name in names if name in variables}
     _forget(frame, variables)
@@ -283,10 +284,11 @@ def _variables(frame: FrameType, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _forget(frame: FrameType, variables: Any) -> None:
-    """Empty a copy of a function's variables, which before Python 3.13 its frame keeps.
+    """Empty the copy of a function's variables.
 
-    It would keep the last epoch's iterator. Dropped only at the next look, holding the GIL, a TensorFlow iterator stops
-    training for 1 s. Those of a module, or of a class body, are no copy.
+    Before Python 3.13, the frame keeps the copy. The copy would keep the last epoch's iterator. If TensorFlow's
+    iterator is deleted at the next call, it blocks training for 1 s, because that call holds the GIL. Variables of
+    modules and class bodies are no copies.
     """
     if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         variables.clear()
@@ -297,10 +299,10 @@ def _is_keras(frame: FrameType) -> bool:
 
 
 def refuse_division(shard_count: int) -> None:
-    """Refuse a feed of all scenes where Keras runs in several processes, each of which would train on all.
+    """Refuse an unsharded feed if several processes would each train on all.
 
     Raises:
-        ValueError: It is one.
+        ValueError: The feed is unsharded, and there are several processes.
     """
     library: Any = getattr(sys.modules.get("keras"), "distribution", None)
     distribution = library.distribution() if hasattr(library, "distribution") else None
@@ -309,7 +311,7 @@ def refuse_division(shard_count: int) -> None:
     several = getattr(distribution, "_is_multi_process", None)
     if several is None:
         warn_caller(
-            f"Keras {keras_version()} does not tell whether {type(distribution).__name__} runs in several processes. "
+            f"Keras {keras_version()} does not report whether {type(distribution).__name__} runs in several processes. "
             "If so, each trains on all scenes: use kf.Feed(..., shard='auto'), which gives each process its own",
             FeedWarning,
         )
@@ -321,7 +323,7 @@ def refuse_division(shard_count: int) -> None:
 
 
 def self_of(frame: FrameType | None) -> Any:
-    """The object whose method runs in `frame`; None where there is none."""
+    """Return the object whose method runs in `frame`, or None."""
     if frame is None or not {"self"} & {*frame.f_code.co_varnames, *frame.f_code.co_cellvars}:
         return None
     return _variables(frame, ("self",)).get("self")

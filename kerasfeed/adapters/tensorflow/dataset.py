@@ -1,17 +1,18 @@
-"""Batches as a `tf.data.Dataset`, whose loops raise what the scenes raised and tell the feed what they consume.
+"""Batches as a `tf.data.Dataset` that reports errors and progress.
 
-Invariant: the graph holds integers until the map: the number of an iteration goes in, a whole batch comes out of one
-`tf.numpy_function`, which aliases the memory that it was loaded into. That call waits, for a moment; where the batch is
-not there yet, what it returns is filtered out and the call is made again. TensorFlow looks in between whether the
-iterator is still wanted. One batch is asked for at a time: concurrency is the loader's own.
+Invariant: the graph holds integers up to the map. The number of an iteration goes into one `tf.numpy_function`; a whole
+batch comes out, which aliases the memory that it was loaded into. That call waits only briefly. If the batch is not
+ready, its result is filtered out and the call is repeated; in between, TensorFlow checks whether the iterator is still
+needed. One batch is requested at a time: the loader itself is concurrent.
 
-A feed lives as long as the dataset, or the graph that the dataset was built in, and no longer. TensorFlow's iterator is
-never part of a cycle of references that the user has made. So the collector, which runs in any thread, also inside a
-call that the iterator waits for, never ends it there: that call would wait for itself.
+A feed lives as long as the dataset, or as the graph of the dataset. TensorFlow's iterator is never part of a reference
+cycle of the user. Otherwise the garbage collector, which runs in any thread, might delete it inside a call that the
+iterator waits for: a deadlock.
 
-What is not public here: `tf.data.Dataset` asks its subclasses for `_inputs`, and functions of TensorFlow that are given
-an iterator read attributes of its own class. `FeedIterator` is of that class, which is had from `tf.data.IteratorSpec`,
-and passes on what it lacks. Where a later TensorFlow would look elsewhere, loops go on and such functions fail.
+Not public in TensorFlow: `tf.data.Dataset` requires `_inputs` of subclasses, and functions of TensorFlow that take an
+iterator read attributes of TensorFlow's own class. `FeedIterator` derives from that class, obtained from
+`tf.data.IteratorSpec`, and forwards missing attributes. If a later TensorFlow reads others, loops still work and such
+functions fail.
 """
 
 import _thread
@@ -48,10 +49,10 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
     """The batches of a feed.
 
     Args:
-        dataset: TensorFlow's dataset of them, which does not hold the feed.
-        source: Where they come from.
-        count: How many there are; None where that is not known. A copy to a device does not know it.
-        begin_loop: Makes what is told of a loop, as that begins.
+        dataset: TensorFlow's dataset of the batches, which does not hold the feed.
+        source: Source of the batches.
+        count: Number of batches; None if unknown. A copy to a device does not know it.
+        begin_loop: Makes the object that follows a loop, when the loop begins.
     """
 
     def __init__(self, dataset: Any, source: BatchSource, count: int | None, begin_loop: BeginLoop | None) -> None:
@@ -84,7 +85,7 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
     """An eager iterator of a `FeedDataset`."""
 
     def __init__(self, dataset: FeedDataset, loop: FeedLoop | None) -> None:
-        # Not the base's: it would make TensorFlow's iterator part of this object.
+        # Do not call the base class: it would make TensorFlow's iterator part of this object.
         self._dataset = dataset
         self._loop = loop
         self._held = [iter(dataset._tensors)]
@@ -92,7 +93,7 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         if name == "_held":
-            raise AttributeError(name)  # in the midst of __init__
+            raise AttributeError(name)  # during __init__
         return getattr(self._held[0], name)
 
     def __next__(self) -> Any:
@@ -114,9 +115,10 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
 
 
 def _let_go(held: list[Any]) -> None:
-    """Have another thread drop what only `held` holds, and wait for that as long as is safe.
+    """Drop the only reference to an iterator in another thread.
 
-    This thread may be in a call of TensorFlow that the drop waits for, or hold a lock that such a call waits for.
+    Wait for it as long as is safe. This thread may be in a call of TensorFlow that the drop waits for, or hold a lock
+    that such a call waits for.
     """
     dropped = _thread.allocate_lock()
     dropped.acquire()
@@ -139,17 +141,17 @@ def batches_dataset(
     ragged_tensors: bool = True,
     make: Callable[[Any, BatchSource, int | None, BeginLoop | None], FeedDataset] = FeedDataset,
 ) -> FeedDataset:
-    """The dataset of the batches that cursors give; each iteration of it is one cursor.
+    """Make a dataset of batches from cursors, one per iteration.
 
     Args:
         begin: See `kerasfeed.adapters.tensorflow.iteration.BatchSource`; the dataset holds it.
-        structure: Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what
-            varies. A ragged field is a `RaggedArray` of two.
-        count: Batches in an iteration, all of which a cursor must have; None where they are those before `EndOfData`.
-        device: Where batches are prefetched to. None is the first GPU, if there is one, or the host.
-        begin_loop: Makes what is told of a loop over the dataset, as that begins.
+        structure: Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for an axis
+            that varies. A ragged field is a `RaggedArray` of two.
+        count: Batches in an iteration, which every cursor must have; None to stop at `EndOfData`.
+        device: Device to prefetch batches to. None is the first GPU, if there is one, or the host.
+        begin_loop: Makes the object that follows a loop over the dataset, when the loop begins.
         ragged_tensors: Whether a `RaggedArray` becomes a `tf.RaggedTensor`.
-        make: Makes the dataset, as the class does.
+        make: Makes the dataset, with the arguments of the class.
 
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
@@ -161,7 +163,7 @@ def batches_dataset(
 
 
 def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
-    """The dataset of the scenes of the batches that cursors give, whatever the sizes of these; not prefetched.
+    """Make a dataset of the scenes in cursors' batches, not prefetched.
 
     Args:
         begin: See `batches_dataset`.
@@ -173,25 +175,25 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     """
     source = BatchSource(begin)
     scenes = _without_end(_taken_apart(_batches(source, structure, None), structure))
-    # Zip asks once more than the range, and drops what comes of it.
+    # Zip requests one more scene than the range has, and drops it.
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes))
     dataset = _mapped(places, lambda place, scene: scene)
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)
 
 
 def _taken_apart(batches: Any, structure: Any) -> Any:
-    """The scenes of `batches`; in a slower way where `unbatch` crashes (empty ones) or fails (TensorFlow 2.21)."""
+    """Split `batches` into scenes; `unbatch` fails for some dtypes and shapes."""
     fields = optree.tree_leaves(structure)
     if all(all(field.shape[1:]) and is_common(field) for field in fields):  # no axis is None or 0
         return batches.unbatch()
-    is_tuple = isinstance(batches.element_spec, tuple)  # whose parts functions are given apart
+    is_tuple = isinstance(batches.element_spec, tuple)  # functions get its items as separate arguments
     return batches.flat_map(
         _as_written(lambda *batch: tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0]))
     )
 
 
 def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:
-    """The batches of `source`: `count`, or those before its end."""
+    """Make a dataset of `count` or all batches of `source`."""
     fields, treespec = optree.tree_flatten(structure)
     paths = field_paths(treespec)
     dtypes = [tf_dtype(field, path, _REMEDY) for field, path in zip(fields, paths, strict=True)]
@@ -215,37 +217,37 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
     begin = functools.partial(tf_iteration.begin, source.number, count)
     numbers = _numbers(begin, tf_iteration.end)
     answers = _mapped(numbers, asked)
-    # Functions that only pass on what they are given are not run by tf.data; one with an operation costs 25 us a batch.
+    # tf.data does not run functions that only return some of their arguments; one operation costs 25 us a batch.
     come = _selected(tf.raw_ops.FilterDataset, answers, lambda come, *others: come)
     if count is None:
         batches = _selected(tf.raw_ops.TakeWhileDataset, come, lambda come, more, *tensors: more)
         return _mapped(batches, lambda come, more, *tensors: batch_of(*tensors))
-    # Behind `count` places it answers for ever that it is at the end, which zip asks for once, and drops. A range knows
-    # its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
+    # After `count` batches the source reports the end forever; zip requests it once, and drops it. A range knows its
+    # cardinality. (assert_cardinality would fail forever, not once, after `ignore_errors`.)
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), _without_end(come)))
     return _mapped(places, lambda place, asked: batch_of(*asked[2:]))
 
 
 def _known(dataset: FeedDataset, source: BatchSource) -> FeedDataset:
-    """`dataset`, whose `source` lives as long as it, or as the graph where the dataset object is a passing thing."""
+    """Keep `source` alive with `dataset`, or with its graph."""
     if not tf.executing_eagerly():
         _sources.setdefault(tf.compat.v1.get_default_graph(), []).append(source)
     return dataset
 
 
 def _without_end(dataset: Any) -> Any:
-    """`dataset`, of which tf.data does not know that it never ends before whoever takes from it."""
+    """Hide the cardinality, so that `zip` stops at the other input."""
     return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
 
 def _untuned(dataset: Any, *, undivided: bool = False) -> Any:
-    """`dataset` without the thread that tunes it: whoever drops an iterator waits for that thread, holding the GIL.
+    """Disable autotuning.
 
-    Seen with TensorFlow 2.21: 0.2 s at the end of every other epoch, rarely 2 to 9 s. Python's own threads, and so the
-    loading of the next batches, stand still meanwhile. What users map later with AUTOTUNE runs with TensorFlow's
-    default parallelism.
+    Deleting an iterator waits for the autotune thread while holding the GIL. Seen with TensorFlow 2.21: 0.2 s at the
+    end of every other epoch, rarely 2 to 9 s. Python threads, and so the loading of the next batches, stop for that
+    time. If users later map with AUTOTUNE, TensorFlow uses its default parallelism.
 
-    Where it is to be `undivided`, no distribution strategy shards it either: feeds have shards of their own.
+    `undivided`: distribution strategies do not shard the dataset either, because feeds have their own shards.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -255,7 +257,7 @@ def _untuned(dataset: Any, *, undivided: bool = False) -> Any:
 
 
 def _ragged(batch: Any) -> Any:
-    """The batch with a `tf.RaggedTensor` for every `RaggedArray`."""
+    """Replace every `RaggedArray` in a batch by a `tf.RaggedTensor`."""
     return optree.tree_map(
         lambda leaf: tf.RaggedTensor.from_row_splits(*leaf, validate=False) if isinstance(leaf, RaggedArray) else leaf,
         batch,
@@ -264,7 +266,7 @@ def _ragged(batch: Any) -> Any:
 
 
 def _prefetched(dataset: Any, device: str | None, structure: Any) -> Any:
-    """`dataset` with its batches prefetched to `device`; None is the first GPU, if there is one, or the host."""
+    """Prefetch batches to `device`, or to the first GPU if any."""
     if device is None:
         gpus = tf.config.list_logical_devices("GPU")
         placed_elsewhere = tf.distribute.has_strategy() or _has_no_place_on_a_device(structure)
@@ -272,7 +274,7 @@ def _prefetched(dataset: Any, device: str | None, structure: Any) -> Any:
             device = gpus[0].name
     if device is None or _is_host(device):
         return dataset.prefetch(2)
-    # Not prefetch_to_device, which nothing may follow: users map, take and zip what they get.
+    # Not prefetch_to_device, which must come last: users map, take and zip this dataset.
     return dataset.apply(tf.data.experimental.copy_to_device(device)).prefetch(2)
 
 
@@ -286,31 +288,32 @@ def _is_host(device: str) -> bool:
     return spec.device_type == "CPU" and not spec.device_index
 
 
-# ---- steps of a pipeline whose functions TensorFlow makes ready in little time
+# ---- transformations whose functions TensorFlow prepares quickly
 #
-# Every iterator makes the functions of its dataset ready anew. For those of `Dataset.map`, `filter` and
-# `from_generator` TensorFlow optimizes the graph and places each operation on a device, 2 to 5 ms a function. One that
-# has the attribute `experimental_ints_on_device` runs on the device of its caller, which is the host, as it stands: 0.2
-# ms. An iteration over a feed so begins 25 ms earlier.
+# Every iterator prepares the functions of its dataset again. For functions of `Dataset.map`, `filter` and
+# `from_generator`, TensorFlow optimizes the graph and places each operation on a device, 2 to 5 ms a function. With the
+# attribute `experimental_ints_on_device`, a function runs unchanged on the device of its caller, the host: 0.2 ms. So
+# an iteration over a feed begins 25 ms earlier.
 #
 # Seen in TensorFlow 2.18 to 2.21. The operations and the argument `experimental_attributes` of `tf.function` are
-# public, what the attribute does is not promised. Where a later TensorFlow refuses it, functions do without, and a
-# warning says so; where it means nothing there, iterations only begin as late as others.
+# public; the effect of the attribute is not documented. If a later TensorFlow refuses it, functions do without it, and
+# a warning says so. If a later TensorFlow ignores it, iterations only begin later.
 
-# Of a function that is a graph as it is written: AutoGraph would spend time on it, and warns on Python 3.13.
+# For functions that are graph code already: AutoGraph would cost time, and warns on Python 3.13.
 _as_written: Any = tf.autograph.experimental.do_not_convert
 _AS_IT_STANDS = {"experimental_ints_on_device": True}
 
 
 def _mapped(dataset: Any, function: Callable[..., Any]) -> Any:
-    """`dataset.map(function)`; a `function` that gives other than tensors, nested, is left to `Dataset.map`.
+    """Map `dataset`, like `Dataset.map`.
 
-    The thread that asks for an element calls `function` itself. `Dataset.map` has a thread of a pool call it, and
-    waits: that costs 0.1 ms of processor time a batch.
+    `Dataset.map` is still used if `function` returns ragged tensors. The thread that requests an element calls
+    `function` itself. `Dataset.map` lets a thread of a pool call it and waits, which costs 0.1 ms of processor time a
+    batch.
     """
     ready = _ready(function, dataset)
     given = ready.structured_outputs
-    if not all(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(given)):  # a RaggedTensor, say
+    if not all(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(given)):  # such as a RaggedTensor
         return dataset.map(_as_written(function))
     specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), given)
     return _step(
@@ -319,24 +322,24 @@ def _mapped(dataset: Any, function: Callable[..., Any]) -> Any:
 
 
 def _selected(operation: Callable[..., Any], dataset: Any, predicate: Callable[..., Any]) -> Any:
-    """`dataset.filter(predicate)` or `take_while`, as `operation` is, of a dataset of tuples of tensors."""
+    """Filter a dataset of tuples, or take while `predicate` holds."""
     return _step(operation, dataset, dataset.element_spec, predicate=_ready(predicate, dataset))
 
 
 def _numbers(begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> Any:
-    """A dataset without end of one number, int64[], in each iteration another.
+    """Make an infinite dataset of one number, different in each iteration.
 
     Args:
-        begin: Gives the number of a new iteration, np.int64; called when its first element is asked for. Must not
-            raise: `end` would not be called.
-        end: Called with the number when TensorFlow's iterator is no more, and nothing else of tf.data tells of that;
-            returns an np.int64 that means nothing. A function of a module: TensorFlow keeps any other only as long as
-            the graph that it is part of, which `keras.utils.clear_session` drops while iterators live.
+        begin: Returns the number of a new iteration, np.int64; called when its first element is requested. Must not
+            raise, because `end` would not be called.
+        end: Called with the number when TensorFlow deletes the iterator, which nothing else in tf.data reports;
+            returns any np.int64. Must be a function of a module: TensorFlow keeps others only as long as their graph,
+            which `keras.utils.clear_session` drops while iterators live.
     """
     number = tf.TensorSpec((), tf.int64)
     one = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
     called = [_ready(lambda given, call=call: tf.numpy_function(call, [given], tf.int64), one) for call in (begin, end)]
-    same = _ready(lambda given: given, one)  # tf.data does not run a function that only passes on what it is given
+    same = _ready(lambda given: given, one)  # tf.data does not run a function that returns its argument
 
     def generated(given: Any) -> Any:
         return tf.raw_ops.GeneratorDataset(
@@ -357,12 +360,12 @@ def _step(operation: Callable[..., Any], dataset: Any, specs: Any, **arguments: 
 
 
 def _ready(function: Callable[..., Any], dataset: Any) -> Any:
-    """`function` of the elements of `dataset` as a function of the graph."""
+    """Trace `function` of the elements of `dataset` into a graph function."""
     specs = dataset.element_spec
     given = specs if isinstance(specs, tuple) else (specs,)
     try:
         made = tf.function(function, autograph=False, experimental_attributes=_AS_IT_STANDS)
-    except ValueError:  # it does not know the attribute; nothing is traced yet
+    except ValueError:  # the attribute is unknown; nothing is traced yet
         warn_caller(
             f"TensorFlow {tf.__version__} refuses an attribute of functions that kerasfeed uses: each iteration over a "
             "dataset begins up to 25 ms later. Its batches are the same",

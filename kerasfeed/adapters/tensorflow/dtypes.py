@@ -1,6 +1,6 @@
-"""TensorFlow, or what to install where it is missing; fields as TensorFlow takes them: their dtypes, and their text.
+"""TensorFlow, or an ImportError; dtypes and text of fields for it.
 
-Invariant: what TensorFlow cannot take is refused here by the field's name, where it would say nothing of it.
+Invariant: data that TensorFlow cannot take are refused here with the name of the field, which TensorFlow omits.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ __all__ = ["arrays_of", "is_common", "tf", "tf_dtype"]
 
 
 def tf_dtype(field: ArraySpec, path: str, remedy: str) -> Any:
-    """TensorFlow's dtype of the field at `path`.
+    """Return TensorFlow's dtype of the field at `path`.
 
     Raises:
-        TypeError: It lacks the dtype; the message ends with the `remedy`.
+        TypeError: TensorFlow lacks the dtype; the message ends with `remedy`.
     """
     if field.is_text:
         return tf.string
@@ -44,15 +44,15 @@ def tf_dtype(field: ArraySpec, path: str, remedy: str) -> Any:
 
 
 def is_common(field: ArraySpec) -> bool:
-    """Whether tf.data cuts arrays of the field's dtype into rows; it does not for floats and integers of few bits."""
+    """Whether tf.data can split arrays of the field's dtype into rows."""
     return field.dtype.kind != "V" or field.dtype.name == "bfloat16"
 
 
 def arrays_of(batch: Any, paths: Sequence[str]) -> list[Any]:
-    """The arrays of a batch, which has the fields `paths`, as TensorFlow takes them.
+    """Return the arrays of a batch as TensorFlow takes them.
 
     Raises:
-        SpecError: It holds text that UTF-8 cannot encode.
+        SpecError: The batch holds text that UTF-8 cannot encode.
     """
     arrays = optree.tree_leaves(batch)
     for number, leaf in enumerate(arrays):
@@ -65,7 +65,7 @@ def arrays_of(batch: Any, paths: Sequence[str]) -> list[Any]:
                 _ = text.encode() if isinstance(text, str) else text
             except UnicodeEncodeError:
                 raise SpecError(
-                    f"field {paths[number]!r} holds the text {start_of(text)}, which UTF-8 cannot encode, as "
-                    "TensorFlow wants it. Return bytes: text.encode(errors='surrogateescape')"
+                    f"field {paths[number]!r} holds the text {start_of(text)}, which UTF-8 cannot encode; TensorFlow "
+                    "needs UTF-8. Return bytes: text.encode(errors='surrogateescape')"
                 ) from None
     return arrays

@@ -1,9 +1,8 @@
 """`kf.from_indexable`: the scenes of a sequence as elements of a `tf.data.Dataset`.
 
-Invariant: as many threads as calls were asked for read the scenes, on any number of cores, and in none of TensorFlow's
-calls. A task's scenes come in the order of their indices, each as `sequence[index]` gives it. One call of TensorFlow
-takes all scenes of equal shapes that have been read; tf.data parts them again without Python. The threads end with the
-dataset.
+Invariant: `num_parallel_calls` threads read the scenes, on any number of cores, and not in calls of TensorFlow. The
+scenes of a task are in the order of their indices, as `sequence[index]` returns them. One call of TensorFlow takes all
+scenes of equal shapes that have been read; tf.data splits them again without Python. The threads end with the dataset.
 """
 
 import contextlib
@@ -54,23 +53,23 @@ def from_indexable(
     seed: int | None = None,
     output_signature: Any = None,
 ) -> "tf.data.Dataset":
-    """A `tf.data.Dataset` of the scenes of a sequence, one scene an element.
+    """Make a `tf.data.Dataset` whose elements are the scenes of a sequence.
 
-    For pipelines that shuffle, batch and prefetch with tf.data. `Feed(...).to_tf_dataset()` does that by itself, in
+    For pipelines that shuffle, batch and prefetch with tf.data. `Feed(...).to_tf_dataset()` does these itself, in
     worker processes, and is several times faster.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `kerasfeed.Feed`. Its
             `on_worker_begin` and `on_worker_end` are called in each thread; its epoch hooks are not called.
-        num_parallel_calls: Number of concurrent `__getitem__` calls, each in a thread, whatever the number of cores and
-            of TensorFlow's threads. None, or `tf.data.AUTOTUNE`, is the number of cores where the class says
-            `thread_safe = True`, and 1 elsewhere.
-        deterministic: Whether scenes come in the order of their indices. False delivers whichever is read first.
-        seed: Integer >= 0 that decides `self.rng`, which depends only on (seed, iteration, index); iterations of the
-            dataset count from 0. None draws one.
-        output_signature: Spec of a scene, as in tf.data: nested as the scenes are, with a `tf.TensorSpec` or a
+        num_parallel_calls: Number of concurrent `__getitem__` calls, each in a thread, for any number of cores and
+            TensorFlow threads. None, or `tf.data.AUTOTUNE`, is the number of cores if the class sets
+            `thread_safe = True`, otherwise 1.
+        deterministic: Whether scenes are in the order of their indices. False returns scenes as they are read.
+        seed: Integer >= 0 for `self.rng`, which depends only on (seed, iteration, index); iterations of the dataset
+            count from 0. None draws a seed.
+        output_signature: Spec of a scene, as in tf.data: nested like the scenes, with a `tf.TensorSpec` or a
             `kerasfeed.ArraySpec(shape, dtype)` for each field, and None for an axis that varies. Each scene is checked
-            against it. None infers it from a few scenes that are read now; an axis whose size differs among them is
+            against it. None infers it from a few scenes, read immediately; an axis whose size differs among them is
             None.
 
     Returns:
@@ -81,7 +80,7 @@ def from_indexable(
         ImportError: TensorFlow is not installed.
         TypeError: An argument has the wrong type, or a field has a dtype that TensorFlow does not have.
         ValueError: An argument is out of range, or the sequence is empty.
-        Exception: What the sequence raises for one of the scenes that are read now.
+        Exception: The error of a scene that is read immediately.
 
     Examples:
         >>> dataset = kf.from_indexable(np.zeros((10, 3), np.float32), num_parallel_calls=2)
@@ -111,27 +110,27 @@ def from_indexable(
 
 
 class ScenesCursor:
-    """The scenes of one iteration, in stacks; see `kerasfeed.feeds.cursor.Cursor`."""
+    """The scenes of one iteration, in stacks. See `kerasfeed.feeds.cursor.Cursor`."""
 
     def __init__(
         self, readers: "Callable[[], SceneReaders | None]", iteration: int, length: int, *, in_order: bool
     ) -> None:
-        """Take `length` scenes that `readers`, a weak reference, read."""
+        """Take `length` scenes from `readers`, a weak reference."""
         self._readers = readers
         self._iteration = iteration
         self._length = length
         self._in_order = in_order
         self._begun = self._given = 0  # scenes
         self._results = _Results()
-        self._waiting: dict[int, list[Any]] = {}  # results of tasks behind one that is still being read, by first index
-        self._ready: deque[Any] = deque()  # scenes to give next, and what scenes raised
-        self._next = 0  # first index of the task whose scenes come next
+        self._waiting: dict[int, list[Any]] = {}  # results of later tasks, by first index
+        self._ready: deque[Any] = deque()  # the next scenes, or their errors
+        self._next = 0  # first index of the next task to deliver
         self._in_flight = 0  # tasks
 
     def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first.
 
-        A call of TensorFlow costs as much as reading many a scene, and so takes all scenes that have been read.
+        A call of TensorFlow costs as much as reading many scenes, and so takes all scenes that have been read.
         """
         if self._given == self._length:
             raise EndOfData
@@ -155,13 +154,13 @@ class ScenesCursor:
         """Move the scenes of one task to `_ready`.
 
         Raises:
-            NotYet: They have not been read.
+            NotYet: The task is not finished.
         """
         readers = check_alive(self._readers(), "the dataset is gone: keep a reference to it while it is iterated")
-        while self._in_flight < 2 * readers.count + 2 and self._begun < self._length:  # each thread finds another task
+        while self._in_flight < 2 * readers.count + 2 and self._begun < self._length:  # keeps all threads busy
             self._begun = readers.read(self._results, self._iteration, self._begun, self._length)
             self._in_flight += 1
-        del readers  # while this waits it does not keep the dataset
+        del readers  # do not keep the dataset alive while waiting
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._next not in self._waiting:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -176,7 +175,7 @@ class ScenesCursor:
         self._ready.extend(scenes)
 
     def received(self, place: int | None) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.received`: nobody asks where a consumer stands."""
+        """Do nothing: positions are not used here. See `kerasfeed.feeds.cursor.Cursor.received`."""
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`."""
@@ -184,10 +183,10 @@ class ScenesCursor:
 
 
 class _Results(queue.SimpleQueue[tuple[int, list[Any]]]):
-    """What tasks have read: the first index of each, and its scenes, or what these raised, in order.
+    """First index and scenes, or errors, of each finished task.
 
     Attributes:
-        closed: Whether tasks not yet begun are left out.
+        closed: Whether to skip tasks that have not begun.
     """
 
     closed = False
@@ -197,10 +196,10 @@ class _ReadTask(NamedTuple):
     """Scenes to read one after the other.
 
     Attributes:
-        reading: Reads them.
-        results: Gets them, each as a list of its fields; while the spec is inferred, it gets their specs.
+        reading: Reads the scenes.
+        results: Receives the scenes, each a list of its fields; or their specs, to infer the spec.
         iteration: Number of the iteration; None to infer the spec.
-        indices: Which.
+        indices: Indices of the scenes.
     """
 
     reading: "_Reading"
@@ -212,11 +211,11 @@ class _ReadTask(NamedTuple):
 class SceneReaders:
     """Threads that read scenes of a sequence; they end with this object.
 
-    A thread that waits holds neither it nor the sequence (but for its `on_worker_end`), which may refer to this object.
+    A waiting thread holds neither this object nor the sequence, which may refer to it (except for `on_worker_end`).
 
     Args:
         sequence: The sequence.
-        seed: Behind `self.rng`.
+        seed: Seed of `self.rng`.
         count: Number of threads.
     """
 
@@ -232,7 +231,7 @@ class SceneReaders:
         weakref.finalize(self, self._tasks.put, None)
 
     def infer(self, indices: list[int]) -> SceneSpec:
-        """The spec of the scenes; reads those at `indices`."""
+        """Infer the spec of the scenes; reads those at `indices`."""
         results = _Results()
         for index in indices:
             self._tasks.put(_ReadTask(self._reading, results, None, range(index, index + 1)))
@@ -248,7 +247,7 @@ class SceneReaders:
         self._reading.check = lambda scene: fields_of(conform(scene, spec))
 
     def read(self, results: _Results, iteration: int, start: int, stop: int) -> int:
-        """Have some of the scenes in [`start`, `stop`) read; returns the index after the last of them."""
+        """Start reading from `start`; return the index after the last scene."""
         following = min(stop, start + self._reading.scenes_of_a_task)
         self._tasks.put(_ReadTask(self._reading, results, iteration, range(start, following)))
         return following
@@ -262,10 +261,10 @@ def _work(tasks: "queue.SimpleQueue[_ReadTask | None]", worker: Worker) -> None:
         trouble = None
         if not begun:
             end, trouble = task.reading.begin(worker, name)
-            begun = trouble is None  # else it is tried again for the next task
+            begun = trouble is None  # otherwise try again for the next task
         if not task.results.closed:
             task.results.put((task.indices.start, task.reading.read(task, name, trouble)))
-        del task, trouble  # not while it waits: the error's traceback holds what its consumers hold
+        del task, trouble  # before waiting: the traceback of an error holds objects of the consumer
     tasks.put(None)  # for the next thread
     if end is not None:
         end()
@@ -275,8 +274,8 @@ class _Reading:
     """Reads the scenes of tasks; thread-safe.
 
     Attributes:
-        check: Makes of a scene the list of its fields, as the spec has them; its own spec while that is inferred.
-        scenes_of_a_task: How many scenes make a task of about 2 ms.
+        check: Turns a scene into the list of its fields; into its spec, to infer the spec.
+        scenes_of_a_task: Number of scenes that make a task of about 2 ms.
     """
 
     def __init__(self, sequence: Any, seed: int) -> None:
@@ -286,12 +285,12 @@ class _Reading:
         self.scenes_of_a_task = 1
 
     def begin(self, worker: Worker, name: str) -> tuple[Callable[[], None] | None, BaseException | None]:
-        """Tell the sequence of a thread; returns what to call at its end, and what went wrong."""
+        """Call `on_worker_begin`; return `on_worker_end` and the error, if any."""
         trouble = begin_worker(self._sequence, worker, name)
         return (optional_method(self._sequence, "on_worker_end") if trouble is None else None), trouble
 
     def read(self, task: _ReadTask, name: str, trouble: BaseException | None) -> list[Any]:
-        """The scenes of `task`, and what scenes raised; every scene fails of `trouble`, if there is any."""
+        """Return the scenes of `task`, or their errors."""
         found: list[Any] = []
         context = SceneContext(self._seed, task.iteration or 0)
         started = time.perf_counter()
@@ -302,7 +301,7 @@ class _Reading:
                     if trouble is not None:
                         raise trouble
                     found.append(self._checked(index))
-                except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
+                except BaseException as error:  # noqa: BLE001 - the consumer waits for a result
                     found.append(for_consumer(error, SceneLocation((index,), task.iteration, None, name)))
                     without_reproduction(found[-1])
         if task.iteration is not None:
@@ -320,17 +319,17 @@ class _Reading:
 
 
 def _fitting(scene: list[Any]) -> int:
-    """How many scenes like this one are put together at most."""
+    """Return how many scenes like this one to stack at most."""
     return max(1, min(_MOST_SCENES, _MOST_BYTES // max(1, sum(getattr(field, "nbytes", 0) for field in scene))))
 
 
 def _shapes(scene: Any) -> list[Any] | None:
-    """The shapes of the fields of a scene; None of what a scene raised."""
+    """Return the shapes of a scene's fields; None for an error."""
     return None if isinstance(scene, BaseException) else [getattr(field, "shape", ()) for field in scene]
 
 
 def _stacked(scenes: list[list[Any]]) -> list[Any]:
-    """The fields of scenes of equal shapes, scene axis first; text is an array of objects."""
+    """Stack the fields of scenes of equal shapes, scene axis first."""
     stack = []
     for values in zip(*scenes, strict=True):
         made = np.empty((len(values), *np.shape(values[0])), getattr(values[0], "dtype", object))

@@ -1,15 +1,15 @@
-"""What the calls of TensorFlow into Python do: they take a batch of a cursor, if it is there.
+"""The Python functions that TensorFlow calls to take batches.
 
-Invariant: TensorFlow keeps every function that it calls until the process ends, or the graph that it is part of. So
-these hold numbers and names of fields. An iteration lives from the first batch that TensorFlow asks for until its
-iterator is no more, and is closed then, whoever lets go of the iterator, in another thread.
+Invariant: TensorFlow keeps every function that it calls until the process ends, or as long as the graph. So these
+functions hold only numbers and field names. An iteration lives from the first request for a batch until TensorFlow
+deletes its iterator; another thread then closes the iteration.
 
-Where the program ends while iterators live (the frames of an error that nobody caught hold one), the interpreter lets
-go of them when no other thread may run Python any more: a call that has begun then never returns, and TensorFlow waits
-for it for ever. So before that, at exit, all calls are ended, and those that come are refused.
+At exit, iterators may still be alive, for example in the frames of an uncaught exception. The interpreter drops them
+when no other thread can run Python. A call in progress then never returns, and TensorFlow waits for it forever. So an
+atexit handler lets calls end before that, and refuses new ones.
 
-TensorFlow keeps nothing of an exception but its text. So an error of TensorFlow is replaced by the very exception it
-came from, known by a number in its message, or left as it is: its text tells type, place, traceback and reproduction.
+TensorFlow keeps only the text of an exception. An error of TensorFlow is replaced by the original exception, which a
+number in the message identifies. If the original is gone, the text still has type, place, traceback and reproduction.
 """
 
 import atexit
@@ -32,22 +32,23 @@ from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 _numbers = itertools.count(1)  # of datasets, their iterations and errors
 _ERROR_NUMBER = re.compile(r"\[kerasfeed error (\d+)\]")
-_ERRORS_KEPT = 5  # one batch is asked for at a time; an iterator that was abandoned may leave some behind
+_ERRORS_KEPT = 5  # one batch is requested at a time, but abandoned iterators may leave some
 
 
 class BatchSource:
-    """Where the batches of one dataset come from; the dataset holds it, and TensorFlow's functions its number.
+    """The source of a dataset's batches.
 
-    It keeps the last exceptions that TensorFlow was given, and is thread-safe.
+    The dataset holds it; TensorFlow's functions hold only its number. It keeps the last exceptions that were passed to
+    TensorFlow, and is thread-safe.
 
     Args:
-        begin: Makes the cursor of an iteration, called where its first batch is asked for, with the context variables
-            that what users wrote is to run with. May be called by TensorFlow, so it must not wait long; it may raise
-            `NotYet`, and is called again.
+        begin: Makes the cursor of an iteration when its first batch is requested. Its argument is the context
+            of the user's code. TensorFlow may call it, so it must not wait long; it may raise `NotYet`, and is
+            called again.
 
     Attributes:
         number: Its number.
-        context: Context variables of whoever has begun the last loop.
+        context: Context variables of the last loop.
     """
 
     def __init__(self, begin: Begin) -> None:
@@ -59,8 +60,8 @@ class BatchSource:
         _sources[self.number] = self
 
     def carrier(self, error: BaseException) -> SceneError:
-        """What to raise inside TensorFlow in place of `error`: all that is known of it, as text, and its number."""
-        drop_frame(error)  # the caller's, which may hold this
+        """Return the error to raise inside TensorFlow, with its full text."""
+        drop_frame(error)  # the caller's frame may hold this object
         number = next(_numbers)
         with self._lock:
             self._errors[number] = error
@@ -70,7 +71,7 @@ class BatchSource:
         return SceneError(f"{head} [kerasfeed error {number}]{text_of(error).removeprefix(head)}")
 
     def original(self, error: BaseException) -> BaseException | None:
-        """The exception that TensorFlow's `error` tells of, once; None where it tells of none that is known here."""
+        """Return the exception behind TensorFlow's `error`, once; None if it is unknown."""
         numbers = [int(number) for number in _ERROR_NUMBER.findall(message_of(error, whole=True))]
         with self._lock:
             found = [self._errors.pop(number, None) for number in dict.fromkeys(numbers)]
@@ -80,19 +81,19 @@ class BatchSource:
 class _DatasetIteration:
     def __init__(self, source: int, count: int | None) -> None:
         self._number = source
-        self._left = count  # places still to fill, with a batch or an error; None where the data end by themselves
+        self._left = count  # batches or errors still to deliver; None to stop at the end of the data
         self._cursor: Cursor | None = None
 
     def take(self, paths: Sequence[str], shapes: Sequence[Any]) -> list[Any] | None:
-        """The arrays of the next batch, which has the fields `paths` of these shapes, or None at the end.
+        """Return the arrays of the next batch, or None at the end.
 
         Raises:
-            NotYet: It is not there yet.
-            Exception: It failed. What is raised is for TensorFlow.
+            NotYet: The batch is not ready.
+            Exception: The batch failed; the error is for TensorFlow.
         """
         if _exits and self._left is None:
             return None
-        if self._left == 0:  # asked once more than there are places: nothing of the cursor may be lost by that
+        if self._left == 0:  # zip requests one more, which must not take a batch
             return None
         try:
             if _exits:
@@ -100,7 +101,7 @@ class _DatasetIteration:
             if self._cursor is None:
                 source = self._source()
                 self._cursor = source.begin(source.context.copy())
-                del source  # while this waits it holds no feed
+                del source  # do not hold the feed while waiting
             _, batch = self._cursor.take(POLL_SECONDS)
             arrays = arrays_of(batch, paths)
             _check_shapes(arrays, paths, shapes)
@@ -109,8 +110,8 @@ class _DatasetIteration:
         except EndOfData:
             if self._left is None:
                 return None
-            error: BaseException = SceneError("the data ended before the last batch that the dataset was to have")
-        except BaseException as raised:  # noqa: BLE001 - TensorFlow takes some (StopIteration) for the end of the data
+            error: BaseException = SceneError("the data ended before the last batch of the dataset")
+        except BaseException as raised:  # noqa: BLE001 - for TensorFlow, StopIteration would end the data
             error = raised
         else:
             self._count()
@@ -127,7 +128,7 @@ class _DatasetIteration:
         return check_alive(_sources.get(self._number))
 
     def end(self) -> None:
-        """TensorFlow's iterator is no more."""
+        """Close the cursor; TensorFlow has deleted its iterator."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
             run_in_background(cursor.close, [])
@@ -135,13 +136,13 @@ class _DatasetIteration:
 
 _sources: "weakref.WeakValueDictionary[int, BatchSource]" = weakref.WeakValueDictionary()
 _iterations: dict[int, _DatasetIteration] = {}
-_calls: list[int] = []  # iterations of which a batch is asked for at this moment
-_exits = False  # whether the program ends
-_EXIT_SECONDS, _QUIET_SECONDS = 2.0, 0.05  # at exit: the most that is waited, and how long no call is seen then
+_calls: list[int] = []  # iterations whose next batch is being requested
+_exits = False  # whether the program is exiting
+_EXIT_SECONDS, _QUIET_SECONDS = 2.0, 0.05  # at exit: longest wait; time without calls
 
 
 def _end_calls() -> None:
-    """Wait, as the program ends, until TensorFlow makes no more calls."""
+    """Wait at exit until TensorFlow makes no calls."""
     global _exits
     _exits = True
     quiet = now = time.monotonic()
@@ -157,11 +158,11 @@ atexit.register(_end_calls)
 
 
 def begin(source: int, count: int | None, _: Any) -> np.int64:
-    """The number of a new iteration of a source.
+    """Begin an iteration of a source, and return its number.
 
     Args:
         source: Number of the source.
-        count: Batches of the iteration; None where it ends with the data.
+        count: Batches of the iteration; None to stop at the end of the data.
     """
     number = next(_numbers)
     _iterations[number] = _DatasetIteration(source, count)
@@ -169,34 +170,34 @@ def begin(source: int, count: int | None, _: Any) -> np.int64:
 
 
 def end(number: Any) -> np.int64:
-    """TensorFlow's iterator of an iteration is no more."""
+    """End an iteration; TensorFlow has deleted its iterator."""
     _iterations.pop(int(number)).end()
     return np.int64(0)
 
 
 def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[Any]) -> None:
-    """Refuse what a graph does not expect: items that are batches may differ from those that told the spec.
+    """Refuse batches whose shapes the graph does not expect.
 
     Raises:
-        SpecError: A field has another size than the graph was made for.
+        SpecError: The size of a field does not fit the graph.
     """
     for array, path, shape in zip(arrays, paths, shapes, strict=True):
         found = getattr(array, "shape", shape)
         if found != shape and any(size not in (None, now) for size, now in zip(shape, found, strict=False)):
             free = tuple(size if size == now else None for size, now in zip(shape, found, strict=True))
             raise SpecError(
-                f"field {path!r} has shape {tuple(found)} in a batch, and the graph was made for {tuple(shape)}, after "
-                "the batches that were read first. Give the feed the spec of a batch, output_signature=..., with a "
+                f"field {path!r} has shape {tuple(found)} in a batch, but the graph expects {tuple(shape)}, the shape "
+                "of the first batches. Give the feed the spec of a batch, output_signature=..., with a "
                 f"kf.ArraySpec of shape {free} for this field"
             )
 
 
 def take(paths: Sequence[str], shapes: Sequence[Any], placeholders: list[Any], number: Any) -> list[Any]:
-    """Ask for the next batch of an iteration; see `_DatasetIteration.take`.
+    """Request the next batch of an iteration; see `_DatasetIteration.take`.
 
     Returns:
-        Whether the answer has come, else ask again; whether it is a batch, and not the end; its arrays, or
-        `placeholders`.
+        Whether there is an answer (otherwise call again); whether it is a batch (otherwise the end); and the arrays of
+        the batch, or `placeholders`.
     """
     _calls.append(int(number))
     try:

@@ -1,7 +1,7 @@
-"""What TensorFlow needs to read records without kerasfeed's readers.
+"""Parsing of records by TensorFlow, without kerasfeed's readers.
 
-Invariant: `parse_record` gives the scene that was written, bit for bit, in a graph as outside; the features are those
-of `kerasfeed.readers.tfrecord.fields`.
+Invariant: `parse_record` returns the scene that was written, bit for bit, in a graph or not;
+`kerasfeed.readers.tfrecord.fields` defines the features.
 """
 
 import os
@@ -23,7 +23,7 @@ from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 
 _STORED = {BYTES: tf.string, FLOAT: tf.float32, INT64: tf.int64, RAW: tf.string}
-# What decode_raw lacks, and the dtype of the same size that it decodes instead.
+# Dtypes that decode_raw lacks, and the dtype of the same size to decode instead.
 _DECODED_AS = {np.dtype(np.uint32): tf.int32, np.dtype(np.uint64): tf.int64}
 _REMEDY = (
     ": read it with kf.TFRecordSequence, or take it from tf.io.parse_single_example(record, "
@@ -32,15 +32,15 @@ _REMEDY = (
 
 
 def feature_description(spec: Any) -> dict[str, Any]:
-    """The features of a scene's record, for `tf.io.parse_single_example` and `tf.io.parse_example`.
+    """Describe a record's features, for `tf.io.parse_single_example` and `tf.io.parse_example`.
 
     float32 fields become float32 of their shape, integers int64, and text strings. Every other dtype is one string, to
-    be decoded by `tf.io.decode_raw`. A field whose size varies has a feature `<name>/shape` beside it; its values come
-    in one axis, or in rows if only the first axis varies. `kf.parse_record` does all of this.
+    be decoded by `tf.io.decode_raw`. A field whose size varies also has a feature `<name>/shape`; its values have one
+    axis, or are in rows if only the first axis varies. `kf.parse_record` does all of this.
 
     Args:
-        spec: What tells the spec of a scene: a nesting of `kf.ArraySpec`s; a `TFRecordSequence`; any other sequence or
-            a feed of it, of which a few scenes are read; the `.spec.json` file that `kf.write_tfrecords` wrote; or
+        spec: Source of the spec of a scene: a nesting of `kf.ArraySpec`s; a `TFRecordSequence`; any other sequence or
+            its feed, of which it reads a few scenes; the `.spec.json` file that `kf.write_tfrecords` wrote; or
             paths of TFRecord files.
 
     Returns:
@@ -78,11 +78,11 @@ def _features(path: str, field: ArraySpec) -> dict[str, Any]:
 
 
 def parse_record(serialized: Any, spec: Any) -> Any:
-    """The scene of one record as tensors, for pipelines of tf.data without a feed.
+    """Parse a record into tensors, for tf.data without a feed.
 
     Args:
         serialized: Scalar string tensor, a serialized `tf.train.Example`.
-        spec: See `kf.feature_description`. Find it once, outside of the `map`.
+        spec: See `kf.feature_description`. Compute it once, outside of the `map`.
 
     Returns:
         A scene nested as it was written (lists become tuples), each field a tensor of the dtype and shape written.

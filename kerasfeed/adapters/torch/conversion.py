@@ -1,7 +1,7 @@
 """Batches as tensors of PyTorch.
 
-Invariant: on the CPU a tensor is the memory that the batch was loaded into, and may be written to. On a CUDA device,
-copies are made on a stream of their own, and the consumer's stream waits for those of a batch where it gets it.
+Invariant: on the CPU a tensor uses the memory that the batch was loaded into, and may be written to. Copies to a CUDA
+device use a separate stream; the consumer's stream waits for the copies of a batch when it gets the batch.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ except ImportError as missing:
 
 
 _Moving = tuple[Any, list[Any], Any]  # a batch, its tensors on a CUDA device, and the event of their copies there
-_REGISTERED = 2  # what `isbuiltin` is of a dtype that a library has added to NumPy's, as ml_dtypes has
+_REGISTERED = 2  # `isbuiltin` of dtypes that a library such as ml_dtypes adds to NumPy
 
 
 class TorchConversion:
@@ -36,8 +36,8 @@ class TorchConversion:
 
         Args:
             device: A `torch.device`, the name of one, or None for the CPU.
-            pin_memory: Whether batches are copied to page-locked memory, a bool; "auto" is False.
-            prefetch: Batches on their way ahead of the consumer, where they are copied at all.
+            pin_memory: Whether to copy batches to page-locked memory, a bool; "auto" is False.
+            prefetch: Batches to copy ahead of the consumer, if batches are copied at all.
 
         Raises:
             ValueError: `pin_memory` is something else.
@@ -45,12 +45,12 @@ class TorchConversion:
         """
         self._device = _usable("cpu" if device is None else device)
         if pin_memory not in ("auto", True, False):
-            raise ValueError(f'pin_memory is True, False or "auto", received {pin_memory!r}')
+            raise ValueError(f'pin_memory must be True, False or "auto", received {pin_memory!r}')
         on_cuda = self._device.type == "cuda"
-        # Several threads of PyTorch fill page-locked memory, and wait for each other where workers use the cores.
+        # "auto" does not pin: several threads fill page-locked memory, and compete with workers for cores.
         self._pins = pin_memory is True
         if self._pins and not torch.accelerator.is_available():
-            raise RuntimeError("pin_memory=True locks memory for a GPU, and PyTorch finds none: leave it out")
+            raise RuntimeError("pin_memory=True needs a GPU, and PyTorch finds none: leave it out")
         self._stream = torch.cuda.Stream(self._device) if on_cuda else None  # type: ignore[no-untyped-call]
         self.ahead = prefetch if self._device.type != "cpu" or self._pins else 0
 
@@ -63,7 +63,7 @@ class TorchConversion:
         if self._stream is None:
             return optree.tree_unflatten(treespec, [tensor.to(self._device) for tensor in tensors]), [], None
         with torch.cuda.stream(self._stream):
-            # PyTorch keeps pinned memory until copies from it are done. From other memory it waits for them here.
+            # PyTorch keeps pinned memory until copies from it are done. For other memory it waits here.
             moved = [tensor.to(self._device, non_blocking=self._pins) for tensor in tensors]
             return optree.tree_unflatten(treespec, moved), moved, self._stream.record_event()
 
@@ -74,7 +74,7 @@ class TorchConversion:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(copied)
             for tensor in moved:
-                tensor.record_stream(stream)  # its memory was allocated for the other one
+                tensor.record_stream(stream)  # its memory belongs to the other stream
         return batch
 
     def __repr__(self) -> str:
@@ -82,19 +82,19 @@ class TorchConversion:
 
 
 def _usable(device: Any) -> Any:
-    """The `torch.device`, with its index: without one it is another where the current device is changed.
+    """Return the `torch.device` with its index, whatever the current device.
 
     Raises:
         RuntimeError: PyTorch has no such device.
     """
     try:
         return torch.empty(0, device=torch.device(device)).device
-    except (AssertionError, ImportError, RuntimeError) as error:  # a package without CUDA raises the first
+    except (AssertionError, ImportError, RuntimeError) as error:  # AssertionError without CUDA
         raise RuntimeError(f"PyTorch cannot use device {str(device)!r} here: {message_of(error)}") from error
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> Any:
-    """A tensor of the memory of `array`, or of a copy where PyTorch could not write to it as it stands.
+    """Return a tensor of the memory of `array`, or of a copy.
 
     Raises:
         TypeError: PyTorch has no such dtype.

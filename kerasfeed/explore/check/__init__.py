@@ -1,1 +1,1 @@
-"""`kf.check_sequence`: what it reads and compares, and its report."""
+"""`kf.check_sequence`: its checks and its report."""

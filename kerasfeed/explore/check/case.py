@@ -1,7 +1,7 @@
-"""The sequence that is checked, what several checks need to know of it, and calls on it by the workers of a pool.
+"""The sequence under check, shared facts, and calls in workers.
 
-Invariant: calls run where a feed's would, and end if they hang; in the calling thread only where scenes can be read
-there alone. Checks do not change the sequence beyond what reading it does. Loads no framework, for workers load it.
+Invariant: calls run in workers as a feed's do, and end if they hang. They run in the calling thread only if scenes can
+be read nowhere else. Checks change the sequence only as reading does. Workers import this module: no framework here.
 """
 
 import functools
@@ -30,25 +30,25 @@ from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.picklers import unpickled
 
 Call = Callable[[Reader], Any]
-_PASSES = 32  # over the scenes, that all checks make between them
-_SHARE = 0.5  # of the time, for these
-_HANG_SHARE = 1 / 3  # of the time: what takes longer hangs
+_PASSES = 32  # over the scenes, by all checks together
+_SHARE = 0.5  # of the time, spent on these passes
+_HANG_SHARE = 1 / 3  # of the time: a call that takes longer hangs
 _HANG_MOST = 20.0  # s
 _FEWEST = 2
-_FEW = 16  # of the compared scenes, where each is read a thousand times
-_SURVEY_SHARE = 1 / 4  # of the time, for reading once as many scenes as can be
+_FEW = 16  # compared scenes that threads read a thousand times
+_SURVEY_SHARE = 1 / 4  # of the time, for reading many scenes once
 _QUICK_SECONDS = 1.0  # of an epoch
-_LEAST_SECONDS = 1e-4  # a scene, with what is looked at in it
-_MOST_KEPT = 256e6  # bytes of an unread copy that are kept apart from the arrays of the sequence
+_LEAST_SECONDS = 1e-4  # to read and examine a scene
+_MOST_KEPT = 256e6  # bytes: an unread copy up to this size has its own arrays
 
 
 class CallRunner(Runner):
-    """Calls what was posted last, with a reader of the sequence.
+    """Calls the function posted last, with a reader of the sequence.
 
     Args:
         sequence: The sequence.
         seed: Seed of the reader.
-        hooks: Whether workers call its hooks.
+        hooks: Whether workers call the sequence's hooks.
     """
 
     def __init__(self, sequence: Any, seed: int, *, hooks: bool = True) -> None:
@@ -90,23 +90,23 @@ def called(
     sequence: Any, seed: int, function: Call, *, deadline: float, timeout: float, worker_type: str = "thread",
     workers: int = 1, environment: Environment | None = None, hooks: bool = True,
 ) -> list[Any]:  # fmt: skip
-    """What workers get from a function, one after the other.
+    """Call a function in workers, and return their results.
 
     Args:
         sequence: The sequence.
-        seed: Seed of the feed that would read it.
-        function: What each worker calls, with a reader of the sequence.
-        deadline: When it must be there, by `time.monotonic`.
-        timeout: What outlasts this between two scenes has hung, s.
+        seed: Seed of the feed that is imitated.
+        function: Each worker calls it, with a reader of the sequence.
+        deadline: Time limit, by `time.monotonic`.
+        timeout: A call hangs if a scene takes longer, s.
         worker_type: "inline", "thread" or "process".
-        workers: How many there are.
-        environment: Directory and environment of processes; None for those of now.
+        workers: Number of workers.
+        environment: Directory and environment of worker processes; None for the present ones.
         hooks: Whether the sequence's hooks are called.
 
     Raises:
-        Finding: A worker hung, ended or could not start, or the time is over.
+        Finding: A worker hung, died or could not start, or the time is over.
         TypeError, OSError: The sequence cannot be sent to processes.
-        Exception: What the function raised.
+        Exception: The error of the function.
     """
     options = PoolOptions(
         workers, f"the check of {class_name(sequence)}", timeout=timeout, tries=1, addressed=True,
@@ -121,13 +121,13 @@ def called(
         except KerasfeedError as error:
             raise LostWorker("failed", message_of(error).strip()) from error
         except FutureTimeoutError as error:
-            if all(task.future.done() for task in tasks):  # the user's
+            if all(task.future.done() for task in tasks):  # the user's own error
                 raise
-            raise skipped("it did not end in the time that was left: give more seconds=") from error
+            raise skipped("it did not end in the remaining time: give more seconds=") from error
 
 
 def length_of(sequence: Any) -> int:
-    """Number of scenes; of batches where a Keras `PyDataset` says that alone. Raises what `len` raises."""
+    """Number of scenes, or batches of a Keras `PyDataset`."""
     return len(sequence) if hasattr(type(sequence), "__len__") else check_sequence(sequence)
 
 
@@ -136,10 +136,10 @@ class Case:
 
     Args:
         sequence: The sequence.
-        scenes: How many scenes are compared, at most.
-        seconds: How long the checks may take.
+        scenes: Most scenes to compare.
+        seconds: Time limit for the checks, s.
         seed: Seed of each scene's `rng`.
-        processes: Whether worker processes are started even if reading all scenes takes less than a second.
+        processes: Whether to start worker processes even if reading all scenes takes less than a second.
     """
 
     def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int = 0, processes: bool = True) -> None:
@@ -148,47 +148,47 @@ class Case:
         self.seed = seed
         self._most = scenes
         self._worker_type = "thread"
-        self.thread_trouble = ""  # what scene 0 raises in a worker thread, where it is read in the calling thread
+        self.thread_trouble = ""  # error of scene 0 in a worker thread, if the calling thread can read it
         self.scene_seconds = min(_HANG_MOST, _HANG_SHARE * seconds)
         self._processes = processes
-        self.lost = False  # whether a worker process that was to read scenes ended, hung or did not start
+        self.lost = False  # whether a worker process died, hung or did not start
         self.deadline = time.monotonic() + self.seconds
 
     @functools.cached_property
     def length(self) -> int:
-        """Number of scenes; raises what `len` raises."""
+        """Number of scenes. Raises the error of `len`."""
         return length_of(self.sequence)
 
     @functools.cached_property
     def items_are_batches(self) -> bool:
-        """Whether they are, as those of a Keras `PyDataset`, of which the last one may have fewer rows."""
+        """Whether items are batches, as in a Keras `PyDataset`."""
         bases = type(self.sequence).__mro__
         return any(base.__name__ == "PyDataset" and base.__module__.partition(".")[0] == "keras" for base in bases)
 
     @property
     def is_quick(self) -> bool:
-        """Whether reading all scenes takes so little time that a feed starts no worker process."""
+        """Whether a feed needs no worker process to read all scenes."""
         seconds = [reading.seconds for pair in self.twice for reading in pair]
         return not self._processes and self.length * float(np.median(seconds)) < _QUICK_SECONDS
 
     @functools.cached_property
     def _unread(self) -> list[Any] | None:
-        """The pickle of the sequence before anything was read."""
+        """Pickle of the sequence before any reading, or None."""
         try:
             head, *buffers = pickled(self.sequence)
-        except Exception:  # noqa: BLE001 - the user's; another check tells of it
+        except Exception:  # noqa: BLE001 - the user's error; another check reports it
             return None
         few = sum(buffer.nbytes for buffer in buffers) <= _MOST_KEPT
         return [bytes(head), *(bytes(buffer) if few else buffer for buffer in buffers)]
 
     def unread(self) -> Any:
-        """A new copy of the sequence as it was before anything was read; None where it cannot be pickled."""
+        """Return a copy of the sequence before any reading, or None."""
         if self._unread is None:
             return None
         head, *buffers = self._unread
         try:
             return unpickled(head, [bytearray(buffer) for buffer in buffers])
-        except Exception:  # noqa: BLE001 - the user's; another check tells of it
+        except Exception:  # noqa: BLE001 - the user's error; another check reports it
             return None
 
     # ---- calls
@@ -197,9 +197,9 @@ class Case:
         self, function: Callable[..., Any], sequence: Any = None, *, worker_type: str = "", hooks: bool = True,
         timeout: float | None = None, environment: Environment | None = None, **arguments: Any,
     ) -> Any:  # fmt: skip
-        """What one worker gets from `function`, called with a reader of the sequence (or another) and the arguments.
+        """Call `function` in one worker with a reader and the arguments.
 
-        It is a worker of this process, unless `worker_type` says another.
+        The worker is one of this process, unless `worker_type` names another type.
         """
         target = self.sequence if sequence is None else sequence
         return called(
@@ -209,14 +209,14 @@ class Case:
         )[0]  # fmt: skip
 
     def read(self, plan: Sequence[int], sequence: Any = None) -> list[SceneReading]:
-        """Readings of these scenes, in this order."""
+        """Read these scenes in this order."""
         return self.call(read_all, sequence, plan=plan)  # type: ignore[no-any-return]
 
-    # ---- what is known of the scenes
+    # ---- facts about the scenes
 
     @functools.cached_property
     def first(self) -> tuple[SceneReading, SceneReading]:
-        """Scene 0, read twice; decides in which thread scenes are read."""
+        """Scene 0, read twice; decides which thread reads scenes."""
         _ = self._unread
         one, two = self.read([0, 0])
         if one.error and not one.out_of_range:
@@ -230,21 +230,21 @@ class Case:
 
     @functools.cached_property
     def indices(self) -> list[int]:
-        """The scenes that are compared: spread over the sequence, fewer where they are slow."""
-        # Looking at the first one takes longer: what it needs is imported.
+        """The scenes to compare, spread over the sequence."""
+        # Examining the first scene takes longer, because of imports.
         seconds = max(one.seconds for one in self.first) + min(one.looking for one in self.first)
         fitting = int(_SHARE * self.seconds / (_PASSES * seconds + 1e-9))
         return probe_indices(self.length, max(_FEWEST, min(self._most, fitting)))
 
     def is_fatal(self, finding: Finding) -> bool:
-        """Whether checks that need this one are skipped: not for a fault of a scene that they do not compare."""
+        """Whether checks that need this one are skipped."""
         compared = vars(self).get("indices", [finding.index])
         would_hang = isinstance(finding, LostWorker)
         return finding.status == "failed" and (finding.index is None or finding.index in compared or would_hang)
 
     @functools.cached_property
     def survey(self) -> Survey:
-        """What reading once as many scenes as the time allows has shown, spread over the sequence, in their order."""
+        """Survey of as many scenes as the time allows."""
         seconds = _SURVEY_SHARE * self.seconds
         usual = float(np.median([one.seconds + one.looking for one, _ in self.twice]))
         fitting = max(1, int(seconds / max(usual, _LEAST_SECONDS)))
@@ -252,34 +252,34 @@ class Case:
         return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]
 
     def counts(self) -> tuple[int, int, int]:
-        """How many scenes were compared, how many were read, and how many there are, as far as checks have asked."""
+        """Number of scenes compared, scenes read, and all scenes."""
         asked = vars(self)
         read = max(len(asked.get("twice", ())), asked["survey"].count if "survey" in asked else 0)
         return len(asked.get("readings", ())), read, asked.get("length", 0)
 
     @functools.cached_property
     def twice(self) -> list[tuple[SceneReading, SceneReading]]:
-        """Each of these scenes, read twice in a row, in ascending order."""
+        """Two readings in a row of each compared scene, in ascending order."""
         _ = self.first
         readings = self.read([index for index in self.indices for _ in range(2)])
         return list(zip(readings[::2], readings[1::2], strict=True))
 
     @functools.cached_property
     def readings(self) -> list[SceneReading]:
-        """The first reading of each scene, of those that could be read."""
+        """First readings of the scenes that can be read."""
         return [one for one, _ in self.twice if not one.error and not one.refusal]
 
     @property
     def good(self) -> list[int]:
-        """Their indices."""
+        """Indices of `readings`."""
         return [reading.index for reading in self.readings]
 
     @property
     def few(self) -> list[int]:
-        """Some of these."""
+        """Some of `good`."""
         return self.good[:: -(-len(self.good) // _FEW)]
 
     @functools.cached_property
     def spec(self) -> SceneSpec:
-        """Their spec; raises SpecError where they have none in common."""
+        """Common spec of `readings`; raises SpecError if there is none."""
         return merge([(reading.index, reading.spec) for reading in self.readings if reading.spec is not None])

@@ -1,6 +1,6 @@
-"""`kf.check_sequence`: the checks, in the order in which they are run, each with its reason and its remedy.
+"""`kf.check_sequence`: the checks in order, with reasons and remedies.
 
-Invariant: a check that needs another one is skipped where that has failed, so that one fault is told once.
+Invariant: a check is skipped if a check that it needs failed, so each fault is reported once.
 """
 
 import time
@@ -30,11 +30,11 @@ class Check:
     """A check.
 
     Attributes:
-        name: Its name.
-        run: What finds out: it returns what it has looked at, and raises a `Finding` where that is not in order.
-        reason: Why it matters.
-        remedy: What to change where it fails.
-        needs: The checks that must not have failed.
+        name: Name of the check.
+        run: The function: returns a description, or raises a `Finding` if there is a fault.
+        reason: Why the check matters.
+        remedy: What to change if it fails.
+        needs: Names of the checks that must not fail.
     """
 
     name: str
@@ -52,52 +52,52 @@ CHECKS: dict[str, Check] = {
     for check in (
         Check(
             "length", scenes.length,
-            "A feed reads the scenes 0 to len(sequence) - 1, and counts its batches by that.",
+            "A feed reads the scenes 0 to len(sequence) - 1. Their number gives the number of batches.",
             "Return the number of scenes from __len__, the same at every call",
         ),
         Check(
             "scenes_load", scenes.scenes_load,
-            "A scene that fails ends fit, unless the feed is told to replace it.",
+            "A scene that fails ends fit, unless the feed replaces it.",
             "Read it here, sequence[index], in a debugger. Leave the scene out with kf.Subset, or give the feed "
             'on_error="replace"',
             ("length",),
         ),
         Check(
             "fields", scenes.fields,
-            "A batch holds numbers and text: other objects cannot be sent to a model.",
+            "A batch holds numbers and text. A model cannot take other objects.",
             "Return NumPy arrays, numbers, str or bytes, nested in tuples, lists or dicts", ("scenes_load",),
         ),
         Check(
             "same_spec", scenes.same_spec,
-            "Scenes are stacked into batches, so they need one structure, and for each field one dtype and one shape.",
+            "Scenes are stacked into batches, so they need one structure, and one dtype and shape for each field.",
             "Crop, pad or resample in __getitem__; or give the feed collate=kf.Pad(...), kf.Ragged(...) or "
             "order=kf.Bucketed(...)", _READ,
         ),
         Check(
             "finite", scenes.finite,
             "One NaN makes the loss, and then every weight of the model, NaN.",
-            "Replace it, np.nan_to_num(array), or leave the scene out with kf.Subset; find it with np.isnan", _READ,
+            "Find it with np.isnan. Replace it, np.nan_to_num(array), or leave the scene out with kf.Subset", _READ,
         ),
         Check(
             "same_twice", repeats.same_twice,
-            "A batch is to be a function of seed, epoch and index: else no run can be repeated or resumed.",
-            "Draw random numbers from self.rng (kf.current_rng() in functions); do not write into what is stored; do "
-            "not use the time, or counters", _READ,
+            "A batch must be a function of seed, epoch and index. Otherwise no run can be repeated or resumed.",
+            "Draw random numbers from self.rng (kf.current_rng() in functions); do not write into stored arrays; do "
+            "not use the time or counters", _READ,
         ),
         Check(
             "any_order", repeats.any_order,
-            "Scenes are read in any order, by several workers: what depends on the scene before is left to chance.",
-            "Keep nothing from one scene to the next, but caches; seek before each read", (*_READ, "same_twice"),
+            "Several workers read scenes in any order, so a scene must not depend on the scenes read before.",
+            "Keep nothing but caches from one scene to the next; seek before each read", (*_READ, "same_twice"),
         ),
         Check(
             "own_arrays", scenes.own_arrays,
             "Collate functions, kf.Cached and your own code hold several scenes at once.",
-            "Return a new array for each scene: array.copy() of what is filled again", _READ,
+            "Return a new array for each scene: array.copy() if a buffer is filled again", _READ,
         ),
         Check(
             "global_random", scenes.global_random,
-            "Worker threads share the global generators with the whole program, so scenes differ from run to run; and "
-            "seeding them in a scene changes what everybody else draws.",
+            "Worker threads share the global generators with the whole program, so scenes differ from run to run. "
+            "Seeding them in a scene changes the random numbers of all other code.",
             "Draw from self.rng (kf.current_rng() in functions, self.rng_for(index) in get_batch)", _READ,
         ),
         Check(
@@ -109,25 +109,25 @@ CHECKS: dict[str, Check] = {
         Check(
             "process", repeats.process,
             "A worker process has its own globals, process id, open files and hashes of text.",
-            "Keep in the object all that a scene needs, or read it in __getitem__; set no globals that it uses; sort "
-            "sets, and hash with zlib.crc32 in place of hash()", (*_STABLE, "pickle"),
+            "Keep all that a scene needs in the object, or read it in __getitem__; set no globals that it uses; sort "
+            "sets, and hash with zlib.crc32 instead of hash()", (*_STABLE, "pickle"),
         ),
         Check(
             "threads", repeats.threads,
             'With thread_safe = True in the class, or worker_type="thread", several threads read from one object at '
             "the same time.",
-            "Set no thread_safe. Or keep nothing of a scene in self while it is read; open files for each thread or "
-            "process (kerasfeed.HDF5File does), or guard them with a lock", _STABLE,
+            "Leave thread_safe unset. Or keep nothing of a scene in self while it is read; open files for each thread "
+            "or process (kerasfeed.HDF5File does), or guard them with a lock", _STABLE,
         ),
         Check(
             "get_batch", methods.get_batch,
-            "Feeds read through get_batch where a class defines it: its rows are to be the scenes of __getitem__.",
+            "Feeds call get_batch if a class defines it. Its rows must equal the scenes of __getitem__.",
             "Return for each field an axis of len(indices), in the order of indices; draw from self.rng_for(index)",
             (*_STABLE, "same_spec"),
         ),
         Check(
             "read_into", methods.read_into,
-            "Feeds read through read_into where a class defines it: it is to write the scene of __getitem__.",
+            "Feeds call read_into if a class defines it. It must write the scene of __getitem__.",
             "Write every element, out[...] = array, and draw random numbers in the same order", (*_STABLE, "same_spec"),
         ),
     )
@@ -135,11 +135,11 @@ CHECKS: dict[str, Check] = {
 
 
 def check_names(names: object, argument: str) -> list[str]:
-    """Names of checks, as given.
+    """Check names of checks, and return them as a list.
 
     Raises:
-        TypeError: They are a single text, or no list.
-        ValueError: There is no such check.
+        TypeError: `names` is a single text, or no list.
+        ValueError: A name is unknown.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         remedy = f": write [{names!r}]" if isinstance(names, str) else ""
@@ -147,28 +147,28 @@ def check_names(names: object, argument: str) -> list[str]:
     checked: list[str] = list(names)
     for name in checked:
         if name not in CHECKS:
-            raise ValueError(f"{argument} names {name!r}, and there is no such check: {', '.join(CHECKS)}")
+            raise ValueError(f"{argument} names {name!r}, which is no check. Checks are: {', '.join(CHECKS)}")
     return checked
 
 
 class Checks:
-    """The checks of one sequence: each is run once, when its result is asked for.
+    """The checks of one sequence; each runs once, when needed.
 
     Args:
         sequence: The sequence.
-        scenes: How many scenes are compared, at most.
-        seconds: How long the checks may take, s.
+        scenes: Most scenes to compare.
+        seconds: Time limit for all checks, s.
         seed: Seed of each scene's `rng`.
-        processes: Whether worker processes are started even if reading all scenes takes less than a second.
+        processes: Whether to start worker processes even if reading all scenes takes less than a second.
     """
 
     def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int, processes: bool) -> None:
         self.case = Case(as_sequence(sequence), scenes=scenes, seconds=seconds, seed=seed, processes=processes)
         self._known: dict[str, CheckResult] = {}
-        self._culprits: dict[str, str] = {}  # from what has failed, or was skipped for that, to what has failed
+        self._culprits: dict[str, str] = {}  # from a failed or skipped check to the failed check behind it
 
     def result(self, name: str) -> CheckResult:
-        """The result of a check; those that it needs are run before."""
+        """Return the result of a check, running the checks before it."""
         if name not in self._known:
             self._known[name] = self._run(CHECKS[name])
         return self._known[name]
@@ -181,7 +181,7 @@ class Checks:
         if culprit is not None:
             finding = skipped(f"{culprit} has failed")
         elif begun >= self.case.deadline:
-            finding = skipped(f"the {self.case.seconds:g} s are over: give more seconds=")
+            finding = skipped(f"the time limit of {self.case.seconds:g} s is over: give more seconds=")
         else:
             finding = _found(check, self.case)
         if culprit is not None or self.case.is_fatal(finding):
@@ -197,9 +197,9 @@ def _found(check: Check, case: Case) -> Finding:
     try:
         return Finding("passed", check.run(case))
     except Finding as finding:
-        return replace(finding)  # without the frames that raised it, which hold scenes
-    except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it
-        return failed(f"the check cannot be made, for the sequence raises {exception_text(error)}")
+        return replace(finding)  # drop the traceback, whose frames hold scenes
+    except Exception as error:  # noqa: BLE001 - code of the user may raise anywhere
+        return failed(f"the check cannot run, because the sequence raises {exception_text(error)}")
 
 
 def check_sequence(
@@ -212,24 +212,24 @@ def check_sequence(
     skip: Iterable[str] = (),
     progress: bool = True,
 ) -> SequenceReport:
-    """Check a class of scenes: that feeds get the same bits from it, by whatever worker, and that it costs no more.
+    """Check that all workers read the same bits from a sequence.
 
-    As many scenes as a quarter of the time allows are read once: that they can be read, have one spec, and hold no
-    NaN. Some of them, spread over the sequence, are read again and again: twice in a row, in another order, from copies
-    made by pickling, by a worker process, through `get_batch` and `read_into`, and, in a worker process, by several
-    threads: a class that passes that may set `thread_safe = True`. Augmentation through `self.rng` is the same each
-    time, and so passes. Each check has a name, a reason and a remedy; `print` the report, or look at it in a notebook.
-    In a test, write `kf.check_sequence(Rooms()).raise_if_failed()`.
+    First, as many scenes as fit into a quarter of the time are read once: they must load, have one spec and hold no
+    NaN. Then some of them, spread over the sequence, are read again in many ways: twice in a row, in another order,
+    from pickled copies, in a worker process, through `get_batch` and `read_into`, and by several threads of a worker
+    process. A class that passes the last check may set `thread_safe = True`. Augmentation through `self.rng` repeats,
+    and so passes. Each check has a name, a reason and a remedy; `print` the report, or view it in a notebook. In a
+    test, write `kf.check_sequence(Rooms()).raise_if_failed()`.
 
-    The sequence itself is read in this process by one worker thread, and its hooks are called as a feed calls them. No
-    worker process is started if reading all scenes takes less than a second, unless `checks` names `process` or
-    `threads`. A scene that hangs is abandoned after a third of `seconds`, at most 20 s.
+    One worker thread of this process reads the sequence, and its hooks are called as by a feed. If reading all scenes
+    takes less than a second, no worker process is started, unless `checks` names `process` or `threads`. A scene that
+    hangs is abandoned after a third of `seconds`, at most 20 s.
 
     Args:
-        sequence: What a `Feed` takes: any object with `__len__` and `__getitem__(index)`.
-        scenes: How many scenes are read again and again, at least 1; fewer where they are slow.
-        seconds: How long all checks may take together, s. What is not done by then is skipped.
-        seed: Seed of the feed that would read them; behind `self.rng`.
+        sequence: A sequence as for `Feed`: any object with `__len__` and `__getitem__(index)`.
+        scenes: How many scenes are read many times, at least 1; fewer if they are slow.
+        seconds: Time limit for all checks together, s. Checks that do not start in time are skipped.
+        seed: Seed of the feed that is imitated, for `self.rng`.
         checks: Names of the checks to run; None for all.
         skip: Names of checks to leave out.
         progress: Whether to show a progress bar, in a terminal or a notebook.
@@ -239,7 +239,7 @@ def check_sequence(
 
     Raises:
         TypeError: `sequence` cannot be indexed, or is a feed.
-        ValueError: There is no check of such a name, or a number is out of range.
+        ValueError: A name is no check, or a number is out of range.
 
     Examples:
         >>> class Rooms(kf.SceneSequence):
@@ -273,7 +273,7 @@ def check_sequence(
 
 
 def refuse(sequence: Any) -> None:
-    """Refuse what is no sequence at all.
+    """Refuse objects that are no sequence.
 
     Raises:
         TypeError: `sequence` cannot be indexed by integers, or is a feed.
@@ -283,5 +283,5 @@ def refuse(sequence: Any) -> None:
     try:
         check_arguments(as_sequence(sequence), _CALLER)
     except Exception as error:
-        if isinstance(error, TypeError):  # others are those of __len__, which is checked
+        if isinstance(error, TypeError):  # __len__ may raise others: a check reports them
             raise

@@ -23,7 +23,7 @@ _MOST_SHOWN = 16
 
 
 def get_batch(case: Case) -> str:
-    """`get_batch` gives the rows that `__getitem__` gives, for indices in any order, also several times."""
+    """`get_batch` returns the rows of `__getitem__` for any indices."""
     if batch_reader(case.sequence) is None:
         raise _absent(case.sequence, "get_batch")
     good = case.good
@@ -54,7 +54,7 @@ def _batches(reader: Reader, *, batches: list[list[int]], expected: list[SceneRe
 
 @contextmanager
 def _raises_nothing(name: str, index: int | None = None, more: str = "") -> Iterator[None]:
-    """Around a call of the user's method `name`, which fails the check where it raises."""
+    """Fail the check if the user's method `name` raises."""
     try:
         yield
     except BaseException as error:
@@ -64,7 +64,7 @@ def _raises_nothing(name: str, index: int | None = None, more: str = "") -> Iter
 
 
 def _rows(name: str, first: int, batch: Any, spec: SceneSpec, count: int) -> list[Any]:
-    """The scenes that a batch is made of, which `name` has returned, or written."""
+    """Split a batch, returned or written by `name`, into scenes."""
     if batch is None:
         raise failed(f"{name} returns None", index=first)
     leaves, treespec = flatten(batch)
@@ -80,7 +80,7 @@ def _rows(name: str, first: int, batch: Any, spec: SceneSpec, count: int) -> lis
 
 
 def _compare(expected: SceneReading, scene: Any, spec: SceneSpec, before: str, now: str) -> None:
-    """Compare a scene with how it was read; Python numbers may come back as any dtype that holds them."""
+    """Compare a scene with its reading; dtypes of Python numbers may differ."""
     assert expected.spec is not None
     leaves = [
         _as_number(leaf, field.dtype) if field.weak else leaf
@@ -110,7 +110,7 @@ def read_into(case: Case) -> str:
     if scene_writer(case.sequence) is None:
         raise _absent(case.sequence, "read_into")
     if not _is_fixed(case.spec):
-        raise skipped("it is not used, for a field differs in shape or is text")
+        raise skipped("it is not used, because a field differs in shape or is text")
     case.call(_written, expected=case.readings, spec=case.spec)
     return f"{len(case.readings)} scenes, written as __getitem__ returns them"
 
@@ -127,7 +127,7 @@ def _written(reader: Reader, *, expected: list[SceneReading], spec: SceneSpec) -
 
 
 def _shown(indices: list[int]) -> str:
-    """Indices as text, of many the first."""
+    """Indices as text; only the first if there are many."""
     if len(indices) <= _MOST_SHOWN:
         return str(indices)
     return f"[{', '.join(map(str, indices[: _MOST_SHOWN // 2]))}, ... {len(indices)} indices]"
@@ -137,10 +137,8 @@ def _absent(sequence: Any, name: str) -> Finding:
     if optional_method(sequence, name) is None:
         return skipped(f"the class does not define {name}")
     if name == "read_into":
-        return warned(
-            "read_into is never called, for it has no parameter named out", remedy="Write read_into(index, out)"
-        )
+        return warned("read_into is never called: it has no parameter named out", remedy="Write read_into(index, out)")
     return warned(
-        f"{name} is never called, for the class is no kerasfeed.SceneSequence",
+        f"{name} is never called: the class is no kerasfeed.SceneSequence",
         remedy="Subclass kerasfeed.SceneSequence",
     )

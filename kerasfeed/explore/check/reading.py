@@ -1,7 +1,7 @@
-"""What was seen of a scene, kept as digests, so that readings taken at different times and places can be compared.
+"""Readings: digests of scenes, to compare them across workers and copies.
 
-Invariant: a reading pickles, whatever the scene was, and two readings are equal if the scenes have the same structure
-and the same bits. Loads no framework, for workers load it.
+Invariant: a reading can be pickled, whatever the scene holds. Two readings are equal if the scenes have the same
+structure and the same bits. Workers import this module: no framework here.
 """
 
 import time
@@ -33,11 +33,11 @@ class FieldReading:
     """One field of a scene.
 
     Attributes:
-        path: Its dotted name.
+        path: Dotted name.
         spec: Shape and dtype, as text.
-        digest: Of its values.
+        digest: Digest of the values.
         head: The first values, as text.
-        not_finite: What is not finite in it, in words; empty for nothing.
+        not_finite: Description of NaN and infinite values; empty for none.
     """
 
     path: str
@@ -49,18 +49,18 @@ class FieldReading:
 
 @dataclass(frozen=True)
 class SceneReading:
-    """One scene, as it was read once.
+    """One reading of a scene.
 
     Attributes:
-        index: Its index.
-        structure: Its nesting, as text.
+        index: Index of the scene.
+        structure: Nesting of the scene, as text.
         fields: Its fields.
-        error: What reading it raised, type and message in one line; empty for nothing.
-        out_of_range: Whether that was an `IndexError`.
-        refusal: Why it cannot be part of a batch; empty where it can.
-        seconds: How long it took, s.
-        looking: How long it then took to look at it, s.
-        spec: Its spec, which is not sent between processes.
+        error: Error of reading it, type and message in one line; empty for none.
+        out_of_range: Whether the error was an `IndexError`.
+        refusal: Why the scene cannot be part of a batch; empty if it can.
+        seconds: Time to read it, s.
+        looking: Time to examine it, s.
+        spec: Its spec; not sent between processes.
     """
 
     index: int
@@ -83,13 +83,13 @@ class SceneReading:
 
 
 class Reader:
-    """Reads scenes as a feed's worker does, with the random numbers of epoch 0.
+    """Reads scenes as a worker does, with the numbers of epoch 0.
 
     Args:
         sequence: The sequence.
         seed: Seed of the feed.
-        note: Item 1 is set to the index of the scene that is being read.
-        worker: Which worker reads.
+        note: Item 1 is set to the index of the scene being read.
+        worker: The worker that reads.
     """
 
     def __init__(self, sequence: Any, seed: int, note: Note, worker: Worker) -> None:
@@ -100,21 +100,21 @@ class Reader:
         self._note = note
 
     def scene(self, index: int) -> Any:
-        """Scene `index`."""
+        """Return scene `index`."""
         return self.within(index, lambda: self.sequence[index], index)
 
-    def within(self, place: int | None, call: Any, noted: int) -> Any:
-        """What `call()` returns, with the random numbers of scene `place`, or of a batch where that is None.
+    def within(self, index: int | None, call: Any, noted: int) -> Any:
+        """Return `call()`, run with the random numbers of scene `index`.
 
-        If it hangs, the scene `noted` is named.
+        None stands for a batch. If the call hangs, the error names the scene `noted`.
         """
         self._note[1] = noted
-        self._context.move_to(place)
+        self._context.move_to(index)
         with self._context:
             return call()
 
     def read(self, index: int) -> SceneReading:
-        """A reading of scene `index`; an exception is part of it."""
+        """Return a reading of scene `index`; it includes an error."""
         begun = time.perf_counter()
         try:
             value = self.scene(index)
@@ -132,7 +132,7 @@ class Reader:
 
 
 def reading_of(index: int, scene: Any, seconds: float = 0.0) -> SceneReading:
-    """The reading of a scene that is there."""
+    """Return the reading of a scene."""
     try:
         leaves, treespec = flatten(scene)
         spec = describe(scene)
@@ -146,7 +146,7 @@ def _field(leaf: Any, path: str, spec: str) -> FieldReading:
     array = as_array(leaf, path)
     if not isinstance(array, np.ndarray):  # text
         return FieldReading(path, spec, digest(array), repr(array)[:60])
-    if array.dtype.kind in "UST":  # one text, whichever way NumPy holds it
+    if array.dtype.kind in "UST":  # the same reading for all text dtypes
         array = array.astype(object)
     native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     return FieldReading(path, spec, digest(native), _head(native), _not_finite(native))
@@ -174,21 +174,21 @@ def _not_finite(array: Any) -> str:
 
 
 def read_all(reader: Reader, *, plan: Iterable[int]) -> list[SceneReading]:
-    """Readings of the scenes of `plan`, in its order."""
+    """Read the scenes of `plan` in its order."""
     return [reader.read(index) for index in plan]
 
 
 @dataclass
 class Survey:
-    """What reading many scenes once has shown; of scenes with a fault the first is kept.
+    """Summary of many scenes, each read once.
 
     Attributes:
-        count: How many were read.
-        faults: How many have each fault: `error`, `refusal`, `not_finite`, as `SceneReading` has them.
-        first: The first scene that has it.
-        unlike: The first of each structure, dtypes and shapes, at most 8.
-        slowest: The longest time that one took, s.
-        is_cut: Whether the time was over before all of them were read.
+        count: Number of scenes read.
+        faults: Number of scenes with each fault: `error`, `refusal`, `not_finite`, as in `SceneReading`.
+        first: The first scene with each fault.
+        unlike: The first scene of each structure, dtypes and shapes, at most 8.
+        slowest: Longest time to read a scene, s.
+        is_cut: Whether the time ended before all scenes were read.
     """
 
     count: int = 0
@@ -200,7 +200,7 @@ class Survey:
 
 
 def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
-    """Read each scene of `plan` once, for so many seconds at most."""
+    """Read each scene of `plan` once, for at most `seconds`."""
     seen, kinds = Survey(), set[Any]()
     end = time.monotonic() + seconds
     for index in plan:
@@ -222,13 +222,13 @@ def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
 
 
 def difference(expected: SceneReading, actual: SceneReading, before: str, now: str) -> Finding | None:
-    """What tells two readings of one scene apart; None for nothing.
+    """Describe how two readings of a scene differ; None if equal.
 
     Args:
-        expected: The first.
-        actual: The second.
+        expected: The first reading.
+        actual: The second reading.
         before: When or where the first was taken, as in "when it is read first".
-        now: The same of the second.
+        now: The same for the second.
     """
     if expected == actual:
         return None
@@ -237,7 +237,7 @@ def difference(expected: SceneReading, actual: SceneReading, before: str, now: s
         return failed(f"scene {index} {now} raises {actual.error or actual.refusal}; {before} it does not", index=index)
     if expected.structure != actual.structure:
         texts = f"{expected.structure} {before}, {actual.structure} {now}"
-        return failed(f"scene {index} has another structure: {texts}", index=index)
+        return failed(f"scene {index} changes its structure: {texts}", index=index)
     for one, other in zip(expected.fields, actual.fields, strict=True):
         if one == other:
             continue
@@ -254,14 +254,14 @@ def difference(expected: SceneReading, actual: SceneReading, before: str, now: s
 def first_difference(
     expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str
 ) -> Finding | None:
-    """The first difference of readings of the same scenes; the second ones may be in any order."""
+    """Return the first difference of two lists of readings, or None."""
     by_index = {reading.index: reading for reading in expected}
     found = (difference(by_index[reading.index], reading, before, now) for reading in readings)
     return next(filter(None, found), None)
 
 
 def compare(expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str) -> None:
-    """Raise the first difference, if there is one."""
+    """Raise the first difference, if any."""
     found = first_difference(expected, readings, before, now)
     if found is not None:
         raise found

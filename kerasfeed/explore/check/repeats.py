@@ -1,4 +1,4 @@
-"""Checks that a scene is a function of its index alone: in another order, thread, copy or process."""
+"""Checks that a scene depends on nothing but its index."""
 
 import time
 from dataclasses import replace
@@ -19,32 +19,31 @@ _THREADS = 4
 _THREAD_SHARE, _THREAD_MOST = 1 / 60, 0.5  # of the time; s
 _ROUNDS = 200
 _NOT_SAFE = (
-    'Leave thread_safe unset, and worker_type="thread" alone: then several threads never read it. Or keep nothing of a '
-    "scene in self while it is read, and open files for each thread or process (kerasfeed.HDF5File does)"
+    'Leave thread_safe unset and do not use worker_type="thread", so that several threads never read it. Or keep '
+    "nothing of a scene in self while it is read, and open files for each thread or process (kerasfeed.HDF5File does)"
 )
-_SHARED_REMEDY = "Number, or work out, in __init__ what all scenes share, and keep it in self"
+_SHARED_REMEDY = "Compute in __init__ whatever all scenes share, and keep it in self"
 _QUICK = (
-    "reading all scenes takes less than a second, and a feed starts no process for that: name the check in checks= to "
-    "run it"
+    "reading all scenes takes less than a second, so a feed starts no process: name this check in checks= to run it"
 )
 
 
 def same_twice(case: Case) -> str:
-    """The same scene, read twice in a row, has the same bits."""
+    """A scene read twice in a row has the same bits."""
     ones, twos = zip(*case.twice, strict=True)
     compare(ones, twos, "when it is read first", "when it is read again")
     return f"{counted(len(case.twice), 'scene')}, each read twice in a row"
 
 
 def any_order(case: Case) -> str:
-    """Scenes do not depend on those that were read before."""
+    """Scenes do not depend on scenes read before."""
     plan = [*case.good[::-1], *np.random.default_rng(case.seed).permutation(case.good).tolist()]
     compare(case.readings, case.read(plan), "when they are read in ascending order", "after others")
     text = f"{counted(len(case.good), 'scene')}, read backwards and shuffled"
     one, other = case.unread(), case.unread()
     if one is None or other is None:
-        return f"{text}; not by new copies, for it cannot be pickled"
-    # What the first scene leaves behind shows where that is another one: in copies of which nothing was read.
+        return f"{text}; new copies were not tried, because it cannot be pickled"
+    # Use copies before any reading: a sequence may keep something of the first scene that it reads.
     ascending, backwards = case.read(case.good, one), case.read(case.good[::-1], other)
     before, now = "in a new copy that reads the first scene first", "in one that reads the last scene first"
     finding = first_difference(ascending, backwards, before, now)
@@ -54,7 +53,7 @@ def any_order(case: Case) -> str:
 
 
 def threads(case: Case) -> str:
-    """Several threads that share the sequence read the same bits: tried in a worker process, on a copy."""
+    """Threads that share the sequence read the same bits."""
     if case.thread_trouble:
         trouble = f"scene 0 in a worker thread raises {case.thread_trouble}; in the calling thread it does not"
         raise failed(trouble, index=0)
@@ -65,10 +64,10 @@ def threads(case: Case) -> str:
     if case.lost:
         raise skipped("the sequence cannot be read in a worker process; see process")
     if copy is None and not is_said:
-        raise skipped("it cannot be sent to another process, where that is tried, and the class has no thread_safe")
+        raise skipped("it cannot be sent to a worker process to be tried there, and the class has no thread_safe")
     seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
     try:
-        # The threads are watched from where they are: the worker that waits for them notes no scene meanwhile.
+        # `scene_seconds` guards each thread. The worker that waits for them reads no scene, so its timeout is long.
         count = case.call(
             _read_by_threads, copy, worker_type="" if copy is None else "process", hooks=False, timeout=case.seconds,
             plan=case.few, seconds=seconds, scene_seconds=case.scene_seconds / 2,
@@ -83,7 +82,7 @@ def threads(case: Case) -> str:
 
 
 def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_seconds: float) -> int:
-    """How many scenes several threads of this process have read."""
+    """Read scenes by several threads; return how many were read."""
     end = time.monotonic() + seconds + 2 * scene_seconds
     start = partial(called, reader.sequence, reader.seed, deadline=end, timeout=scene_seconds)
     (expected,) = start(partial(read_all, plan=plan))
@@ -91,7 +90,7 @@ def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_s
 
 
 def _read_at_random(reader: Reader, *, expected: list[SceneReading], seconds: float) -> int:
-    """How many scenes were read in this time, in a random order."""
+    """Read scenes in random order; return how many were read."""
     rng = np.random.default_rng(reader.worker.index)
     end, count = time.monotonic() + seconds, 0
     for _ in range(_ROUNDS):
@@ -115,12 +114,12 @@ def copied(case: Case) -> str:
             raise failed(f"the sequence cannot be pickled: {trouble}") from error
     copy = again if copy is None else copy
     if length_of(copy) != case.length:
-        raise failed(f"len of a copy made by pickling is {length_of(copy):,}, and of the sequence {case.length:,}")
+        raise failed(f"a pickled copy has length {length_of(copy):,}, the sequence has length {case.length:,}")
     if case.read(case.good) != case.readings:
-        return "a copy has as many scenes; they were not compared, for they are not the same when they are read again"
+        return "a copy has as many scenes; they were not compared, because scenes change when they are read again"
     compare(case.readings, case.read(case.good, copy), "in the sequence", "in a copy")
     if trouble:
-        raise warned(f"the sequence can be pickled before a scene is read, and not afterwards: {trouble}")
+        raise warned(f"the sequence can be pickled before a scene is read, but not afterwards: {trouble}")
     compare(case.readings, case.read(case.good, again), "in the sequence", "in a copy made after it was read")
     return f"a copy has the same {counted(len(case.good), 'scene')}"
 

@@ -1,6 +1,6 @@
-"""What checks say: what each has found, its result with reason and remedy, and the report of all.
+"""Findings of checks, their results with reason and remedy, and the report.
 
-Invariant: results are values that are only read; who makes a finding says index and field where they are known.
+Invariant: results are read-only values; they name index and field if these are known.
 """
 
 import dataclasses
@@ -12,19 +12,19 @@ from kerasfeed.util.report import Report, Reported, Table, code, coloured
 
 Status = Literal["passed", "failed", "warned", "skipped"]
 _COLOURS: dict[Status, str] = {"failed": "#d9534a", "warned": "#c98a1b", "skipped": "#888888", "passed": "#4a9d5b"}
-_TOLD = ("failed", "warned")  # with reason and remedy
+_EXPLAINED = ("failed", "warned")  # shown with reason and remedy
 
 
 @dataclass(eq=False)
 class Finding(Exception):
-    """What a check has found. A check returns text where all is well, and raises this otherwise.
+    """The fault found by a check, which raises it.
 
     Attributes:
-        status: Whether the sequence is as it should be.
-        message: What was found, in a sentence without a full stop.
-        index: Index of the scene; None where it is about several.
+        status: Outcome of the check.
+        message: The fault in one sentence without a full stop.
+        index: Index of the scene; None if several are concerned.
         field: Path of the field; None likewise.
-        remedy: What to change, where that is not what the check says in general.
+        remedy: What to change, if different from the remedy of the check.
     """
 
     status: Status
@@ -38,38 +38,38 @@ class Finding(Exception):
 
 
 class LostWorker(Finding):
-    """A worker ended, hung or did not start."""
+    """A worker died, hung or did not start."""
 
 
 def failed(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
-    """A batch would be wrong, or could not be made."""
+    """Return a finding: a batch would be wrong or impossible."""
     return Finding("failed", message, index, field, remedy)
 
 
 def warned(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
-    """It works, and costs something, or surprises whoever uses the sequence in another way."""
+    """Return a finding: it works, but at a cost or surprisingly."""
     return Finding("warned", message, index, field, remedy)
 
 
 def skipped(message: str) -> Finding:
-    """It could not be found out, or does not concern this sequence."""
+    """Return a finding: the check could not run or does not apply."""
     return Finding("skipped", message)
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check has found.
+    """The result of one check.
 
     Attributes:
         name: Name of the check.
-        status: "passed"; "failed", where batches would be wrong or could not be made; "warned", where it works, but
-            costs something or surprises; or "skipped", where it could not be found out.
-        message: What was found; it names index and field, where it is about one.
-        reason: Why it matters.
-        remedy: What to change; empty where the message says it.
-        index: Index of the scene; None where it is about several.
+        status: "passed"; "failed" if batches would be wrong or could not be made; "warned" if it works, but costs
+            something or may surprise; or "skipped" if the check could not run.
+        message: What the check found; names index and field if it concerns one scene.
+        reason: Why the check matters.
+        remedy: What to change; empty if the message says it.
+        index: Index of the scene; None if several are concerned.
         field: Path of the field; None likewise.
-        seconds: How long the check took, s.
+        seconds: Duration of the check, s.
     """
 
     name: str
@@ -90,16 +90,16 @@ class CheckResult:
 
 @dataclass(frozen=True, repr=False)
 class SequenceReport(Reported):
-    """What `kerasfeed.check_sequence` returns; `print` and notebooks show it.
+    """The report of `kerasfeed.check_sequence`; `print` and notebooks show it.
 
     Attributes:
         name: Class of the sequence.
-        scenes: How many scenes were compared, each read in many ways.
-        read: How many were read at least once.
-        length: How many there are; 0 where the sequence does not say.
-        results: What each check has found, in the order in which they ran; see
+        scenes: Number of scenes compared, each read in many ways.
+        read: Number of scenes read at least once.
+        length: Number of scenes; 0 if unknown.
+        results: Results of the checks, in the order they ran; see
             [CheckResult][kerasfeed.explore.check.result.CheckResult].
-        seconds: How long all took, s.
+        seconds: Duration of all checks, s.
     """
 
     name: str
@@ -111,28 +111,28 @@ class SequenceReport(Reported):
 
     @property
     def ok(self) -> bool:
-        """Whether no check has failed; what was warned of or skipped does not count."""
+        """Whether no check failed; warned and skipped checks do not count."""
         return not self.of("failed")
 
     def of(self, status: Status) -> tuple[CheckResult, ...]:
-        """The results of one status."""
+        """Return the results with this status."""
         return tuple(result for result in self.results if result.status == status)
 
     def __getitem__(self, name: str) -> CheckResult:
-        """The result of the check `name`.
+        """Return the result of the check `name`.
 
         Raises:
-            KeyError: It was not run.
+            KeyError: The check did not run.
         """
         for result in self.results:
             if result.name == name:
                 return result
         raise KeyError(
-            f"{str(name)!r} was not checked; these were: {', '.join(result.name for result in self.results)}"
+            f"the check {str(name)!r} did not run; these did: {', '.join(result.name for result in self.results)}"
         )
 
     def raise_if_failed(self) -> None:
-        """Raise the report, if a check has failed.
+        """Raise the report if a check failed.
 
         Raises:
             AssertionError: A check has failed.
@@ -141,7 +141,7 @@ class SequenceReport(Reported):
             raise AssertionError(str(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as dicts, lists, text and numbers, for JSON."""
+        """Return the report as dicts, lists, text and numbers, for JSON."""
         results = [dataclasses.asdict(result) for result in self.results]
         known = {name: getattr(self, name) for name in ("name", "ok", "scenes", "read", "length", "seconds")}
         return {**known, "results": results}
@@ -152,8 +152,8 @@ class SequenceReport(Reported):
         extent = f"{self.read:,} of {counted(self.length, 'scene')} read, {self.scenes} compared, {self.seconds:.1f} s"
         rows = [
             (
-                coloured(status, _COLOURS[status], bold=status in _TOLD), code(result.name),
-                result.text if status in _TOLD else result.message,
+                coloured(status, _COLOURS[status], bold=status in _EXPLAINED), code(result.name),
+                result.text if status in _EXPLAINED else result.message,
             )
             for status in _COLOURS
             if status != "skipped"
@@ -164,7 +164,7 @@ class SequenceReport(Reported):
             for result in missing:
                 names.setdefault(result.message, []).append(result.name)
             name, reason = missing[0].name, missing[0].message
-            if len(missing) > 1:  # names in a row of their own would widen the column of names
+            if len(missing) > 1:  # many names would widen the column of names
                 name, reason = "", "; ".join(f"{', '.join(those)}: {message}" for message, those in names.items())
             rows.append((coloured("skipped", _COLOURS["skipped"], bold=False), code(name), reason))
         return Report(self.name, [("", f"{counted_} ({extent})")], [Table((), rows)])

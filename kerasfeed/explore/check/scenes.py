@@ -1,4 +1,4 @@
-"""Checks of single scenes: that they are there, can be batched, are alike, and belong to whoever reads them."""
+"""Checks of single scenes: loading, batching, specs and ownership of arrays."""
 
 import time
 
@@ -15,7 +15,7 @@ from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import counted, exception_text, message_of
 
-_IDLE_SECONDS = 0.05  # other threads may draw random numbers, too
+_IDLE_SECONDS = 0.05  # to see whether other threads draw random numbers
 
 
 def length(case: Case) -> str:
@@ -25,15 +25,15 @@ def length(case: Case) -> str:
     except Exception as error:
         raise failed(f"len(sequence) raises {exception_text(error)}") from error
     if count < 1:
-        raise failed("the sequence is empty: len(sequence) is 0", remedy="Check the path or the filter that made it")
+        raise failed("the sequence is empty: len(sequence) is 0", remedy="Check its path or filter")
     again = length_of(case.sequence)
     if again != count:
-        raise failed(f"len(sequence) was {count:,}, and is {again:,} when it is asked again")
+        raise failed(f"len(sequence) was {count:,} at first and {again:,} when called again")
     return counted(count, "scene")
 
 
 def scenes_load(case: Case) -> str:
-    """Every scene that is tried can be read."""
+    """Every scene tried can be read."""
     errors = [one if one.error else two for one, two in case.twice if one.error or two.error]
     if errors:
         raise _unreadable(errors[0], len(errors), len(case.twice), case)
@@ -41,23 +41,23 @@ def scenes_load(case: Case) -> str:
     if "error" in seen.first:
         raise _unreadable(seen.first["error"], seen.faults["error"], seen.count, case)
     slowest = max(seen.slowest, *(reading.seconds for pair in case.twice for reading in pair))
-    stopped = " (the time allowed no more)" if seen.is_cut else ""
+    stopped = " (then the time was over)" if seen.is_cut else ""
     return f"{_read_text(case)} read{stopped}, at most {1e3 * slowest:,.3g} ms each"
 
 
 def _unreadable(first: SceneReading, count: int, read: int, case: Case) -> Finding:
-    more = f" ({count} of the {read} scenes that were read fail)" if count > 1 else ""
+    more = f" ({count} of the {read} scenes read fail)" if count > 1 else ""
     # If the last scene can be read, the IndexError is of the scene itself.
     if first.out_of_range and case.read([case.length - 1])[0].out_of_range:
         return failed(
-            f"scene {first.index} raises {first.error}, and len(sequence) is {case.length:,}{more}",
+            f"scene {first.index} raises {first.error}, but len(sequence) is {case.length:,}{more}",
             index=first.index, remedy="Return the number of scenes from __len__",
         )  # fmt: skip
     return failed(f"scene {first.index} raises {first.error}{more}", index=first.index)
 
 
 def _read_text(case: Case) -> str:
-    """How many of how many scenes were read."""
+    """Number of scenes read, of all scenes."""
     return f"{case.counts()[1]:,} of {counted(case.length, 'scene')}"
 
 
@@ -70,7 +70,7 @@ def fields(case: Case) -> str:
 
 
 def same_spec(case: Case) -> str:
-    """All scenes have one structure, one dtype a field, and one shape."""
+    """All scenes have one structure, and each field one dtype and shape."""
     _check_alike(case.readings, case.items_are_batches)
     unlike = {reading.index: reading for reading in [*case.readings, *case.survey.unlike]}
     _check_alike([unlike[index] for index in sorted(unlike)], case.items_are_batches)
@@ -79,7 +79,7 @@ def same_spec(case: Case) -> str:
 
 
 def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
-    """Raise the first difference of scenes; items that are batches are not stacked, so their shapes are free."""
+    """Raise the first difference of scenes; batches may differ in shape."""
     specs = [(reading.index, reading.spec) for reading in readings if reading.spec is not None]
     try:
         spec = merge(specs)
@@ -96,7 +96,7 @@ def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
 
 
 def _other(specs: list[tuple[int, SceneSpec]]) -> tuple[int, str | None]:
-    """Index of the first scene that does not go with those before it, and the field in which it does not."""
+    """Index and field of the first scene that does not fit."""
     merged = specs[0]
     for index, spec in specs[1:]:
         try:
@@ -124,24 +124,24 @@ def finite(case: Case) -> str:
         return f"none in {_read_text(case)}"
     field = next(field for field in first.fields if field.not_finite)
     count = seen.faults["not_finite"]
-    more = f" ({count} of the {seen.count} scenes that were read hold some)" if count > 1 else ""
+    more = f" ({count} of the {seen.count} scenes read hold some)" if count > 1 else ""
     text = f"scene {first.index}, field {field.path!r}: {field.not_finite}{more}"
     raise failed(text, index=first.index, field=field.path)
 
 
 def own_arrays(case: Case) -> str:
-    """An array that was returned does not change when another scene is read."""
+    """A returned array does not change when another scene is read."""
     views = case.call(_reused, plan=case.good)
     if views and not is_in_memory(case.sequence):
         return (
-            f"returned arrays stay as they are; field {', '.join(map(repr, views))} is a view of what the sequence "
-            "keeps, so a function that writes into it would change the data"
+            f"returned arrays do not change; field {', '.join(map(repr, views))} is a view of data in the "
+            "sequence, so a function that writes into it would change the data"
         )
-    return "returned arrays stay as they are"
+    return "returned arrays do not change"
 
 
 def _reused(reader: Reader, *, plan: list[int]) -> list[str]:
-    """The fields that are views of what the sequence keeps."""
+    """Return the fields that are views of arrays of the sequence."""
     first = plan[0]
     held = reader.scene(first)
     before = reading_of(first, held)
@@ -156,18 +156,18 @@ def _reused(reader: Reader, *, plan: list[int]) -> list[str]:
 
 
 def global_random(case: Case) -> str:
-    """No scene draws from, or seeds, the global generators of `random` and `numpy.random`."""
+    """No scene uses the global generators of `random` and `numpy.random`."""
     drawn: tuple[int, int] | None = case.call(_draws, plan=case.good)
     if drawn is None:
         return f"not used by {counted(len(case.good), 'scene')}"
     index, used = drawn
     if not used:
-        raise skipped("other threads of this program draw from the global generators meanwhile")
+        raise skipped("other threads of this program draw from the global generators")
     raise failed(f"scene {index} draws from, or seeds, the global generators of {names(used)}", index=index)
 
 
 def _draws(reader: Reader, *, plan: list[int]) -> tuple[int, int] | None:
-    # Scenes that all seed them alike leave them alike: they are to stand elsewhere before.
+    # Seed differently first: scenes that all use the same seed leave the generators in the same state.
     with generators_put_back():
         seed_globals(np.random.SeedSequence(reader.seed))
         watch = RandomWatch()

@@ -1,7 +1,7 @@
-"""`kf.describe`: statistics of all fields and scenes of a sequence, in one pass.
+"""`kf.describe`: statistics of a sequence, in one pass.
 
-Invariant: but for times, the result is the same bits whatever the number and kind of workers. It is frozen, and made of
-numbers, text and small arrays alone; its report never raises on account of what scenes hold.
+Invariant: except for times, the result has the same bits for any number and kind of workers. It is frozen and consists
+of numbers, text and small arrays; the contents of scenes never make its report raise.
 """
 
 import math
@@ -37,40 +37,41 @@ _SHOWN_GROUPS = 3
 class FieldDescription:
     """Statistics of one field over all scenes that were read.
 
-    Of numbers they are those of finite values; of complex numbers, those of the magnitude; of text, `min`, `max` and
-    `mean` are of lengths, in characters or bytes, and `zeros` counts empty texts. A field that is text in some scenes
-    and numbers in others has none of them.
+    Numbers: statistics of the finite values. Complex numbers: of the magnitude. Text: `min`, `max` and `mean` are of
+    lengths, in characters or bytes, and `zeros` counts empty texts. If the field is text in some scenes and numbers in
+    others, it has none of these.
 
     Attributes:
         path: Name of the field, such as `1.points`.
         scenes: Number of scenes that have it.
         dtypes: Number of scenes by dtype; `str` and `bytes` for text.
-        shapes: Number of scenes by shape, the most frequent first; empty where there are more than 16 shapes.
-        shape: Size of each axis, None where it differs; None where the number of axes does.
-        sizes: Smallest and largest size of each axis; empty where the number of axes differs.
+        shapes: Number of scenes by shape, most frequent first; empty if there are more than 16 shapes.
+        shape: Size of each axis, None for an axis whose size differs; None if the number of axes differs.
+        sizes: Smallest and largest size of each axis; empty if the number of axes differs.
         values: Number of values, in all scenes.
         nan: Number of NaN.
         infinite: Number of infinities.
         zeros: Number of zeros.
         min: Smallest value; None without values.
         max: Largest value.
-        mean: Mean: float64[features] where `axis` is -1, else one number; what `keras.layers.Normalization` takes. NaN
-            without values, or where those lie so far apart (1e154) that a float64 does not hold the squares.
-        variance: Mean square of the differences from it, shaped alike.
-        axis: -1 where mean and variance are by entry of the last axis, which must have one size in all scenes: of
-            up to 1,024 entries in a field with one axis (a row of a table), of up to 16 in one with more (coordinates,
-            channels). Else None: they are of all values.
-        classes: Number of values by value, of integers and booleans with few different values, and of short texts;
-            empty for others, or where more than 1,000 differ.
+        mean: Mean, as `keras.layers.Normalization` takes it: float64[features] if `axis` is -1, else one number. NaN
+            without values, or if they are so far apart (1e154) that their squares exceed float64.
+        variance: Mean squared difference from the mean, with the same shape.
+        axis: -1 if mean and variance are by entry of the last axis. That axis must have one size in all scenes: up to
+            1,024 entries in a field with one axis (a table row), up to 16 in a field with more axes (coordinates,
+            channels). Otherwise None, and they are of all values.
+        classes: Number of values by value, for short texts, and for integers and booleans with few distinct values;
+            empty for others, or if there are more than 1,000 distinct values.
         edges: Edges of the bins of the histogram, one more than there are bins; empty without one.
-        shares: Share of values in each bin, 0 to 1, of a sample: up to 64 values of each scene, spread over it, and of
-            up to 16,384 of all scenes.
-        constant: Whether it has the same bits in all scenes, of which there are several.
-        min_scene: Index of the first scene with the smallest value; None without values, and of text.
-        max_scene: The same of the largest value.
-        nan_scenes: Indices of the scenes that hold NaN, int64[n], ascending, as are the next two.
-        infinite_scenes: Of those that hold infinities.
-        uniform_scenes: Of those in which all values, of which there are several, are equal: an empty mask, for example.
+        shares: Share of values in each bin, 0 to 1, of a sample: up to 64 values of each scene, spread over it, and
+            up to 16,384 values of all scenes.
+        constant: Whether there are several scenes and all have the same bits.
+        min_scene: Index of the first scene with the smallest value; None for text, and without values.
+        max_scene: Index of the first scene with the largest value; None likewise.
+        nan_scenes: Indices of scenes with NaN, int64[n], ascending.
+        infinite_scenes: Indices of scenes with infinities, int64[n], ascending.
+        uniform_scenes: Indices of scenes with several values that are all equal (an empty mask, for example), int64[n],
+            ascending.
     """
 
     path: str
@@ -105,11 +106,14 @@ class FieldDescription:
 
     @property
     def std(self) -> NDArray[np.float64] | float:
-        """The standard deviation: the square root of `variance`."""
+        """Standard deviation: the square root of `variance`."""
         return np.sqrt(self.variance) if isinstance(self.variance, np.ndarray) else math.sqrt(self.variance)
 
     def to_dict(self) -> dict[str, Any]:
-        """All attributes, for JSON: NaN is None, shapes and classes are lists of pairs."""
+        """Return all attributes for JSON.
+
+        NaN is None; shapes and classes are lists of pairs.
+        """
         values = {name: value for name, value in vars(self).items() if name not in ("shapes", "classes")}
         values["std"] = self.std
         values["shapes"] = [[list(shape), count] for shape, count in self.shapes.items()]
@@ -119,11 +123,11 @@ class FieldDescription:
 
 @dataclass(frozen=True)
 class Timing:
-    """What scenes cost where they were read.
+    """Time to read a scene.
 
     Attributes:
         seconds: Median time of `__getitem__`, s; NaN without scenes.
-        seconds_95: The time that 95 % of scenes do not exceed, s.
+        seconds_95: 95 % of scenes take at most this time, s.
         slowest: Index and time, s, of the slowest scenes, slowest first.
     """
 
@@ -134,21 +138,21 @@ class Timing:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Description(Reported, Mapping[str, FieldDescription]):
-    """Statistics of a sequence: a mapping from the name of a field to its `FieldDescription`.
+    """Statistics of a sequence: a mapping from field names to `FieldDescription`.
 
-    A field is found by its path or, where that is a number, by the number. In a notebook it shows itself as a table
-    with histograms, in a terminal as text.
+    The key is the path of a field; if the path is a number, the number works too. A notebook shows a table with
+    histograms, a terminal shows text.
 
     Attributes:
         name: Class of the sequence.
         length: Scenes of the sequence.
         scenes: Scenes that were read.
-        failed: How many of them failed.
-        failures: Index and error of those, at most 1,000.
+        failed: Scenes that failed.
+        failures: Index and error of failed scenes, at most 1,000.
         duplicates: Groups of indices whose scenes have the same bits in all fields, ascending.
         nbytes: Median size of a scene, bytes.
-        nbytes_95: The size that 95 % of scenes do not exceed, bytes.
-        timing: What scenes cost.
+        nbytes_95: 95 % of scenes have at most this size, bytes.
+        timing: Times to read a scene.
         fields: The fields.
 
     Examples:
@@ -169,10 +173,10 @@ class Description(Reported, Mapping[str, FieldDescription]):
     fields: Mapping[str, FieldDescription]
 
     def __getitem__(self, path: str | int) -> FieldDescription:
-        """The statistics of one field.
+        """Return the statistics of one field.
 
         Raises:
-            KeyError: There is no such field; the message names those that there are.
+            KeyError: There is no such field; the message names the fields.
         """
         field = self.fields.get(str(path))
         if field is None:
@@ -186,7 +190,9 @@ class Description(Reported, Mapping[str, FieldDescription]):
         return len(self.fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it for JSON: plain numbers, text, lists and dicts; NaN is None.
+        """Return everything for JSON.
+
+        Values are plain numbers, text, lists and dicts; NaN is None.
 
         Examples:
             >>> values = kf.describe([1.0, 3.0], workers=0, progress=False).to_dict()
@@ -198,7 +204,7 @@ class Description(Reported, Mapping[str, FieldDescription]):
         return {**own, "fields": {path: field.to_dict() for path, field in self.fields.items()}}
 
     def to_text(self) -> str:
-        """The text that a terminal shows."""
+        """Return the text that a terminal shows."""
         return self._report().text
 
     def _report(self) -> Report:
@@ -251,7 +257,7 @@ def _histogram(field: FieldDescription) -> Graphic:
 
 
 def _number_text(value: Any) -> str:
-    """A number in few characters: four digits, thousands apart."""
+    """A number in few characters: four digits, or thousands separators."""
     if value is None or math.isnan(value):
         return "-"
     if isinstance(value, int):
@@ -261,7 +267,7 @@ def _number_text(value: Any) -> str:
 
 
 def _numbers_text(values: Any) -> str:
-    """A number; of few all, of many the smallest and the largest."""
+    """A number, a few numbers, or the range of many."""
     if not isinstance(values, np.ndarray):
         return _number_text(values)
     if len(values) <= _SHOWN_FEATURES:
@@ -272,7 +278,7 @@ def _numbers_text(values: Any) -> str:
 
 
 def _shape_text(field: FieldDescription) -> str:
-    """The shape of a field: `[2048, 3]`, `[12-900, 3]`, or how many there are."""
+    """The shape of a field, such as `[2048, 3]` or `[12-900, 3]`."""
     if field.shape is None:
         return " or ".join(str(list(shape)) for shape in list(field.shapes)[:3]) or "of different numbers of axes"
     sizes = [str(low) if low == high else f"{low:,}-{high:,}" for low, high in field.sizes]
@@ -280,7 +286,7 @@ def _shape_text(field: FieldDescription) -> str:
 
 
 def _classes_text(field: FieldDescription) -> list[str]:
-    """The most frequent values, with their share; nothing where there are none, or many."""
+    """The most frequent values with their share."""
     if not _is_class(field):
         return []
     total = sum(field.classes.values())
@@ -305,7 +311,7 @@ def _share_text(share: float) -> str:
 
 
 def _remarks(field: FieldDescription, description: Description) -> list[str]:
-    """What deserves a look: NaN, infinities, zeros, a constant, other dtypes or shapes, scenes without the field."""
+    """Point out values, dtypes and shapes that deserve a look."""
     remarks, scenes = [], description.scenes - description.failed
     if field.scenes < scenes:
         remarks.append(f"in {field.scenes:,} of {scenes:,} scenes only")
@@ -332,7 +338,7 @@ def _remarks(field: FieldDescription, description: Description) -> list[str]:
 
 
 def _scenes_text(scenes: Any) -> str:
-    """How many scenes, and the first of them."""
+    """The number of scenes, and the first indices."""
     shown = ", ".join(map(str, scenes[:_SHOWN_INDICES].tolist()))
     return f"{counted(len(scenes), 'scene')}: {shown}{', …' if len(scenes) > _SHOWN_INDICES else ''}"
 
@@ -342,16 +348,16 @@ def _is_class(field: FieldDescription) -> bool:
 
 
 def _scenes_report(description: Description) -> list[tuple[str, str]]:
-    """What is known of single scenes: those that failed, are there twice, or are slow."""
+    """Report single scenes: failed, duplicate and slow ones."""
     rows = []
     if description.failed:
         by_text: dict[str, list[int]] = {}
         for index, text in description.failures:
             by_text.setdefault(text, []).append(index)
-        lost = description.failed - len(description.failures)  # whose errors are not kept: any text may be theirs, too
+        lost = description.failed - len(description.failures)  # failures without a kept text
         failures = [f"{_indices_text(indices, ', ', is_whole=not lost)} ({text})" for text, indices in by_text.items()]
-        told = _first_text(description.failed, failures, "other errors, at least" if lost else "more errors")
-        rows.append(("failed", f"{told}; the errors of {counted(lost, 'scene')} were not kept" if lost else told))
+        text = _first_text(description.failed, failures, "other errors, at least" if lost else "more errors")
+        rows.append(("failed", f"{text}; the errors of {counted(lost, 'scene')} were not kept" if lost else text))
     if description.duplicates:
         count = sum(len(group) - 1 for group in description.duplicates)
         groups = [_indices_text(group, " = ") for group in description.duplicates]
@@ -368,7 +374,7 @@ def _first_text(count: int, groups: list[str], what: str) -> str:
 
 
 def _indices_text(indices: Sequence[int], between: str, *, is_whole: bool = True) -> str:
-    """The first indices, and how many there are, where those that are given are all."""
+    """The first indices, and their number if `is_whole`."""
     shown = between.join(map(str, indices[:_SHOWN_INDICES]))
     if len(indices) <= _SHOWN_INDICES:
         return shown
@@ -386,27 +392,26 @@ def describe(
     worker_type: Literal["auto", "process", "thread"] = "auto",
     progress: bool = True,
 ) -> Description:
-    """Statistics of every field of a sequence's scenes, and which scenes fail, come twice, or are slow.
+    """Describe every field, and find scenes that fail, repeat or are slow.
 
-    One pass reads each scene once, with a progress bar on stderr: those of the first 0.4 s in the calling thread, and
-    the others by worker processes. No scene is kept: memory grows by about
-    150 bytes a scene. Values are added in an order that the scenes decide, so the result does not depend on the
-    workers. A scene that fails is noted, and the pass goes on; so is one that ends its worker process. Scenes are read
-    with the random numbers of epoch 0 and seed 0.
+    One pass reads each scene once and shows a progress bar on stderr. The calling thread reads for the first 0.4 s,
+    worker processes read the rest. No scene is kept: memory grows by about 150 bytes a scene. The result does not
+    depend on the workers. A scene that fails, or kills its worker process, is recorded and the pass continues. Scenes
+    are read with the random numbers of epoch 0 and seed 0.
 
     Args:
-        sequence: What a `Feed` takes: any object with `__len__` and `__getitem__(index)`.
-        scenes: Which scenes are read. None reads all; a number that many, spread over the sequence; a list, an array
-            or a slice of indices, or a mask, those.
+        sequence: A sequence as for `Feed`: any object with `__len__` and `__getitem__(index)`.
+        scenes: The scenes to read: None for all; a number for that many, spread over the sequence; or a list, an array
+            or a slice of indices, or a mask.
         workers: Number of workers; 0 reads in the calling thread.
-        worker_type: "process" or "thread"; "auto" takes processes, and threads only where the class says
-            `thread_safe = True`, or has no code of the user's.
+        worker_type: "process" or "thread"; "auto" uses processes, or threads if the class sets
+            `thread_safe = True` or runs no code of the user.
         progress: Whether to show the progress bar.
 
     Returns:
-        A mapping from the path of a field to its statistics, see
-        [FieldDescription][kerasfeed.explore.describe.describe.FieldDescription], with attributes for scenes, see
-        [Description][kerasfeed.explore.describe.describe.Description]. It prints as a table, and a notebook shows
+        A mapping from the path of a field to a
+        [FieldDescription][kerasfeed.explore.describe.describe.FieldDescription], with attributes for the scenes: a
+        [Description][kerasfeed.explore.describe.describe.Description]. It prints as a table; a notebook shows
         histograms. With `field = describe(...)["0"]`, `keras.layers.Normalization(axis=field.axis, mean=field.mean,
         variance=field.variance)` needs no `adapt`.
 
@@ -460,7 +465,7 @@ def _quantile(values: NDArray[Any], share: float) -> float:
 
 
 def _duplicates(bits: NDArray[np.uint64], indices: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
-    """Groups of indices with equal bits; an index that was read twice counts once."""
+    """Return groups of different indices with equal bits."""
     _, first = np.unique(indices, return_index=True)
     bits, indices = bits[first], indices[first]
     order = np.argsort(bits, kind="stable")
@@ -477,15 +482,15 @@ def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> Fie
     (low, low_at), (high, high_at) = field.low or (None, None), field.high or (None, None)
     mean, variance, axis = _moments(field)
     edges, shares = field.sample.histogram(float(low), float(high), _BINS) if low is not None else ([], [])
-    if kinds != {""}:  # of lengths no scene is named
+    if kinds != {""}:  # lengths name no scene
         low_at = high_at = None
-    if "" in kinds and len(kinds) > 1:  # lengths and numbers go together no more than they can be batched
+    if "" in kinds and len(kinds) > 1:  # lengths and numbers do not mix
         low = high = None
         mean, variance, axis, edges, shares = math.nan, math.nan, None, [], []
     one_rank = next(iter(field.sizes.values())) if len(field.sizes) == 1 else None
     sizes = () if one_rank is None else tuple(zip(*one_rank, strict=True))
     shape = None if one_rank is None else tuple(size if size == most else None for size, most in sizes)
-    low_scene, high_scene = (None if place is None else int(indices[place]) for place in (low_at, high_at))
+    low_scene, high_scene = (None if position is None else int(indices[position]) for position in (low_at, high_at))
     return FieldDescription(
         path, counts["scenes"], dict(sorted(field.dtypes.items())),
         dict(sorted((field.shapes.counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))), shape, sizes,
@@ -501,7 +506,7 @@ def _scenes(positions: list[NDArray[np.int64]], indices: NDArray[np.int64]) -> N
 
 @np.errstate(all="ignore")
 def _moments(field: FieldStatistics) -> tuple[Any, Any, int | None]:
-    """Mean, variance and axis."""
+    """Return mean, variance and axis."""
     if field.columns is not None:
         means, variances = field.columns.result()
         if means.ndim and np.isfinite(variances[~np.isnan(means)]).all():

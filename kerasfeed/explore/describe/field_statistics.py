@@ -1,9 +1,9 @@
-"""Statistics of one field, which grow scene by scene, and of which two can be merged into one.
+"""Statistics of one field, which grow by scene and can merge.
 
-Invariant: merging gives the same bits in any order, but for the place of the first scene with other bits. Only numbers
-are kept; a scene never, but for small arrays of one shape and dtype, which wait to be added together. Counts are of
-values, never of the order in which they came. All sums are of float64, within one scene in an order that its shape
-alone decides, and of scenes in one that their positions do; so they depend neither on who read which scene nor on when.
+Invariant: merging gives the same bits in any order, except `first` if several scenes have the field. Only numbers are
+kept; small arrays of one shape and dtype are kept for a moment, to be added together. Counts do not depend on the order
+of values. Sums are float64; their order depends only on the shape of a scene and the positions of scenes, and not on
+which worker read a scene or when.
 """
 
 import functools
@@ -19,52 +19,52 @@ from numpy.typing import NDArray
 
 from kerasfeed.util.array_bits import widened
 
-_BLOCK = 1 << 15  # values, float64: what the cache of a core holds
+_BLOCK = 1 << 15  # float64 values: fits the cache of a core
 _ALL = 1 << 62  # more positions than there are
-_MOST_VALUES = 1_000  # distinct ones that are counted one by one
-_MOST_IN_ARRAY = 128  # of one scene: an image of 8 bits has more
-_MOST_APART = 4_096  # the largest and the smallest of one scene
-_SAMPLE = 64  # values of a scene in the sample, spread over it
+_MOST_VALUES = 1_000  # distinct values that are counted
+_MOST_IN_ARRAY = 128  # distinct values of one scene: an 8-bit image has more
+_MOST_APART = 4_096  # difference between the largest and smallest value of a scene
+_SAMPLE = 64  # sampled values of a scene, spread over it
 _MOST_SAMPLED = 1 << 14
 _MIXERS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9], np.uint64)
 _MOST_SHAPES = 16
 _MOST_COLUMNS = 1_024  # of a field with one axis
-_MOST_CHANNELS = 16  # of a field with more
+_MOST_CHANNELS = 16  # of a field with more axes
 _LONGEST_CLASS = 64  # characters
-# Arrays up to it are kept for a moment, and added together: a tenth of the time for single numbers.
+# Arrays up to this size are collected and added together, in a tenth of the time for single numbers.
 _SMALL_NBYTES = 16_384
 _KEPT = 64
-_MOST_TOLD = 2_048  # bytes that are compared as they are
+_MOST_COMPARED = 2_048  # bytes compared without a checksum
 
-# (count, origin, offset, squares): the mean is origin + offset, so that one far from zero loses no digits; squares is
-# the sum of squared differences from it. Numbers where they are of all values, arrays where they are by column.
+# (count, origin, offset, squares): the mean is origin + offset, so values far from zero lose no digits; squares is the
+# sum of squared differences from the mean. Numbers for all values together, arrays by column.
 Node = tuple[Any, Any, Any, Any]
 
 
 def columns_of(shape: tuple[int, ...]) -> int | None:
-    """Size of the last axis where its entries are features of their own, such as coordinates; else None."""
+    """Return the size of a last axis of features, else None."""
     if not shape or not shape[-1]:
         return None
     return shape[-1] if shape[-1] <= (_MOST_COLUMNS if len(shape) == 1 else _MOST_CHANNELS) else None
 
 
 class FieldStatistics:
-    """One field, of the scenes that were added. Of text, the numbers are lengths.
+    """Statistics of one field. For text, the numbers are lengths.
 
     Attributes:
-        first: Where the field comes first: the position of that scene, and the field's place in it.
-        counts: Number of `scenes` that have the field, of `values`, and of those that are `nan`, `infinite`, `zeros`.
+        first: Position of the first scene that has the field, and the number of the field in that scene.
+        counts: Number of `scenes` that have the field, of `values`, and of `nan`, `infinite` and `zeros` among them.
         dtypes: Number of scenes by name of the dtype; `str` and `bytes` for text.
-        shapes: Number of scenes by shape, of up to 16 shapes.
-        sizes: By number of axes, the smallest and the largest size of each.
+        shapes: Number of scenes by shape, for up to 16 shapes.
+        sizes: By number of axes, the smallest and the largest size of each axis.
         low, high: Smallest and largest finite value, and the first position that has it; None without one.
-        scenes_with: Positions of scenes in which there are `nan` or `infinite`, or which are `uniform`: all values, of
-            which there are several, are equal; int64[n] each, in any order.
+        scenes_with: Positions of scenes with `nan` or `infinite` values, and of scenes with several values that are all
+            equal (`uniform`); int64[n] each, in any order.
         whole: Moments of all values.
-        columns: Moments by column; None where scenes differ in the number of columns, or have none.
-        few: Counts of single values; of text, too.
+        columns: Moments by column; None if scenes have no columns, or different numbers of them.
+        few: Counts of distinct values, also of text.
         sample: Some values.
-        constant: Whether all scenes have the same bits here.
+        constant: Whether the field has the same bits in all scenes.
     """
 
     def __init__(self, first: tuple[int, int]) -> None:
@@ -81,16 +81,16 @@ class FieldStatistics:
         self.few = FewValues()
         self.sample = Sample()
         self.constant = True
-        self._widths: set[int | None] = set()  # numbers of columns of scenes
+        self._widths: set[int | None] = set()  # numbers of columns seen
         self._bits: bytes | None = None
         self._waiting: list[bytes] = []
-        self._positions: list[int] = []  # of what waits
-        self._kind: tuple[str, tuple[int, ...], np.dtype[Any]] | None = None  # of what waits; str or bytes for text
+        self._positions: list[int] = []  # of the waiting arrays
+        self._kind: tuple[str, tuple[int, ...], np.dtype[Any]] | None = None  # of the waiting arrays
 
     # ---- one scene
 
     def add(self, value: Any, position: int) -> bytes:
-        """Add what the scene at `position` has here, as `as_array` gives it; returns what tells its bits apart."""
+        """Add the value of a scene; return an identity of its bits."""
         self.counts["scenes"] += 1
         if isinstance(value, str | bytes):
             bits = self._add_text([value], "str" if isinstance(value, str) else "bytes", (), position)
@@ -117,7 +117,7 @@ class FieldStatistics:
         return _identity(b"".join(parts))
 
     def _add_array(self, array: NDArray[Any], text: str, position: int) -> bytes:
-        """Add an array, or the lengths of `text`, "str" or "bytes"; returns what tells its values apart."""
+        """Add an array or lengths of text; return an identity."""
         kind = text, array.shape, array.dtype
         if kind != self._kind or len(self._waiting) >= _KEPT:
             self._settle()
@@ -132,7 +132,7 @@ class FieldStatistics:
         return _identity(flat.view(np.uint8))
 
     def _settle(self) -> None:
-        """Add what waits."""
+        """Add the waiting arrays."""
         if self._waiting and self._kind is not None:
             text, shape, dtype = self._kind
             rows: NDArray[Any] = np.ndarray((len(self._waiting), math.prod(shape)), dtype, b"".join(self._waiting))
@@ -142,7 +142,7 @@ class FieldStatistics:
 
     @np.errstate(all="ignore")
     def _add_arrays(self, rows: NDArray[Any], shape: tuple[int, ...], text: str, positions: list[int]) -> None:
-        """Add arrays of one shape, flat, a row each."""
+        """Add arrays of one shape, each flattened into a row."""
         self.dtypes[text or _name(rows.dtype)] += len(rows)
         self.shapes.update({shape: len(rows)})
         self._add_sizes(shape, shape)
@@ -216,7 +216,7 @@ class FieldStatistics:
     # ---- several
 
     def close(self, begin: int, end: int) -> None:
-        """Note that no more scenes come of the positions from `begin` to `end`."""
+        """Complete the positions from `begin` to `end`."""
         self._settle()
         self.sample.settle()
         for moments in (self.columns, self.whole):
@@ -225,7 +225,7 @@ class FieldStatistics:
 
     @np.errstate(all="ignore")
     def merge(self, other: "FieldStatistics") -> None:
-        """Add what `other` knows, of scenes behind these; both are closed."""
+        """Add the statistics of `other`, which has other scenes; both are closed."""
         self.first = min(self.first, other.first)
         self.counts.update(other.counts)
         self.dtypes.update(other.dtypes)
@@ -253,40 +253,40 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def _identity(data: Any) -> bytes:
-    """What differs where bytes differ: the bytes themselves, or of many their number and two checksums, at 10 GB/s."""
-    if len(data) <= _MOST_TOLD and isinstance(data, bytes):
+    """Return `data` if short, else size and checksums (10 GB/s)."""
+    if len(data) <= _MOST_COMPARED and isinstance(data, bytes):
         return data
     return struct.pack("<qII", memoryview(data).nbytes, isal_zlib.crc32(data), isal_zlib.adler32(data))
 
 
 def _lower(*pairs: tuple[Any, int] | None) -> tuple[Any, int] | None:
-    """The pair of value and position with the smaller value, of equal ones that which comes first."""
+    """Return the pair with the smaller value, then the earlier position."""
     return min((pair for pair in pairs if pair is not None), default=None)
 
 
 def _higher(*pairs: tuple[Any, int] | None) -> tuple[Any, int] | None:
-    """The same with the larger value."""
+    """Return the pair with the larger value, then the earlier position."""
     return max((pair for pair in pairs if pair is not None), key=lambda pair: (pair[0], -pair[1]), default=None)
 
 
 def _as_numbers(rows: NDArray[Any]) -> NDArray[Any] | None:
-    """Values whose statistics are taken: of complex ones the magnitude, of custom floats float32; None for others."""
+    """Return the numbers to analyse, or None if not numeric."""
     if rows.dtype.kind == "c":
         return np.asarray(np.abs(rows))
     rows = widened(rows)
     return rows if rows.dtype.kind in "biuf" else None
 
 
-# ---- moments of columns, counts of single values, and a sample of them
+# ---- moments of columns, counts of distinct values, and a sample
 
 
 def nodes_of(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | None) -> Node:
-    """The finite values of arrays whose columns stand side by side, a row each: float64[arrays, columns], four times.
+    """Return moments of finite values: float64[arrays, columns], four times.
 
     Args:
-        rows: The arrays.
-        columns: How many there are.
-        finite: Which values are; None where all are.
+        rows: The arrays, a row each; values of one column lie `columns` apart.
+        columns: Number of columns.
+        finite: Mask of finite values; None if all are finite.
     """
     step = max(1, _BLOCK // columns) * columns
     blocks = range(0, rows.shape[1], step)
@@ -302,7 +302,7 @@ def _block_node(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | No
     values = by_column(rows, np.float64)
     counts: Any = float(values.shape[2])
     lacks = None if finite is None else ~by_column(finite, np.bool_)
-    about = values[..., 0].copy()  # a value among others: that far from the mean no digits are lost
+    about = values[..., 0].copy()  # any value is near enough to the mean to lose no digits
     if lacks is not None:
         values[lacks] = 0
         counts = counts - lacks.sum(axis=2)
@@ -316,14 +316,14 @@ def _block_node(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | No
 
 
 def pooled(counts: NDArray[Any], about: NDArray[Any], more: NDArray[Any], squares: NDArray[Any]) -> Node:
-    """The same of the values of all columns together: float64[arrays], four times."""
+    """Combine the moments of all columns: float64[arrays], four times."""
     totals, apart = counts.sum(axis=1), about - about[:, :1] + more
     mean = (counts * apart).sum(axis=1) / np.maximum(totals, 1)
     return totals, about[:, 0], mean, (squares + counts * (apart - mean[:, None]) ** 2).sum(axis=1)
 
 
 def _joined(one: Node, other: Node) -> Node:
-    """Of the values of both (Chan, Golub and LeVeque 1979)."""
+    """Combine the moments of two sets (Chan, Golub and LeVeque 1979)."""
     count = one[0] + other[0]
     share = other[0] / (count + (count == 0))
     apart = other[1] - one[1] + (other[2] - one[2])
@@ -333,38 +333,38 @@ def _joined(one: Node, other: Node) -> Node:
 class Moments:
     """Number, mean and variance of values, or of each column of them.
 
-    Scenes are joined along a binary tree over their positions: a node of level n and place k is of the positions from
-    `k << n` to `(k + 1) << n`, and is made as soon as both its halves are there.
+    Scenes are combined along a binary tree over their positions. The node (level n, number k) covers the positions from
+    `k << n` to `(k + 1) << n`, and is made as soon as both halves exist.
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[tuple[int, int], Node] = {}  # by level and place; their parents are not there
+        self._nodes: dict[tuple[int, int], Node] = {}  # by level and number; parents replace their halves
 
-    def add(self, node: Node, place: int, level: int = 0) -> None:
-        """Add the values of the scene at the position `place`, or of a node of a higher level."""
-        while (other := self._nodes.pop((level, place ^ 1), None)) is not None:
-            node = _joined(other, node) if place & 1 else _joined(node, other)
-            level, place = level + 1, place >> 1
-        self._nodes[level, place] = node
+    def add(self, node: Node, number: int, level: int = 0) -> None:
+        """Add the values of a scene (level 0) or a node."""
+        while (other := self._nodes.pop((level, number ^ 1), None)) is not None:
+            node = _joined(other, node) if number & 1 else _joined(node, other)
+            level, number = level + 1, number >> 1
+        self._nodes[level, number] = node
 
     def close(self, begin: int, end: int) -> None:
-        """Note that no more scenes come of the positions from `begin` to `end`; nodes stop waiting for another half."""
+        """Complete the positions from `begin` to `end`."""
         for level in range(end.bit_length()):
             size = 2 << level
-            for place in [place for its_level, place in self._nodes if its_level == level]:
-                first = (place >> 1) * size
-                if begin <= first and first + size <= end and (level, place) in self._nodes:
-                    self.add(self._nodes.pop((level, place)), place >> 1, level + 1)
+            for number in [number for its_level, number in self._nodes if its_level == level]:
+                first = (number >> 1) * size
+                if begin <= first and first + size <= end and (level, number) in self._nodes:
+                    self.add(self._nodes.pop((level, number)), number >> 1, level + 1)
 
     def merge(self, other: "Moments") -> None:
-        """Add those of `other`, of other scenes."""
-        for (level, place), node in other._nodes.items():
-            self.add(node, place, level)
+        """Add the moments of `other`, which has other scenes."""
+        for (level, number), node in other._nodes.items():
+            self.add(node, number, level)
 
     def result(self) -> tuple[Any, Any]:
-        """Mean, and mean square of the differences from it; NaN for no value.
+        """Return mean and mean squared difference; NaN without values.
 
-        The squares are infinite or NaN where they are too large for a float64.
+        The squares are infinite or NaN if they exceed float64.
         """
         self.close(0, _ALL)
         counts, about, more, squares = map(np.asarray, next(iter(self._nodes.values()), (0, 0, 0, 0)))
@@ -372,13 +372,13 @@ class Moments:
 
 
 class FewValues:
-    """How often each value comes, as long as there are few of them.
+    """Number of occurrences of each value, while there are few distinct values.
 
     Args:
-        most: How many different ones are counted.
+        most: Largest number of distinct values.
 
     Attributes:
-        counts: Number of scenes, or of values, by value; None where there are more different ones.
+        counts: Number of scenes, or of values, by value; None if there are too many distinct values.
     """
 
     def __init__(self, most: int = _MOST_VALUES) -> None:
@@ -386,7 +386,7 @@ class FewValues:
         self._most = most
 
     def update(self, counts: Mapping[Any, int] | None) -> None:
-        """Add counts by value; None stands for too many values."""
+        """Add counts by value; None if there are too many distinct values."""
         if self.counts is None or counts is None:
             self.counts = None
             return
@@ -397,23 +397,23 @@ class FewValues:
 
 
 def counts_of(row: NDArray[Any], low: int) -> dict[int, int] | None:
-    """How often each value comes in integers or booleans, of which `low` is the smallest; None where many differ."""
-    # int8 from -128 to 127, and uint64 beyond int64, wrap around to the difference; a tenth of the time of sorting.
+    """Count each value; `low` is the smallest. None if many differ."""
+    # Differences of int8, and of uint64 beyond int64, wrap around correctly. Takes a tenth of the time of sorting.
     apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}") if row.dtype.kind != "b" else row - low
     counts = {low + number: count for number, count in enumerate(np.bincount(apart.astype(np.int64)).tolist()) if count}
     return counts if len(counts) <= _MOST_IN_ARRAY else None
 
 
 class Sample:
-    """Values of the scenes whose hashed positions are smallest: the same ones in whatever order scenes are added."""
+    """Values of the scenes with the smallest hashed positions."""
 
     def __init__(self) -> None:
-        self._most = (1 << 64) - 1  # of a hashed position
-        self._parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []  # hashed positions, and values
+        self._most = (1 << 64) - 1  # largest hashed position that is kept
+        self._parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []  # hashed positions and values
         self._size = 0
 
     def add(self, rows: NDArray[Any], columns: int, positions: NDArray[np.int64]) -> None:
-        """Add up to 64 values of each array, a row each, spread over it and over its `columns`."""
+        """Add up to 64 values of each array, spread over it."""
         hashed = positions.astype(np.uint64) * _MIXERS[0]
         hashed = (hashed ^ (hashed >> 31)) * _MIXERS[1]
         chosen = hashed <= self._most
@@ -427,7 +427,7 @@ class Sample:
             self.settle()
 
     def settle(self) -> NDArray[np.float64]:
-        """Drop the scenes that are too many; returns the values of the others."""
+        """Drop scenes beyond the limit; return the values of the others."""
         if not self._parts:
             return np.empty(0)
         hashed, values = map(np.concatenate, zip(*self._parts, strict=True))
@@ -444,7 +444,7 @@ class Sample:
         self.settle()
 
     def histogram(self, low: float, high: float, bins: int) -> tuple[list[float], list[float]]:
-        """Edges of `bins` bins of one width between `low` and `high`, and the share of values in each, 0 to 1."""
+        """Return edges of `bins` equal bins, and shares of values."""
         values = self.settle()
         values = values[np.isfinite(values)]
         if not (values.size and high > low and math.isfinite(high - low)):

@@ -1,8 +1,8 @@
-"""Statistics of some scenes, and the pass over all of them by the workers of a pool.
+"""Statistics of scenes, and the pass that collects them.
 
-Invariant: a scene that fails, in `__getitem__` or because it is no scene, is noted and leaves no other trace. What is
-kept for each scene is a few numbers. How scenes are divided among workers changes nothing but the time that it takes. A
-scene that ends its worker is found by reading the scenes around it one by one, and counts as one that failed.
+Invariant: a scene that fails, in `__getitem__` or because it is no valid scene, is recorded and has no other effect.
+Only a few numbers are kept per scene. The division of scenes among workers changes only the time. If a worker dies,
+its scenes are read again one by one; the scene that kills a worker again counts as failed.
 """
 
 import math
@@ -33,12 +33,12 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, exception_text, is_the_programs
 from kerasfeed.util.progress import progress_bar
 
-MOST_FAILURES = 1_000  # that are kept with their text
+MOST_FAILURES = 1_000  # kept with their text
 _TASK_SECONDS = 0.05
 _MOST_ITEMS = 512
 _LOST = (WorkerDiedError, SceneTimeoutError)
-_HERE_SECONDS = 0.4  # about what starting workers takes
-_LEAST_SECONDS = 1.0  # for all that is left: below, no workers are started
+_HERE_SECONDS = 0.4  # about the time to start workers
+_LEAST_SECONDS = 1.0  # if the rest takes less, no workers are started
 SCENE = np.dtype([("position", np.int64), ("bits", np.uint64), ("nbytes", np.int64), ("seconds", np.float64)])
 
 
@@ -46,9 +46,9 @@ class SceneStatistics:
     """Statistics of some scenes.
 
     Attributes:
-        fields: By path.
-        failures: Position and error of scenes that failed, at most 1,000.
-        failed: How many have.
+        fields: Statistics of each field, by path.
+        failures: Position and error of failed scenes, at most 1,000.
+        failed: Number of failed scenes.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class SceneStatistics:
         """Add a scene.
 
         Raises:
-            SpecError: It holds what no batch can.
+            SpecError: The scene holds a value that a batch cannot hold.
         """
         leaves, treespec = flatten(scene)
         if treespec != self._known[0]:
@@ -72,29 +72,29 @@ class SceneStatistics:
         if not leaves:
             raise TypeError(no_field_text(scene, f"__getitem__ returned {scene!r:.60}", "Return an array"))
         values = [comparable(as_array(leaf, path)) for leaf, path in zip(leaves, paths, strict=True)]
-        told, nbytes = [], 0
-        for place, (path, value) in enumerate(zip(paths, values, strict=True)):
+        parts, nbytes = [], 0
+        for number, (path, value) in enumerate(zip(paths, values, strict=True)):
             if path not in self.fields:
-                self.fields[path] = FieldStatistics((position, place))
-            told += [path.encode(), self.fields[path].add(value, position)]
+                self.fields[path] = FieldStatistics((position, number))
+            parts += [path.encode(), self.fields[path].add(value, position)]
             nbytes += _nbytes(value)
-        digest = blake2b(b"".join(told), digest_size=8).digest()
+        digest = blake2b(b"".join(parts), digest_size=8).digest()
         self._rows.append((position, int.from_bytes(digest, "little"), nbytes, seconds))
 
     def close(self, begin: int, end: int) -> None:
-        """Note that no more scenes come of the positions from `begin` to `end`, before this is pickled or merged."""
+        """Complete the positions from `begin` to `end`; call before pickling or merging."""
         for field in self.fields.values():
             field.close(begin, end)
         self._tables, self._rows, self._known = [self.table()], [], (None, ())
 
     def fail(self, position: int, text: str) -> None:
-        """Note that a scene has failed."""
+        """Record a failed scene."""
         self.failed += 1
         if len(self.failures) < MOST_FAILURES:
             self.failures.append((position, text))
 
     def merge(self, other: "SceneStatistics") -> None:
-        """Add what `other` knows, of other scenes; it is closed."""
+        """Add the statistics of `other`, which has other scenes and is closed."""
         for path, field in other.fields.items():
             if path in self.fields:
                 self.fields[path].merge(field)
@@ -105,7 +105,7 @@ class SceneStatistics:
         self._tables.append(other.table())
 
     def table(self) -> NDArray[Any]:
-        """A row for each scene that did not fail: position, digest of its bits, bytes, seconds; by position."""
+        """Return one `SCENE` row per scene that did not fail, by position."""
         tables = [np.array(self._rows, SCENE), *self._tables]
         return np.sort(np.concatenate(tables), order="position")
 
@@ -118,12 +118,12 @@ def _nbytes(value: Any) -> int:
 
 
 class StatisticsRunner(Runner):
-    """What workers hold: the sequence, of whose scenes they make statistics.
+    """Runs in workers: makes statistics of the scenes of a sequence.
 
     Args:
         sequence: The sequence.
         indices: The scenes of the pass, by position: a range, or int64[n].
-        seed: Behind each scene's `rng`.
+        seed: Seed of each scene's `rng`.
     """
 
     def __init__(self, sequence: Any, indices: Sequence[int] | NDArray[np.int64], seed: int) -> None:
@@ -132,7 +132,7 @@ class StatisticsRunner(Runner):
         self._seed = seed
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> SceneStatistics:
-        """See `Runner.run`: the statistics of the positions from `record[1]` on, `record[2]` of them."""
+        """See `Runner.run`: return the statistics of `record[2]` positions from `record[1]` on."""
         statistics = SceneStatistics()
         scene_context = SceneContext(self._seed, 0)
         with scene_context:
@@ -154,10 +154,10 @@ class StatisticsRunner(Runner):
 
 @dataclass(frozen=True, eq=False)
 class StatisticsTask(FutureTask):
-    """The scenes at `number` and behind it, `items` of them.
+    """The `items` scenes from `number` on.
 
     Attributes:
-        items: How many.
+        items: Number of scenes.
     """
 
     items: int = 1
@@ -175,16 +175,16 @@ def collect(
     sequence: Any, indices: Sequence[int] | NDArray[np.int64], workers: int, worker_type: str,
     *, here_first: bool, progress: bool,
 ) -> SceneStatistics:  # fmt: skip
-    """The statistics of the scenes `indices`; if `here_first`, workers are started only if there is much to read.
+    """Collect statistics; `here_first` starts workers only if many scenes remain.
 
     Raises:
-        TypeError, OSError: Worker processes were asked for and cannot be had.
-        WorkerDiedError: Workers do not start, or end between scenes.
-        Exception: What `on_worker_begin` raised.
+        TypeError, OSError: Worker processes were requested and cannot be started.
+        WorkerDiedError: Workers do not start, or die between scenes.
+        Exception: The error of `on_worker_begin`.
     """
     runner = StatisticsRunner(sequence, indices, 0)
     quiet = DeferredWarnings()
-    quiet.mute("stall", "loading", "respawn")  # which speak of a feed
+    quiet.mute("stall", "loading", "respawn")  # their texts mention a feed
 
     options = PoolOptions(
         max(1, workers), f"kf.describe of {class_name(sequence)}", tries=2, deferred_warnings=quiet,
@@ -203,12 +203,12 @@ def collect(
                 if pool.has_copies and options.most_workers:
                     pool.take_processes(workers, at_once=False)
                 reading.run(pool)
-    quiet.issue_last()  # of an on_worker_end that has failed
+    quiet.issue_last()  # a failed on_worker_end
     return reading.statistics
 
 
 class _Pass:
-    """Statistics of `length` scenes, found by one pool, or begun by one and ended by another."""
+    """A pass over `length` scenes, which a second pool can continue."""
 
     def __init__(self, length: int, advance: Callable[[int], None]) -> None:
         self._length = length
@@ -220,22 +220,22 @@ class _Pass:
 
     @property
     def is_done(self) -> bool:
-        """Whether all scenes were read."""
+        """Whether all scenes are read."""
         return self._position == self._length
 
     @property
     def share_left(self) -> float:
-        """The share of the scenes that were not read yet, in [0, 1]."""
+        """The share of scenes not read yet, in [0, 1]."""
         return 1 - self._position / max(1, self._length)
 
     def run(self, pool: Pool, seconds: float = math.inf) -> None:
-        """Read what was not read yet, and begin no more after so many seconds."""
+        """Read the remaining scenes; start no more after `seconds`."""
         self._pool = pool
         end = time.perf_counter() + seconds
         ahead = 1 if pool.worker_type == "inline" else 2 * pool.options.workers
         while self._running or not (self.is_done or time.perf_counter() > end):
             while not self.is_done and len(self._running) < ahead:
-                left = -(-(self._length - self._position) // ahead)  # so that workers end together
+                left = -(-(self._length - self._position) // ahead)  # so that workers finish together
                 items = min(self._items, max(1, left))
                 self._submit(self._position, items)
                 self._position += items
@@ -260,7 +260,7 @@ class _Pass:
             else:
                 part = SceneStatistics()
                 part.fail(position, exception_text(error))
-                self.statistics.merge(part)  # which orders failures
+                self.statistics.merge(part)  # sorts the failures
             self._advance(items)
 
     def _merge(self, part: SceneStatistics, items: int) -> None:

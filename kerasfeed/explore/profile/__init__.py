@@ -1,1 +1,1 @@
-"""`kf.profile`: the speed of a feed and what limits it, as text and as HTML."""
+"""`kf.profile`: the speed of a feed and what limits it."""

@@ -1,8 +1,8 @@
-"""`kf.profile`: what the workers of a feed load, what others would load, and how much training waits.
+"""`kf.profile`: the speed of a feed and of other workers.
 
-Invariant: everything is measured with loaders of its own, which make batches as the feed's workers would, and are
-closed: the feed stays where it is, its sequence is told of no epoch, and the model is put back. An error of a scene
-ends a measurement and reaches nobody.
+Invariant: all measurements use loaders made for them, which build batches as the feed would. The feed keeps its
+position, `on_epoch_begin` is not called, and the model is restored. An error of a scene ends a measurement and is not
+raised.
 """
 
 import dataclasses
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
     from kerasfeed.feeds.base import BaseFeed
 
 _ALTERNATIVES = 3
-_RUNS = 3  # of each set-up, which take turns
-_RAISED = "a scene raised while the feed was profiled: loop over the feed to see what and where"
+_RUNS = 3  # of each set-up; the set-ups take turns
+_RAISED = "a scene raised while the feed was profiled: loop over the feed to see the error"
 
 
 def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profile:
-    """Measure what the workers of a feed load, what three other set-ups load, and how much training waits.
+    """Measure how fast a feed loads and how much training waits.
 
-    Scenes of epoch 0 are read by the workers of the feed and of each alternative, in turns, and by the
-    calling thread, whose processor time shows how long a scene waits. Several threads read only if the feed has them,
-    or the class says `thread_safe = True`. If runs of one set-up scatter, because the machine does other things, the
-    slowest and the quickest are shown. With a model, training steps are timed with one batch again and again, and with
-    batches as they come. All of it happens beside the feed: its position, its counters and the model stay as they are.
-    Figures are of this machine, also if the feed has `hosts`.
+    The workers of the feed and of three alternatives read scenes of epoch 0 in turns. The calling thread also reads
+    some, to measure how long a scene waits. Several threads read only if the feed uses them or the class sets
+    `thread_safe = True`. If the runs of one set-up differ much because the machine is busy, the slowest and the
+    quickest are shown. With a model, training steps are timed twice: with one batch again and again, and with batches
+    as they are loaded. The feed's position, its counters and the model do not change. The figures are for this machine,
+    even if the feed has `hosts`.
 
     Args:
         feed: A `kerasfeed.Feed`.
-        model: A compiled Keras model that the feed is to train; None measures the feed alone.
-        seconds: About how long it may take, s, at least 1, plus the start of worker processes; a scene
-            that has begun is waited for.
+        model: A compiled Keras model to train; None measures the feed alone.
+        seconds: About how long to measure, s, at least 1. Starting worker processes and finishing scenes in progress
+            take extra time.
 
     Returns:
-        A [Profile][kerasfeed.explore.profile.result.Profile]. Text and notebook show it as a table with bars;
-        `verdict` is the one sentence, `to_dict()` gives all figures.
+        A [Profile][kerasfeed.explore.profile.result.Profile]. It prints as a table with bars;
+        `verdict` is a summary in one sentence, `to_dict()` returns all figures.
 
     Raises:
         TypeError: `feed` is not a `kerasfeed.Feed`.
         ValueError: `seconds` is below 1, or the model is not compiled.
-        RuntimeError: A scene raised, and the feed has `on_error="raise"`, so that nothing could be measured.
-        Exception: What the first scenes raised.
+        RuntimeError: A scene raised and the feed has `on_error="raise"`, so nothing could be measured.
+        Exception: The error of the first scenes.
 
     Examples:
         >>> scenes = kf.Zip(np.zeros((64, 8), np.float32), np.zeros(64, np.float32))
@@ -67,23 +67,23 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
     """
     if not (hasattr(feed, "plan") and hasattr(feed, "sequence") and hasattr(feed, "job")):
         raise TypeError(
-            f"kf.profile(feed) needs a kerasfeed.Feed, received a {type(feed).__name__}. Put what can be indexed into "
-            "one, kf.Feed(sequence, batch_size); what fit waits for with a stream tells kf.InputMonitor(feed)"
+            f"kf.profile(feed) needs a kerasfeed.Feed, received a {type(feed).__name__}. Wrap a sequence in one: "
+            "kf.Feed(sequence, batch_size). For a stream, kf.InputMonitor(feed) shows how long fit waits"
         )
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 1 <= seconds < math.inf:
         raise ValueError(f"seconds must be a number of at least 1, received {seconds!r}")
     if model is not None:
         from kerasfeed.adapters.keras.step_time import train_on  # imports Keras
 
-        train_on(model)  # refuses one that is not compiled
-    # Scenes that fail are treated as the feed does, but counted and logged by nobody.
+        train_on(model)  # raises if it is not compiled
+    # Failing scenes follow the feed's policy, but are neither counted nor logged.
     policy = dataclasses.replace(feed.job.policy, max_failures=1.0, error_log=None)
     job = dataclasses.replace(feed.job, policy=policy, hosts=None)
     return _Measurement(job, feed.stats(), model, seconds).profile()
 
 
 class _Measurement:
-    """One profile: a job, and how long its measurements may take."""
+    """One profile: a job and the time budget of its measurements."""
 
     def __init__(self, job: Job, stats: Any, model: Any, seconds: float) -> None:
         self._seconds = seconds
@@ -93,21 +93,21 @@ class _Measurement:
         else:
             loader = Loader(job.with_workers(stats.workers_argument), stats.worker_type)
         with closing(loader):
-            assert loader.spec is not None  # which has the first scenes read
+            assert loader.spec is not None  # reads the first scenes
             assert loader.layout is not None
             self._layout = loader.layout
             chosen = loader.stats()
-            self._scene_seconds = loader.scene_seconds  # so that tasks are as long as the feed has them
+            self._scene_seconds = loader.scene_seconds  # so that tasks are as long as the feed's
         self._setup = Setup(chosen.workers_argument, chosen.worker_type)
-        # The user's own object is not read in this process, unless the feed does so.
+        # This process reads the user's own object only if the feed does.
         self._apart = chosen.worker_type == "process" or "worker_type" in job.free
         self._job = job.with_workers(self._setup.workers)
-        # What this process reads is a copy: files that the user's own would hold open may keep that from being pickled.
+        # Read a copy here: reading may open files in the user's object, which could then not be pickled.
         self._here = dataclasses.replace(self._job, sequence=_copied(job.sequence))
 
     def profile(self) -> Profile:
-        """All of it."""
-        # By the feed's workers first: if a scene ends its process, it is one of theirs.
+        """Run all measurements."""
+        # The feed's workers come first, so that a scene that crashes its process does not crash this one.
         with closing(self._run_of(self._setup)) as present:
             if present(0.0) is None:
                 raise RuntimeError(_RAISED)
@@ -124,7 +124,7 @@ class _Measurement:
         )  # fmt: skip
 
     def _setups(self, seconds: float, busy: float) -> list[Setup]:
-        """The present workers and the alternatives."""
+        """Return the present workers, then the alternatives."""
         count = cores()
         found = []
         if processes_supported():
@@ -138,15 +138,15 @@ class _Measurement:
         return [self._setup, *itertools.islice(others, _ALTERNATIVES)]
 
     def _cost(self) -> tuple[float, float] | None:
-        """Time of a scene in this thread, and its processor time, s; None if a scene raises."""
+        """Measure a scene's wall and processor time, s; None if it raises."""
         seconds = max(0.2, 0.1 * self._seconds)
         job = self._here.with_workers(0)
         job, layout = smaller_batches(job, self._layout, seconds / max(self._scene_seconds, 1e-9))
         scenes, took, busy = 0, 0.0, 0.0
         with closing(Loader(job, "inline", layout)) as loader:
             try:
-                loader.submit(0, 0).result()  # which opens files
-                watch = ThreadWatch(whole_process=True)  # libraries use threads, too
+                loader.submit(0, 0).result()  # opens files
+                watch = ThreadWatch(whole_process=True)  # libraries may start threads
                 end = time.perf_counter() + seconds
                 for step in range(1, job.plan.steps) if job.plan.steps > 1 else (0,):
                     watch.restart()
@@ -173,7 +173,7 @@ class _Measurement:
         return max(0.1, 0.6 * self._seconds / (_RUNS * (1 + _ALTERNATIVES)))
 
     def _rates(self, setups: list[Setup]) -> list[SetupRate | None]:
-        """What each set-up loads, in turns, so that what else the machine does meets all; None if a scene raises."""
+        """Measure each set-up in turns; None if a scene raises."""
         with ExitStack() as stack:
             runs = []
             for setup in setups:
@@ -182,7 +182,7 @@ class _Measurement:
                 except (TypeError, OSError):  # the sequence does not pickle
                     continue
             for run in runs:
-                run(0.0)  # files are opened
+                run(0.0)  # opens files
             rates = [[run(self._run_seconds) for run in runs] for _ in range(_RUNS)]
         found: list[SetupRate | None] = []
         for run, *each in zip(runs, *rates, strict=True):
@@ -191,7 +191,7 @@ class _Measurement:
         return found
 
     def _training(self) -> tuple[float | None, WaitShares | None]:
-        """Time of a training step, and how much training waits."""
+        """Time a training step, and measure how much training waits."""
         if self._model is None:
             return None, None
         from kerasfeed.adapters.keras.step_time import step_seconds, wait_share
@@ -205,7 +205,7 @@ class _Measurement:
 
 
 def _ahead(loader: Loader, steps: int) -> Callable[[], Any]:
-    """The next of the batches of epoch 0, loaded ahead, again and again."""
+    """Return a function that returns batches of epoch 0, loaded ahead."""
     futures = (loader.submit(0, step) for step in itertools.cycle(range(steps)))
     pending = deque(itertools.islice(futures, loader.look_ahead))
 
@@ -218,15 +218,15 @@ def _ahead(loader: Loader, steps: int) -> Callable[[], Any]:
 
 
 def _copied(sequence: Any) -> Any:
-    """A copy that shares large arrays; the sequence itself if it cannot be copied."""
+    """Copy `sequence`, sharing large arrays; return it if that fails."""
     try:
         return copy_as_sent(sequence, shares=True)
-    except Exception:  # noqa: BLE001 - the user's, as pickling may raise anything
+    except Exception:  # noqa: BLE001 - pickling may raise anything
         return sequence
 
 
 class _Run:
-    """Workers that load batches of epoch 0, for some time in each turn.
+    """Workers that load batches of epoch 0 in turns.
 
     Attributes:
         setup: The workers.
@@ -235,7 +235,7 @@ class _Run:
     def __init__(self, job: Job, setup: Setup, layout: Layout, scene_seconds: float) -> None:
         self.setup = setup
         self._rows = job.plan.rows
-        self._late = max(1, math.ceil(setup.workers / job.plan.rows))  # batches that come at once, as workers begin
+        self._late = max(1, math.ceil(setup.workers / job.plan.rows))  # batches that arrive together when workers start
         self._steps = itertools.cycle(range(job.plan.steps))
         self._loader = Loader(job.with_workers(setup.workers), setup.worker_type, layout, scene_seconds=scene_seconds)
         self.close = self._loader.close
@@ -243,7 +243,7 @@ class _Run:
             self._loader.start()
 
     def __call__(self, seconds: float) -> float | None:
-        """Load for so long after the first batches, s; scenes/s, or None if a scene raises."""
+        """Load for `seconds`; return scenes/s, or None if a scene raises."""
         pending: deque[Any] = deque()
         try:
             pending.extend(self._submitted() for _ in range(self._loader.look_ahead))
@@ -267,9 +267,9 @@ class _Run:
 
 
 def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:
-    """Cut the batches of a job, so that a run of so many scenes has at least 16.
+    """Shrink batches, so that a run has at least 16.
 
-    What each batch costs does not show then: scenes so slow are what counts.
+    The cost per batch does not matter then, because such scenes are slow.
     """
     size = max(1, int(scenes / 16))
     plan = job.plan

@@ -1,7 +1,7 @@
-"""What `kf.profile` has measured, and the sentence that it comes to.
+"""The result of `kf.profile`: figures and a summary.
 
-Invariant: frozen values and pure functions of figures. A change is recommended only if its slowest run was faster than
-the quickest run of the feed as it is, and only if training waits.
+Invariant: frozen values and pure functions of figures. A change is recommended only if its slowest run beats the
+feed's quickest run, and only if training waits.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from kerasfeed.util.report import ACCENT, PALE, Report, Reported, Table, bar
 
 _NOTABLE = 1.1  # times as fast
 _STEADY = 0.75  # of the quickest run
-LITTLE = 0.05  # share of the time: training that waits so little does not wait
+LITTLE = 0.05  # share of the time: training that waits less counts as not waiting
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SetupRate:
 
     @property
     def scatters(self) -> bool:
-        """Whether runs differ by more than noise: something else was at work meanwhile."""
+        """Whether the runs differ by more than noise."""
         return self.least < _STEADY * self.most
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class SetupRate:
 
 @dataclass(frozen=True)
 class WaitShares:
-    """Shares of the time that training waited for batches, in [0, 1], in two measurements.
+    """Shares of the time waiting, in [0, 1], in two measurements.
 
     Attributes:
         least: The smaller one.
@@ -64,12 +64,12 @@ class WaitShares:
 
 
 def recommended(present: SetupRate, alternatives: Sequence[SetupRate], waits: WaitShares | None) -> SetupRate | None:
-    """The fastest alternative that is surely faster; None if there is none, or training does not wait.
+    """Return the fastest alternative that is surely faster, or None.
 
     Args:
-        present: What the feed's own workers load.
-        alternatives: What others load.
-        waits: How much training waits; None without a model.
+        present: Scenes/s of the feed's own workers.
+        alternatives: Scenes/s of other set-ups.
+        waits: Share of the time that training waits; None without a model.
     """
     if waits is not None and waits.least < LITTLE:
         return None
@@ -80,20 +80,20 @@ def recommended(present: SetupRate, alternatives: Sequence[SetupRate], waits: Wa
 def verdict(
     present: SetupRate, scene: str, step_rate: float | None, waits: WaitShares | None, best: SetupRate | None
 ) -> str:
-    """One sentence: what training waits for, why, and what would load more.
+    """Say what training waits for, why, and what loads more.
 
     Args:
-        present: What the feed's own workers load.
-        scene: What a scene does for most of its time, in words.
-        step_rate: Scenes/s that the model trains on; None without one.
-        waits: How much training waits; None likewise.
-        best: The alternative to take, if there is one.
+        present: Scenes/s of the feed's own workers.
+        scene: What dominates the time of a scene, in words.
+        step_rate: Scenes/s that the model trains on; None without a model.
+        waits: Share of the time that training waits; None without a model.
+        best: The recommended alternative, or None.
     """
     loads = f"{present.setup} load{'s' if present.setup.workers == 1 else ''} {present} scenes/s"
     if waits is not None and waits.most < LITTLE:
         return f"training does not wait: {loads}, and the model takes {step_rate:,.0f}"
     if waits is not None and waits.least < LITTLE:
-        return f"training waits {waits} of the time, which is unsteady: measure again when the machine is quiet"
+        return f"training waits {waits} of the time, but the figure varies: measure again when the machine is quiet"
     more = "no alternative is surely faster" if best is None else f"{best.setup} load {best}"
     if waits is None:
         return f"{loads}; {scene}; {more}"
@@ -102,21 +102,23 @@ def verdict(
 
 @dataclass(frozen=True, repr=False)
 class Profile(Reported):
-    """Scenes/s of a feed and of three alternatives; `str()` and a notebook show it as a table with bars.
+    """Scenes/s of a feed and of three alternatives.
+
+    `str()` and a notebook show a table with bars.
 
     Attributes:
         name: Class of the sequence.
         batch_size: Scenes in a batch.
-        present: Scenes/s that the feed's own workers load if each batch is taken as soon as it is there: a
+        present: Scenes/s that the feed's own workers load if each batch is consumed as soon as it is ready: a
             [SetupRate][kerasfeed.explore.profile.result.SetupRate].
-        scene_seconds: Time of a scene in one worker, s, written into its row of a batch.
-        waiting_seconds: Part of it without a processor, s: waiting for a disk, a server, a lock.
-        alternatives: What at most three other set-ups load.
-        recommended: The one to take; None if none is surely faster, or training does not wait.
+        scene_seconds: Time to load a scene in one worker and write it into its row of a batch, s.
+        waiting_seconds: The part of that time spent waiting for a disk, a server or a lock, s.
+        alternatives: Scenes/s of up to three other set-ups.
+        recommended: The best alternative; None if none is surely faster, or training does not wait.
         step_seconds: Time of a training step with a batch that is loaded already, s; None without a model.
         wait_shares: Share of the time that training waits for batches:
             [WaitShares][kerasfeed.explore.profile.result.WaitShares]; None without a model.
-        verdict: All of it in a sentence.
+        verdict: A summary in one sentence.
     """
 
     name: str
@@ -130,7 +132,7 @@ class Profile(Reported):
 
     @property
     def training_rate(self) -> float | None:
-        """Scenes/s that the model trains on when batches are always there; None without a model."""
+        """Scenes/s that the model could train on; None without a model."""
         return self.batch_size / self.step_seconds if self.step_seconds else None
 
     @property
@@ -145,7 +147,7 @@ class Profile(Reported):
         return verdict(self.present, scene, self.training_rate, self.wait_shares, self.recommended)
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as numbers, texts, lists and dicts; times in seconds."""
+        """Return all figures as numbers, texts, lists and dicts; times in seconds."""
         figures = dataclasses.asdict(self)
         best = None if self.recommended is None else self.recommended.change
         own = {"training_rate": self.training_rate, "recommended": best, "verdict": self.verdict}
@@ -166,7 +168,7 @@ class Profile(Reported):
                 ("of it, waiting", duration(self.waiting_seconds)),
             ],
         )
-        note = "runs of one set-up scatter: the machine does other things; measure again when it is quiet"
+        note = "runs of one set-up differ: the machine is busy; measure again when it is quiet"
         scatters = any(each.scatters for each in (self.present, *self.alternatives))
         table = Table(["with", "scenes/s", ""], rows, right=["scenes/s"])
         return Report(self.name, [("", self.verdict)], [times, table], note if scatters else "")

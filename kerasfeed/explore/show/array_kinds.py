@@ -1,7 +1,7 @@
-"""What an array is (image, mask, point cloud, ...), and how it is seen.
+"""Guess the kind of an array, and prepare it for drawing.
 
-Invariant: every function is pure, never raises on account of an array's content, and looks at some thousand values of
-an array however large it is.
+Invariant: every function is pure, raises for no content of an array, and looks at some thousand values of an array of
+any size.
 """
 
 import math
@@ -10,30 +10,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-WRITTEN = ("label", "number", "word")  # over or beside pictures
+WRITTEN = ("label", "number", "word")  # in headings
 KINDS = ("image", "mask", "points", "volume", "signal", "spectrum", "table", "text", *WRITTEN, "hidden")
 MOST_CLASSES = 64
 MOST_CURVES = 8  # of a signal
 _CHANNELS = (1, 3, 4)
-_LONGEST_ROW = 16  # numbers that are written out
+_LONGEST_ROW = 16  # numbers
 _SMALLEST_IMAGE = 8
 _LONGEST_WORD = 28
 _LOOKED_AT = 20_000  # values, or rows
 _SPECTRUM_NAMES = ("spectr", "psd", "fft", "intensit", "power", "magnitude")
 _SIGNAL_NAMES = ("signal", "audio", "wave", "ecg", "eeg", "series", "trace", "track", "sound")
 _POINT_NAMES = ("point", "cloud", "xyz", "coord", "vert", "pos")
-_AZIMUTH, _ELEVATION = np.radians(-52), np.radians(24)  # of the eye that looks at point clouds
+_AZIMUTH, _ELEVATION = np.radians(-52), np.radians(24)  # of the viewer of point clouds
 
 
 # ---- kinds
 
 
 def kind_of(path: str, value: Any) -> str:
-    """What a field is, one of `KINDS`; told from shape, dtype and values of an array or text, and from its name."""
+    """Guess the kind of a field, one of `KINDS`."""
     if isinstance(value, str | bytes) or value.dtype.kind in "OUST":
         return "word" if isinstance(value, str | bytes) and len(value) <= _LONGEST_WORD else "text"
     if value.dtype.kind not in "biufc" or value.ndim > 5:
-        return "number"  # for which its dtype and shape are written
+        return "number"  # shown as its dtype and shape
     name = path.rsplit(".", 1)[-1].lower()
     if value.size <= 1 or not value.ndim:
         return "label" if value.dtype.kind in "biu" else "number"
@@ -74,27 +74,27 @@ def _kind_of_matrix(name: str, matrix: NDArray[Any]) -> str:
 
 
 def _is_smooth(matrix: NDArray[Any]) -> bool:
-    """Whether neighbouring rows are alike, as those of a signal are, in every column."""
+    """Whether neighbouring rows are similar in every column, as in a signal."""
     values = matrix.astype(np.float64)
     return bool((np.abs(np.diff(values, axis=0)).mean(axis=0) < 0.4 * np.nanstd(values, axis=0)).all())
 
 
 def is_labels(array: NDArray[Any]) -> bool:
-    """Whether values are those of classes: few whole numbers."""
+    """Whether the values look like classes: few distinct whole numbers."""
     if array.dtype == np.bool_:
         return True
     found = np.unique(_sample(array))
     if not found.size or not np.isfinite(found).all() or len(found) > MOST_CLASSES:
         return False
-    # Few values of 8 bits are rather shades of grey where they are up to 255 and not 0 and 255 alone.
+    # Many values of 8 bits up to 255 are shades of grey; 0 and 255 alone are a mask.
     is_shades = array.dtype == np.uint8 and len(found) > 16 and int(found[-1]) >= MOST_CLASSES
     return not is_shades and bool((found == np.round(found)).all())
 
 
 def _sample(array: NDArray[Any]) -> NDArray[Any]:
-    """Values spread over an array."""
-    places = np.arange(0, array.size, max(1, array.size // _LOOKED_AT))
-    return array[np.unravel_index(places, array.shape)]
+    """Return values spread over an array."""
+    positions = np.arange(0, array.size, max(1, array.size // _LOOKED_AT))
+    return array[np.unravel_index(positions, array.shape)]
 
 
 def _is_channels_first(array: NDArray[Any]) -> bool:
@@ -102,18 +102,18 @@ def _is_channels_first(array: NDArray[Any]) -> bool:
     return array.ndim == 3 and last not in _CHANNELS and first in _CHANNELS and min(array.shape[1:]) >= _SMALLEST_IMAGE
 
 
-# ---- what all pictures are made of
+# ---- preparing arrays for drawing
 
 
 def image_of(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """An image as [H, W] or [H, W, 3 | 4], and how many channels it has; of two channels the first."""
+    """Return pixels [H, W] or [H, W, C], and the channels."""
     array = np.moveaxis(array, 0, -1) if _is_channels_first(array) else array
     channels = array.shape[-1] if array.ndim == 3 else 1
     return array[..., 0] if array.ndim == 3 and channels not in (3, 4) else array, channels
 
 
 def in_unit_range(array: NDArray[Any]) -> tuple[NDArray[np.float64], str]:
-    """Brightness of pixels in [0, 1], and in words how it was scaled where that is not plain."""
+    """Scale pixels to [0, 1]; return them and a note."""
     values = array.astype(np.float64)
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
@@ -127,7 +127,7 @@ def in_unit_range(array: NDArray[Any]) -> tuple[NDArray[np.float64], str]:
 
 
 def seen(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Places across and up as a distant eye sees them, and the distance from it; the third coordinate is up."""
+    """Project points as a distant viewer sees them: across, up, distance."""
     if points.shape[1] < 3:
         return points[:, 0], points[:, 1], np.zeros(len(points))
     x, y, z = (points - points.mean(axis=0)).T
@@ -139,13 +139,13 @@ def seen(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.f
 
 
 def channels_of(signal: NDArray[Any]) -> NDArray[Any]:
-    """A signal as [moments, channels]: moments are along the longer axis."""
+    """Return a signal as [time, channels]; time runs along the longer axis."""
     series = signal.T if signal.ndim == 2 and signal.shape[0] < signal.shape[1] else signal
     return series.reshape(len(series), math.prod(series.shape[1:]))
 
 
 def spread(length: int, count: int) -> NDArray[np.intp]:
-    """Up to `count` indices spread evenly over `length`: int[min(length, count)], both ends included."""
+    """Return int[min(length, count)], indices spread evenly over `length`."""
     return np.linspace(0, length - 1, min(length, count)).round().astype(np.intp)
 
 

@@ -1,8 +1,8 @@
-"""A part of a scene drawn into matplotlib axes, by its kind: images, volumes, point clouds, curves, tables, text.
+"""Draws a part of a scene into matplotlib axes, by its kind.
 
-Invariant: looks at a bounded number of values, and says where it has left some out. Axes are given, so nothing here
-imports matplotlib, and no state of pyplot is touched. Point clouds have equal aspect, and near points hide far ones. A
-class of 0 is the background of images and volumes, and stays clear. What text holds is never taken for mathematics.
+Invariant: looks at a bounded number of values, and says if it skips some. The caller passes the axes, so this module
+imports no matplotlib and touches no state of pyplot. Point clouds have equal aspect, and near points hide far ones. In
+images and volumes class 0 is the transparent background. Text is never parsed as mathematics.
 """
 
 import textwrap
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from kerasfeed.explore.show.array_kinds import MOST_CURVES, channels_of, image_of, in_unit_range, seen, spread
 from kerasfeed.explore.show.parts import ACCENT, INK, LINE, MUTED, Panel, class_colours, joined, spatial_shape
 
-_MOST_PIXELS = (320, 1_200)  # along a side, in a grid and alone
+_MOST_PIXELS = (320, 1_200)  # per side, in a grid and alone
 _MASK_OPACITY = 0.5
 _BACKGROUND = (0.93, 0.94, 0.95)
 _PADDING = (0.84, 0.86, 0.88)
-_NARROW = 8  # times as long as wide: an image that is not seen where both sides have one scale
+_NARROW = 8  # ratio of sides; beyond it, an image is stretched
 _MOST_POINTS = (2_500, 30_000)  # in a grid and alone
 _MOST_MOMENTS = (1_000, 6_000)
-_MOST_CELLS = (6, 12)  # along a side
+_MOST_CELLS = (6, 12)  # per side
 _LONGEST_NUMBER = 9  # characters
 _CHARACTERS = (220, 2_000)
-# Inches of a panel in a grid, and of one that is alone; the height of pictures follows from their shape.
+# Inches of a panel in a grid, and alone; the height of images follows from their shape.
 _SIZES = {
     **dict.fromkeys(("image", "mask"), ((1.85, 1.85), (5.6, 5.6))),
     **dict.fromkeys(("signal", "spectrum"), ((2.35, 1.1), (9.0, 2.8))),
@@ -37,7 +37,7 @@ _SIZES = {
 
 
 def panel_size(value: Any, kind: str, large: bool) -> tuple[float, float]:
-    """Width and height of a panel for a field, inches."""
+    """Return width and height of the panel of a field, inches."""
     wide, high = _SIZES[kind][large]
     if kind == "table":
         cells, unit = cells_of(value, large), (0.75, 0.26) if large else (0.5, 0.19)
@@ -53,8 +53,8 @@ def panel_size(value: Any, kind: str, large: bool) -> tuple[float, float]:
 
 
 def draw_panel(axes: Any, panel: Panel) -> str:
-    """Draw a part of a scene into axes; returns what was left out or scaled, in words, empty for nothing."""
-    if getattr(panel.value, "size", 1) == 0 and panel.part.kind not in ("points", "text"):  # which tell more
+    """Draw a part of a scene; return a note, or ""."""
+    if getattr(panel.value, "size", 1) == 0 and panel.part.kind not in ("points", "text"):  # these describe it
         axes.set_axis_off()
         return "empty"
     with np.errstate(all="ignore"):
@@ -63,7 +63,7 @@ def draw_panel(axes: Any, panel: Panel) -> str:
 
 
 def draw_image(axes: Any, panel: Panel) -> str:
-    """An image with its mask over it."""
+    """Draw an image and its mask."""
     image, channels = image_of(panel.value)
     array, steps, said = _thinned(image, _MOST_PIXELS[panel.large])
     array = np.abs(array) if array.dtype.kind == "c" else array
@@ -76,7 +76,7 @@ def draw_image(axes: Any, panel: Panel) -> str:
 
 
 def draw_mask(axes: Any, panel: Panel) -> str:
-    """Labels of pixels, a colour each."""
+    """Draw the labels of pixels, one colour per class."""
     mask = panel.value[..., 0] if panel.value.ndim == 3 else panel.value
     array, _, said = _thinned(mask, _MOST_PIXELS[panel.large])
     colours = class_colours(array)
@@ -85,7 +85,7 @@ def draw_mask(axes: Any, panel: Panel) -> str:
 
 
 def _draw_pixels(axes: Any, pixels: NDArray[Any], shape: tuple[int, ...]) -> str:
-    """Draw pixels of an image of `shape`; returns "stretched" where its sides do not have one scale, else nothing."""
+    """Draw pixels of an image of `shape`; return "stretched" or ""."""
     rows, columns = shape[:2]
     is_narrow = max(rows, columns) > _NARROW * min(rows, columns)
     axes.imshow(
@@ -100,7 +100,7 @@ def _draw_pixels(axes: Any, pixels: NDArray[Any], shape: tuple[int, ...]) -> str
 
 
 def draw_volume(axes: Any, panel: Panel) -> str:
-    """Three slices through the middle, side by side; of frames in colour the first, the middle and the last."""
+    """Draw three slices, or three frames, side by side."""
     labels = panel.labels()
     slices, titles, said = slices_of(panel.value)
     over = [] if labels is None else _middles(labels)
@@ -125,7 +125,7 @@ def draw_volume(axes: Any, panel: Panel) -> str:
 
 
 def slices_of(volume: NDArray[Any]) -> tuple[list[NDArray[Any]], list[str], str]:
-    """The slices that are drawn, what each is called, and what was left out."""
+    """Return the slices to draw, their titles, and a note."""
     volume = volume[0] if volume.ndim == 5 else volume
     volume = np.abs(volume) if volume.dtype.kind == "c" else volume
     if volume.ndim == 4 and volume.shape[-1] in (3, 4):
@@ -143,7 +143,7 @@ def _middles(volume: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def _overlay(labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """float64[..., 4]: colours of classes, clear where the class is 0, with an opaque edge."""
+    """Return float64[..., 4]: colours of classes; class 0 is transparent."""
     inside = labels != 0
     edge = np.zeros_like(inside)
     rows, columns = labels[1:] != labels[:-1], labels[:, 1:] != labels[:, :-1]
@@ -154,14 +154,14 @@ def _overlay(labels: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _thinned(array: NDArray[Any], most: int) -> tuple[NDArray[Any], tuple[int, int], str]:
-    """At most so many rows and columns of pixels; the steps between them; and what was left out, in words."""
+    """Subsample pixels; return them, the steps, and a note."""
     down, across = (max(1, -(-size // most)) for size in array.shape[:2])
     said = f"1 of {down * across} pixels" if down * across > 1 else ""
     return array[::down, ::across], (down, across), said
 
 
 def draw_points(axes: Any, panel: Panel) -> str:
-    """Points as a distant eye sees them, coloured by their labels, else by height."""
+    """Draw points, coloured by label, else by height."""
     cloud, labels = np.asarray(panel.value), panel.labels()
     total = len(cloud)
     shown = np.ones(total, bool) if panel.valid is None else panel.valid
@@ -191,14 +191,14 @@ def draw_points(axes: Any, panel: Panel) -> str:
         style.update(c=values[order], cmap="viridis", vmax=float(values.max()) + 0.12 * float(np.ptp(values)) + 1e-12)
     axes.scatter(across[order], up[order], **style)
     half = 0.52 * max(float(np.ptp(across)), float(np.ptp(up)), 1e-12)
-    for set_limits, places_along in ((axes.set_xlim, across), (axes.set_ylim, up)):
-        middle = (float(places_along.max()) + float(places_along.min())) / 2
+    for set_limits, coordinates in ((axes.set_xlim, across), (axes.set_ylim, up)):
+        middle = (float(coordinates.max()) + float(coordinates.min())) / 2
         set_limits(middle - half, middle + half)
     return said
 
 
 def draw_signal(axes: Any, panel: Panel) -> str:
-    """Values over their number, a line a channel; padding is grey, and labels of moments colour the ground."""
+    """Draw a line per channel, padding in grey, labels as background."""
     series = channels_of(np.asarray(panel.value))
     length, channels = series.shape
     moments = spread(length, _MOST_MOMENTS[panel.large])
@@ -217,11 +217,11 @@ def draw_signal(axes: Any, panel: Panel) -> str:
 
 
 def draw_spectrum(axes: Any, panel: Panel) -> str:
-    """Values over their number, the area below filled."""
+    """Draw values over their number, with the area below filled."""
     array = np.asarray(panel.value)
     spectrum = np.abs(array).astype(np.float64).reshape(-1)
     bins = min(len(spectrum), _MOST_MOMENTS[panel.large])
-    # The highest of neighbours stands for them, so that no line is lost.
+    # Draw the highest of neighbouring values, so that no peak is lost.
     begins = np.unique(np.linspace(0, len(spectrum), bins, endpoint=False).astype(np.intp))
     peaks = np.maximum.reduceat(spectrum, begins)
     axes.fill_between(begins, peaks, color=ACCENT, alpha=0.25, linewidth=0)
@@ -244,29 +244,29 @@ def _axes_of_curve(axes: Any, length: int) -> None:
 
 
 def _shade_padding(axes: Any, panel: Panel, length: int) -> None:
-    """Colour what is padded of a curve of `length`, where its mask is along it: channels may be padded, too."""
+    """Colour the padding of a curve, if its mask is along it."""
     if panel.valid is not None and len(panel.valid) == length:
         valid = panel.valid[spread(len(panel.valid), _MOST_MOMENTS[panel.large])]
         _shade(axes, np.full((len(valid), 3), _PADDING), np.where(valid, 0.0, 0.7))
 
 
 def _shade(axes: Any, colours: NDArray[np.float64], opacity: NDArray[np.float64] | float) -> None:
-    """Colour the ground of a curve from left to right."""
+    """Colour the background of a curve from left to right."""
     ground = np.concatenate([colours, np.broadcast_to(opacity, len(colours))[:, None]], axis=1)
-    axes.set_ylim(axes.get_ylim())  # which are not to follow the image
+    axes.set_ylim(axes.get_ylim())  # freeze the limits, which imshow would change
     extent = (*axes.get_xlim(), *axes.get_ylim())
     axes.imshow(ground[None], extent=extent, aspect="auto", interpolation="nearest", zorder=0)
 
 
 def cells_of(value: NDArray[Any], large: bool) -> tuple[int, int]:
-    """Rows and columns of a table that are written."""
+    """Return the number of rows and columns of a table to write."""
     shape = (1, value.size) if value.ndim < 2 else (len(value), value.size // max(1, len(value)))
     most = _MOST_CELLS[large]
     return min(shape[0], most), min(shape[1], most)
 
 
 def draw_table(axes: Any, panel: Panel) -> str:
-    """The first numbers of a table."""
+    """Write the first numbers of a table."""
     table = np.asarray(panel.value)
     table = table.reshape(1, -1) if table.ndim < 2 else table.reshape(len(table), -1)
     rows, columns = cells_of(panel.value, panel.large)
@@ -283,7 +283,7 @@ def _cell_text(value: Any) -> str:
 
 
 def write_table(axes: Any, rows: Sequence[Sequence[str]], size: float, widths: Sequence[float] | None = None) -> Any:
-    """Write text into rows and columns that fill axes, every second row shaded; returns the matplotlib `Table`."""
+    """Write a table that fills the axes; return the matplotlib `Table`."""
     axes.set_axis_off()
     shades = [["#f1f4f7" if row % 2 == 0 else "none"] * len(cells) for row, cells in enumerate(rows)]
     texts = [[text.replace("$", r"\$") for text in cells] for cells in rows]
@@ -297,7 +297,7 @@ def write_table(axes: Any, rows: Sequence[Sequence[str]], size: float, widths: S
 
 
 def draw_text(axes: Any, panel: Panel) -> str:
-    """Text in lines, cut where it is long."""
+    """Write text in lines, truncated if long."""
     value, most = panel.value, _CHARACTERS[panel.large]
     if isinstance(value, np.ndarray):
         text = ", ".join(plain_text(each[:most]) for each in value.reshape(-1)[:50].tolist())
@@ -319,7 +319,7 @@ def draw_text(axes: Any, panel: Panel) -> str:
 
 
 def plain_text(value: str | bytes) -> str:
-    """Text that can be printed."""
+    """Return printable text."""
     text = value if isinstance(value, str) else value.decode(errors="backslashreplace")
     return "".join(character if character.isprintable() else " " for character in text)
 

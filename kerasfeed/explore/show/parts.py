@@ -1,7 +1,6 @@
-"""What is drawn of a scene: its parts, which fields are the labels or the padding of others, names of classes, colours.
+"""The parts of a scene to draw, class names and colours.
 
-Invariant: nothing here draws. What the user has said comes before what is guessed. A class has one colour in all
-pictures, whatever other classes are in them.
+Invariant: nothing here draws. The user's settings override guesses. A class has the same colour in all pictures.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,13 +26,13 @@ from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.array_bits import widened
 
 INK, MUTED, LINE, ACCENT, WRONG = "#22272e", "#6b7280", "#d7dbe0", "#2f6fb0", "#b3361f"
-# Told apart by most eyes, also in print; the first is blue, and 0 of masks is left clear.
+# Distinguishable with most colour vision, and in print. Masks leave class 0 transparent.
 _COLOURS = (
     "4477aa", "ee7733", "228833", "cc3377", "66ccee", "ccbb44", "aa3377", "009988", "bb5544", "7766cc",
     "99a83d", "dd88aa", "336655", "b08d57", "5599dd", "884422", "77aa88", "aa77bb", "556677", "dda15e",
 )  # fmt: skip
-_RGB = np.array([[int(text[place : place + 2], 16) / 255 for place in (0, 2, 4)] for text in _COLOURS])
-_MOST_LOOKED_AT = 1_200  # pixels along a side, for the classes of the legend
+_RGB = np.array([[int(text[offset : offset + 2], 16) / 255 for offset in (0, 2, 4)] for text in _COLOURS])
+_MOST_LOOKED_AT = 1_200  # pixels per side examined for the legend
 _LINKED = {"image": "mask", "volume": "mask", "points": "label", "signal": "label"}
 Fields = dict[str, Any]
 ClassNames = Callable[[str], Any]
@@ -41,13 +40,13 @@ ClassNames = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class ScenePart:
-    """One thing to draw of a scene, or to write.
+    """One part of a scene to draw or to write.
 
     Attributes:
         path: The field.
         kind: One of `KINDS`.
-        labels: Field of the labels or of the mask that is drawn over it; empty for none.
-        padding: Field that is False where there is padding; empty for none.
+        labels: Field with the labels or the mask to draw over it; empty for none.
+        padding: Field that is False at padding; empty for none.
     """
 
     path: str
@@ -57,15 +56,15 @@ class ScenePart:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether it needs axes of its own; else it is written beside the others."""
+        """Whether the part needs axes; otherwise it is written in the heading."""
         return self.kind not in (*WRITTEN, "hidden")
 
 
 def fields_of(scene: Any) -> Fields:
-    """The fields of a scene by path: arrays, `str` and `bytes`.
+    """Return the fields of a scene by path: arrays, `str` and `bytes`.
 
     Raises:
-        SpecError: A field is no array, or there is none.
+        SpecError: A field is no array, or the scene has no field.
     """
     leaves, treespec = flatten(scene)
     if not leaves:
@@ -75,7 +74,7 @@ def fields_of(scene: Any) -> Fields:
 
 
 def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[ScenePart, ...]:
-    """What to draw of a scene, in the order of its fields; `said` are the kinds that the user has given."""
+    """Return the parts to draw; `said` are kinds given by the user."""
     kinds = {path: said.get(path) or kind_of(path, value) for path, value in fields.items()}
     labels, padding = {}, {}
     for path in fields:
@@ -94,7 +93,7 @@ def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[ScenePart, ...]:
 
 
 def _padded(path: str, fields: Fields) -> str:
-    """The field that `path` is the mask of, as `kf.Pad(mask=True)` makes them."""
+    """Return the field that `path` masks, as in `kf.Pad`, or ""."""
     mask = fields[path]
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.ndim != 1:
         return ""
@@ -105,7 +104,7 @@ def _padded(path: str, fields: Fields) -> str:
 
 
 def _labelled(path: str, fields: Fields, kinds: Mapping[str, str]) -> str:
-    """The field whose pixels, voxels, points or moments `path` has labels for."""
+    """Return the field that `path` labels, or ""."""
     value = fields[path]
     if not isinstance(value, np.ndarray) or not value.ndim or value.dtype.kind not in "biuf":
         return ""
@@ -115,7 +114,7 @@ def _labelled(path: str, fields: Fields, kinds: Mapping[str, str]) -> str:
         if owner == path or kind not in _LINKED or not isinstance(other, np.ndarray):
             continue
         if kind in ("points", "signal"):
-            drawn = channels_of(other) if kind == "signal" else other  # of which the longer axis is that of moments
+            drawn = channels_of(other) if kind == "signal" else other  # time runs along the longer axis
             if value.dtype.kind in "biu" and shape == drawn.shape[:1] and other.ndim > 1:
                 return owner
             continue
@@ -128,7 +127,7 @@ def _labelled(path: str, fields: Fields, kinds: Mapping[str, str]) -> str:
 
 
 def spatial_shape(array: NDArray[Any], kind: str) -> tuple[int, ...]:
-    """The shape without channels: of an image [H, W], of a volume [D, H, W]."""
+    """Return the shape without channels: [H, W] or [D, H, W]."""
     if kind == "image" and array.ndim == 3:
         return image_of(array)[0].shape[:2]
     return array.shape[:3] if kind == "volume" else array.shape
@@ -141,10 +140,10 @@ def _is_one_hot(array: NDArray[Any]) -> bool:
 
 
 def check_kinds(kinds: Any) -> dict[str, str]:
-    """The kinds that a user has given, by path.
+    """Check the kinds given by the user; return them by path.
 
     Raises:
-        TypeError: `kinds` is no dict.
+        TypeError: `kinds` is not a dict.
         ValueError: A kind is unknown.
     """
     if kinds is None:
@@ -159,12 +158,12 @@ def check_kinds(kinds: Any) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Panel:
-    """What a part of a scene is drawn with.
+    """A part of a scene, ready to draw.
 
     Attributes:
-        fields: Of the scene.
-        part: Which of them.
-        large: Whether the scene is the only one of the picture.
+        fields: Fields of the scene.
+        part: The part.
+        large: Whether the scene is the only one in the picture.
     """
 
     fields: Fields
@@ -177,10 +176,10 @@ class Panel:
         return self.fields[self.part.path]
 
     def labels(self, steps: tuple[int, int] = (1, 1)) -> NDArray[Any] | None:
-        """The labels of it, int64, without an axis of 1; None where there are none, or not one for each moment.
+        """Return the labels, int64, or None if they do not fit.
 
         Args:
-            steps: Of an image, from one row and one column of the labels that are wanted to the next.
+            steps: For an image: use only every so many rows and columns of the labels.
         """
         if not self.part.labels:
             return None
@@ -191,17 +190,17 @@ class Panel:
             labels = labels[..., 0]
         if self.part.kind == "signal" and labels.shape != channels_of(np.atleast_1d(self.value)).shape[:1]:
             return None
-        if steps != (1, 1):  # before any copy is made of what may be large
+        if steps != (1, 1):  # before a large array is copied
             labels = labels[:: steps[0], :: steps[1]]
         return (labels.argmax(axis=-1) if is_one_hot else labels).astype(np.int64)
 
     @property
     def valid(self) -> NDArray[np.bool_] | None:
-        """bool[length]: False where there is padding; None without a mask."""
+        """bool[length], False at padding; None without a mask."""
         return self.fields[self.part.padding] if self.part.padding else None
 
     def classes(self) -> list[int]:
-        """The classes whose colours are in the picture; none where the scene lacks the field, or its labels."""
+        """Return the classes in the panel; empty if fields are missing."""
         if self.part.path not in self.fields or (self.part.labels and self.part.labels not in self.fields):
             return []
         kind, value, step = self.part.kind, np.asarray(self.value), 1
@@ -214,23 +213,23 @@ class Panel:
 
 
 def joined(*texts: str, by: str = ", ") -> str:
-    """One text of those that are not empty."""
+    """Join the texts that are not empty."""
     return by.join(filter(None, texts))
 
 
 def class_colours(classes: NDArray[Any]) -> NDArray[np.float64]:
-    """float64[..., 3], the colour of each class, RGB in [0, 1]; after 20 classes they come again."""
+    """Return colours of classes, float64[..., 3]; they repeat after 20."""
     return np.asarray(_RGB[np.asarray(classes).astype(np.int64) % len(_RGB)])
 
 
 def check_names(given: Any) -> ClassNames:
-    """From a field to the names of its classes, as a user gives them: a list or a dict from class to name, or None.
+    """Check class names; return a function from a field to its names.
 
     Args:
         given: A list of names, a dict from class to name, or a dict from field to one of these; None for none.
 
     Raises:
-        TypeError: It is none of that.
+        TypeError: `given` is none of these.
     """
     if isinstance(given, Mapping) and given and all(map(_is_names, given.values())):
         return {str(path): names for path, names in given.items()}.get
@@ -243,7 +242,7 @@ def check_names(given: Any) -> ClassNames:
 
 
 def class_text(value: Any, names: Any) -> str:
-    """The name of a class; its number where it has none."""
+    """Return the name of a class, or its number."""
     number = int(value)
     if isinstance(names, Mapping):
         return str(names.get(number, number))

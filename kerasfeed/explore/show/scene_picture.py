@@ -1,8 +1,8 @@
-"""A grid of scenes as one picture: each scene its parts side by side, under its number and its labels.
+"""Draws a grid of scenes with their parts, numbers and labels.
 
-Invariant: decides what stands where; what is drawn there, `panels` does. A scene that cannot be read, or drawn, takes
-its place with the error. The one module that imports matplotlib, and no pyplot: so no state is shared with the user's
-own figures, there is no window, and any backend or none will do.
+Invariant: this module decides the layout, `panels` draws. A scene that cannot be read or drawn shows its error instead.
+This is the one module that imports matplotlib. It does not use pyplot: no state is shared with the user's figures, no
+window opens, and no backend is needed.
 """
 
 import io
@@ -32,18 +32,18 @@ from kerasfeed.explore.show.parts import (
 from kerasfeed.explore.show.shown_scenes import Shown, ShownScene
 from kerasfeed.util.error_text import exception_text
 
-_WIDTH = 10.0  # of a grid, inches, as are all sizes here
+_WIDTH = 10.0  # of a grid; all sizes here are in inches
 _GAP, _MARGIN = 0.16, 0.14
-_TITLE, _HEAD, _LEGEND = 0.42, 0.4, 0.34  # over all, over each scene, below all
+_TITLE, _HEAD, _LEGEND = 0.42, 0.4, 0.34  # above the picture, above each scene, below the picture
 _TICKS = (0.36, 0.2)  # left of and below curves
-_CHARACTERS = (15.5, 13.0)  # that fit into an inch of a head, in a grid and alone
+_CHARACTERS = (15.5, 13.0)  # per inch of a heading, in a grid and alone
 _SMALL_CHARACTERS = (18.5, 16.0)
 _MOST_NAMED = 12
 _LINE = 0.21
 
 
 class Picture(Figure):  # type: ignore[misc, unused-ignore]
-    """A matplotlib `Figure` that is drawn where a notebook shows it, whether or not pyplot was imported."""
+    """A matplotlib `Figure` that a notebook shows, with or without pyplot."""
 
     def _repr_png_(self) -> bytes:
         drawn = io.BytesIO()
@@ -52,20 +52,20 @@ class Picture(Figure):  # type: ignore[misc, unused-ignore]
 
 
 def new_picture(width: float, height: float, layout: Literal["constrained"] | None = None) -> Picture:
-    """An empty picture; width and height in inches. `layout`: how matplotlib finds places for axes, None for not."""
+    """Return an empty picture; sizes in inches."""
     return Picture(figsize=(width, height), dpi=100, layout=layout)
 
 
 def draw_scenes(shown: Shown, kinds: Mapping[str, str], names: ClassNames) -> Picture:
-    """A picture of scenes.
+    """Draw scenes into one picture.
 
     Args:
         shown: The scenes.
-        kinds: Kinds of fields that the user has given, by path.
-        names: From a field to the names of its classes.
+        kinds: Kinds of fields given by the user, by path.
+        names: Maps a field to the names of its classes.
 
     Raises:
-        ValueError: `kinds` names a field that there is not.
+        ValueError: `kinds` names an unknown field.
     """
     scenes, title = shown.scenes, shown.title
     fields = max((scene.fields for scene in scenes if scene.fields), key=_number_of_values, default={})
@@ -75,7 +75,7 @@ def draw_scenes(shown: Shown, kinds: Mapping[str, str], names: ClassNames) -> Pi
             f"kinds names the field {unknown[0]!r}, which scenes do not have: their fields are "
             f"{', '.join(map(repr, fields))}"
         )
-    parts = parts_of(fields, kinds)  # of the largest scene: an empty field does not tell what it is
+    parts = parts_of(fields, kinds)  # of the largest scene: the kind of an empty field is unclear
     drawn = [part for part in parts if part.is_drawn]
     if fields and not drawn:
         return _draw_numbers(scenes, parts, title, names)
@@ -102,13 +102,13 @@ def _number_of_values(fields: Fields) -> int:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where scenes stand.
+    """Layout of the scenes.
 
     Attributes:
-        rows, columns: Of scenes.
-        sizes: Width and height of the panels of a scene.
-        stacked: Whether these stand one over the other.
-        large: Whether there is one scene alone.
+        rows, columns: Number of scenes down and across.
+        sizes: Width and height of each panel of a scene.
+        stacked: Whether the panels of a scene are one above the other.
+        large: Whether there is only one scene.
     """
 
     rows: int
@@ -119,7 +119,7 @@ class _Grid:
 
     @classmethod
     def of(cls, count: int, sizes: Sequence[tuple[float, float]], large: bool) -> "_Grid":
-        """For so many scenes whose panels have these sizes."""
+        """Lay out `count` scenes whose panels have these sizes."""
         sizes = tuple(sizes) or ((2.4, 0.6),)
         one_row = cls(1, count, sizes, sum(width for width, _ in sizes) > _WIDTH, large)
         fitting = max(1, min(count, int((_WIDTH + _GAP) // (one_row.width + _GAP))))
@@ -134,12 +134,12 @@ class _Grid:
 
     @property
     def height(self) -> float:
-        """Height of a scene, with what is written over it."""
+        """Height of a scene, including its heading."""
         heights = [height for _, height in self.sizes]
         return sum(heights) + _HEAD * len(heights) if self.stacked else max(heights) + _HEAD
 
     def corner(self, scene: int, panel: int) -> tuple[float, float]:
-        """Left edge and upper edge of a panel, from the left and from the top of the picture."""
+        """Return left and upper edge of a panel, from the top left."""
         left = _MARGIN + (scene % self.columns) * (self.width + _GAP)
         top = _TITLE + (scene // self.columns) * (self.height + _GAP) + _HEAD
         before = self.sizes[:panel]
@@ -149,7 +149,7 @@ class _Grid:
 
 
 def _draw_scene(picture: Picture, grid: _Grid, number: int, scene: ShownScene, drawn: Sequence[ScenePart]) -> bool:
-    """Draw the parts of a scene; returns whether something is written over them."""
+    """Draw the parts of a scene; return whether any has a heading."""
     if scene.error:
         left, top = grid.corner(number, 0)
         lines = textwrap.wrap(scene.error, max(16, int(grid.width * 14)))[:8]
@@ -192,7 +192,7 @@ def _write(
 def _draw_part(axes: Any, panel: Panel) -> str:
     try:
         return draw_panel(axes, panel)
-    except Exception as error:  # noqa: BLE001 - scenes may differ in any way; the others are drawn
+    except Exception as error:  # noqa: BLE001 - scenes may hold anything; draw the others
         axes.set_axis_off()
         text = "\n".join(textwrap.wrap(exception_text(error), 26)[:6])
         axes.text(0, 0.97, text, va="top", fontsize=7, color=WRONG, transform=axes.transAxes)
@@ -200,7 +200,7 @@ def _draw_part(axes: Any, panel: Panel) -> str:
 
 
 def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
-    """Field and number of the classes in the picture, where they are few."""
+    """Field and number of each class; empty if there are many."""
     classes: set[tuple[str, int]] = set()
     for panel in panels:
         path = panel.part.labels or panel.part.path
@@ -211,7 +211,7 @@ def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
 
 
 def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[ScenePart], title: str, names: ClassNames) -> Picture:
-    """Scenes of single numbers and short texts: a table with a row a scene and a column a field."""
+    """Draw numbers and short texts as a table."""
     rows = [["", *(_named(part) for part in parts)]]
     for scene in scenes:
         rows.append([scene.title, *(_written_value(scene.fields.get(part.path), part, names) for part in parts)])
@@ -234,7 +234,7 @@ def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[ScenePart], titl
 
 
 def _written(scene: ShownScene, parts: Sequence[ScenePart], names: ClassNames) -> list[str]:
-    """Labels, numbers and short texts of a scene, as they are written over it."""
+    """Labels, numbers and short texts of a scene, for its heading."""
     texts = []
     for part in parts:
         if part.is_drawn or part.path not in scene.fields:
@@ -246,7 +246,7 @@ def _written(scene: ShownScene, parts: Sequence[ScenePart], names: ClassNames) -
 
 
 def _written_value(value: Any, part: ScenePart, names: ClassNames) -> str:
-    """Text of a value; of an array that cannot be drawn, its dtype and shape."""
+    """Text of a value, or dtype and shape of an array."""
     if not isinstance(value, np.ndarray):
         return "" if value is None else plain_text(value)
     if value.size != 1:

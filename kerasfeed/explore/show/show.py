@@ -1,6 +1,6 @@
 """`kf.show`: a picture of scenes, of a batch, or of an order.
 
-Invariant: what a picture needs is read before anything is drawn; nothing of the user's is changed.
+Invariant: all data are read before anything is drawn; the user's objects do not change.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SCENES = 12
-_MOST_POINTS = 4_000  # of an order, however long the epoch is
-_FEWEST_STEPS = 50  # looked at, however large they are
+_MOST_POINTS = 4_000  # drawn of an order of any length
+_FEWEST_STEPS = 50  # of any size
 _LENGTH = 1_000
-_COLOURS = ("#4a90d9", "#d9784a")  # of batches in turn; readable on white and on a notebook's dark grey
-_MOST_STEPS_TOLD_APART = 60
+_COLOURS = ("#4a90d9", "#d9784a")  # alternate by batch; readable on white and on a notebook's dark grey
+_MOST_COLOURED_STEPS = 60
 
 
 def show(
@@ -45,48 +45,48 @@ def show(
     length: int | None = None,
     axes: Any = None,
 ) -> "Figure":
-    """Draw scenes of a sequence, a batch of a feed as the model gets it, or an order.
+    """Draw scenes, a batch of a feed, or an order.
 
     * `kf.show(sequence)`: some scenes, spread over the sequence, in a grid. `kf.show(sequence, index)`: one, large.
     * `kf.show(feed)`: the scenes of one batch, augmented, padded and weighted as the model gets them, loaded in the
-      calling thread. Padding is grey, or left out of point clouds. `kf.show(feed, index)`: one scene as its workers
-      load it, large.
+      calling thread. Padding is grey, or left out of point clouds. `kf.show(feed, index)`: one scene as the feed's
+      workers load it, large.
     * `kf.show(order, length)`: one point for each scene of an epoch, its index over its position. A full shuffle is
-      an even cloud, scenes in sequence are a diagonal, and blocks are steps. `kf.show(feed.plan)` is the order of a
-      feed, `kf.show(stream.plan, length)` what the shuffle buffer of a stream does to so many scenes.
+      an even cloud, a sequential order a diagonal, and blocks are steps. `kf.show(feed.plan)` shows the order of a
+      feed, `kf.show(stream.plan, length)` the effect of a stream's shuffle buffer on that many scenes.
 
-    What a field is, its shape, dtype, values and name tell: images (gray, RGB, RGBA; with channels first or last),
-    masks and label maps (drawn over the image of the same height and width), point clouds (float[N, 2 to 16],
-    coloured by the labels of the points, else by height; the third coordinate is up), volumes (three slices; of
-    frames in colour three frames), signals, spectra, tables of numbers, text; single numbers and labels are written
-    above, and so are dtype and shape of what cannot be drawn. Where that guesses wrong, give `kinds`. Large arrays are
-    subsampled, and the picture says so. Needs matplotlib: `pip install matplotlib` (the extra "plot").
+    The kind of a field is guessed from its name, shape, dtype and values: images (gray, RGB, RGBA; channels first or
+    last), masks and label maps (drawn over the image of the same height and width), point clouds (float[N, 2 to 16],
+    coloured by the labels of the points, else by height; the third coordinate is up), volumes (three slices, or three
+    frames if in colour), signals, spectra, tables of numbers, text. Single numbers, labels, and the dtype and shape of
+    arrays that cannot be drawn are written above. If a guess is wrong, give `kinds`. Large arrays are subsampled, and
+    the picture says so. Needs matplotlib: `pip install matplotlib` (the extra "plot").
 
     Args:
         data: Any object with `__len__` and `__getitem__(index)`; a feed; an order, a plan, or a function `(length,
             seed, epoch)` that returns indices.
-        index: Index of one scene; negative ones count from the end. Of an order, the number of scenes in the sequence
-            (None: what the order was made for, or 1,000).
-        batch_size: Of an order: draw the epoch as it is divided into batches of this many scenes.
-        scenes: How many scenes to draw (12), or which: a list or a slice of indices. Of a batch, how many.
-        kinds: What fields are, where that is guessed wrong: a dict from field to "image", "mask", "points", "volume",
+        index: Index of one scene; negative ones count from the end. For an order, the number of scenes in the sequence
+            (None: the length the order was made for, or 1,000).
+        batch_size: For an order: divide the epoch into batches of this many scenes.
+        scenes: How many scenes to draw (12), or which: a list or a slice of indices. For a batch, how many.
+        kinds: Kinds of fields that are guessed wrong: a dict from field to "image", "mask", "points", "volume",
             "signal", "spectrum", "table", "text", "label", "number", "word" or "hidden".
         names: Names of the classes: a list, a dict from class to name, or a dict from field to one of these.
-        seed: Seed of the random numbers of scenes, or of an order; a feed has its own.
+        seed: Seed of the random numbers of scenes, or of an order; a feed uses its own.
         epoch: Epoch, from 0.
-        step: Of a feed: number of the batch.
-        length: Of an order: the same as `index`.
-        axes: Of an order: matplotlib `Axes` to draw into. None makes a new figure.
+        step: For a feed: number of the batch.
+        length: For an order: the same as `index`.
+        axes: For an order: matplotlib `Axes` to draw into. None makes a new figure.
 
     Returns:
         The matplotlib `Figure`, which a notebook shows; `.savefig(path)` writes it to a file.
 
     Raises:
         ImportError: matplotlib is not installed.
-        TypeError: `data` is nothing that can be drawn, or an argument does not go together with it.
+        TypeError: `data` cannot be drawn, or an argument does not apply to it.
         ValueError: A kind or a field is unknown, or an order does not fit the length.
         IndexError: `index` or `step` is out of range.
-        Exception: What scene `index` raised. In a grid, a scene that fails takes its place with the error.
+        Exception: The error of scene `index`. In a grid, a scene that fails shows its error instead.
 
     Examples:
         >>> images = kf.Zip(np.random.default_rng(0).random((20, 32, 32, 3)), np.arange(20) % 2)
@@ -111,9 +111,9 @@ def show(
     said, class_names = check_kinds(kinds), check_names(names)
     _refuse("scenes", batch_size=batch_size, length=length, axes=axes)
     if isinstance(data, AnyFeed):
-        _refuse("a feed, which has its own,", seed=seed)
+        _refuse("a feed, which has its own", seed=seed)
         most = _SCENES if scenes is None else check_integer("scenes", scenes, 1)
-        chosen = None if index is None else _place(index, data.plan.length)
+        chosen = None if index is None else _checked_index(index, data.plan.length)
         shown = scenes_of_feed(data, chosen, most, epoch=epoch, step=check_integer("step", step, 0))
     else:
         _refuse("a sequence", step=step)
@@ -122,14 +122,14 @@ def show(
         if index is None:
             picked = [*map(int, chosen_indices(_SCENES if scenes is None else scenes, count, class_name(sequence)))]
         else:
-            picked = [_place(index, count)]
+            picked = [_checked_index(index, count)]
         seed = check_integer("seed", seed, 0)
         shown = scenes_of_sequence(sequence, count, picked, alone=index is not None, seed=seed, epoch=epoch)
     return draw_scenes(shown, said, class_names)
 
 
 def _is_order(data: Any) -> bool:
-    """Whether `data` is drawn as an order; also where it can be drawn as nothing, for which the orders' error is."""
+    """Whether to draw `data` as an order, or refuse it as one."""
     if isinstance(data, Order | Plan | type | str | bytes):
         return True
     if isinstance(data, AnyFeed):
@@ -138,17 +138,17 @@ def _is_order(data: Any) -> bool:
 
 
 def _refuse(what: str, **given: Any) -> None:
-    """Refuse arguments that are of no use.
+    """Refuse arguments that do not apply.
 
     Raises:
-        TypeError: One is given.
+        TypeError: An argument is given.
     """
     for name, value in given.items():
         if value is not None and not (isinstance(value, int) and value == 0):
-            raise TypeError(f"kf.show has no use for {name}={value!r:.40} where it draws {what}: leave it out")
+            raise TypeError(f"kf.show does not use {name}={value!r:.40} to draw {what}: leave it out")
 
 
-def _place(index: Any, length: int) -> int:
+def _checked_index(index: Any, length: int) -> int:
     number = check_integer("index", index, -length)
     if number >= length:
         raise IndexError(f"index {index} is out of range: the sequence has {counted(length, 'scene')}")
@@ -161,8 +161,8 @@ def _place(index: Any, length: int) -> int:
 def _draw_order(plan: Plan, epoch: int, axes: Any) -> None:
     """Draw a plan into matplotlib axes."""
     positions, indices, steps = points_of(plan, epoch)
-    told_apart = plan.batch_size is not None and plan.steps <= _MOST_STEPS_TOLD_APART
-    colours = np.array(_COLOURS)[steps % 2] if told_apart else _COLOURS[0]
+    coloured = plan.batch_size is not None and plan.steps <= _MOST_COLOURED_STEPS
+    colours = np.array(_COLOURS)[steps % 2] if coloured else _COLOURS[0]
     size = min(16.0, max(1.5, 8_000 / len(positions)))
     axes.scatter(positions, indices, s=size, c=colours, linewidths=0, rasterized=True)
     axes.set_title(_title(plan, epoch), fontsize="medium")
@@ -172,10 +172,10 @@ def _draw_order(plan: Plan, epoch: int, axes: Any) -> None:
 
 
 def points_of(plan: Plan, epoch: int) -> NDArray[np.int64]:
-    """The scenes of every step of an epoch, or of steps spread over it; without batches a scene is a step.
+    """Return scenes of all or some steps; without batches, each is one.
 
     Returns:
-        int64[3, points]: of each scene its position, its index, and the step that it is part of.
+        int64[3, points]: for each scene its position, its index, and its step.
     """
     if plan.steps * plan.rows <= _MOST_POINTS:
         steps = np.arange(plan.steps)
@@ -200,13 +200,13 @@ def points_of(plan: Plan, epoch: int) -> NDArray[np.int64]:
 
 
 def _plan_of(order: Any, length: int | None, batch_size: int | None, seed: int) -> Plan:
-    """The plan to draw for an order or a plan.
+    """Return the plan to draw for an order or a plan.
 
     Raises:
-        TypeError: `order` is neither, or an argument is given that the plan already tells.
+        TypeError: `order` is neither, or an argument is given that a plan already has.
         ValueError: The order does not fit the length.
     """
-    if isinstance(order, Plan) and not order.length:  # that of a stream, of which nobody knows how long it is
+    if isinstance(order, Plan) and not order.length:  # the plan of a stream, whose length is unknown
         order, seed = order.order, order.seed
     if isinstance(order, Plan):
         if length is not None or batch_size is not None or seed:
@@ -225,7 +225,7 @@ def _plan_of(order: Any, length: int | None, batch_size: int | None, seed: int) 
     count = (order.made_for or _LENGTH) if length is None else check_integer("length", length, 1)
     size = None if batch_size is None else check_integer("batch_size", batch_size, 1)
     plan = Plan(count, size, order, seed)
-    _ = plan.scenes  # refuses a length that does not fit
+    _ = plan.scenes  # raises if the length does not fit
     return plan
 
 

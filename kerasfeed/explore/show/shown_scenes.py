@@ -1,7 +1,7 @@
-"""The scenes that a picture shows: of any sequence, or of a batch as the model gets it.
+"""The scenes of a picture: from a sequence, or from a batch.
 
-Invariant: nothing of the user's is changed: a sequence is read in the calling thread, and a feed's workers and epochs
-are left alone.
+Invariant: the user's objects do not change. A sequence is read in the calling thread; a feed's workers and epochs are
+not used.
 """
 
 import copy
@@ -21,12 +21,12 @@ from kerasfeed.util.error_text import class_name, counted, exception_text, is_th
 
 @dataclass(frozen=True)
 class ShownScene:
-    """A scene to be drawn.
+    """A scene to draw.
 
     Attributes:
-        title: What it is called, such as `scene 12`.
-        fields: By path; empty where it failed.
-        error: Why it failed; empty where it did not.
+        title: Title, such as `scene 12`.
+        fields: Fields by path; empty if the scene failed.
+        error: Text of the error if the scene failed, else empty.
     """
 
     title: str
@@ -36,11 +36,11 @@ class ShownScene:
 
 @dataclass(frozen=True)
 class Shown:
-    """Scenes to be drawn.
+    """Scenes to draw.
 
     Attributes:
-        title: Over the picture.
-        scenes: At least one.
+        title: Title of the picture.
+        scenes: At least one scene.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Shown:
 def scenes_of_sequence(
     sequence: Any, length: int, indices: Sequence[int], *, alone: bool, seed: int, epoch: int
 ) -> Shown:
-    """Scenes of a sequence, read in the calling thread; one that is `alone` raises what it raises."""
+    """Read scenes in the calling thread; raise errors only if `alone`."""
     scenes, name = [], class_name(sequence)
     with scenes_read_here(sequence, SceneContext(seed, epoch)) as read:
         for index in indices:
@@ -70,7 +70,7 @@ def _some_of(shown: int, count: int) -> str:
 
 
 def scenes_of_feed(feed: Any, index: int | None, most: int, *, epoch: int, step: int) -> Shown:
-    """Rows of a batch as the model gets it, or one scene as its workers read it."""
+    """Load rows of a batch for the model, or one scene."""
     if not hasattr(feed, "sequence"):
         return _scenes_of_stream(feed, most, step)
     name = class_name(feed.sequence)
@@ -88,14 +88,14 @@ def _scenes_of_stream(feed: Any, most: int, step: int) -> Shown:
         for number, batch in enumerate(own):
             if number == step:
                 return _rows(batch, f"{type(feed).__name__}, batch {step:,}", None, most)
-    raise IndexError(f"step {step} is out of range: the stream ended before it")
+    raise IndexError(f"step {step} is out of range: the stream ended earlier")
 
 
 def _rows(batch: Any, title: str, indices: list[int] | None, most: int) -> Shown:
     leaves, treespec = optree.tree_flatten(batch, is_leaf=lambda node: isinstance(node, RaggedArray))
     counts = {_count(leaf) for leaf in leaves}
     if len(counts) != 1 or None in counts or (indices is not None and counts != {len(indices)}):
-        return Shown(title, (ShownScene("batch", fields_of(batch)),))  # a user's own function has made it
+        return Shown(title, (ShownScene("batch", fields_of(batch)),))  # made by a collate function or get_batch
     count = counts.pop() or 0
     rows = np.unique(np.linspace(0, count - 1, min(count, most)).astype(int)).tolist()
     names = {row: f"row {row}" if indices is None else f"scene {indices[row]:,}" for row in rows}

@@ -1,6 +1,6 @@
-"""What `read_file` returned, as scenes by row.
+"""The scenes of one file, made from the result of `read_file`.
 
-Invariant: the caller cannot change the contents: arrays of a scene are read-only, and its nesting is a new one.
+Invariant: the caller cannot change the contents: arrays of a scene are read-only, and containers are copied.
 """
 
 import operator
@@ -18,12 +18,11 @@ _FORMS = "Return a tuple (or dict) of arrays with one row a scene, an array, or 
 
 
 class Contents(ABC):
-    """The scenes of one file. All methods may be called from any thread.
+    """The scenes of one file, for any thread.
 
     Attributes:
         count: Number of scenes.
-        nbytes: Bytes that are kept now, as far as they can be told; 0 for arrays mapped from a file, and for scenes
-            made when asked for.
+        nbytes: Bytes kept now, if known; 0 for arrays mapped from a file, and for scenes that are made on demand.
     """
 
     count: int
@@ -31,11 +30,11 @@ class Contents(ABC):
 
     @abstractmethod
     def row(self, row: int) -> Any:
-        """The scene at `row`."""
+        """Return the scene at `row`."""
 
 
 class ColumnContents(Contents):
-    """Arrays with a leading axis of one row a scene, in any nesting but lists."""
+    """Arrays with one row per scene, nested in anything but lists."""
 
     def __init__(self, value: Any) -> None:
         leaves, self._treespec = optree.tree_flatten(value, is_leaf=_is_list)
@@ -54,7 +53,7 @@ class ColumnContents(Contents):
         self.nbytes = sum(map(_bytes_of, self._columns))
 
     def row(self, row: int) -> Any:
-        """A row of each array."""
+        """Return a row of each array."""
         return optree.tree_unflatten(
             self._treespec,
             [column[row] if type(column) is np.ndarray else _guarded(column[row]) for column in self._columns],
@@ -62,7 +61,7 @@ class ColumnContents(Contents):
 
 
 class Scenes(Contents):
-    """A list of scenes, or whatever gives them by row."""
+    """A list of scenes, or another sequence of them."""
 
     def __init__(self, scenes: Any) -> None:
         self._scenes = scenes
@@ -71,12 +70,12 @@ class Scenes(Contents):
         self.nbytes = sum(map(_size, kept))
 
     def row(self, row: int) -> Any:
-        """The scene."""
+        """Return the scene."""
         return _guarded(self._scenes[row])
 
 
 def _guarded(scene: Any) -> Any:
-    """The scene in a nesting of its own, its arrays as read-only views."""
+    """Return the scene with copied containers, and arrays as read-only views."""
     if type(scene) is np.ndarray:
         return _read_only(scene)
     return optree.tree_map(_read_only, scene)
@@ -102,14 +101,14 @@ def _column(leaf: Any, path: str) -> Any:
     if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
         what = f"of type {type(leaf).__name__}" if not isinstance(leaf, np.ndarray) else "an array without axes"
         raise TypeError(
-            f"read_file returned a tuple or dict whose field {path!r} is {what}, and not an array of one row a scene. "
+            f"read_file returned a tuple or dict whose field {path!r} is {what}, not an array with one row a scene. "
             f"{_FORMS}"
         )
     return leaf.tolist() if leaf.dtype == object else _read_only(leaf)
 
 
 def _bytes_of(leaf: Any) -> int:
-    """Bytes of one value, about; 0 for an array that is mapped from a file."""
+    """Estimate the bytes of a value; 0 for a mapped array."""
     if isinstance(leaf, list):
         return sum(map(_bytes_of, leaf))
     if isinstance(leaf, np.memmap):
@@ -124,20 +123,20 @@ def _size(scene: Any) -> int:
 
 
 def contents_of(value: Any) -> Contents:
-    """What `read_file` returned, by row.
+    """Wrap the result of `read_file`.
 
     Args:
-        value: The value that it returned.
+        value: The result.
 
     Raises:
-        TypeError, ValueError: It is nothing that holds scenes; the message says what would.
+        TypeError, ValueError: It holds no scenes; the message says what does.
     """
     if isinstance(value, Iterator):
         raise TypeError(
             f"read_file returned a {type(value).__name__}, which cannot be indexed. Return list(...) of it; or, for a "
             "file that does not fit in memory, yield its scenes from the generator of a kf.StreamFeed"
         )
-    if isinstance(value, np.lib.npyio.NpzFile):  # it reads, and decompresses, an array each time it is asked for it
+    if isinstance(value, np.lib.npyio.NpzFile):  # reads and decompresses an array at each access
         with value:
             return ColumnContents({name: value[name] for name in value.files})
     if isinstance(value, np.ndarray | tuple):

@@ -1,7 +1,7 @@
-"""How many scenes each file holds: given, or found by reading several files at once.
+"""The number of scenes in each file: given, or counted in parallel.
 
 Invariant: the counts do not depend on the number of threads. Files are skipped only with `on_error="skip"`, with a
-warning. A count is used again only while its file is unchanged.
+warning. A count is reused only while its file is unchanged.
 """
 
 import os
@@ -23,16 +23,16 @@ from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer
 
 _MOST_THREADS = 8  # each holds a whole file in memory
-_AHEAD = 16  # files a thread that are counted before the next ones are begun
+_AHEAD = 16  # files per thread in one round
 _QUIET_SECONDS = 1.0
 _SHOWN = 3
 
 
 def given_counts(count: Any, files: int) -> list[int] | None:
-    """The counts that `count`, an integer or one for each file, stands for; None where files are to be asked.
+    """Return one count per file, or None if files must be counted.
 
     Raises:
-        TypeError, ValueError: It is neither, or negative, or not as many as there are files.
+        TypeError, ValueError: `count` is neither, is negative, or its length differs from the number of files.
     """
     if count is None or callable(count):
         return None
@@ -44,17 +44,17 @@ def given_counts(count: Any, files: int) -> list[int] | None:
 
 
 def check_count(value: Any, name: str) -> int:
-    """`value` as a number of scenes.
+    """Return `value` as a number of scenes.
 
     Raises:
-        TypeError, ValueError: It is none.
+        TypeError, ValueError: `value` is not a number of scenes.
     """
     what = "a number of scenes: an integer for all files, one integer a file, or a function from path to integer"
     return check_integer(name, value, 0, what=what)
 
 
 class KnownCounts:
-    """Counts of files, for `refresh`: a file whose size and modification time are unchanged is not counted again.
+    """Counts of unchanged files, which `refresh` does not count again.
 
     Workers do not call `refresh`, so the counts are not pickled.
     """
@@ -67,7 +67,7 @@ class KnownCounts:
         return KnownCounts, ()
 
     def known(self, paths: Sequence[Any]) -> dict[int, int]:
-        """Counts of the files that have not changed, by number."""
+        """Return the counts of files that have not changed, by number."""
         found = {}
         for number, path in enumerate(paths):
             name = _name(path)
@@ -85,7 +85,7 @@ class KnownCounts:
 
 
 def _state_of(path: Any) -> tuple[int, int] | None:
-    """Size and modification time of a file; None for a URL and for anything else, which is counted each time."""
+    """Return size and modification time; None for other objects than files."""
     file = file_of(path)
     if not isinstance(file, Path) or not file.is_file():
         return None
@@ -94,7 +94,7 @@ def _state_of(path: Any) -> tuple[int, int] | None:
 
 
 def file_of(path: Any) -> Path | str | None:
-    """The file, or URL, that a path, or a tuple that begins with one, names; None for anything else."""
+    """Return the file or URL of a path or tuple, or None."""
     if isinstance(path, tuple) and path:
         path = path[0]
     if isinstance(path, str | os.PathLike):
@@ -105,7 +105,7 @@ def file_of(path: Any) -> Path | str | None:
 
 
 def _name(path: Any) -> str:
-    """What identifies a path, or a tuple that begins with one: the file's full name, and the rest."""
+    """Return a key for a path, or a tuple with one."""
     file = file_of(path)
     rest = repr(path[1:]) if isinstance(path, tuple) else ""
     if file is None:
@@ -116,20 +116,21 @@ def _name(path: Any) -> str:
 def count_files(
     paths: Sequence[Any], count_one: Callable[[Any], int], before: KnownCounts, *, skip: bool, several: bool
 ) -> tuple[tuple[Any, ...], NDArray[np.int64], tuple[tuple[Any, str], ...]]:
-    """Count the scenes of each file, those that are not known in parallel.
+    """Count the scenes of each file whose count is unknown, in parallel.
 
     Args:
         paths: The files.
-        count_one: From a file to its count; called in several threads where `several` is set.
-        before: What is known from earlier. What is found is added.
-        skip: Whether files that cannot be counted are left out, with a warning, instead of raising.
+        count_one: Returns the count of a file; called in several threads if `several` is set.
+        before: Known counts; new counts are added.
+        skip: Whether to leave out files that cannot be counted, with a warning, instead of raising.
         several: Whether several threads may count at once.
 
     Returns:
-        The files that could be counted; int64, scenes of each; and pairs of a file that could not be counted and why.
+        The files that could be counted; int64, scenes of each; and pairs of a skipped file and the reason.
 
     Raises:
-        Exception: What `count_one` raises, with the file as a note; a ValueError where nothing is left.
+        Exception: The error of `count_one`, with the file as a note.
+        ValueError: No file is left.
     """
     known = before.known(paths)
     wanted = [number for number in range(len(paths)) if number not in known]
@@ -149,7 +150,7 @@ def count_files(
                         failures[number] = error
                     else:
                         what = f"while the scenes of {paths[number]!r} were counted"
-                        note = f"kerasfeed: {what}; on_error='skip' leaves files out that cannot be read"
+                        note = f"kerasfeed: {what}; on_error='skip' leaves out files that cannot be read"
                         raise noted(error, note, what="reading a file raised ")
                     advance(1)
     finally:

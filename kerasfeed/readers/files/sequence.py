@@ -1,7 +1,7 @@
 """`FileSequence`: files that each hold many scenes, as one sequence.
 
-Invariant: which scene stands at an index is fixed when the sequence is made, until `refresh`. A file is read when one
-of its scenes is wanted, by one thread while others wait, and kept within bounds; every process keeps files of its own.
+Invariant: an index refers to the same scene until `refresh`. A file is read when one of its scenes is needed, by one
+thread while others wait for it. Each process keeps a bounded number of files.
 """
 
 import operator
@@ -33,7 +33,7 @@ from kerasfeed.util.validate import check_integer
 
 @dataclass(frozen=True)
 class FileRow:
-    """Where a scene comes from.
+    """The origin of a scene.
 
     Attributes:
         path: The file, as it was given.
@@ -46,7 +46,7 @@ class FileRow:
 
 @dataclass(frozen=True)
 class FileStats:
-    """What reading files has cost this process so far.
+    """The cost of reading files in this process so far.
 
     Attributes:
         reads: Files read.
@@ -64,7 +64,7 @@ class FileStats:
 class _FileCache(Lru[int, Contents]):
     """Contents by number of the file, within bounds of number and bytes.
 
-    The file used longest ago leaves first; the one just read stays, however large it is.
+    The least recently used file leaves first; the file just read stays, whatever its size.
     """
 
     def __init__(self, most_files: int, most_bytes: int) -> None:
@@ -82,12 +82,12 @@ class _FileCache(Lru[int, Contents]):
 
 
 class _FilesRead:
-    """What one process keeps of the files of one sequence.
+    """The state of one process for the files of one sequence.
 
     Attributes:
         cache: Contents of files.
-        log: What reading has cost.
-        first: What each file was when it was first read, by its number.
+        log: Cost of reading.
+        first: Identity of each file when it was first read, by its number.
     """
 
     def __init__(self, most_files: int, most_bytes: int) -> None:
@@ -97,7 +97,7 @@ class _FilesRead:
         self.first: dict[int, Identity] = {}
 
     def clear(self) -> None:
-        """Let go of everything but the log."""
+        """Drop everything but the log."""
         self.cache.clear()
         self.first.clear()
 
@@ -123,13 +123,13 @@ class FileSequence(Refreshable, SceneSequence):
     Arrays in scenes are read-only, because they are kept: copy what you want to change in place.
 
     Args:
-        paths: The files, in order; or a glob, "scans/*.npz", whose files come in natural order (2 before 10); or a glob
-            of URLs, "s3://bucket/*.npz", for which fsspec is needed. In a list any picklable object that `read_file`
-            accepts may stand for a file. `read_file` opens what it is given, also a URL. Files by URL are not watched.
+        paths: The files, in order; or a glob, "scans/*.npz", whose files are in natural order (2 before 10); or a glob
+            of URLs, "s3://bucket/*.npz", which needs fsspec. In a list, a "path" may be any picklable object that
+            `read_file` accepts. `read_file` opens files and URLs itself. URLs are not watched for changes.
         read_file: Called with one of `paths`, in each worker process, or in one thread. If several threads may call it
-            at once, say so by `read_file.thread_safe = True`; functions of NumPy are known to be.
+            at once, set `read_file.thread_safe = True`; this is not needed for functions of NumPy.
         count: Number of scenes in each file: one integer for all, one integer for each, or a function from path to
-            integer. None reads each file once, in parallel, to find out.
+            integer. None reads each file once, in parallel, to count.
         cache_files: Files that each process keeps at most; at least 1.
         cache_bytes: Bytes of arrays that each process keeps at most; one file is kept whatever its size. "auto" is 1/16
             of the memory, at most 1 GiB.
@@ -137,7 +137,7 @@ class FileSequence(Refreshable, SceneSequence):
             `kf.FeedWarning` and lists it in `skipped`. The `on_error` of the feed deals with later errors.
 
     Attributes:
-        generation: How often `refresh` has taken files in.
+        generation: How many times `refresh` has updated the files.
         paths: The files, without those skipped.
         counts: int64[F], number of scenes in each file.
         skipped: Pairs of a file that was left out and the reason.
@@ -147,7 +147,7 @@ class FileSequence(Refreshable, SceneSequence):
         ValueError: An argument is out of range, or there are no files, or no scenes in them.
         FileNotFoundError: No file matches the glob.
         ImportError: A glob is of URLs, and fsspec or the package of the protocol is missing.
-        Exception: What `read_file` or `count` raises while files are counted, with the file as a note.
+        Exception: The error of `read_file` or `count` while files are counted, with the file as a note.
 
     Examples:
         >>> for name in ("a", "b"):
@@ -182,7 +182,7 @@ class FileSequence(Refreshable, SceneSequence):
         self._take_in(paths, count, None)
 
     def _take_in(self, named: Iterable[Any], count: Any, known: KnownCounts | None) -> None:
-        """Have the scenes of these files, all at once or, where they cannot be counted, none of them."""
+        """Use these files, or none if some cannot be counted."""
         paths = _checked_paths(named)
         skipped: tuple[tuple[Any, str], ...] = ()
         given = given_counts(count, len(paths))
@@ -213,11 +213,11 @@ class FileSequence(Refreshable, SceneSequence):
         return is_safe_function(self._read_file)
 
     def _count_read(self, path: Any) -> int:
-        """Number of scenes of a file, which is read for it."""
+        """Read a file, and return its number of scenes."""
         return self._contents(path).count
 
     def source_files(self) -> list[str]:
-        """Paths of the files of this machine; see `kerasfeed.Cached`."""
+        """Paths of the local files; see `kerasfeed.Cached`."""
         return [str(path.absolute()) for path in map(file_of, self.paths) if isinstance(path, Path)]
 
     # ---- scenes
@@ -226,12 +226,12 @@ class FileSequence(Refreshable, SceneSequence):
         return int(self._stops[-1])
 
     def __getitem__(self, index: Any) -> Any:
-        """Scene `index`; negative indices count from the end.
+        """Return scene `index`; negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            ValueError: The file has another number of scenes than was counted.
-            Exception: What `read_file` raises, with file and row as a note.
+            ValueError: The number of scenes in the file differs from its count.
+            Exception: The error of `read_file`, with file and row as a note.
         """
         file, row = self._locate(index)
         try:
@@ -243,7 +243,7 @@ class FileSequence(Refreshable, SceneSequence):
             raise
 
     def locate(self, index: int) -> FileRow:
-        """The file and row of scene `index`.
+        """Return the file and the row of scene `index`.
 
         Args:
             index: Index of the scene; negative ones count from the end.
@@ -286,7 +286,7 @@ class FileSequence(Refreshable, SceneSequence):
             raise reworded(error, f"file {path!r}: {message_of(error)}") from error
 
     def _read_counted(self, file: int, kept: _FilesRead) -> Contents:
-        """The contents of a file that has as many scenes as were counted, for the cache."""
+        """Read a file for the cache, and check its number of scenes."""
         path, count = self.paths[file], int(self.counts[file])
         self._refuse_change(file, kept)
         began = time.perf_counter()
@@ -298,40 +298,40 @@ class FileSequence(Refreshable, SceneSequence):
                 meter.note(self._storage, file, nbytes=count, seconds=seconds)
         if contents.count != count:
             raise ValueError(
-                f"file {path!r} has {counted(contents.count, 'scene')}, and {count} were counted, or given, when the "
-                "sequence was made. Has it changed, or does read_file leave scenes out? Make a new FileSequence, "
-                "without count if that is out of date"
+                f"file {path!r} has {counted(contents.count, 'scene')}, but {count} were counted or given when the "
+                "sequence was made. Did the file change, or does read_file leave out scenes? Make a new FileSequence, "
+                "without count if it is out of date"
             )
         return contents
 
     def _refuse_change(self, file: int, kept: _FilesRead) -> None:
         """Raise if a file has changed since this process first read it."""
         where = file_of(self.paths[file])
-        if not isinstance(where, Path):  # a URL is not watched: to look at it takes as long as a small read
+        if not isinstance(where, Path):  # a URL is not watched: a check takes as long as a small read
             return
-        if not where.is_file():  # a folder changes with what is put into it, and what is missing read_file tells
+        if not where.is_file():  # a folder changes with its files, and read_file reports a missing file
             return
         found = identity_of(where)
         kept.first.setdefault(file, found).refuse(found, str(where.absolute()))
 
     def refresh(self, paths: Iterable[Any] | None = None, count: Any = None) -> int:
-        """Take in files that have come, and scenes that were added to files, between two epochs.
+        """Add new files, and scenes appended to files, between two epochs.
 
-        Files that are as they were are not counted again. A feed sees the new length when its next loop or `fit`
-        begins: it then starts its workers anew. While an epoch runs, its next batch is an error. A dataset made of the
-        feed before is refused then: make it anew.
+        Unchanged files are not counted again. A feed sees the new length, and restarts its workers, when its next loop
+        or `fit` begins. During an epoch, its next batch raises an error. A `tf.data` dataset made from the feed
+        raises an error afterwards: make a new one.
 
         Args:
-            paths: All files as they are now, in order, or a glob. None looks again at the files that were given
-                last; if a glob was given, also for new ones.
-            count: As when the sequence was made. None is what was given then; a list needs a new one.
+            paths: All files, in order, or a glob. None uses the same files as last time, or the same glob, which may
+                match new files.
+            count: As in the constructor. None uses the same argument as last time; a list must be given again.
 
         Returns:
-            How many scenes there are more than before; negative where there are fewer.
+            By how many the number of scenes grew; negative if there are fewer.
 
         Raises:
             RuntimeError: Called in a worker.
-            TypeError, ValueError, Exception: As when the sequence is made; it is then as it was.
+            TypeError, ValueError, Exception: As in the constructor; the sequence does not change then.
 
         Examples:
             >>> np.save("a.npy", np.zeros((5, 3)))
@@ -341,10 +341,10 @@ class FileSequence(Refreshable, SceneSequence):
             (2, 7)
         """
         if in_worker_process():
-            raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
+            raise RuntimeError("refresh() was called in a worker: call it in the main program, between two epochs")
         before = len(self)
         given = self._count if count is None else count
-        known = self._known if count is None else None  # counts of another function are none of this one
+        known = self._known if count is None else None  # another function may count differently
         self._take_in(self._given if paths is None else paths, given, known)
         self._count = given
         self.generation += 1
@@ -352,7 +352,9 @@ class FileSequence(Refreshable, SceneSequence):
         return len(self) - before
 
     def stats(self) -> FileStats:
-        """What reading files has cost this process so far; each worker process counts its own.
+        """Return the cost of reading files in this process so far.
+
+        Each worker process has its own.
 
         Returns:
             A [FileStats][kerasfeed.readers.files.sequence.FileStats] with `reads`, `again`, `seconds` and `kept`.
@@ -369,9 +371,10 @@ class FileSequence(Refreshable, SceneSequence):
         return FileStats(*counted[0], kept=len(kept.cache))
 
     def close(self) -> None:
-        """Release the files that this process keeps. The sequence can be used again. May be called again.
+        """Release the files that this process keeps.
 
-        Files are then read as they are now, with the number of scenes that was counted.
+        The sequence can still be used: it then reads files as they are, with the number of scenes counted before. May
+        be called again.
         """
         self._kept.here().clear()
 
@@ -380,26 +383,26 @@ class FileSequence(Refreshable, SceneSequence):
 
 
 def _checked_paths(paths: Any) -> tuple[Any, ...]:
-    """`paths` as a tuple, in their order; of one path, or a glob, the files that it means, in natural order."""
+    """Return paths as a tuple; expand a glob in natural order."""
     if isinstance(paths, str | os.PathLike):
         return tuple(map(str, expand(paths)))
     if isinstance(paths, AbstractSet | Mapping) or not isinstance(paths, Iterable):
         raise TypeError(
-            f"FileSequence() needs a list of paths, in an order that is the same in every run, received a "
+            f"FileSequence() needs a list of paths in the same order in every run, received a "
             f"{type(paths).__name__}: write sorted(...)"
         )
     found = tuple(paths)
     if not found:
-        raise ValueError("FileSequence() needs at least one file, received no paths. Check the pattern that found none")
+        raise ValueError("FileSequence() needs at least one file, received no paths. Check how the list was made")
     return found
 
 
 def _checked_function(read_file: Any) -> Callable[[Any], Any]:
-    """`read_file`, if it can be called."""
+    """Return `read_file` if it can be called."""
     if isinstance(read_file, Iterator):
         raise TypeError(
-            f"read_file must be a function of a path, received a {type(read_file).__name__}, which is what such a "
-            "function returns: pass the function itself, without calling it"
+            f"read_file must be a function of a path, received a {type(read_file).__name__}, the result of such a "
+            "function: pass the function itself, without calling it"
         )
     if not callable(read_file):
         raise TypeError(

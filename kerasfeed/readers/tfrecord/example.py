@@ -1,15 +1,15 @@
-"""`tf.train.Example` without TensorFlow: named lists of bytes, float32 or int64, as protocol buffers.
+"""`tf.train.Example` without TensorFlow: named lists of bytes, float32 or int64.
 
-Invariant: the bytes written are those of the true schema, and everything that the true schema reads is read here. The
-messages are declared in a pool of their own, so that TensorFlow may be in the same process, and is imported by nobody.
+Invariant: the bytes written follow the original schema, and everything that the original schema reads is read here. The
+messages are declared in a separate pool, so TensorFlow may be in the same process; nothing here imports it.
 
-To write, no message is built: tags and sizes go before the arrays' own memory, which is never copied where it is large.
-A record of 256 KiB takes 3 us so (and 25 us for its checksum), 100 us through messages.
+Encoding builds no message: tags and sizes precede the memory of the arrays, which is not copied if large. A record of
+256 KiB takes 3 us (and 25 us for its checksum); building messages takes 100 us.
 
-A packed list of numbers and a `bytes` value have one wire format. So the lists are declared as bytes, and numbers go
-through NumPy without one Python object each: 5 us for 9,216 float32 where `FloatList(value=...)` takes 300. Integers in
-[0, 128), such as labels, are single bytes and go the same way; lists of others are read and written by the true schema.
-Writers may leave lists unpacked; such values are unknown fields of the messages here, and by the true schema as well.
+A packed list of numbers and a `bytes` value have the same wire format. So the lists are declared as bytes, and NumPy
+decodes numbers without one Python object each: 5 us for 9,216 float32, while `FloatList(value=...)` takes 300. Integers
+in [0, 128), such as labels, are single bytes and handled alike; other integers use the original schema. Writers may
+leave lists unpacked: such values are unknown fields here, and the original schema reads them.
 """
 
 import functools
@@ -26,11 +26,11 @@ from kerasfeed.util.error_text import message_of
 
 BYTES, FLOAT, INT64 = "bytes_list", "float_list", "int64_list"
 _FLOAT32 = np.dtype("<f4")
-_VALUE, _SECOND = b"\x0a", b"\x12"  # tags of the first and the second field of a message, where sizes follow
+_VALUE, _SECOND = b"\x0a", b"\x12"  # tags of the first and second field of a message; a size follows
 _KIND_TAGS = {BYTES: b"\x0a", FLOAT: b"\x12", INT64: b"\x1a"}
 _MOST_BYTES = (1 << 31) - 1
-_COPIED = 1 << 14  # below, copying takes less than what it saves
-_FEW = 8  # integers; below, NumPy's calls take longer than the true schema
+_COPIED = 1 << 14  # bytes; smaller arrays are copied, which is faster
+_FEW = 8  # integers; for fewer, NumPy is slower than the original schema
 
 Piece = Any  # bytes or uint8[N]
 
@@ -40,8 +40,8 @@ class Values(NamedTuple):
 
     Attributes:
         kind: `BYTES`, `FLOAT` or `INT64`.
-        values: A list of bytes, float32[N] or int64[N]; what was read must not be written to. To be encoded float32 may
-            have any axes, few integers may come as a list, and one value of bytes as uint8[N].
+        values: A list of bytes, float32[N] or int64[N]; decoded values are read-only. For encoding, float32 may
+            have any axes, a few integers may be a list, and one bytes value may be uint8[N].
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Values(NamedTuple):
 
 
 def _declare(*, as_bytes: bool) -> tuple[Any, Any, Any]:
-    """Classes of Example, FloatList and Int64List, the lists as `bytes` or by the true schema."""
+    """Return classes of Example, FloatList and Int64List."""
     field_type = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="kerasfeed/example.proto", package="kerasfeed", syntax="proto3")
 
@@ -86,13 +86,13 @@ _, _TrueFloats, _TrueIntegers = _declare(as_bytes=False)
 
 
 def encode_pieces(features: Mapping[str, Values]) -> list[Piece]:
-    """The serialized Example in pieces, one behind the other; large ones are the values' own memory.
+    """Encode an Example in pieces.
 
-    The bytes are the same for the same features in any order.
+    Large pieces are the memory of the values. The order of the features does not matter.
 
     Raises:
-        UnicodeEncodeError: A name is no valid text.
-        ValueError: It takes more than protocol buffers hold.
+        UnicodeEncodeError: A name is not valid text.
+        ValueError: The record exceeds the limit of protocol buffers.
     """
     pieces: list[Piece] = [b""]
     total = 0
@@ -113,19 +113,19 @@ def encode_pieces(features: Mapping[str, Values]) -> list[Piece]:
         total += len(head) + size
     pieces[0] = _VALUE + _size(total)
     if total + len(pieces[0]) > _MOST_BYTES:
-        raise ValueError(f"a record would take {total:,} bytes, and protocol buffers hold {_MOST_BYTES:,}")
+        raise ValueError(f"a record would take {total:,} bytes, but protocol buffers hold at most {_MOST_BYTES:,}")
     return pieces
 
 
 def memory_of(values: Any, dtype: np.dtype[Any]) -> Piece:
-    """The bytes of an array: a copy where it is small, else its own memory, if that is as `dtype` and C order are."""
+    """Return the bytes of an array, as a copy if small."""
     array = np.ascontiguousarray(values, dtype)
     return array.tobytes() if array.nbytes < _COPIED else array.reshape(-1).view(np.uint8)
 
 
 @functools.lru_cache(1 << 12)
 def _head(name: str, kind: str, size: int, is_value: bool) -> bytes:
-    """What stands in an entry before its list, or before the one value of that list, of `size` bytes."""
+    """Return the bytes before the `size` bytes of a feature."""
     head = _VALUE + _size(size) if is_value else b""
     head = _KIND_TAGS[kind] + _size(len(head) + size) + head
     key = name.encode()
@@ -136,11 +136,11 @@ def _head(name: str, kind: str, size: int, is_value: bool) -> bytes:
 @functools.lru_cache(1 << 12)
 def _size(size: int) -> bytes:
     packed: bytes = _TrueIntegers(value=[size]).SerializeToString()
-    return packed[2:]  # behind a tag, and the one byte that says how many follow
+    return packed[2:]  # skip a tag, and the byte with the number of bytes
 
 
 def _integers(values: NDArray[np.int64] | list[int]) -> tuple[bool, bytes]:
-    """Whether it is the value of a list of int64, and not the list; the bytes of that."""
+    """Return whether these are a list's value, and the bytes."""
     if isinstance(values, np.ndarray):
         if len(values) >= _FEW and not (values >> 7).any():
             return True, values.astype(np.uint8).tobytes()
@@ -149,13 +149,13 @@ def _integers(values: NDArray[np.int64] | list[int]) -> tuple[bool, bytes]:
 
 
 class Example:
-    """A serialized Example, taken apart; each feature is decoded when it is asked for.
+    """A serialized Example; each feature is decoded when it is used.
 
     Args:
         data: The bytes of one record.
 
     Raises:
-        ValueError: They are no Example.
+        ValueError: `data` is not an Example.
     """
 
     __slots__ = ("_features", "_message")
@@ -164,12 +164,12 @@ class Example:
         try:
             self._message = _Example.FromString(data)
         except DecodeError as error:
-            raise ValueError(f"it is no serialized tf.train.Example ({message_of(error)})") from None
+            raise ValueError(f"it is not a serialized tf.train.Example ({message_of(error)})") from None
         self._features = self._message.features.feature
 
     @property
     def beside(self) -> str:
-        """What the message holds beside features, which is not read here; empty where that is nothing."""
+        """Describe other contents than features, which are not read."""
         numbers = sorted({field.field_number for field in UnknownFieldSet(self._message)})
         if numbers == [2]:
             return "feature lists, as a tf.train.SequenceExample does"
@@ -180,7 +180,7 @@ class Example:
         return sorted(self._features)
 
     def get(self, name: str) -> Values | None:
-        """The feature of this name; None where there is none, or one that holds no list.
+        """Return a feature; None if it is missing or holds no list.
 
         Raises:
             ValueError: A list is damaged.
@@ -199,7 +199,7 @@ class Example:
         if kind == INT64:
             return Values(kind, np.frombuffer(data, np.uint8).astype(np.int64))
         if len(data) % _FLOAT32.itemsize:
-            raise ValueError(f"feature {name!r}: a list of float32 takes {len(data)} bytes, which is no multiple of 4")
+            raise ValueError(f"feature {name!r}: a list of float32 takes {len(data)} bytes, not a multiple of 4")
         return Values(kind, np.frombuffer(data, _FLOAT32))
 
 

@@ -1,9 +1,9 @@
 """Fields of a scene as features of a record, and back.
 
-Invariant: what goes where is a function of the spec alone. float32 is a `float_list`; int32, int64, and integers and
-booleans without axes, are an `int64_list`; `str` and `bytes` are a `bytes_list`; every other dtype is one bytes value,
-the array's own memory, little-endian, in C order. A feature has the name of its field; where an axis has no fixed size,
-the feature `<name>/shape` holds the sizes of all axes. Nothing is rounded, neither on the way out nor on the way in.
+Invariant: the encoding depends on the spec alone. float32 is a `float_list`. int32, int64, and scalar integers and
+booleans are an `int64_list`. `str` and `bytes` are a `bytes_list`. Every other dtype is one bytes value: the array's
+memory, little-endian, in C order. A feature has the name of its field. If an axis has no fixed size, the feature
+`<name>/shape` holds the sizes of all axes. Values are never rounded.
 """
 
 import math
@@ -25,7 +25,7 @@ SHAPE = "/shape"
 
 
 def kind_of(field: ArraySpec) -> str:
-    """How a field is kept: `BYTES`, `FLOAT`, `INT64` or `RAW`."""
+    """Return how a field is stored: `BYTES`, `FLOAT`, `INT64` or `RAW`."""
     if field.is_text:
         return BYTES
     if field.dtype == np.float32:
@@ -36,7 +36,7 @@ def kind_of(field: ArraySpec) -> str:
 
 
 class SceneCodec:
-    """Turns scenes of one spec into records and back.
+    """Encodes scenes of one spec as records, and decodes them.
 
     Args:
         spec: Spec of a scene.
@@ -54,10 +54,10 @@ class SceneCodec:
                 raise SpecError(f"two features would have the name {name!r}: rename one of the fields")
 
     def pieces(self, scene: Any) -> list[Piece]:
-        """The record of a scene in pieces, which may be its arrays' own memory.
+        """Encode a scene in pieces, which may share its memory.
 
         Raises:
-            SpecError: The scene is not what the spec says; the message names the field.
+            SpecError: The scene does not match the spec; the message names the field.
             ValueError: The record would be too large.
         """
         features: dict[str, Values] = {}
@@ -66,11 +66,11 @@ class SceneCodec:
         return encode_pieces(features)
 
     def decode(self, record: bytes) -> list[Any]:
-        """The fields of a scene, in the spec's order; arrays are read-only.
+        """Decode the fields of a scene; arrays are read-only.
 
         Raises:
-            SpecError: A feature is missing, or is not what the spec says.
-            ValueError: The record is no Example, or is damaged.
+            SpecError: A feature is missing, or does not match the spec.
+            ValueError: The record is not an Example, or is damaged.
         """
         example = Example(record)
         return [field.decode(example) for field in self._fields]
@@ -91,10 +91,10 @@ class _FieldCodec:
 
     @property
     def names(self) -> list[str]:
-        """Names of its features."""
+        """Names of the features of the field."""
         return [self.path, self.path + SHAPE] if self.is_sized else [self.path]
 
-    # ---- out
+    # ---- encode
 
     def encode(self, leaf: Any, features: dict[str, Values]) -> None:
         """Add the features of a value."""
@@ -112,7 +112,7 @@ class _FieldCodec:
             features[self.path] = Values(BYTES, [memory_of(array, self._stored)])
 
     def _is_plain(self, leaf: Any) -> bool:
-        """Whether a value is what the field says at first sight: 0.3 us, where `coerce` takes 8."""
+        """Whether a value surely matches: 0.3 us, `coerce` takes 8."""
         if type(leaf) is np.ndarray:
             return leaf.shape == self._fixed_shape and leaf.dtype == self.field.dtype and not self.is_sized
         return type(leaf) is int and self._takes_int and -(1 << 63) <= leaf < 1 << 63
@@ -126,14 +126,14 @@ class _FieldCodec:
         except UnicodeEncodeError as error:
             raise SpecError(f"field {self.path!r} holds text that UTF-8 cannot encode: {message_of(error)}") from None
 
-    # ---- in
+    # ---- decode
 
     def decode(self, example: Example) -> Any:
-        """The value of the field in a record."""
+        """Return the value of the field in a record."""
         found = example.get(self.path)
         if found is None:
             held = example.names()
-            why = "is there, but holds no list" if self.path in held else f"is missing; it has {', '.join(held) or '-'}"
+            why = "holds no list" if self.path in held else f"is missing; it has {', '.join(held) or '-'}"
             more = f"; the record also holds {example.beside}" if example.beside else ""
             raise SpecError(f"feature {self.path!r} {why}{more}")
         if not self.field.is_text:
@@ -148,20 +148,20 @@ class _FieldCodec:
         return array.reshape(shape)
 
     def _shape(self, size: int, found: Values, example: Example) -> tuple[int, ...]:
-        """The shape of a value of `size` items."""
+        """Return the shape of a value of `size` items."""
         if not self.is_sized:
             if size == self._fixed_size:
                 return self._fixed_shape
             raise self._mismatch(found)
-        told = example.get(self.path + SHAPE)
-        if told is not None and told.kind == INT64:
-            shape = tuple(told.values.tolist())
+        sizes = example.get(self.path + SHAPE)
+        if sizes is not None and sizes.kind == INT64:
+            shape = tuple(sizes.values.tolist())
         elif self.field.shape.count(None) == 1:
             others = math.prod(size for size in self.field.shape if size is not None)
             shape = tuple(size // max(1, others) if each is None else each for each in self.field.shape)
         else:
             raise SpecError(
-                f"feature {self.path!r}: the sizes of {self.field} cannot be told, for the record has no feature "
+                f"feature {self.path!r}: the sizes of {self.field} are unknown, because the record has no feature "
                 f"{self.path + SHAPE!r}"
             )
         fits = len(shape) == len(self.field.shape) and all(
@@ -182,7 +182,7 @@ class _FieldCodec:
             raise self._mismatch(found)
         numbers: NDArray[Any] = values.astype(wanted)
         if wanted.itemsize < 8 and not np.array_equal(numbers.astype(np.int64), values):
-            raise SpecError(f"feature {self.path!r} holds numbers that {wanted} does not")
+            raise SpecError(f"feature {self.path!r} holds numbers out of the range of {wanted}")
         return numbers
 
     def _texts_in(self, found: Values) -> list[Any]:
@@ -194,22 +194,21 @@ class _FieldCodec:
             return [value.decode() for value in found.values]
         except UnicodeDecodeError as error:
             raise SpecError(
-                f"feature {self.path!r} is no text in UTF-8 ({message_of(error)}): ask for bytes, "
-                "kf.ArraySpec(shape, 'S')"
+                f"feature {self.path!r} is not UTF-8 text ({message_of(error)}): use bytes, kf.ArraySpec(shape, 'S')"
             ) from None
 
     def _mismatch(self, found: Values, shape: tuple[int, ...] | None = None) -> SpecError:
         count = counted(len(found.values), "value")
         if found.kind == BYTES and len(found.values) == 1 and not self.field.is_text:
             count = f"one value of {len(found.values[0]):,} bytes"
-        told = "" if shape is None else f" and sizes {shape}"
-        return SpecError(f"feature {self.path!r}: expected {self.field}, received a {found.kind} of {count}{told}")
+        sizes = "" if shape is None else f" and sizes {shape}"
+        return SpecError(f"feature {self.path!r}: expected {self.field}, received a {found.kind} of {count}{sizes}")
 
 
 def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
-    """The spec of records that nobody described: a dict of their features.
+    """Infer the spec of records: a dict of their features.
 
-    A feature of one value in all of them is a scalar; else it has one axis.
+    A feature with one value in every record is a scalar; others have one axis.
 
     Args:
         examples: Names for messages, and records; at least one.
@@ -217,28 +216,28 @@ def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
     Raises:
         SpecError: The records disagree; the message names them and the feature.
     """
-    for place, example in examples:
+    for record, example in examples:
         if example.beside:
             raise SpecError(
-                f"{place} holds {example.beside}, and only a tf.train.Example is read whole. Give spec= with the "
-                "features that are wanted, and take the rest from .record(index); or write the scenes with "
+                f"{record} holds {example.beside}, but only the features of a tf.train.Example are read. Give spec= "
+                "with the features you want, and parse the rest from .record(index). Or write the scenes with "
                 "kf.write_tfrecords"
             )
     wanted = sorted({name for _, example in examples for name in example.names()})
     spec: dict[str, ArraySpec] = {}
     for name in wanted:
-        found: Mapping[str, Values | None] = {place: example.get(name) for place, example in examples}
-        missing = [place for place, values in found.items() if values is None]
+        found: Mapping[str, Values | None] = {record: example.get(name) for record, example in examples}
+        missing = [record for record, values in found.items() if values is None]
         if missing:
             raise SpecError(
                 f"feature {name!r} is in some records and not in others ({missing[0]}). Give spec= with the fields "
                 "that all records have"
             )
-        kinds = {place: values.kind for place, values in found.items() if values is not None}
+        kinds = {record: values.kind for record, values in found.items() if values is not None}
         first, *others = kinds.items()
-        for place, kind in others:
+        for record, kind in others:
             if kind != first[1]:
-                raise SpecError(f"feature {name!r} is a {first[1]} in {first[0]} and a {kind} in {place}")
+                raise SpecError(f"feature {name!r} is a {first[1]} in {first[0]} and a {kind} in {record}")
         sizes = {len(values.values) for values in found.values() if values is not None}
         shape: tuple[int | None, ...] = () if sizes == {1} else (sizes.pop() if len(sizes) == 1 else None,)
         dtype = {BYTES: "S", FLOAT: "float32", INT64: "int64"}[first[1]]

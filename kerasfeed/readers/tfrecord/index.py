@@ -1,7 +1,7 @@
 """The start of each record of a file.
 
-Invariant: an index belongs to one state of a file. Only the heads of records are read. If a head makes no sense, the
-rest of the file counts as one record that cannot be read, because records after a damaged length cannot be found.
+Invariant: an index belongs to one state of a file. Only the heads of records are read. If a head is damaged, the rest
+of the file counts as one unreadable record, because records after a damaged length cannot be found.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from kerasfeed.readers.opened_files import Identity
 from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.readers.tfrecord.record_file import FRAME_BYTES, HEADER_BYTES, RecordFile, data_length, open_records
 
-_SMALL = 1 << 14  # below, heads are looked for in blocks: one read of 64 KiB costs what twenty of 12 bytes do
+_SMALL = 1 << 14  # bytes; smaller records are read in blocks: 64 KiB cost as much as twenty heads
 _BLOCK = 1 << 16
 
 
@@ -40,7 +40,7 @@ class FileIndex:
 
 
 def index_files(paths: Sequence[Place], workers: int) -> list[FileIndex]:
-    """The indices of some files, found by `workers` threads.
+    """Index files with `workers` threads.
 
     Raises:
         RecordError: A file is compressed.
@@ -57,19 +57,19 @@ def scan(path: Place) -> FileIndex:
 
     Raises:
         RecordError: The file is compressed.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     file = open_records(path, forward=True)
     starts = [0]
     damage = _walk(file, starts)
     if damage is not None:
-        damage = f"{damage}. What follows cannot be found: record {len(starts) - 1} stands for all of it"
+        damage = f"{damage}. Record {len(starts) - 1} represents the rest of the file, which cannot be read"
         starts.append(max(starts[-1] + 1, file.length))
     return FileIndex(path, file.identity, np.array(starts, np.int64), damage)
 
 
 def _walk(file: RecordFile, starts: list[int]) -> str | None:
-    """Append the end of each record; return the damage if the heads end too early."""
+    """Append the end of each record; return the damage, if any."""
     block, first, length = b"", 0, 0
     while True:
         position = starts[-1]
@@ -86,4 +86,4 @@ def _walk(file: RecordFile, starts: list[int]) -> str | None:
         return None
     if len(starts) > 1 and file.length < starts[-1]:
         starts.pop()
-    return f"the file is cut off in the middle of the record at byte {starts[-1]:,}"
+    return f"the file is cut off in the record at byte {starts[-1]:,}"

@@ -1,6 +1,6 @@
-"""Names of shards: the pattern that names them, and the files that paths, globs and patterns mean.
+"""Names of shards: patterns, and the files that match them.
 
-Invariant: files of one pattern come in the order of their numbers, and none of them is missing.
+Invariant: the files of a pattern are ordered by number, and none is missing.
 """
 
 import glob
@@ -14,28 +14,28 @@ from typing import Any
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.remote import find, is_url, last_part
 
-Place = Path | str  # of a file: absolute, or a URL
+Place = Path | str  # a file: an absolute path, or a URL
 SIDECAR_SUFFIX = ".spec.json"
 _SHARD_PART = re.compile(r"[-_.]?\{shard[^{}]*\}(?:[-_.]?(?:of[-_.]?)?\{count[^{}]*\})?")
 _SHOWN = 5
 
 
 def shard_paths(pattern: str, count: int) -> list[Path]:
-    """The files that `pattern` names.
+    """Return the files that `pattern` names.
 
     Args:
         pattern: A path with `{shard}`, and perhaps `{count}`, in its last part; format specs as in `str.format`.
         count: Number of shards.
 
     Raises:
-        ValueError: The pattern does not give every shard a name of its own.
+        ValueError: The pattern gives two shards the same name.
     """
     folder, name = Path(pattern).absolute().parent, Path(pattern).name
     used = _used(pattern)
     if "shard" not in used and count > 1:
         stem, dot, suffix = name.partition(".")
         raise ValueError(
-            f"the pattern {pattern!r} gives {count} shards one name: put {{shard}} into it, for example "
+            f"the pattern {pattern!r} gives {count} shards one name: put {{shard}} into it, such as "
             f"'{stem}-{{shard:05d}}-of-{{count:05d}}{dot}{suffix}'"
         )
     if _used(str(folder)):
@@ -59,7 +59,7 @@ def _used(pattern: str) -> set[str]:
 
 
 def sidecar_path(pattern: str) -> Path:
-    """The file that describes the shards of `pattern`: its name without the shard's part, and `.spec.json`."""
+    """Return the path of the sidecar that describes a pattern's shards."""
     path = Path(pattern).absolute()
     name = _SHARD_PART.sub("", path.name, count=1)
     name = re.sub(r"[-_.]?\{[^{}]*\}", "", name).lstrip(".-_") or "records"
@@ -67,15 +67,16 @@ def sidecar_path(pattern: str) -> Path:
 
 
 def expand(paths: Any) -> list[Place]:
-    """The files that `paths` mean, in order.
+    """Return the files that `paths` match, in order.
 
     Args:
-        paths: A path, a glob, a pattern with `{shard}`, any of them as a URL, or several. What a glob finds comes in
-            natural order (2 before 10); paths of a list come as they are listed.
+        paths: A path, a glob, a pattern with `{shard}`, any of these as a URL, or a list of them. Files of a glob are
+            in natural order (2 before 10); paths of a list stay in the order of the list.
 
     Raises:
         TypeError: They are no paths.
-        FileNotFoundError: There is no such file; RecordError: a shard of a pattern is missing.
+        FileNotFoundError: There is no such file.
+        RecordError: A shard of a pattern is missing.
     """
     if isinstance(paths, str | os.PathLike):
         return _expand_one(paths)
@@ -99,7 +100,7 @@ def _expand_one(given: str | os.PathLike[str]) -> list[Place]:
             folder, _, name = path.rpartition("/")
             globbed = re.sub(r"\{[^{}]*\}", "*", name)
             return _shards(path, name, {last_part(url): url for url in find(f"{glob.escape(folder)}/{globbed}")})
-        hidden = not last_part(path).startswith(".")  # which a local glob leaves out, too
+        hidden = not last_part(path).startswith(".")  # as in a local glob
         return _sorted(url for url in find(path) if not (hidden and last_part(url).startswith(".")))
     literal = Path(path).absolute()
     if literal.is_file():
@@ -130,12 +131,12 @@ def _natural(name: str) -> list[Any]:
 
 
 def _shards(pattern: str, name: str, named: dict[str, Place]) -> list[Place]:
-    """The shards of a pattern: all of them, or an error.
+    """Return all shards of a pattern, or raise an error.
 
     Args:
-        pattern: All of it, for messages.
+        pattern: The whole pattern, for messages.
         name: Its last part.
-        named: Files that may be shards, by their names.
+        named: Files that may be shards, by name.
     """
     expression, seen = "", set()
     for text, field, _, _ in string.Formatter().parse(name):
@@ -145,19 +146,19 @@ def _shards(pattern: str, name: str, named: dict[str, Place]) -> list[Place]:
             seen.add(field)
     found: dict[int, Place] = {}
     counts = set()
-    for each, place in named.items():
+    for each, path in named.items():
         match = re.fullmatch(expression, each)
         if match is None:
             continue
         counts.add(int(match["count"]) if "count" in seen else None)
-        found[int(match["shard"])] = place
+        found[int(match["shard"])] = path
     if not found:
         raise FileNotFoundError(f"no file matches the pattern {pattern!r}")
     if len(counts) > 1:
         listed = " and ".join(sorted(map(str, counts)))
-        raise RecordError(f"the pattern {pattern!r} matches sets of {listed} shards: write the count out")
-    (told,) = counts
-    count = max(found) + 1 if told is None else told
+        raise RecordError(f"the pattern {pattern!r} matches sets of {listed} shards: replace {{count}} by a number")
+    (expected,) = counts
+    count = max(found) + 1 if expected is None else expected
     missing = [shard for shard in range(count) if shard not in found]
     if missing:
         listed = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")

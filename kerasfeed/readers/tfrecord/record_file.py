@@ -1,8 +1,8 @@
-"""The bytes of a record file: any range of an uncompressed one, or all of them in their order; how records are framed.
+"""The bytes and the framing of a record file.
 
-Invariant: bytes of a file that was cut or rewritten since it was opened are never returned. Ranges may be read from any
-thread. A record is length, checksum of the length, data, checksum of the data. All numbers are little-endian; checksums
-are masked CRC32C (Castagnoli), as TensorFlow writes them.
+Invariant: bytes of a file that was cut or rewritten since it was opened are never returned. Any thread may read ranges.
+A record is length, checksum of the length, data, checksum of the data. All numbers are little-endian; checksums are
+masked CRC32C (Castagnoli), as TensorFlow writes them.
 """
 
 import os
@@ -29,12 +29,12 @@ _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _MASK = 0xA282EAD8
 _BLOCK = 1 << 16
-_URL_BLOCK = 1 << 22  # takes as long to fetch as to ask for, at 40 MB/s and 0.1 s
+_URL_BLOCK = 1 << 22  # fetching takes as long as the request, at 40 MB/s and 0.1 s
 _GZIP_HEADER, _ZLIB_HEADER = 31, 15  # the values of zlib's argument `wbits`
 
 
 class RecordFile:
-    """An open file that is not compressed.
+    """An open, uncompressed file.
 
     Attributes:
         identity: Size, time and inode when the file was opened.
@@ -47,7 +47,7 @@ class RecordFile:
         self._source = source
 
     def read(self, start: int, size: int) -> bytes:
-        """Up to `size` bytes from `start` on; fewer if the file ends.
+        """Return up to `size` bytes from `start`; fewer at the end.
 
         Raises:
             OSError: The file cannot be read, or has changed since it was opened.
@@ -57,16 +57,16 @@ class RecordFile:
 
 
 def open_records(path: Place, expected: Identity | None = None, *, forward: bool = False) -> RecordFile:
-    """Open an uncompressed file of records. The file closes when the object is collected.
+    """Open an uncompressed file of records; it closes when collected.
 
     Args:
         path: The file, or its URL.
         expected: The identity that the file must have.
-        forward: Whether one thread reads it from beginning to end, in small steps.
+        forward: Whether one thread will read it from beginning to end, in small steps.
 
     Raises:
         RecordError: The file is compressed.
-        OSError: It cannot be opened, or its identity differs.
+        OSError: The file cannot be opened, or its identity differs.
     """
     source = _opened(path)
     if expected is not None:
@@ -75,7 +75,7 @@ def open_records(path: Place, expected: Identity | None = None, *, forward: bool
         source = Blocks(source, _URL_BLOCK, 2)
     if _compression(source) is not None:
         raise RecordError(
-            f"{str(path)!r} is compressed, so its records can only be read in their order. Read it with "
+            f"{str(path)!r} is compressed, so its records can only be read in order. Read it with "
             "kf.StreamFeed(lambda: kf.TFRecordSequence.read(paths), ...) or with tf.data, or write it again without "
             "compression"
         )
@@ -83,7 +83,7 @@ def open_records(path: Place, expected: Identity | None = None, *, forward: bool
 
 
 def records_in_order(path: Place, *, verify: bool = True) -> Iterator[bytes]:
-    """The data of each record of a file, compressed or not.
+    """Yield the data of each record of a file, compressed or not.
 
     Args:
         path: The file, or its URL.
@@ -91,7 +91,7 @@ def records_in_order(path: Place, *, verify: bool = True) -> Iterator[bytes]:
 
     Raises:
         RecordError: The file is damaged; the message names file and record.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     chunks, buffer, number = _chunks(path), bytearray(), 0
 
@@ -109,7 +109,7 @@ def records_in_order(path: Place, *, verify: bool = True) -> Iterator[bytes]:
                 raise RecordError("the checksum of its length does not match")
             record = head + take(length + FRAME_BYTES - HEADER_BYTES)
             if len(record) < length + FRAME_BYTES:
-                raise RecordError("the file is cut off in the middle of it")
+                raise RecordError("the file is cut off in this record")
             if verify and not is_whole(record):
                 raise RecordError("its checksum does not match")
             yield record[HEADER_BYTES:-4]
@@ -119,7 +119,7 @@ def records_in_order(path: Place, *, verify: bool = True) -> Iterator[bytes]:
 
 
 def _chunks(path: Place) -> Iterator[bytes]:
-    """The bytes of a file, decompressed, in pieces that are never empty."""
+    """Yield the decompressed bytes of a file in non-empty pieces."""
     source = _opened(path)
     if isinstance(path, str):
         source = Blocks(source, _URL_BLOCK, 2)
@@ -136,7 +136,7 @@ def _chunks(path: Place) -> Iterator[bytes]:
         if data:
             yield data
     if state is not None and not state.eof:
-        raise RecordError("the compressed data do not end")
+        raise RecordError("the compressed data are cut off")
 
 
 def _opened(path: Place) -> ByteSource:
@@ -145,14 +145,14 @@ def _opened(path: Place) -> ByteSource:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {str(path)!r} any more") from None
+        raise FileNotFoundError(f"the file {str(path)!r} no longer exists") from None
     file = OpenFile(str(path), descriptor, Identity.of(os.fstat(descriptor)))
     weakref.finalize(file, os.close, descriptor).atexit = False  # a thread may be reading as the process ends
     return file
 
 
 def _compression(source: ByteSource) -> int | None:
-    """The argument `wbits` of zlib for a compressed file; None for a file of plain records."""
+    """Return zlib's argument `wbits` for a compressed file; None for plain records."""
     head = source.read(0, min(HEADER_BYTES, source.identity.size))
     if len(head) < 2 or (len(head) == HEADER_BYTES and data_length(head) is not None):
         return None
@@ -162,7 +162,7 @@ def _compression(source: ByteSource) -> int | None:
 
 
 def masked_crc(data: bytes) -> int:
-    """Masked CRC32C of `data`: a checksum of data that may hold checksums."""
+    """Return the masked CRC32C, for data that may contain checksums."""
     return _masked(google_crc32c.value(data))
 
 
@@ -171,7 +171,7 @@ def _masked(crc: int) -> int:
 
 
 def framed(pieces: list[Piece]) -> list[Piece]:
-    """The parts of a record in the file, around the pieces of its data."""
+    """Add head and checksum to the pieces of a record's data."""
     size, crc = sum(map(len, pieces)), 0
     for piece in pieces:
         crc = google_crc32c.extend(crc, piece)
@@ -180,12 +180,12 @@ def framed(pieces: list[Piece]) -> list[Piece]:
 
 
 def data_length(head: bytes, start: int = 0) -> int | None:
-    """Bytes of the data of the record whose head begins at byte `start`; None if its checksum does not match."""
+    """Return the size of a record's data; None if damaged."""
     length, crc = _HEADER.unpack_from(head, start)
     return length if masked_crc(head[start : start + 8]) == crc else None
 
 
 def is_whole(record: bytes) -> bool:
-    """Whether the checksum of the data of a record, frame included, holds."""
+    """Whether the checksum of the data of a record, frame included, matches."""
     crc: int = _CHECKSUM.unpack_from(record, len(record) - 4)[0]
     return masked_crc(record[HEADER_BYTES:-4]) == crc

@@ -1,7 +1,7 @@
-"""`TFRecordSequence`: TFRecord files as a sequence, any record at any time.
+"""`TFRecordSequence`: TFRecord files as a sequence with random access.
 
-Invariant: a record is returned as it was written or not at all. What pickles is where records begin and what their
-files were; whoever reads in another process gets the same files or an error.
+Invariant: a record is returned as it was written or not at all. The pickle holds the offsets of records and the
+identities of files, so another process reads the same files or raises an error.
 """
 
 import bisect
@@ -41,7 +41,7 @@ from kerasfeed.util.resources import cores
 _OPEN_FILES = 128
 _RUN_BYTES = 1 << 20
 _INFERRED_FROM = 5  # records
-_LEAST_THREADS, _MOST_THREADS = 4, 32  # heads are found by waiting for the disk more than by computing
+_LEAST_THREADS, _MOST_THREADS = 4, 32  # indexing waits for the disk more than it computes
 
 
 def _open_files() -> Lru[int, RecordFile]:
@@ -49,31 +49,31 @@ def _open_files() -> Lru[int, RecordFile]:
 
 
 class TFRecordSequence(Refreshable, SceneSequence):
-    """TFRecord files of `tf.train.Example`s as a sequence of scenes, for a `Feed` with any order.
+    """TFRecord files of `tf.train.Example`s as a sequence of scenes.
 
-    Scene k is record k of the files, in their order. Several threads find the start of each record when the sequence is
-    made, and keep them in memory. The files may be written by `kf.write_tfrecords` or by TensorFlow, without
-    compression; `read` reads compressed ones in their order. TensorFlow is not imported.
+    Scene k is record k of the files, in their order. The constructor finds the offset of each record with several
+    threads, and keeps the offsets in memory. The files may be written by `kf.write_tfrecords` or by TensorFlow, without
+    compression; `read` reads compressed files in order. TensorFlow is not imported.
 
-    It may be read from several threads. It is pickled with its index, and each process opens the files for itself.
+    Several threads may read a sequence. It is pickled with its index, and each process opens the files for itself.
 
     Args:
         paths: A file; a glob ("train-*.tfrecord", in natural order); a pattern
             ("train-{shard:05d}-of-{count:05d}.tfrecord", all of whose shards must exist); any of these as a URL
             ("s3://bucket/train-*.tfrecord"), which fsspec reads; or a list of these.
         spec: Spec of a scene: a nesting of `kf.ArraySpec`s. The features are named like the fields ("0", "1.points").
-            None takes the spec that `write_tfrecords` wrote beside the files. Without one, a scene is a dict of the
-            features found in a few records: scalars where a feature holds one value in each, else arrays of one axis;
-            bytes unchanged. What a record holds beside features is an error then.
+            None uses the spec that `write_tfrecords` wrote next to the files. Without one, a scene is a dict of the
+            features found in a few records: a scalar if each record holds one value, else an array with one axis;
+            bytes are unchanged. Records must then hold nothing but features.
         verify: Whether to compare each record with its checksum, which takes 0.1 ms for each MB.
-        workers: Threads that find the records. "auto" is four times the number of cores, at most 32; 32 for URLs.
+        workers: Threads that index the files. "auto" is four times the number of cores, at most 32; 32 for URLs.
 
     Raises:
         FileNotFoundError: There is no such file.
         RecordError: The files hold no record, shards are missing, or a file is compressed or damaged.
-        ImportError, ValueError: A URL, and fsspec or the package of the protocol is missing; or fsspec knows no such
+        ImportError, ValueError: For a URL: fsspec or the package of its protocol is missing; or fsspec knows no such
             protocol.
-        OSError: A file cannot be read; for a URL, also at the third try.
+        OSError: A file cannot be read; for a URL, after three tries.
         TypeError, SpecError: `spec` is not a spec; or none is given and the records disagree.
 
     Examples:
@@ -110,7 +110,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self._warn_of_damage()
 
     def _take_in(self, paths: Any) -> None:
-        """Have the records of these files, all at once or, where one cannot be read, none of them."""
+        """Index these files, or none if one cannot be read."""
         given = tuple(paths) if isinstance(paths, Iterator) else paths
         found = expand(given)
         has_urls = any(isinstance(path, str) for path in found)
@@ -125,19 +125,19 @@ class TFRecordSequence(Refreshable, SceneSequence):
         for file in self._files:
             if file.damage is not None:
                 warn_caller(
-                    f"{str(file.path)!r}: {file.damage}. Reading it raises kf.RecordError; a feed with on_error= goes "
-                    "on without it",
+                    f"{str(file.path)!r}: {file.damage}. Reading it raises kf.RecordError; a feed with on_error= "
+                    "continues without it",
                     FeedWarning,
                 )
 
-    # ---- what it is
+    # ---- properties
 
     def __len__(self) -> int:
         return self._stops[-1]
 
     @property
     def spec(self) -> Any:
-        """Spec of a scene: nested as a scene, with an `ArraySpec` for each field."""
+        """Spec of a scene, nested likewise, with an `ArraySpec` per field."""
         return self._codec.spec.unflatten(self._codec.spec.fields)
 
     @property
@@ -152,16 +152,16 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     @property
     def block_size(self) -> int:
-        """Number of records that are cheap to read together, about 1 MiB of them; for `kf.BlockShuffled`."""
+        """Number of records in about 1 MiB; for `kf.BlockShuffled`."""
         nbytes = sum(int(file.starts[-1]) for file in self._files)
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
     def source_files(self) -> list[str]:
-        """Paths of the files of this machine; see `kerasfeed.Cached`."""
+        """Paths of the local files; see `kerasfeed.Cached`."""
         return [str(file.path) for file in self._files if not isinstance(file.path, str)]
 
     def _check_counts(self, described: dict[Place, tuple[SceneSpec, int]]) -> None:
-        """Compare the number of records of each file with the number that was written."""
+        """Check each file's number of records."""
         for file in self._files:
             if file.path in described and file.damage is None:
                 _check_count(file.path, len(file), described[file.path][1])
@@ -175,27 +175,27 @@ class TFRecordSequence(Refreshable, SceneSequence):
                 if len(self) == 1:
                     raise
                 continue
-            place = self._place(index)
-            examples.append((place, _example(place, record)))
+            name = self._record_name(index)
+            examples.append((name, _example(name, record)))
         if not examples:
-            raise RecordError(f"no record of {_listed(self._files)} that was looked at is whole")
+            raise RecordError(f"all records tried of {_listed(self._files)} are damaged")
         return as_scene_spec(infer_spec(examples))
 
     # ---- scenes
 
     def __getitem__(self, index: Any) -> Any:
-        """The scene of one record; negative indices count from the end.
+        """Return the scene of one record; negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
             RecordError: The record is damaged; the message names file, byte offset and record.
             SpecError: The record does not match the spec; the message names record and feature.
-            OSError: The file cannot be read, or has changed; a URL is looked at when a process opens it.
+            OSError: The file cannot be read, or has changed; for a URL, changes are noticed when a process opens it.
         """
         return self._codec.spec.unflatten([_own(leaf) for leaf in self._leaves(index)])
 
     def read_into(self, index: int, out: Any) -> None:
-        """Write the scene at `index` into `out`, which has its nesting; see `SceneSequence`."""
+        """Write the scene at `index` into `out`; see `SceneSequence`."""
         for leaf, target in zip(self._leaves(index), flatten(out)[0], strict=True):
             target[...] = leaf
 
@@ -206,17 +206,17 @@ class TFRecordSequence(Refreshable, SceneSequence):
             return self._codec.decode(record)
         except SpecError as error:
             more = ". The spec was inferred from a few records: give spec=" if self._is_inferred else ""
-            raise SpecError(f"{self._place(index)}: {message_of(error)}{more}") from None
+            raise SpecError(f"{self._record_name(index)}: {message_of(error)}{more}") from None
         except ValueError as error:
-            raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
+            raise RecordError(f"{self._record_name(index)}: {message_of(error)}") from None
 
     @staticmethod
     def read(paths: Any, spec: Any = None, *, verify: bool = True) -> Iterator[Any]:
-        """The scenes of TFRecord files, compressed or not, in their order; for a `kf.StreamFeed`.
+        """Iterate over scenes, also of compressed files, for a `kf.StreamFeed`.
 
         Args:
             paths: See the class.
-            spec: See the class; without a spec beside the files, it is inferred from the first 5 records.
+            spec: See the class; without a spec next to the files, it is inferred from the first 5 records.
             verify: See the class.
 
         Returns:
@@ -224,8 +224,10 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
         Raises:
             FileNotFoundError, TypeError: See the class.
-            RecordError, SpecError: A record is damaged, or does not match the spec; the message names file and record.
-                A file has another number of records than was written to it; or files have two specs beside them.
+            RecordError: A record is damaged, or the number of records differs from the number written; the message
+                names the file.
+            SpecError: A record does not match the spec, or files have different specs; the message names file and
+                record.
 
         Examples:
             >>> scenes = kf.Zip(x=np.arange(4.0))
@@ -244,7 +246,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return _scenes_of(_records_of(files, described, verify), known)
 
     def record(self, index: int) -> bytes:
-        """The serialized `tf.train.Example` of one record.
+        """Return the serialized `tf.train.Example` of one record.
 
         Args:
             index: Number of the record; negative ones count from the end.
@@ -269,49 +271,49 @@ class TFRecordSequence(Refreshable, SceneSequence):
         number, row = self._find(index)
         file = self._files[number]
         if file.damage is not None and row == len(file) - 1:
-            raise RecordError(f"{self._place(index)}: {file.damage}")
+            raise RecordError(f"{self._record_name(index)}: {file.damage}")
         start, stop = int(file.starts[row]), int(file.starts[row + 1])
         size = stop - start
         data = self._record_file(number).read(start, size)
         if len(data) != size or int.from_bytes(data[:8], "little") != size - FRAME_BYTES:
-            raise RecordError(f"{self._place(index)} is not where the index has it: the file was changed or is damaged")
+            raise RecordError(f"{self._record_name(index)} is not at its indexed offset: the file changed")
         if self.verify and (data_length(data) is None or not is_whole(data)):
-            raise RecordError(f"{self._place(index)} is damaged: its checksum does not hold")
+            raise RecordError(f"{self._record_name(index)} is damaged: its checksum does not hold")
         return data[HEADER_BYTES:-4]
 
     def _find(self, index: int) -> tuple[int, int]:
-        """Number of the file, and of the record in it."""
+        """Return the number of the file, and of the record in it."""
         number = bisect.bisect_right(self._stops, index)
         return number, index - (self._stops[number - 1] if number else 0)
 
-    def _place(self, index: int) -> str:
+    def _record_name(self, index: int) -> str:
         number, row = self._find(index)
         file = self._files[number]
         return f"record {row} of {str(file.path)!r} (at byte {int(file.starts[row]):,})"
 
     def _record_file(self, number: int) -> RecordFile:
-        """The open file of this number; the least recently used ones are closed."""
+        """Return an open file; the least recently used files are closed."""
         file = self._files[number]
         return self._open.here().get_or_load(number, lambda: open_records(file.path, file.identity))[0]
 
-    # ---- life
+    # ---- refresh and close
 
     def refresh(self, paths: Any = None) -> int:
-        """Take in files that have come, and records that were added to files, between two epochs.
+        """Add new files, and records appended to files, between two epochs.
 
-        The spec stays. A feed sees the new length when its next loop or `fit` begins: it then starts its workers anew.
-        While an epoch runs, its next batch is an error. A record that is being written just now counts as a damaged one
+        The spec does not change. A feed sees the new length, and restarts its workers, when its next loop or `fit`
+        begins. During an epoch, its next batch raises an error. A record that is still being written counts as damaged
         until the next `refresh`.
 
         Args:
-            paths: As when the sequence was made. None looks again for what was given last.
+            paths: As in the constructor. None uses the same argument as last time.
 
         Returns:
-            How many records there are more than before; negative where there are fewer.
+            By how many the number of records grew; negative if there are fewer.
 
         Raises:
             RuntimeError: Called in a worker.
-            FileNotFoundError, RecordError: As when the sequence is made; it is then as it was.
+            FileNotFoundError, RecordError: As in the constructor; the sequence does not change then.
 
         Examples:
             >>> scenes = kf.Zip(x=np.arange(4.0))
@@ -323,7 +325,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
             >>> records.close()
         """
         if in_worker_process():
-            raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
+            raise RuntimeError("refresh() was called in a worker: call it in the main program, between two epochs")
         before = len(self)
         self._take_in(self._given if paths is None else paths)
         self.generation += 1
@@ -332,7 +334,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return len(self) - before
 
     def close(self) -> None:
-        """Close the files; they are opened again when they are read. May be called again."""
+        """Close the files; reading opens them again. May be called again."""
         self._open.here().clear()
 
     def __repr__(self) -> str:
@@ -343,17 +345,17 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
 
 def _spec_beside(described: dict[Place, tuple[SceneSpec, int]]) -> SceneSpec | None:
-    """The spec that was written beside files; None if there is none.
+    """Return the spec that was written next to the files, or None.
 
     Raises:
-        SpecError: Two files have two specs.
+        SpecError: Two files have different specs.
     """
     found: SceneSpec | None = None
     for path, (spec, _) in described.items():
         if found is not None and spec != found:
             first = next(iter(described))
             raise SpecError(
-                f"{str(first)!r} and {str(path)!r} hold scenes of two kinds: read them as two sequences, or give spec= "
+                f"{str(first)!r} and {str(path)!r} have different specs: read them as two sequences, or give spec= "
                 "with the fields that both have"
             )
         found = spec
@@ -361,22 +363,22 @@ def _spec_beside(described: dict[Place, tuple[SceneSpec, int]]) -> SceneSpec | N
 
 
 def _check_count(path: Place, found: int, written: int) -> None:
-    """Refuse a file that has another number of records than was written to it.
+    """Refuse a file with another number of records than written.
 
     Raises:
-        RecordError: It has.
+        RecordError: The numbers differ.
     """
     if found != written:
         raise RecordError(
-            f"{str(path)!r} holds {counted(found, 'record')}, and {written:,} were written to it: it is cut off or "
-            "another file stands in its place"
+            f"{str(path)!r} holds {counted(found, 'record')}, but {written:,} were written to it: it is cut off or "
+            "was replaced"
         )
 
 
 def _records_of(
     files: list[Place], described: dict[Place, tuple[SceneSpec, int]], verify: bool
 ) -> Iterator[tuple[str, bytes]]:
-    """What each record is called, and its data."""
+    """Yield the name of each record, for messages, and its data."""
     for path in files:
         number = 0
         for record in records_in_order(path, verify=verify):
@@ -412,7 +414,7 @@ def _example(name: str, record: bytes) -> Example:
 
 
 def _own(leaf: Any) -> Any:
-    """A value that its owner may change: what was decoded is read-only."""
+    """Return a value that the caller may change: decoded values are read-only."""
     if not isinstance(leaf, np.ndarray):
         return leaf
     return leaf.copy() if leaf.ndim else leaf[()]

@@ -1,6 +1,6 @@
-"""The file beside a set of shards that describes them: spec, scenes of each, how they were written.
+"""The sidecar: a file that describes a set of shards.
 
-Invariant: it appears when the set is complete, whole, and lists the names of the shards, by which readers find it.
+Invariant: it is written when the set is complete, in one step, and lists the names of the shards.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What describes a set of shards, as far as readers need it.
+    """The description of a set of shards for readers.
 
     Attributes:
         spec: Spec of a scene.
@@ -36,13 +36,13 @@ class Sidecar:
 
 
 def write_sidecar(path: Path, spec: SceneSpec, files: list[dict[str, Any]], **how: Any) -> None:
-    """Describe a set of shards in a file, which is written through to the disk, at once or not at all.
+    """Write a sidecar durably, in one step.
 
     Args:
         path: The file.
         spec: Spec of a scene.
         files: The "name", "scenes" and "bytes" of each shard, in their order.
-        **how: How the shards were written, for people.
+        **how: How the shards were written, for information.
     """
     value = {
         "format": FORMAT,
@@ -56,17 +56,17 @@ def write_sidecar(path: Path, spec: SceneSpec, files: list[dict[str, Any]], **ho
 
 
 def read_json(path: Place) -> dict[str, Any] | None:
-    """A JSON object of our own; None for any other file, and for none.
+    """Read a sidecar's JSON; None if `path` is no sidecar.
 
     Raises:
-        RecordError: A later kerasfeed wrote it.
+        RecordError: A later version of kerasfeed wrote it.
     """
     try:
         value = json.loads(read_whole(path))
     except ValueError:
         return None
     except OSError:
-        if is_url(path):  # what scenes are must not depend on whether a store answers
+        if is_url(path):  # the spec must not depend on whether a store answers
             raise
         return None
     if not isinstance(value, dict) or value.get("format") != FORMAT:
@@ -80,10 +80,10 @@ def read_json(path: Place) -> dict[str, Any] | None:
 
 
 def read_sidecar(path: Place) -> Sidecar | None:
-    """The sidecar at `path`; None where there is none.
+    """Read the sidecar at `path`; None if there is none.
 
     Raises:
-        RecordError: It is one, and makes no sense.
+        RecordError: The sidecar is damaged.
     """
     value = read_json(path)
     if value is None:
@@ -96,10 +96,10 @@ def read_sidecar(path: Place) -> Sidecar | None:
 
 
 def find_sidecars(paths: list[Place]) -> dict[Place, tuple[SceneSpec, int]]:
-    """What the sidecars beside `paths` say of those that they list: the spec, and the number of scenes.
+    """Return the spec and the number of scenes of described files.
 
     Raises:
-        OSError: A store of files by URL cannot be asked.
+        OSError: A store cannot be reached.
     """
     listed: dict[str, tuple[SceneSpec, int]] = {}
     for folder in sorted({str(path).rpartition("/")[0] for path in paths}):
@@ -113,6 +113,6 @@ def find_sidecars(paths: list[Place]) -> dict[Place, tuple[SceneSpec, int]]:
 def _sidecars_in(folder: str) -> list[Place]:
     if not is_url(folder):
         return sorted(Path(folder or "/").glob(f"*{SIDECAR_SUFFIX}"))
-    with contextlib.suppress(FileNotFoundError, PermissionError):  # none, or it is not allowed to list the folder
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # none, or the folder cannot be listed
         return sorted(find(f"{glob.escape(folder)}/*{SIDECAR_SUFFIX}"))
     return []

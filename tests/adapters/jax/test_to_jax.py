@@ -85,7 +85,7 @@ def test_a_ragged_field_is_its_values_and_its_row_splits():
 
 def test_arguments_are_checked():
     with kf.Feed([1.0], 1, workers=0) as feed:
-        with pytest.raises(TypeError, match=r"sharding is a jax\.sharding\.Sharding.*received 'cpu' of type str"):
+        with pytest.raises(TypeError, match=r"sharding must be a jax\.sharding\.Sharding.*received 'cpu' of type str"):
             feed.to_jax("cpu")
         assert "JAX" in repr(feed.to_jax())
 
@@ -228,7 +228,7 @@ def refused(text, scenes, **arguments):
         else:
             raise AssertionError("not refused")
 
-refused("the feed is one of 1 shards", scenes)
+refused("the feed has 1 shards", scenes)
 refused("need a size that divides", scenes[:14], shard="auto")
 jax.distributed.shutdown()
 print("done")

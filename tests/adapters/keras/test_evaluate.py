@@ -260,13 +260,13 @@ def unbuilt():
 WRONG = [
     (lambda model: kf.evaluate("model", []), TypeError, "needs a keras.Model first, received a str"),
     (lambda model: kf.evaluate(unbuilt(), []), ValueError, r"not compiled.*model.compile\(loss"),
-    (lambda model: kf.evaluate(model, Values()), TypeError, r"Values gives single scenes: write kf.Feed"),
+    (lambda model: kf.evaluate(model, Values()), TypeError, r"Values holds single scenes: write kf.Feed"),
     (
         lambda model: kf.evaluate(model, (np.ones(4), np.ones(4))),
         TypeError,
-        "the items of this tuple for batches",
+        "the items of this tuple as batches",
     ),
-    (lambda model: kf.evaluate(model, np.ones((4, 1))), TypeError, "items of this ndarray for batches"),
+    (lambda model: kf.evaluate(model, np.ones((4, 1))), TypeError, "items of this ndarray as batches"),
     (lambda model: kf.evaluate(model, iter([])), TypeError, "received a list_iterator, which cannot"),
     (lambda model: kf.evaluate(model, 5), TypeError, "needs a kerasfeed.Feed, received a int"),
     (lambda model: kf.evaluate(model, []), ValueError, "no batch had a row that counts"),

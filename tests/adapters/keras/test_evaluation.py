@@ -91,7 +91,7 @@ def test_an_evaluation_travels_as_json():
     assert json.dumps(back.to_dict()) == text
     assert json.loads(text)["metrics"]["loss"]["quantiles"].keys() == {"0", "0.05", "0.25", "0.5", "0.75", "0.95", "1"}
     for wrong in ({}, [], {"rows": [1], "repeats": [0], "metrics": {"loss": 3}}):
-        with pytest.raises(ValueError, match="needs what to_dict"):
+        with pytest.raises(ValueError, match="needs the result of to_dict"):
             kf.Evaluation.from_dict(wrong)
 
 

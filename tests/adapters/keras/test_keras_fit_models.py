@@ -269,7 +269,7 @@ def test_dicts_of_x_and_y_are_told_to_be_a_pair():
     with kf.Feed(scenes_of_dicts, 4, workers=0) as feed:
         model = OfDicts()
         model.compile("sgd", "mse")
-        told = pytest.warns(kf.FeedWarning, match=r'a tuple in place of the dict: \(scene\["x"\], scene\["y"\]\)')
+        told = pytest.warns(kf.FeedWarning, match=r'a tuple instead of the dict: \(scene\["x"\], scene\["y"\]\)')
         with told, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own, which say less
             model.fit(feed, verbose=0)
         own = StepOfDicts()
@@ -283,15 +283,15 @@ X = np.zeros((8, 3), np.float32)
 @pytest.mark.parametrize(
     ("sequence", "told"),
     [
-        (X, "fit takes all that a scene holds for inputs"),
-        ([(x,) for x in X], "fit takes all that a scene holds for inputs"),
-        ([(x, None) for x in X], "fit takes all that a scene holds for inputs"),
-        (kf.Zip(x=X, label=X[:, 0]), "scenes are dicts with the keys x, label, all of which fit takes for inputs"),
+        (X, "fit uses all fields of a scene as inputs"),
+        ([(x,) for x in X], "fit uses all fields of a scene as inputs"),
+        ([(x, None) for x in X], "fit uses all fields of a scene as inputs"),
+        (kf.Zip(x=X, label=X[:, 0]), "scenes are dicts with the keys x, label, and fit uses them all as inputs"),
     ],
     ids=["array", "tuple of one", "None", "dict"],
 )
 def test_scenes_without_targets_for_a_model_with_a_loss_are_told_of(sequence, told):
-    text = f"{told}, and the model has a loss, which needs targets. Return a tuple from __getitem__: .inputs, targets"
+    text = f"{told}, but the model has a loss, which needs targets. Return a tuple from __getitem__: .inputs, targets"
     model = OfDicts() if isinstance(sequence, kf.Zip) else keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with kf.Feed(sequence, 4, workers=0) as feed:

@@ -49,7 +49,10 @@ def test_a_feed_of_all_scenes_is_taken_where_keras_is_told_not_to_divide(distrib
 
 def test_where_keras_does_not_tell_of_processes_a_feed_of_all_scenes_is_warned_of(distribution):
     del distribution._is_multi_process
-    with feed_of() as feed, pytest.warns(kf.FeedWarning, match="does not tell whether SimpleNamespace runs in several"):
+    with (
+        feed_of() as feed,
+        pytest.warns(kf.FeedWarning, match="does not report whether SimpleNamespace runs in sev"),
+    ):
         Trainer().fit(feed)
 
 

@@ -99,7 +99,7 @@ def test_where_keras_takes_no_adapter_of_others_a_feed_is_a_dataset_all_the_same
     monkeypatch.setattr("keras.src.trainers.data_adapters.data_adapter.DataAdapter", type("Another", (), {}))
     trainer = Trainer()
     with make_feed(batch_size=6, length=24) as feed:
-        with pytest.warns(kf.FeedWarning, match="takes no data adapters of others, .* nothing can be resumed"):
+        with pytest.warns(kf.FeedWarning, match="supports no external data adapters, .* nothing can be resumed"):
             trainer.fit(feed, epochs=3, shuffle=False)
         assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
 
@@ -123,7 +123,7 @@ def test_where_keras_takes_no_adapter_of_others_it_starts_no_threads_for_the_wor
 
     monkeypatch.setattr(kf.Feed, "__getitem__", watched)
     with kf.Feed(kf.Zip(rows, rows), 2, workers=3, worker_type="thread") as feed:
-        with pytest.warns(kf.FeedWarning, match="takes no data adapters of others"):
+        with pytest.warns(kf.FeedWarning, match="supports no external data adapters"):
             model.fit(feed, verbose=0)
         assert feed.workers == 3
         assert threads

@@ -101,7 +101,7 @@ def train(folder, moments=None, *, save_freq=2, pair=False, dataset=None, model=
         data = fed if dataset is None else dataset(fed)
         fit = {"epochs": 2, "shuffle": False, **fit}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "the model is where training began", kf.FeedWarning)
+            warnings.filterwarnings("ignore", "the model is at the start of training", kf.FeedWarning)
             model.fit(data, callbacks=callbacks, verbose=0, **fit)
     assert not (folder / "feed.json").exists()
     assert not (folder / "backup").exists()
@@ -339,7 +339,7 @@ def test_a_fit_that_has_nothing_left_to_train_says_so(tmp_path):
         model = make_model()
         ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
         model.fit(feed, epochs=2, callbacks=[ours], verbose=0)
-        with pytest.warns(kf.FeedWarning, match=r"trained for 2 epochs, as .*feed.json knows, and fit.epochs=2. asks"):
+        with pytest.warns(kf.FeedWarning, match=r"trained for 2 epochs, according to .*feed.json, and fit.epochs=2."):
             assert model.fit(feed, epochs=2, callbacks=[ours], verbose=0).epoch == []
         assert model.fit(feed, epochs=3, callbacks=[ours], verbose=0).epoch == [2]
         assert result_of(model) == undisturbed(12)

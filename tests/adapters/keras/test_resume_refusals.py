@@ -21,7 +21,7 @@ def test_a_model_that_was_not_restored_begins_anew_with_a_warning(tmp_path):
         make_model().fit(feed, epochs=1, callbacks=[ours], verbose=0)
         again = make_model()
         with pytest.warns(
-            kf.FeedWarning, match="the model is where training began, and .* knows of one that has counted 4 iter"
+            kf.FeedWarning, match="the model is at the start of training, but .* belongs to a model with 4 iter"
         ):
             again.fit(feed, epochs=1, callbacks=[ours], verbose=0)
         assert result_of(again) == undisturbed(4)
@@ -38,15 +38,15 @@ def test_a_file_that_does_not_fit_is_refused_with_what_differs(tmp_path):
     with make_feed() as feed, make_feed(seed=8) as other, make_feed(length=40) as longer:
         model = make_model()
         model.fit(feed, epochs=2, callbacks=[kf.FeedCheckpoint(feed, path)], verbose=0)
-        _refused(other, path, "feed.json does not fit what is trained: .*seed was 7, is 8")
+        _refused(other, path, "feed.json does not fit this training: .*seed was 7, is 8")
         _refused(longer, path, "length was 22, is 40; steps was 4, is 7")
-        _refused(feed, path, "an epoch of fit had 4 steps, and has 3 steps: pass steps_per_epoch=4", steps_per_epoch=3)
+        _refused(feed, path, "an epoch of fit had 4 steps, but now has 3 steps: pass steps_per_", steps_per_epoch=3)
         _refused(feed, tmp_path / "new.json", "fit was given another feed", data=other)
         beyond = feed.to_tf_dataset().map(lambda x, y: (x, y))
         new = tmp_path / "new.json"
         above, unknown = (
             "steps_per_epoch=5 of a dataset of 4 batches .* cannot be resumed",
-            "how many batches an epoch of this dataset has is not",
+            "the number of batches in an epoch of this dataset is unknown",
         )
         _refused(feed, new, above, data=beyond, steps_per_epoch=5, shuffle=False)
         endless = beyond.repeat()
@@ -54,7 +54,7 @@ def test_a_file_that_does_not_fit_is_refused_with_what_differs(tmp_path):
         content = json.loads(path.read_text())
         content["records"] = content["records"][1:]
         path.write_text(json.dumps(content))
-        _refused(feed, path, r"counted 0 iterations, and where the training began 1\. It is another model, or was rest")
+        _refused(feed, path, r"counted 0 iterations, but the training began at 1\. It is another model, or was rest")
 
 
 def test_a_file_of_other_steps_an_epoch_is_refused_and_the_feed_stays_where_it_is(tmp_path):
@@ -65,20 +65,20 @@ def test_a_file_of_other_steps_an_epoch_is_refused_and_the_feed_stays_where_it_i
     with make_feed() as feed:
         model.fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path, 1), stop], verbose=0)
     with make_feed() as feed:
-        _refused(feed, path, "an epoch of fit had 4 steps, and has 3 steps", model=model, steps_per_epoch=3)
+        _refused(feed, path, "an epoch of fit had 4 steps, but now has 3 steps", model=model, steps_per_epoch=3)
         assert [labels.ravel().astype(int).tolist() for _, labels in feed] == stream(feed, 4)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "it is no JSON, or was cut short"),
-        ('{"kind": "kerasfeed.Feed', "it is no JSON, or was cut short"),
+        ("", "it is not JSON, or was cut short"),
+        ('{"kind": "kerasfeed.Feed', "it is not JSON, or was cut short"),
         ("[1]", "it was not written by kerasfeed.FeedCheckpoint"),
         ('{"epoch": 3, "batch": 0}', "it was not written by kerasfeed.FeedCheckpoint"),
-        ('{"kind": "kerasfeed.FeedCheckpoint", "version": 9}', "it has version 9, and this is 2"),
+        ('{"kind": "kerasfeed.FeedCheckpoint", "version": 9}', "it has version 9, not 2"),
         ('{"kind": "kerasfeed.FeedCheckpoint", "version": 2, "records": []}', "it is damaged"),
-        (b"\xff\xfe\x00", "it is no JSON"),
+        (b"\xff\xfe\x00", "it is not JSON"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_is(text, message, tmp_path):
@@ -86,9 +86,7 @@ def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_is(text, message, t
     content = text if isinstance(text, bytes) else text.encode()
     path.write_bytes(content)
     with make_feed() as feed:
-        _refused(
-            feed, path, f"feed.json tells nothing of where training stood: {message}.*Restore the file, or delete it"
-        )
+        _refused(feed, path, f"feed.json does not give the position of the training: {message}.*Restore the file; or")
     assert path.read_bytes() == content
 
 
@@ -102,7 +100,7 @@ def test_bad_arguments_and_places_are_refused(tmp_path):
             TypeError, match=r"^BackupAndRestore\(feed, ...\) resumes a kerasfeed.Feed or .*, received a list"
         ):
             kf.BackupAndRestore([], tmp_path / "backup")
-        with pytest.raises(ValueError, match="path must be that of a file, received the folder"):
+        with pytest.raises(ValueError, match="path must be a file, received the folder"):
             kf.FeedCheckpoint(feed, tmp_path)
         with pytest.raises(ValueError, match=r'save_freq must be at least 1, received 0 ."epoch" writes at the end'):
             kf.FeedCheckpoint(feed, tmp_path / "feed.json", save_freq=0)
@@ -145,7 +143,7 @@ def test_iterations_that_do_not_grow_evenly_are_not_guessed_at(tmp_path):
     assert [record.epoch * 4 + record.done + behind for record, behind in found] == list(range(7))
     gan = records.with_record(Record(14, 0.0, 2, 1, {}))
     assert gan.at(14) == (gan.records[-1], 0)
-    with pytest.raises(ValueError, match=r"counted 12 iterations. They do not grow evenly .*of 0, 1, 4, 14 alone"):
+    with pytest.raises(ValueError, match=r"counted 12 iterations, .* known only for 0, 1, 4, 14 iter"):
         gan.at(12)
 
 
@@ -233,7 +231,7 @@ def test_a_folder_of_a_model_without_its_feed_is_refused(tmp_path):
     with make_feed() as feed:
         model = make_model()
         model.save_weights(folder / "latest.weights.h5")
-        with pytest.raises(ValueError, match="holds a model, and nothing tells which batches it was trained on"):
+        with pytest.raises(ValueError, match="holds a model, but not the batches it was trained on"):
             model.fit(feed, callbacks=[kf.BackupAndRestore(feed, folder)], verbose=0)
 
 

@@ -321,5 +321,5 @@ def test_the_model_before_a_step_whose_loss_was_not_finite_stays_known():
 def test_what_a_backup_knows_nothing_of_is_refused(tmp_path):
     with stream(starting, 4, seed=2) as feed, stream(starting, 4, seed=2) as other:
         model = make_model()
-        with pytest.raises(ValueError, match="where fit is given the feed itself"):
+        with pytest.raises(ValueError, match="to resume a stream, pass the feed itself"):
             model.fit(other, verbose=0, callbacks=[kf.BackupAndRestore(feed, tmp_path / "backup")])

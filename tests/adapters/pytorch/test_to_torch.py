@@ -90,7 +90,7 @@ def test_a_ragged_field_is_its_values_and_its_row_splits():
 
 def test_arguments_are_checked():
     with kf.Feed([1.0], 1, workers=0) as feed:
-        with pytest.raises(ValueError, match='pin_memory is True, False or "auto"'):
+        with pytest.raises(ValueError, match='pin_memory must be True, False or "auto"'):
             feed.to_torch(pin_memory="yes")
         with pytest.raises(RuntimeError, match="device"):
             feed.to_torch("no such device")

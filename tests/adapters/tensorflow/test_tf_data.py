@@ -128,7 +128,7 @@ def test_what_tf_data_cannot_hold_is_refused_with_the_name_of_the_field():
         pytest.raises(TypeError, match=r"field 'scene' is float8_e5m2\[2, 2\], a dtype that tf.data cannot hold"),
     ):
         feed.to_tf_dataset()
-    told = r"field 'name' holds the text 'a\\udc80', which UTF-8 cannot encode, as TensorFlow wants it. Return bytes"
+    told = r"field 'name' holds the text 'a\\udc80', which UTF-8 cannot encode; TensorFlow needs UTF-8. Return bytes"
     unwritable = [{"name": "a\udc80" if index == 2 else "a", "x": 1.0} for index in range(4)]
     with kf.Feed(unwritable, 2, workers=0) as feed, pytest.raises(SpecError, match=told):
         list(feed.to_tf_dataset())

@@ -49,7 +49,7 @@ def test_scenes_of_a_damaged_file_are_dealt_with_by_the_feeds_own_on_error(paths
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("change", "says"), [(-1, "has 8 scenes, and 9 were counted"), (1, "scenes, and 9 were")])
+@pytest.mark.parametrize(("change", "says"), [(-1, "has 8 scenes, but 9 were counted"), (1, "scenes, but 9 were")])
 def test_a_file_whose_count_has_changed_is_an_error_that_names_it(paths, tmp_path, form, change, says):
     files = kf.FileSequence(paths, Noting(tmp_path / "log", form))
     np.savez(paths[5], x=np.zeros((9 + change, 3), np.float32), y=np.arange(9 + change))
@@ -98,7 +98,7 @@ ARGUMENTS = [
     ("no*.npz", np.load, {}, FileNotFoundError, "no file matches"),
     ({"a", "b"}, np.load, {}, TypeError, r"in every run, received a set: write sorted"),
     (5, np.load, {}, TypeError, "needs a list of paths"),
-    ([], np.load, {}, ValueError, "Check the pattern that found none"),
+    ([], np.load, {}, ValueError, "Check how the list was made"),
     (["a"], "load", {}, TypeError, "read_file must be a function of a path that returns"),
     (["a"], iterator(), {}, TypeError, "received a generator, .*pass the function itself"),
     (["a"], np.load, {"count": [1, 2]}, ValueError, "one number for each of the 1 files, received 2"),

@@ -190,7 +190,7 @@ def _replace(path):
 
 CHANGES = {
     "modified": (_touch, r"it was modified 5.000 s later"),
-    "replaced": (_replace, r"another file stands in its place \(inode \d+, was \d+\)"),
+    "replaced": (_replace, r"another file has replaced it \(inode \d+, was \d+\)"),
     "longer": (lambda path: path.write_bytes(path.read_bytes() + b"more"), r"its size is [\d,]+ bytes, was [\d,]+"),
 }
 

@@ -157,7 +157,7 @@ def test_a_file_that_was_replaced_is_an_error_when_it_is_opened_again(folder):
         in_memory(folder)
         for read in (lambda: copy["x"], lambda: records[0]):
             with pytest.raises(
-                OSError, match=rf"^'{url}/.*' changed since it was first opened: another version stands"
+                OSError, match=rf"^'{url}/.*' changed since it was first opened: another version has replaced"
             ):
                 read()
         assert len(file["x"]) == 32  # which was closed
@@ -272,9 +272,7 @@ def test_a_file_that_is_gone_when_it_is_read_is_a_missing_file(folder):
 
 def test_a_path_made_of_a_url_is_refused():
     for read in (kf.HDF5File, kf.TFRecordSequence, lambda path: kf.FileSequence(path, read_npz)):
-        with pytest.raises(
-            ValueError, match="'s3:/bucket/a' is a URL that a Path took a slash from: give URLs as text"
-        ):
+        with pytest.raises(ValueError, match="'s3:/bucket/a' is a URL that lost a slash in a Path: pass URLs as text"):
             read(Path("s3://bucket/a"))
 
 
@@ -288,7 +286,7 @@ def test_a_file_by_url_does_not_grow():
     [
         (
             {"ranges": False},
-            r"the server gives the whole file, [\d,]+ bytes, and not the .* 'filecache::' before the URL",
+            r"the server sent the whole file, [\d,]+ bytes, instead of the .* 'filecache::' before the URL",
         ),
         ({"sizes": False}, "the server does not say how large the file is. Copy it here first"),
     ],
