@@ -6,6 +6,7 @@ Invariant: pure values; importing this module loads no framework.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from typing import ClassVar
 
 from benchmarks import workloads
 from benchmarks.hdf5 import tables
@@ -30,9 +31,15 @@ class Case:
         peer: Key of `PEERS`.
     """
 
+    program: ClassVar[str] = "benchmarks.case"
     workload: str
     consumer: str
     peer: str
+
+    @property
+    def requires(self) -> str:
+        """Top-level module without which the case is skipped."""
+        return PEERS[self.peer].requires
 
     @property
     def name(self) -> str:

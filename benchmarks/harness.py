@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 
 from benchmarks import memory
-from benchmarks.case import MARK
-from benchmarks.catalog import PEERS, Case
+from benchmarks.catalog import Case
+from benchmarks.events import MARK
 
 READINGS_PER_SECOND = 5
 IMPORT_TIMEOUT = 180.0
@@ -86,7 +86,7 @@ class Child:
         self.readings: list[tuple[float, int]] = []
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed in `end`)
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.case", case.name, str(seconds)],
+            [sys.executable, "-m", case.program, case.name, str(seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -161,8 +161,7 @@ class Child:
 
 def missing(case: Case) -> str | None:
     """Why a case cannot run here, or None."""
-    module = PEERS[case.peer].requires
-    return None if importlib.util.find_spec(module) else f"{module} is not installed"
+    return None if importlib.util.find_spec(case.requires) else f"{case.requires} is not installed"
 
 
 def measure(child: Child, repeat: int, timeout: float) -> Outcome:
