@@ -6,7 +6,6 @@ Invariant: pure values; importing this module loads no framework.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import ClassVar
 
 from benchmarks import workloads
 from benchmarks.hdf5 import tables
@@ -31,15 +30,9 @@ class Case:
         peer: Key of `PEERS`.
     """
 
-    program: ClassVar[str] = "benchmarks.case"
     workload: str
     consumer: str
     peer: str
-
-    @property
-    def requires(self) -> str:
-        """Top-level module without which the case is skipped."""
-        return PEERS[self.peer].requires
 
     @property
     def name(self) -> str:
@@ -106,7 +99,9 @@ WORKLOADS = {workload.name: workload for workload in (*_WORKLOADS, *tables.WORKL
 
 _PEERS = (
     Peer("memcpy", "memcpy limit (np.copyto)", "plain", "memcpy", "numpy"),
-    Peer("plain", "plain loop (np.stack)", "plain", "plain", "numpy"),
+    Peer("plain", "plain loop (NumPy)", "plain", "plain", "numpy"),
+    Peer("plain_first_fit", "plain first fit (NumPy)", "plain", "first_fit", "numpy"),
+    Peer("decoded_images", "tf.data's own decode", "tf_data", "decoded_images", "tensorflow"),
     Peer("from_generator", "tf.data from_generator", "tf_data", "from_generator", "tensorflow"),
     Peer("range_map", "tf.data range.map(numpy_function)", "tf_data", "range_map", "tensorflow"),
     Peer("interleave", "tf.data interleave of generators", "tf_data", "interleave", "tensorflow"),
@@ -126,10 +121,15 @@ _PEERS = (
         "enqueued_processes",
         "keras",
     ),
+    Peer("keras_windows", "Keras timeseries_dataset_from_array", "keras_pydataset", "windows", "keras"),
     Peer("torch", "torch DataLoader", "torch_loader", "loader", "torch"),
+    Peer("torch_inline", "torch DataLoader, no workers", "torch_loader", "inline", "torch"),
     Peer("grain_threads", "Grain threads", "grain_loader", "threads", "grain"),
     Peer("grain_processes", "Grain mp_prefetch", "grain_loader", "processes", "grain"),
+    Peer("grain_windows", "Grain mp_prefetch, shuffled in windows", "grain_loader", "windows", "grain"),
+    Peer("grain_first_fit", "Grain mp_prefetch, first fit", "grain_loader", "first_fit", "grain"),
     Peer("spdl", "SPDL threads", "spdl_loader", "threads", "spdl"),
+    Peer("kerasfeed_auto", "kerasfeed auto", "kerasfeed_feed", "auto", "kerasfeed"),
     Peer("kerasfeed_inline", "kerasfeed workers=0", "kerasfeed_feed", "inline", "kerasfeed"),
     Peer("kerasfeed_thread", "kerasfeed threads", "kerasfeed_feed", "threads", "kerasfeed"),
     Peer("kerasfeed_process", "kerasfeed processes", "kerasfeed_feed", "processes", "kerasfeed"),

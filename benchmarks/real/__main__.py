@@ -17,8 +17,8 @@ except ImportError as error:
 from benchmarks import machine, report
 from benchmarks.faults.table import spliced
 from benchmarks.harness import Outcome, Settings, run_all
-from benchmarks.real.rows import ROWS, cells_of
-from benchmarks.real.table import BEGIN, END, Tables
+from benchmarks.real.rows import ROWS, cases_of
+from benchmarks.real.table import BEGIN, END, tables
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -26,41 +26,41 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.real", description="Measures workloads that people have, side by side."
     )
-    parser.add_argument("--cases", default="*", help="globs of row/reader, for example 'images*,tokens/*'")
-    parser.add_argument("--seconds", type=float, default=3.0, help="steady state of a cell (default 3)")
+    parser.add_argument("--cases", default="*", help="globs of workload/consumer/reader: 'images*,*/spdl'")
+    parser.add_argument("--seconds", type=float, default=3.0, help="steady state of a case (default 3)")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each row (default 3)")
-    parser.add_argument("--timeout", type=float, default=180.0, help="seconds after which a cell counts as hung")
+    parser.add_argument("--timeout", type=float, default=180.0, help="seconds after which a case counts as hung")
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     parser.add_argument("--markdown", type=Path, help="write the tables into this document, which marks their place")
-    parser.add_argument("--list", action="store_true", help="name the cells and end")
+    parser.add_argument("--list", action="store_true", help="name the cases and end")
     return parser.parse_args(arguments)
 
 
 def tell(outcome: Outcome) -> None:
-    """One line on the terminal for one run of one cell."""
+    """One line on the terminal for one run of one case."""
     rate = outcome.figures.get("scenes_per_s")
     words = f"{report.short(rate)} scenes/s" if rate else f"{outcome.status}: {outcome.reason}"
     print(f"[{outcome.repeat + 1}] {outcome.case.name:<32} {words}", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what the command line asks for; returns the exit code, 1 if no cell gave a figure."""
+    """Runs what the command line asks for; returns the exit code, 1 if no case gave a figure."""
     options = parse(arguments)
     globs = [glob if "/" in glob else f"{glob}/*" for glob in options.cases.split(",")]
     rows = [
-        [cell for cell in cells_of(row) if any(fnmatch(cell.name, glob) for glob in globs)] for row in ROWS.values()
+        [case for case in cases_of(row) if any(fnmatch(case.name, glob) for glob in globs)] for row in ROWS.values()
     ]
     if not any(rows):
-        raise SystemExit("no cell matches; `--list` names them all")
+        raise SystemExit("no case matches; `--list` names them all")
     if options.list:
-        print("\n".join(cell.name for cells in rows for cell in cells))
+        print("\n".join(case.name for cases in rows for case in cases))
         return 0
-    settings = Settings(options.seconds, options.repeats, options.timeout)
+    settings = Settings(options.seconds, options.repeats, options.timeout, "benchmarks.real.program")
     load = os.getloadavg()[0]
-    outcomes = [outcome for cells in rows for outcome in run_all(cells, settings, tell)]
-    tables, described = Tables(outcomes), machine.describe()
+    outcomes = [outcome for cases in rows for outcome in run_all(cases, settings, tell)]
+    described = machine.describe()
     lines = f"{report.machine_lines(described, settings)} Load of the machine before: {load:.1f}."
-    text = "\n\n".join([lines, tables.summary(), tables.details()])
+    text = f"{lines}\n\n{tables(outcomes)}"
     print(text)
     if options.json:
         values = {"machine": described, "load": load, "outcomes": [asdict(outcome) for outcome in outcomes]}

@@ -1,4 +1,4 @@
-"""The process of one cell: `python -m benchmarks.real.program ROW/PEER SECONDS`.
+"""The process of one case: `python -m benchmarks.real.program NAME SECONDS`.
 
 Invariant: an epoch is checked before the parent gets `ready`.
 """
@@ -11,26 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.catalog import START_SECONDS
+from benchmarks.catalog import PEERS, START_SECONDS, Case
 from benchmarks.events import serve, tell, wait_for_parent
+from benchmarks.kinds import Peer
 from benchmarks.measure import Opener, loop_figures
 from benchmarks.peers.job import Job
-from benchmarks.real.rows import PEERS, ROWS, Cell, Row
+from benchmarks.real.rows import ROWS, Row
 from benchmarks.real.scenes import whole
 
 MANY = 1_000_000  # epochs
 
 
-def make_job(row: Row, cell: Cell, scenes: Any) -> Job:
-    """One epoch of what a cell reads."""
+def make_job(row: Row, peer: Peer, scenes: Any) -> Job:
+    """One epoch of what a peer reads."""
     sequence, options = scenes, {}
-    if cell.is_ours:
+    if peer.ours:
         sequence, more = getattr(importlib.import_module("benchmarks.real.ours"), row.ours)(scenes)
         options = {"drop_remainder": False, **more}
-    is_torch = PEERS[cell.peer].requires == "torch"
+    collate = row.torch_collate if peer.requires == "torch" else row.collate
     return Job(
         sequence, scenes[0], row.batch_size, row.workers, row.for_fit, shuffle=True, options=options,
-        collate=(is_torch and row.torch_collate) or row.collate, scenes_in=row.scenes_in,
+        collate=collate or row.collate, scenes_in=row.scenes_in,
     )  # fmt: skip
 
 
@@ -71,12 +72,12 @@ def _fit(batches: Any, take: Callable[[Any], None]) -> None:
     model.fit(batches, epochs=1, verbose=0, shuffle=False)
 
 
-def run(cell: Cell, seconds: float) -> dict[str, float]:
-    """Checks an epoch of a cell, waits for the parent, and measures."""
-    row, peer = ROWS[cell.row], PEERS[cell.peer]
+def run(case: Case, seconds: float) -> dict[str, float]:
+    """Checks an epoch of a case, waits for the parent, and measures."""
+    row, peer = ROWS[case.workload], PEERS[case.peer]
     opener = getattr(importlib.import_module(f"benchmarks.peers.{peer.module}"), peer.function)
     scenes = row.make()
-    job = make_job(row, cell, scenes)
+    job = make_job(row, peer, scenes)
     check_epoch(opener, job, scenes)
     if row.for_fit:
         from benchmarks import fit
@@ -90,4 +91,4 @@ def run(cell: Cell, seconds: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    serve(lambda: run(Cell(*sys.argv[1].split("/")), float(sys.argv[2])))
+    serve(lambda: run(Case(*sys.argv[1].split("/")), float(sys.argv[2])))

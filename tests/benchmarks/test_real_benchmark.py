@@ -10,12 +10,13 @@ from places import ROOT
 pytest.importorskip("psutil", reason="needs the extra `bench`")
 pytest.importorskip("PIL", reason="needs the extra `bench`")
 
+from benchmarks.catalog import PEERS, Case
 from benchmarks.harness import Outcome, Settings, run_all
 from benchmarks.hdf5 import files
 from benchmarks.peers import plain
 from benchmarks.real.program import check_epoch, make_job
-from benchmarks.real.rows import PEERS, ROWS, Cell, cells_of
-from benchmarks.real.table import Tables
+from benchmarks.real.rows import ROWS, cases_of
+from benchmarks.real.table import tables
 from kerasfeed.feeds.base import BaseFeed
 
 SMALL = {"images": 2, "images-fit": 2, "clouds": 2, "clouds-64": 2}
@@ -28,21 +29,17 @@ def folder(tmp_path_factory):
         yield
 
 
-def check(cell, opener):
-    row = ROWS[cell.row]
-    scenes = row.make(**row.tiny)
-    job = make_job(row, cell, scenes)
-    check_epoch(opener, dataclasses.replace(job, for_fit=False, batch_size=SMALL.get(cell.row, row.batch_size)), scenes)
-
-
 def inline_without_keras(job):
     return BaseFeed(job.sequence, job.batch_size, workers=0, **job.options)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_an_epoch_of_kerasfeed_holds_each_scene_once_with_its_values(row, monkeypatch):
     monkeypatch.setitem(sys.modules, "imagecodecs", None)  # the row without the extra does this, and does not undo it
-    check(Cell(row, "inline"), inline_without_keras)
+    scenes = row.make(**row.tiny)
+    job = make_job(row, PEERS["kerasfeed_inline"], scenes)
+    job = dataclasses.replace(job, for_fit=False, batch_size=SMALL.get(row.name, row.batch_size))
+    check_epoch(inline_without_keras, job, scenes)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +52,14 @@ def test_an_epoch_of_kerasfeed_holds_each_scene_once_with_its_values(row, monkey
 )
 def test_the_check_refuses_batches_that_lack_repeat_or_change_scenes(spoil, message):
     scenes = ROWS["table"].make(length=16)
-    job = dataclasses.replace(make_job(ROWS["table"], Cell("table", "plain"), scenes), batch_size=4)
+    job = dataclasses.replace(make_job(ROWS["table"], PEERS["plain"], scenes), batch_size=4)
     with pytest.raises(ValueError, match=message):
         check_epoch(lambda job: nullcontext(spoil([job.batch_of(step) for step in range(4)])), job, scenes)
 
 
 def test_the_check_refuses_packed_texts_that_are_cut_or_changed():
     scenes = ROWS["packing"].make(length=64)
-    with plain.first_fit(make_job(ROWS["packing"], Cell("packing", "plain_fit"), scenes)) as batches:
+    with plain.first_fit(make_job(ROWS["packing"], PEERS["plain_first_fit"], scenes)) as batches:
         batch = next(iter(batches))
     assert sorted(scenes.indices_in(batch)) == list(range(64))
     for name in batch:
@@ -74,37 +71,33 @@ def test_the_check_refuses_packed_texts_that_are_cut_or_changed():
 
 def outcome(peer, repeat, rate):
     figures = {"scenes_per_s": rate, "cpu_ms": 2.0}
-    return Outcome(Cell("images", peer), repeat, "ok", figures=figures, peak_mb=300.0)
+    return Outcome(Case("images", "loop", peer), repeat, "ok", figures=figures, peak_mb=300.0)
 
 
 def test_the_table_names_the_best_set_up_and_the_best_peer_and_takes_ratios_turn_by_turn():
-    tables = Tables(
-        [
-            outcome("auto", 0, 600.0), outcome("process", 0, 800.0), outcome("spdl", 0, 1000.0),
-            outcome("plain", 0, 5000.0), outcome("auto", 1, 330.0), outcome("process", 1, 440.0),
-            outcome("spdl", 1, 550.0), outcome("plain", 1, 2500.0),
-            Outcome(Cell("images", "grain"), 0, "skipped", "grain is not installed"),
-        ]
-    )  # fmt: skip
-    assert tables.summary().splitlines()[2] == (
+    rates = {"kerasfeed_auto": (600, 330), "kerasfeed_process": (800, 440), "spdl": (1000, 550), "plain": (5000, 2500)}
+    outcomes = [outcome(peer, repeat, rate) for peer, both in rates.items() for repeat, rate in enumerate(both)]
+    absent = Outcome(Case("images", "loop", "grain_threads"), 0, "skipped", "grain is not installed")
+    text = tables([*outcomes, absent])
+    assert text.splitlines()[2] == (
         "| JPEG files: crop, flip, normalise | 620 (processes) | 465 | 0.75 "
-        "| plain loop, NumPy 3,750, SPDL threads 775 | 0.80 |"
+        "| plain loop (NumPy) 3,750, SPDL threads 775 | 0.80 |"
     )
-    details = tables.details()
-    assert "| **kerasfeed**, processes | 620 (440 to 800) | 2 | 300 | right |" in details
-    assert "| Grain processes |  |  |  | skipped: grain is not installed |" in details
+    assert "| **kerasfeed processes** | 620 (440 to 800) | 2 | 300 | right |" in text
+    assert "| Grain threads |  |  |  | skipped: grain is not installed |" in text
 
 
 @pytest.mark.heavy
-def test_a_cell_runs_in_its_own_process_and_tells_rate_processor_time_and_memory():
-    (result,) = run_all([Cell("tokens", "inline")], Settings(seconds=0.1, repeats=1), lambda _: None)
+def test_a_case_runs_in_its_own_process_and_tells_rate_processor_time_and_memory():
+    settings = Settings(seconds=0.1, repeats=1, program="benchmarks.real.program")
+    (result,) = run_all([Case("tokens", "loop", "plain")], settings, lambda _: None)
     assert (result.status, result.reason) == ("ok", "")
     assert result.figures["scenes_per_s"] > 0
     assert result.figures["cpu_ms"] > 0
     assert result.peak_mb > 20
 
 
-def test_every_cell_names_a_function_of_a_peer_that_is_there():
-    for cell in [cell for row in ROWS.values() for cell in cells_of(row)]:
-        peer = PEERS[cell.peer]
+def test_every_case_names_a_function_of_a_peer_that_is_there():
+    for case in [case for row in ROWS.values() for case in cases_of(row)]:
+        peer = PEERS[case.peer]
         assert f"def {peer.function}(" in (ROOT / f"benchmarks/peers/{peer.module}.py").read_text()
