@@ -44,9 +44,10 @@ class Row:
         status: "ok" when any repeat succeeded, otherwise what happened to the last one.
         notes: What a reader must know of this case, for example "hung 1 of 5".
         rate: Scenes a second in the steady state.
-        ratio: `rate` over that of the reference (`reference_of`).
+        ratio: `rate` over the rate of the reference (`reference_of`), None if the workload has none.
         first_batch: Seconds from creating the feed to its first batch.
         epoch: Wall time of an epoch of `fit`, or of a feed taken in whole epochs, in seconds.
+        cpu_ms: Processor time of a scene in the whole process tree, in milliseconds.
         peak_mb: Largest memory of the process tree, in megabytes.
         growth_mb: Growth of that memory over the steady state, in megabytes.
         decodes: Chunks decoded in an epoch over chunks stored.
@@ -61,6 +62,7 @@ class Row:
     ratio: Spread | None = None
     first_batch: Spread | None = None
     epoch: Spread | None = None
+    cpu_ms: Spread | None = None
     peak_mb: Spread | None = None
     growth_mb: Spread | None = None
     decodes: Spread | None = None
@@ -101,6 +103,7 @@ class Figures:
             ratio=self._ratio_to_reference(case),
             first_batch=self._spread(case, "first_batch_s"),
             epoch=self._spread(case, "epoch_s"),
+            cpu_ms=self._spread(case, "cpu_ms"),
             peak_mb=spread(outcome.peak_mb for outcome in good if outcome.peak_mb is not None),
             growth_mb=spread(outcome.growth_mb for outcome in good if outcome.growth_mb is not None),
             decodes=self._spread(case, "decodes_per_chunk"),
@@ -132,6 +135,8 @@ class Figures:
         return spread(self._by_repeat(case, key).values())
 
     def _ratio_to_reference(self, case: Case) -> Spread | None:
+        if case.workload not in WORKLOADS:
+            return None
         reference, rates = reference_of(case), self._by_repeat(case, "scenes_per_s")
         if reference == "ideal":
             ideal = WORKLOADS[case.workload].ideal or 1.0

@@ -4,13 +4,14 @@ Invariant: the model, its loss and its optimizer are the same for every peer, an
 dominates.
 """
 
+import math
 import time
 from typing import Any
 
 import keras
 import numpy as np
 
-from benchmarks.measure import Opener, collect_garbage
+from benchmarks.measure import Opener, collect_garbage, cpu_seconds
 from benchmarks.peers.job import Job
 
 KEPT = 16
@@ -18,7 +19,7 @@ KEPT = 16
 EPOCHS = 100_000
 """More epochs than any measurement needs: `EpochClock` ends the training."""
 SLOW_EPOCH = 3.0
-"""A first epoch longer than this many seconds is cut short; its time is extrapolated."""
+"""See `EpochClock`."""
 
 
 def dense_model(scene: tuple[np.ndarray, ...], steps_per_execution: int) -> keras.Model:
@@ -48,15 +49,18 @@ class EpochClock(keras.callbacks.Callback):
     Args:
         seconds: Least time over which whole epochs are measured.
         steps: Batches in an epoch, at least 2.
+        slow_epoch: A first epoch longer than this many seconds is cut short, and its time extrapolated.
     """
 
-    def __init__(self, seconds: float, steps: int) -> None:
+    def __init__(self, seconds: float, steps: int, slow_epoch: float = SLOW_EPOCH) -> None:
         super().__init__()
         self.seconds = seconds
         self.steps = steps
+        self.slow_epoch = slow_epoch
         self.ends: list[float] = []
         self.first: tuple[int, float] | None = None
         self.extrapolated: float | None = None
+        self.cpu_seconds = 0.0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.ends:
@@ -64,15 +68,17 @@ class EpochClock(keras.callbacks.Callback):
         now = time.perf_counter()
         if self.first is None:
             self.first = (batch, now)
-        elif now - self.first[1] > SLOW_EPOCH and batch < self.steps - 1:
+        elif now - self.first[1] > self.slow_epoch and batch < self.steps - 1:
             self.extrapolated = (now - self.first[1]) / (batch - self.first[0]) * self.steps
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if not self.ends:
             collect_garbage()
+            self.cpu_seconds = -cpu_seconds()
         self.ends.append(time.perf_counter())
         if len(self.ends) > 1 and self.ends[-1] - self.ends[0] >= self.seconds:
+            self.cpu_seconds += cpu_seconds()
             self.model.stop_training = True
 
     @property
@@ -83,18 +89,23 @@ class EpochClock(keras.callbacks.Callback):
         return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
 
 
-def fit_figures(model: keras.Model, opener: Opener, job: Job, seconds: float) -> dict[str, float]:
+def fit_figures(
+    model: keras.Model, opener: Opener, job: Job, seconds: float, slow_epoch: float = SLOW_EPOCH
+) -> dict[str, float]:
     """Trains `model` on the batches of a peer.
 
     Returns:
-        `epoch_s`, the wall time of an epoch after the first; `scenes_per_s`, the scenes of an epoch over it;
+        `epoch_s`, the wall time of an epoch after the first; `scenes_per_s`, the scenes of an epoch over it; `cpu_ms`,
+        milliseconds of processor time of a scene, of the whole process tree, NaN if the epoch is extrapolated;
         `extrapolated`, 1.0 where the epoch was too long to be waited for.
     """
-    clock = EpochClock(seconds, job.steps)
+    clock = EpochClock(seconds, job.steps, slow_epoch)
     with opener(job) as batches:
         model.fit(batches, epochs=EPOCHS, verbose=0, callbacks=[clock], shuffle=False)
+    scenes, epochs = job.steps * job.batch_size, len(clock.ends) - 1
     return {
         "epoch_s": clock.epoch_seconds,
-        "scenes_per_s": job.steps * job.batch_size / clock.epoch_seconds,
+        "scenes_per_s": scenes / clock.epoch_seconds,
+        "cpu_ms": 1000 * clock.cpu_seconds / (scenes * epochs) if epochs > 0 else math.nan,
         "extrapolated": float(clock.extrapolated is not None),
     }

@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 
 from benchmarks import memory
-from benchmarks.case import MARK
 from benchmarks.catalog import PEERS, Case
+from benchmarks.events import MARK
 
 READINGS_PER_SECOND = 5
 IMPORT_TIMEOUT = 180.0
@@ -41,11 +41,13 @@ class Settings:
         seconds: Least length of a steady state, in seconds.
         repeats: Times each case runs, at least 1.
         timeout: Seconds after which a measurement counts as hung.
+        program: Module that is the process of a case.
     """
 
     seconds: float = 1.0
     repeats: int = 5
     timeout: float = 60.0
+    program: str = "benchmarks.case"
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,16 @@ class Child:
 
     Args:
         case: What it measures.
-        seconds: Least length of its steady state, in seconds.
+        settings: How long, and its program.
     """
 
-    def __init__(self, case: Case, seconds: float) -> None:
+    def __init__(self, case: Case, settings: Settings) -> None:
         self.case = case
         self.seen: set[psutil.Process] = set()
         self.readings: list[tuple[float, int]] = []
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed in `end`)
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.case", case.name, str(seconds)],
+            [sys.executable, "-m", settings.program, case.name, str(settings.seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -230,7 +232,7 @@ def _hung(outcomes: list[Outcome], case: Case) -> int:
 
 
 def _run_together(cases: list[Case], repeat: int, settings: Settings) -> Iterator[Outcome]:
-    children = [Child(case, settings.seconds) for case in cases]
+    children = [Child(case, settings) for case in cases]
     try:
         deadline = time.monotonic() + IMPORT_TIMEOUT
         events = [child.next_event(deadline) for child in children]

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 PACKAGES = (
-    "numpy", "keras", "tensorflow", "torch", "grain", "spdl-core", "h5py", "hidefix", "pyfive", "zarr", "isal",
-    "deflate", "zlib_into", "kerasfeed",
+    "numpy", "keras", "tensorflow", "torch", "grain", "spdl-core", "pillow", "h5py", "hidefix", "pyfive", "zarr",
+    "isal", "deflate", "zlib_into", "kerasfeed",
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ CONSUMERS = {
 
 def markdown(figures: Figures, verdicts: list[Verdict], machine: dict[str, Any], settings: Settings) -> str:
     """The whole report: the machine, the bars, and one table per workload and consumer."""
-    parts = ["# Benchmarks", _machine_lines(machine, settings), "## Bars", bar_table(verdicts)]
+    parts = ["# Benchmarks", machine_lines(machine, settings), "## Bars", bar_table(verdicts)]
     for workload in WORKLOADS.values():
         for consumer, words in CONSUMERS.items():
             rows = [row for row in figures.rows if row.case.workload == workload.name and row.case.consumer == consumer]
@@ -34,7 +34,7 @@ def markdown(figures: Figures, verdicts: list[Verdict], machine: dict[str, Any],
 def bar_table(verdicts: list[Verdict]) -> str:
     """The bars as a Markdown table."""
     lines = [(bar.title, bar.goal, bar.measured, bar.verdict) for bar in verdicts]
-    return _table(("bar", "goal", "measured", "verdict"), lines)
+    return table(("bar", "goal", "measured", "verdict"), lines)
 
 
 def case_table(rows: list[Row]) -> str:
@@ -42,12 +42,12 @@ def case_table(rows: list[Row]) -> str:
     ordered = sorted(rows, key=lambda row: -(row.rate.median if row.rate else 0.0))
     consumer = rows[0].case.consumer
     if consumer == "flat":
-        return _table(
+        return table(
             ("case", "growth, MB", "peak memory, MB", "notes"),
             [(_title(row), _span(row.growth_mb), _span(row.peak_mb), _notes(row)) for row in ordered],
         )
     if consumer == "open":
-        return _table(
+        return table(
             ("case", "time, s (min to max)", "chunk index, MB", "peak memory, MB", "notes"),
             [
                 (_title(row), _span(row.opening), _number(row.index_mb), _number(row.peak_mb), _notes(row))
@@ -68,7 +68,7 @@ def case_table(rows: list[Row]) -> str:
         )
         for row in ordered
     ]
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def as_json(figures: Figures, verdicts: list[Verdict], machine: dict[str, Any], settings: Settings) -> dict[str, Any]:
@@ -108,7 +108,8 @@ def _row_values(row: Row) -> dict[str, Any]:
     }
 
 
-def _machine_lines(machine: dict[str, Any], settings: Settings) -> str:
+def machine_lines(machine: dict[str, Any], settings: Settings) -> str:
+    """The machine, and the settings of the run."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items() if version)
     return (
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}, "
@@ -168,7 +169,9 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _table(head: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
+
     def line(cells: tuple[str, ...]) -> str:
         return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 

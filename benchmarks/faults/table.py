@@ -64,16 +64,16 @@ def _cell(fault: Fault, library: Library, results: Mapping[str, Observation]) ->
     return "; ".join(f"in {'a loop' if consumer == 'loop' else '`fit`'}: {text}" for consumer, text in texts.items())
 
 
-def spliced(text: str, table: str) -> str:
+def spliced(text: str, table: str, mark: str = BEGIN, end_mark: str = END) -> str:
     """A document with everything between the two marks replaced by `table`.
 
     Raises:
         ValueError: The document lacks a mark.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(mark)
+    _, end, after = rest.partition(end_mark)
     if not begin or not end:
-        raise ValueError(f"the table goes between the lines {BEGIN!r} and {END!r}; add them where it belongs")
+        raise ValueError(f"the table goes between the lines {mark!r} and {end_mark!r}; add them there")
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 

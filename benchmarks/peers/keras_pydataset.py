@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras.src.trainers.data_adapters.py_dataset_adapter import OrderedEnqueuer, PyDatasetAdapter
 
-from benchmarks.peers.job import Job, stack
+from benchmarks.peers.job import Job
 
 
 class Batches(keras.utils.PyDataset):
@@ -32,8 +32,8 @@ class Batches(keras.utils.PyDataset):
     def __len__(self) -> int:
         return self.job.steps
 
-    def __getitem__(self, step: int) -> tuple[np.ndarray, ...]:
-        return stack(self.job.scenes_of(step))
+    def __getitem__(self, step: int) -> Any:
+        return self.job.batch_of(step)
 
 
 @contextmanager
@@ -59,6 +59,20 @@ def _enqueued(job: Job, use_multiprocessing: bool) -> Iterator[Any]:
     enqueuer.start()
     yield enqueuer.get()
     enqueuer.stop(drain_queue_and_join=False)
+
+
+@contextmanager
+def windows(job: Job) -> Iterator[Any]:
+    """`timeseries_dataset_from_array` over the rows of a sequence of windows; a window's target is its index."""
+    dataset = keras.utils.timeseries_dataset_from_array(
+        job.sequence.rows,
+        np.arange(len(job.sequence)),
+        len(job.scene[0]),
+        batch_size=job.batch_size,
+        shuffle=job.shuffle,
+        seed=0,
+    )
+    yield job.repeated(dataset)
 
 
 def threads(job: Job) -> Any:

@@ -15,8 +15,16 @@ def opened(
     job: Job, workers: int, worker_type: Literal["thread", "process"], convert: Callable[[kf.Feed], Any] | None = None
 ) -> Iterator[Any]:
     """A feed, or what `convert` makes of it."""
-    with kf.Feed(job.sequence, job.batch_size, drop_remainder=True, workers=workers, worker_type=worker_type) as feed:
-        yield feed if convert is None else convert(feed)
+    options = {"drop_remainder": True, "workers": workers, "worker_type": worker_type, **job.options}
+    with kf.Feed(job.sequence, job.batch_size, **options) as feed:
+        yield job.repeated(feed) if convert is None else convert(feed)
+
+
+@contextmanager
+def auto(job: Job) -> Iterator[Any]:
+    """Workers as kerasfeed chooses them."""
+    with kf.Feed(job.sequence, job.batch_size, **job.options) as feed:
+        yield job.repeated(feed)
 
 
 def inline(job: Job) -> Any:

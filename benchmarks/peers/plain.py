@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,36 @@ SLOTS = 4
 @contextmanager
 def plain(job: Job) -> Iterator[Iterable[tuple[np.ndarray, ...]]]:
     """Reads and stacks each batch in the calling thread."""
-    yield (stack(job.scenes_of(step)) for step in range(job.steps))
+    yield map(job.batch_of, range(job.steps))
+
+
+@contextmanager
+def first_fit(job: Job) -> Iterator[Iterable[Any]]:
+    """Packs dicts of tokens: each goes to the first of `batch_size` rows that has room; a batch ends if none has."""
+    yield _packed(job, len(job.sequence) // job.batch_size, job.sequence.packed_length)
+
+
+def _packed(job: Job, steps: int, length: int) -> Iterator[dict[str, np.ndarray]]:
+    for epoch in range(job.epochs):
+        batch, used = _empty(job.batch_size, length), [0] * job.batch_size
+        for step in range(epoch * steps, (epoch + 1) * steps):
+            for scene in job.scenes_of(step):
+                tokens = scene["tokens"]
+                count = len(tokens)
+                row = next((row for row, start in enumerate(used) if start + count <= length), -1)
+                if row < 0:
+                    yield batch
+                    batch, used, row = _empty(job.batch_size, length), [0] * job.batch_size, 0
+                start = used[row]
+                used[row] = stop = start + count
+                batch["tokens"][row, start:stop] = tokens
+                batch["segment_ids"][row, start:stop] = batch["segment_ids"][row, start - 1] + 1 if start else 1
+                batch["positions"][row, start:stop] = np.arange(count)
+        yield batch
+
+
+def _empty(rows: int, length: int) -> dict[str, np.ndarray]:
+    return {name: np.zeros((rows, length), np.int32) for name in ("tokens", "segment_ids", "positions")}
 
 
 @contextmanager

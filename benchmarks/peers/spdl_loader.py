@@ -6,7 +6,7 @@ from typing import Any
 
 from spdl.pipeline import PipelineBuilder
 
-from benchmarks.peers.job import Job, stack
+from benchmarks.peers.job import Job
 
 
 @contextmanager
@@ -15,7 +15,7 @@ def threads(job: Job) -> Iterator[Iterable[Any]]:
     builder: PipelineBuilder[Any, Any] = PipelineBuilder()
     pipeline = (
         builder.add_source(range(job.steps))
-        .pipe(lambda step: stack(job.scenes_of(step)), concurrency=job.workers, output_order="input")
+        .pipe(job.batch_of, concurrency=job.workers, output_order="input")
         .add_sink(10)
         .build(num_threads=job.workers)
     )

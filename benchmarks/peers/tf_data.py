@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.peers.job import Job
+from benchmarks.real.scenes import MEAN, STD
 
 
 def _signature(job: Job) -> tuple[tf.TensorSpec, ...]:
@@ -45,6 +46,21 @@ def range_map(job: Job) -> Iterator[tf.data.Dataset]:
 
     calls = job.workers if job.workers > 8 else tf.data.AUTOTUNE
     yield _batched(tf.data.Dataset.range(len(job.sequence)).map(load, num_parallel_calls=calls), job)
+
+
+@contextmanager
+def decoded_images(job: Job) -> Iterator[tf.data.Dataset]:
+    """JPEG files that TensorFlow itself decodes, crops, flips and normalises."""
+    length, files = len(job.sequence), job.sequence.paths
+
+    def load(path: tf.Tensor, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
+        image = tf.image.random_flip_left_right(tf.image.random_crop(image, job.scene[0].shape))
+        return (tf.cast(image, tf.float32) / 255 - MEAN) / STD, index
+
+    paths = [files[index % len(files)] for index in range(length)]
+    scenes = tf.data.Dataset.from_tensor_slices((paths, np.arange(length))).shuffle(length).repeat(job.epochs)
+    yield _batched(scenes.map(load, num_parallel_calls=tf.data.AUTOTUNE), job)
 
 
 @contextmanager

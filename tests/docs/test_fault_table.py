@@ -182,5 +182,5 @@ def test_the_table_has_a_line_a_fault_and_a_column_a_library_and_comes_back_from
 def test_the_table_takes_its_marked_place_in_a_document():
     document = f"before\n{table.BEGIN}\nold\n{table.END}\nafter"
     assert table.spliced(document, "new") == f"before\n{table.BEGIN}\n\nnew\n\n{table.END}\nafter"
-    with pytest.raises(ValueError, match="add them where it belongs"):
+    with pytest.raises(ValueError, match="add them there"):
         table.spliced("before", "new")
