@@ -1,7 +1,7 @@
 """kerasfeed: any indexable Python class as a fast, reproducible, crash-proof input pipeline for Keras.
 
 Invariant: importing this package loads no framework. Every public name is resolved on first use (PEP 562),
-so a worker process that needs `kerasfeed.SceneSequence` never pays for Keras or TensorFlow.
+so a worker process that needs `kerasfeed.SceneSequence` does not import Keras or TensorFlow.
 `__init__.pyi` holds the same table for type checkers.
 """
 
@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the pool logs starts and deaths of workers
 standard_descriptors.open_closed()  # before any file is opened
 
-# Name to module. A frozen program has no files of the package, so the table is not read from `__init__.pyi`.
+# Name to module. Not read from `__init__.pyi`, because a frozen program has no files of the package.
 _MODULE_OF = {
     "ArraySpec": "spec.scene_spec",
     "BackupAndRestore": "adapters.keras.backup",

@@ -1,7 +1,7 @@
 """The command `kerasfeed`.
 
-Invariant: arguments and files are checked before Keras is imported, so that a mistake is answered at once, with one
-line on stderr and exit status 2. What a report says stands on stdout.
+Invariant: arguments and files are checked before Keras is imported, so that an error appears at once, as one line on
+stderr with exit status 2. Reports go to stdout.
 """
 
 import argparse
@@ -23,17 +23,17 @@ _DEFAULT = " (default: %(default)s)"
 
 
 class NoObjectError(Exception):
-    """What was named in the shell cannot be had; the message says why."""
+    """An object named in the shell is not available. The message says why."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        argv: Arguments after the command's name; None takes the process's own.
+        argv: Arguments after the command's name; None uses the process's arguments.
 
     Returns:
-        Exit status: 0; 1 where a check fails; 2 where a file or an object cannot be used.
+        Exit status: 0; 1 if a check fails; 2 if a file or an object cannot be used.
 
     Raises:
         SystemExit: With status 2 for arguments that argparse refuses, 0 for --help and --version.
@@ -49,16 +49,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from kerasfeed.demo.data import DataError, summarize  # neither this nor what it imports knows Keras
+    from kerasfeed.demo.data import DataError, summarize  # does not import Keras
 
     try:
         for path in (arguments.data, arguments.validation):
             if path is not None:
                 summarize(path, points=arguments.points)
-        # At once: the import below takes long, and a screen that stays empty looks like a program that hangs.
+        # Print at once: the import below takes long, and an empty screen looks like a program that hangs.
         print("Training a small neural network to name the shapes of point clouds.", flush=True)
         print("Loading Keras: some seconds, up to half a minute the first time.", flush=True)
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what TensorFlow says of the CPU and of missing GPUs
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides messages about the CPU and missing GPUs
         from kerasfeed.demo.run import run  # imports Keras: 3 to 14 s
 
         run(arguments)
@@ -84,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
         "--validation",
         type=Path,
         metavar="FILE.h5",
-        help="the same for validation; by default the file beside --data with 'test' for 'train' in its "
-        "name, else 20 %% of the scenes are held out",
+        help="the same for validation; by default the file beside --data with 'test' instead of 'train' in its "
+        "name, otherwise 20 %% of the scenes are held out",
     )
     add("--epochs", type=_positive, default=30, metavar="N", help="passes over the scenes" + _DEFAULT)
     add("--workers", type=_workers, default="auto", metavar="N", help="scenes loaded at once, or auto" + _DEFAULT)
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch" + _DEFAULT)
     add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model" + _DEFAULT)
-    add("--seed", type=_natural, default=0, metavar="N", help="behind weights, order and augmentation" + _DEFAULT)
+    add("--seed", type=_natural, default=0, metavar="N", help="seed of weights, order and augmentation" + _DEFAULT)
     _add_looks(commands)
     return parser
 
@@ -116,27 +116,27 @@ def _integer(text: str, least: int, others: str = "") -> int:
 _natural, _positive = partial(_integer, least=0), partial(_integer, least=1)
 
 
-# ---- looking at an object of the user's
+# ---- commands for an object of the user
 
 
 def _add_looks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that look at an object."""
+    """Add the commands for an object."""
     add = _command(commands, "check", "find out whether a class of scenes gives every worker the same bits")
-    add("--scenes", type=int, default=16, metavar="N", help="scenes that are compared" + _DEFAULT)
+    add("--scenes", type=int, default=16, metavar="N", help="number of scenes to compare" + _DEFAULT)
     add("--seconds", type=float, default=60.0, metavar="S", help="how long the checks may take" + _DEFAULT)
     add = _command(commands, "describe", "print statistics of all fields and scenes")
-    add("--scenes", type=int, metavar="N", help="read so many scenes, spread over the sequence; by default all")
+    add("--scenes", type=int, metavar="N", help="read this many scenes, spread over the sequence; by default all")
     add = _command(commands, "show", "draw scenes, or a batch of a feed, into a file")
-    add("--index", type=int, metavar="N", help="draw this scene alone, large")
+    add("--index", type=int, metavar="N", help="draw only this scene, large")
     add("--out", type=Path, default=Path("scenes.png"), metavar="FILE", help="file to write" + _DEFAULT)
     add = _command(
         commands,
         "profile",
-        "measure what a feed loads, what other workers load, and how much training waits",
+        "measure how fast a feed loads, how fast other workers would load, and how long training waits",
     )
-    add("--model", metavar="MODULE:OBJECT", help="the compiled Keras model that is trained")
-    add("--batch-size", type=int, default=32, metavar="N", help="of a sequence that is no feed" + _DEFAULT)
-    add("--shuffle", action="store_true", help="read a sequence that is no feed in random order")
+    add("--model", metavar="MODULE:OBJECT", help="the compiled Keras model to train")
+    add("--batch-size", type=int, default=32, metavar="N", help="batch size if the object is not a feed" + _DEFAULT)
+    add("--shuffle", action="store_true", help="shuffle if the object is not a feed")
     add("--seconds", type=float, default=10.0, metavar="S", help="about how long to measure" + _DEFAULT)
 
 
@@ -144,25 +144,25 @@ def _command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", na
     added = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     added.add_argument(
         "object", metavar="MODULE:OBJECT",
-        help="a sequence or a feed in a module: an object, or a class or function that is called without arguments",
+        help="a sequence or a feed in a module: an object, or a class or function to call without arguments",
     )  # fmt: skip
     return added.add_argument
 
 
 def _look(command: Callable[[argparse.Namespace, Any], int], arguments: argparse.Namespace) -> int:
-    """Run a command on an object; the exit status: 0, 1 where a check fails, 2 where there is nothing to run it on."""
+    """Run a command on an object. Return 0, 1 if a check fails, or 2 if the object cannot be used."""
     try:
         return command(arguments, found_object(arguments.object))
     except NoObjectError as error:
         text = message_of(error)
-    except Exception as error:  # noqa: BLE001 - of the user's class, or of a wrong argument
+    except Exception as error:  # noqa: BLE001 - from the user's class, or for a wrong argument
         text = _with_flags(exception_text(error), arguments)
     print(f"kerasfeed {arguments.command}: {' '.join(text.split())}", file=sys.stderr)
     return 2
 
 
 def _with_flags(text: str, arguments: argparse.Namespace) -> str:
-    """The text of an error with `--batch-size` for `batch_size must be`."""
+    """Return an error's text with `--batch-size` for `batch_size must be`."""
     names = "|".join(vars(arguments).keys() - {"command", "object", "path"})
     return re.sub(
         rf"(?<![\w.'-])({names})(?= must be | -?\d+ is out of range)",
@@ -171,28 +171,28 @@ def _with_flags(text: str, arguments: argparse.Namespace) -> str:
 
 
 def found_object(name: str) -> Any:
-    """What `named_object` finds; what a class or function gives when it is called without arguments.
+    """Return the object that `named_object` finds. Call it without arguments if it is a class or function.
 
     Raises:
-        NoObjectError: It is not there, or calling it fails.
+        NoObjectError: It does not exist, or calling it fails.
     """
-    found = named_object(name)
-    if isinstance(found, type) or inspect.isroutine(found):
+    named = named_object(name)
+    if isinstance(named, type) or inspect.isroutine(named):
         try:
-            return found()
+            return named()
         except Exception as error:
             raise NoObjectError(
-                f"{name!r} was called without arguments and raised {exception_text(error)}. Name an object, or write a "
+                f"calling {name!r} without arguments raised {exception_text(error)}. Name an object, or write a "
                 "function that makes one"
             ) from error
-    return found
+    return named
 
 
 def named_object(name: str) -> Any:
-    """The object that `module:object` names. The current directory is searched first.
+    """Return the object that `module:object` names. The current directory is searched first.
 
     Raises:
-        NoObjectError: It is not there.
+        NoObjectError: It does not exist.
     """
     module_name, colon, path = name.partition(":")
     if not (module_name and colon and path):
@@ -201,17 +201,17 @@ def named_object(name: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module_name)
+        module: Any = importlib.import_module(module_name)
     except Exception as error:
         raise NoObjectError(f"module {module_name!r} cannot be imported: {exception_text(error)}") from error
     try:
-        return operator.attrgetter(path)(found)
+        return operator.attrgetter(path)(module)
     except AttributeError as error:
-        raise NoObjectError(f"{name!r} is not there: {message_of(error)}") from error
+        raise NoObjectError(f"{name!r} does not exist: {message_of(error)}") from error
 
 
 def _sequence_of(found: Any) -> Any:
-    """A sequence, or that of a feed."""
+    """Return a sequence, or the sequence of a feed."""
     return found.sequence if hasattr(found, "plan") and hasattr(found, "sequence") else found
 
 
@@ -234,7 +234,7 @@ def _show(arguments: argparse.Namespace, found: Any) -> int:
 
 
 def _profile(arguments: argparse.Namespace, found: Any) -> int:
-    from kerasfeed.feeds.base import BaseFeed  # which needs no Keras
+    from kerasfeed.feeds.base import BaseFeed  # does not import Keras
 
     model = None if arguments.model is None else found_object(arguments.model)
     given = hasattr(found, "plan") and hasattr(found, "sequence")

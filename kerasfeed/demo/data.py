@@ -1,6 +1,6 @@
-"""The demo's sequences, and what it asks of a file.
+"""The demo's sequences, and the checks of its files.
 
-Invariant: this module loads no deep-learning framework, so that a worker which imports it starts at once.
+Invariant: this module imports no deep-learning framework, so that workers that import it start at once.
 """
 
 import math
@@ -17,15 +17,15 @@ from kerasfeed.util.error_text import cause_message, counted
 
 
 class PointClouds(kf.SceneSequence):
-    """Labelled point clouds in an HDF5 file, centred and scaled into the unit sphere.
+    """Labelled point clouds of an HDF5 file, scaled into the unit sphere.
 
-    A scene is `(points float32[points, 3], label int64)`, the last axis of a point being the vertical one.
+    A scene is `(points float32[points, 3], label int64)`; the last axis of a point is vertical.
 
     Args:
         path: A file with `data` float[M, N, 3] and `label` int[M].
         points: Points of a scene, at most N; evenly spaced rows of the stored cloud.
-        augment: Whether to take random points instead, turned about the vertical axis by any angle, stretched
-            by up to 20 % along each axis and displaced by noise of 0.01.
+        augment: Whether to take random points instead, rotated about the vertical axis by any angle, stretched by up
+            to 20 % along each axis, and displaced by noise of 0.01.
     """
 
     thread_safe = True
@@ -53,7 +53,7 @@ class PointClouds(kf.SceneSequence):
         self.file["data"].read_ahead(indices)
 
     def close(self) -> None:
-        """Close this process's handle of the file; a later read opens it again."""
+        """Close this process's handle of the file. A later read opens it again."""
         self.file.close()
 
     def _augmented(self, cloud: NDArray[Any]) -> NDArray[Any]:
@@ -66,7 +66,7 @@ class PointClouds(kf.SceneSequence):
 
 
 def reading_text(clouds: PointClouds, epochs: int, in_processes: bool) -> str:
-    """What reading the clouds has cost this process, for people who know nothing of how HDF5 stores data."""
+    """Describe the cost of reading for people who do not know HDF5."""
     data = clouds.file["data"]
     if data.chunks is None:
         return f"The file stores its scenes as they are, so there was nothing to decompress (read by: {data.reader})."
@@ -74,20 +74,20 @@ def reading_text(clouds: PointClouds, epochs: int, in_processes: bool) -> str:
     stored = f"The file stores its scenes in {count:,} pieces of up to {data.block_size:,} (read by: {data.reader})."
     if in_processes:
         return f"{stored} Each worker process read them for itself."
-    if data.reader.kind != "direct":  # h5py does not tell what it decompresses
+    if data.reader.kind != "direct":  # h5py does not report the chunks it decompresses
         return stored
     stats = data.stats()
-    times = f"{stats.decoded:,} times, {stats.again:,} times anew because the memory kept for them was full"
+    times = f"{stats.decoded:,} times, {stats.again:,} times again because the memory kept for them was full"
     return f"{stored} Over {epochs:,} epochs pieces were decompressed {times}."
 
 
 class DataError(ValueError):
-    """A file is not what the demo can train on; the message is one line that says why."""
+    """The demo cannot train on a file. The message is one line that says why."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a file of point clouds holds.
+    """The content of a file of point clouds.
 
     Attributes:
         path: The file.
@@ -108,11 +108,11 @@ def summarize(path: str | os.PathLike[str], *, points: int) -> Summary:
 
     Args:
         path: The file.
-        points: Points of a scene that will be wanted, at least 1.
+        points: Points needed in each scene, at least 1.
 
     Raises:
         DataError: The file is missing, is not HDF5, lacks `data` float[M, N, 3] and `label` int[M], or has fewer
-            than `points` points a scene.
+            than `points` points per scene.
     """
     where = Path(path)
     if not where.is_file():
@@ -123,7 +123,7 @@ def summarize(path: str | os.PathLike[str], *, points: int) -> Summary:
     except OSError as error:
         raise DataError(f"{str(where)!r} cannot be read as HDF5 ({cause_message(error)})") from error
     if summary.points < points:
-        raise DataError(f"{str(where)!r} has {summary.points} points a scene, fewer than --points {points}")
+        raise DataError(f"{str(where)!r} has {summary.points} points per scene, fewer than --points {points}")
     return summary
 
 
@@ -134,14 +134,14 @@ def _checked(where: Path, file: kf.HDF5File) -> Summary:
             raise DataError(f"{str(where)!r} has no dataset {name!r}; its datasets: {found}")
     data, label = file["data"], file["label"]
     if len(data.shape) != 3 or data.shape[2] != 3 or data.dtype.kind not in "fiu":
-        raise DataError(f"'data' of {str(where)!r} must be numbers [M, N, 3], it is {_described(data)}")
+        raise DataError(f"'data' of {str(where)!r} must be numbers [M, N, 3], received {_described(data)}")
     if label.shape != data.shape[:1] or label.dtype.kind not in "iu":
-        raise DataError(f"'label' of {str(where)!r} must be integers [{data.shape[0]}], it is {_described(label)}")
+        raise DataError(f"'label' of {str(where)!r} must be integers [{data.shape[0]}], received {_described(label)}")
     if 0 in data.shape:
         raise DataError(f"'data' of {str(where)!r} is empty: {_described(data)}")
     labels = label[:].astype(np.int64)
     if labels.min() < 0:
-        raise DataError(f"'label' of {str(where)!r} must be 0 or more, its least is {labels.min()}")
+        raise DataError(f"'label' of {str(where)!r} must be 0 or more, but the smallest is {labels.min()}")
     return Summary(where, data.shape[1], labels)
 
 
@@ -150,14 +150,14 @@ def _described(dataset: Any) -> str:
 
 
 def sibling_for_validation(path: str | os.PathLike[str]) -> Path | None:
-    """The file beside `path` whose name has "test" in place of "train"; None if there is none."""
+    """Return the file named with "test" instead of "train", or None."""
     where = Path(path)
     sibling = where.with_name(where.name.replace("train", "test"))
     return sibling if sibling != where and sibling.is_file() else None
 
 
 def hold_out(clouds: kf.SceneSequence, seed: int) -> tuple[kf.Subset, ...]:
-    """Four fifths of the scenes to train on and one to validate with, at least one scene each, drawn at random.
+    """Hold out a fifth of the scenes, drawn at random; at least one.
 
     Raises:
         DataError: There are fewer than 2 scenes.

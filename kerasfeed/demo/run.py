@@ -1,6 +1,6 @@
-"""The demo's classifier, its training, and how that goes.
+"""The demo's classifier, its training, and its results.
 
-Invariant: the figures that the demo is about, scenes a second and the share of waiting, are in the line of each epoch.
+Invariant: the line of each epoch has the demo's main figures: scenes per second, and the share of time spent waiting.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from kerasfeed.demo.data import PointClouds, hold_out, reading_text, sibling_for
 from kerasfeed.demo.shapes import write_shapes
 
 _WIDTHS = (32, 64, 256)
-_PEAK_RATE = 2e-3  # of 5e-4 to 6e-3 tried on BIMNet10, 2e-3 to 3e-3 did best
+_PEAK_RATE = 2e-3  # best on BIMNet10: 2e-3 to 3e-3, of 5e-4 to 6e-3
 
 
 @contextlib.contextmanager
 def data_files(data: Path | None, validation: Path | None, seed: int) -> Iterator[tuple[Path, Path | None]]:
-    """The files to train on and to validate with (None: hold some of the first out).
+    """Yield the training and validation files. None holds out scenes of the first.
 
-    With no `data`, both are written to a temporary folder that is gone afterwards.
+    Without `data`, both are written to a temporary folder, which is removed afterwards.
     """
     if data is not None:
         yield data, validation or sibling_for_validation(data)
@@ -40,15 +40,15 @@ def data_files(data: Path | None, validation: Path | None, seed: int) -> Iterato
 
 
 def build_classifier(classes: int, *, steps: int, seed: int) -> Any:
-    """A compiled Keras model from points float32[B, N, 3] to logits float32[B, classes], for any N.
+    """Build a model from points float32[B, N, 3] to logits float32[B, classes].
 
-    The plain form of PointNet (Qi et al. 2017, arXiv:1612.00593), no transforms: every point goes through the same
-    dense layers, and the maximum over the points is what the head sees, so the order of the points does not matter.
+    The plain form of PointNet (Qi et al. 2017, arXiv:1612.00593), without transforms: every point goes through the same
+    dense layers, and only the maximum over all points reaches the head, so the order of points does not matter.
 
     Args:
         classes: Number of classes.
-        steps: Training steps in all, over which the learning rate falls to 0 along a cosine.
-        seed: Integer >= 0 behind the initial weights and the dropout.
+        steps: Number of all training steps; the learning rate falls to 0 over these along a cosine.
+        seed: Integer >= 0, the seed of the initial weights and the dropout.
     """
     inputs = keras.Input((None, 3), name="points")
     hidden = inputs
@@ -71,7 +71,7 @@ def _normalized_dense(width: int, initial: Any) -> Any:
     return keras.Sequential(
         [
             layers.Dense(width, use_bias=False, kernel_initializer=initial),
-            # Keras's momentum of 0.99 remembers more steps than a small file has in ten epochs.
+            # With Keras's momentum of 0.99, the averages span more steps than a small file has in ten epochs.
             layers.BatchNormalization(momentum=0.9),
             layers.ReLU(),
         ]
@@ -83,7 +83,7 @@ def _initial(seed: int, layer: int) -> Any:
 
 
 def run(settings: argparse.Namespace) -> None:
-    """The whole demo: find or write the data, train, and say what came of it.
+    """Run the demo: get the data, train, and print the result.
 
     Without a file for validation, 20 % of the scenes are held out.
 
@@ -91,7 +91,7 @@ def run(settings: argparse.Namespace) -> None:
         settings: The arguments of `kerasfeed demo`.
 
     Raises:
-        DataError: A file is not what it should be.
+        DataError: A file cannot be used.
     """
     with data_files(settings.data, settings.validation, settings.seed) as (train_file, test_file):
         trained = summarize(train_file, points=settings.points)
@@ -111,9 +111,9 @@ def run(settings: argparse.Namespace) -> None:
             else:
                 print(f"{trained}\n{tested}, for validation")
             classes = int(max(labels.max(), answers.max())) + 1
-            told = _train(training, testing, clouds, classes, settings)
+            result = _train(training, testing, clouds, classes, settings)
             majority = np.mean(answers == np.bincount(labels).argmax())
-    print(f"{told}; always giving the most frequent answer would be right for {majority:.1%}.")
+    print(f"{result}; always giving the most frequent answer would be right for {majority:.1%}.")
 
 
 def _train(
@@ -123,7 +123,7 @@ def _train(
     classes: int,
     settings: argparse.Namespace,
 ) -> str:
-    """Train a classifier on scenes, which come from the file of `clouds`; returns how it went, in words."""
+    """Train a classifier on scenes from the file of `clouds`. Return the result as text."""
     with (
         kf.Feed(
             training,
@@ -133,7 +133,7 @@ def _train(
             workers=settings.workers,
             worker_type=settings.worker_type,
         ) as feed,
-        # A few scenes now and then: threads spare validation worker processes of its own.
+        # Validation loads few scenes, so two threads are enough.
         kf.Feed(testing, settings.batch_size, workers=2, worker_type="thread") as validation,
     ):
         print(repr(feed))
@@ -146,12 +146,12 @@ def _train(
             validation_data=validation,
             validation_freq=max(1, settings.epochs // 8),
             callbacks=[monitor],
-            shuffle=False,  # the feed shuffles scenes, which is more than Keras's shuffling of batches
+            shuffle=False,  # the feed shuffles scenes; Keras would only shuffle batches
             verbose=2,
         )
         reading = reading_text(clouds, settings.epochs, feed.stats().worker_type == "process")
         accuracy = model.evaluate(validation, return_dict=True, verbose=0)["accuracy"]
-    timings = monitor.epochs[1:] or monitor.epochs  # the first includes compiling the model
+    timings = monitor.epochs[1:] or monitor.epochs  # the first one includes compiling the model
     seconds = sum(timing.seconds for timing in timings)
     return (
         f"{reading}\n"

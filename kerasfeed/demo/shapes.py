@@ -1,6 +1,6 @@
-"""An HDF5 file of ten kinds of surface, for those who have no point clouds at hand.
+"""Write an HDF5 file of ten kinds of surface.
 
-Invariant: what is written is a function of the arguments alone; every scene is centred in the unit cube.
+Invariant: the file is a function of the arguments. Every scene is centred in the unit cube.
 """
 
 import os
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 Points = NDArray[np.float64]
 _Uniform = Callable[..., NDArray[np.float64]]
 
-_NOISE = 0.02  # of the radius; with it a narrow cone and a cylinder are no longer told apart by a single point
+_NOISE = 0.02  # of the radius; with this, a single point no longer separates a narrow cone from a cylinder
 
 
 def write_shapes(path: str | os.PathLike[str], scenes: int, *, points: int = 1024, seed: int = 0) -> None:
-    """Write `scenes` surfaces, the classes by turns, each with its own proportions and heading.
+    """Write `scenes` surfaces of equally frequent classes with random proportions and headings.
 
     Args:
         path: The file to write: `data` float32[scenes, points, 3] and `label` uint8[scenes], whose attribute
             `names` lists the classes.
         scenes: Number of scenes, at least 1.
         points: Points in each scene, at least 1.
-        seed: Integer >= 0; another seed gives other shapes.
+        seed: Integer >= 0; another seed makes other shapes.
     """
     names = list(SHAPES)
     rng = np.random.default_rng(seed)

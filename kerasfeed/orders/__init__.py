@@ -1,4 +1,4 @@
-"""Which scene when, as integer arithmetic: orders of an epoch, and the plan that cuts them into batches and shards.
+"""Orders, which compute the index at each position of an epoch, and the plan of batches and shards.
 
 May import: errors, util, spec.
 """

@@ -1,7 +1,7 @@
-"""Orders: which index stands at which position of an epoch.
+"""Orders: the index at each position of an epoch.
 
-Invariant: an order is a pure function of (length, seed, epoch). It may be asked for any positions in any order, by any
-process, and always answers the same.
+Invariant: an order is a pure function of (length, seed, epoch). Any process may compute any positions, in any sequence,
+and always gets the same indices.
 """
 
 from abc import ABC, abstractmethod
@@ -17,22 +17,22 @@ from kerasfeed.spec.inference import probe_indices
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-_RUNS, _RUN = 64, 1024  # positions looked at for `mixing`: 64 runs of up to 1,024, 5 ms
-_SIMULATED = 200_000  # positions followed for `reads_per_epoch`: 0.1 s
+_RUNS, _RUN = 64, 1024  # `mixing` reads 64 runs of up to 1,024 positions: 5 ms
+_SIMULATED = 200_000  # positions that `block_reads` follows: 0.1 s
 
 
 class Order(ABC):
-    """Base class of orders: which scenes an epoch visits, and when.
+    """Base class of orders: the scenes of an epoch, and their sequence.
 
     An order computes any part of an epoch from (position, seed, epoch), so it can be divided among shards and resumed.
 
     Attributes:
         needs_seed: Whether the order depends on the seed of the feed.
         made_for: Number of scenes that the sequence must have; None if the order fits any length.
-        is_quick: Whether indices of a batch are computed in well under 1 ms, and by no code of the user's. Then
-            TensorFlow's threads may ask for them.
+        is_quick: Whether the indices of a batch take well under 1 ms and run no code of the user, so that TensorFlow's
+            threads may compute them.
         is_sequential: Whether scenes come in the order of their indices.
-        window: Blocks of scenes that are mixed at a time; None if the order knows no blocks.
+        window: Number of blocks whose scenes are mixed at a time; None if the order has no blocks.
     """
 
     needs_seed: bool = True
@@ -61,7 +61,7 @@ class Order(ABC):
         """
 
     def num_scenes(self, length: int) -> int:
-        """Number of scenes in an epoch, for a sequence of `length` scenes; the same in every epoch.
+        """Number of scenes in an epoch, for a sequence of `length` scenes. The same in every epoch.
 
         Args:
             length: Number of scenes in the sequence.
@@ -79,11 +79,11 @@ class Order(ABC):
         return length
 
     def cut(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> Cut:
-        """How an epoch is divided into global batches: evenly, unless the order says which scenes belong together."""
+        """Divide an epoch into global batches: evenly, unless the order groups scenes."""
         return Cut((self.num_scenes(length),), (batch_size * shard_count,), drop_remainder)
 
     def seeded(self, seed: int) -> "Order":
-        """The order that a feed with this seed uses: this one, unless the length of an epoch depends on the seed."""
+        """Return the order for a feed with this seed; another one only if the epoch's length depends on the seed."""
         return self
 
     @property
@@ -92,11 +92,11 @@ class Order(ABC):
         return f"order={self!r}"
 
     def identity(self) -> str:
-        """A short text that two orders share only if they give the same indices; part of the state of a feed."""
+        """A text that differs if the indices differ; part of a feed's state."""
         return repr(self)
 
     def mixing(self, length: int, *, seed: int = 0, epoch: int = 0) -> float:
-        """How well an epoch is mixed: 0 for scenes in sequence, about 1 for a full shuffle.
+        """Mixing of an epoch: 0 if sequential, about 1 for full shuffles.
 
         It is the mean distance between the indices at positions p and p + 1, divided by `spread(length)`, the mean
         distance of two indices drawn at random. Measured on 64 runs of up to 1,024 positions, spread over the epoch.
@@ -124,21 +124,21 @@ class Order(ABC):
         runs = [
             self.indices(start, min(start + _RUN, count), length=length, seed=seed, epoch=epoch) for start in starts
         ]
-        lines = self.places(np.concatenate(runs), length).reshape(len(runs), -1)  # all runs are of one length
+        lines = self.places(np.concatenate(runs), length).reshape(len(runs), -1)  # all runs have one length
         return float(np.abs(np.diff(lines)).mean()) / spread
 
     def places(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        """Positions on a line, for `mixing`: the indices, unless the order knows which scenes lie together."""
+        """Return positions on a line, for `mixing`: by default, the indices."""
         return indices
 
     def spread(self, length: int) -> float:
-        """Mean distance of the indices at two positions drawn at random, in scenes; the unit of `mixing`.
+        """Mean distance of the indices at two random positions, in scenes.
 
         Args:
             length: Number of scenes in the sequence.
 
         Returns:
-            (length + 1) / 3 where all scenes come equally often.
+            (length + 1) / 3 if all scenes come equally often.
         """
         return (length + 1) / 3
 
@@ -152,7 +152,7 @@ class Order(ABC):
         epoch: int = 0,
         followed: int = _SIMULATED,
     ) -> float:
-        """Number of blocks that one reader reads in an epoch, if it keeps the `held` blocks that it used last.
+        """Number of block reads in an epoch if `held` blocks are kept.
 
         Args:
             length: Number of scenes in the sequence.
@@ -160,11 +160,11 @@ class Order(ABC):
             held: Blocks kept, at least 1.
             seed: The seed of the feed.
             epoch: Epoch, from 0.
-            followed: Positions that are followed, from the beginning of the epoch. The rest of a longer epoch is
+            followed: Number of positions to simulate, from the beginning of the epoch. The rest of a longer epoch is
                 extrapolated.
 
         Returns:
-            The number of reads, at least the number of blocks if the whole epoch is followed.
+            The number of reads; at least the number of blocks if the whole epoch is simulated.
 
         Examples:
             >>> kf.Sequential().block_reads(1000, 10, held=1)
@@ -203,21 +203,21 @@ class Sequential(Order):
         return "sequential"
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        """Positions are indices; see `Order.indices`."""
+        """Return the positions; see `Order.indices`."""
         return np.arange(start, stop, dtype=np.int64)
 
 
 @dataclass(frozen=True, repr=False)
 class Shuffled(Order):
-    """A new random permutation in every epoch: every scene exactly once. `Feed(..., shuffle=True)` means this order.
+    """A new random permutation in every epoch. `Feed(..., shuffle=True)` means this order.
 
-    Below 65,536 scenes the permutation is drawn uniformly. Above, it is computed position by position
-    (`kerasfeed.orders.permutation`), so that start-up time and memory do not grow with the length.
+    Every scene comes exactly once. Below 65,536 scenes the permutation is drawn uniformly. Above, it is computed
+    position by position (`kerasfeed.orders.permutation`), so that start-up time and memory do not grow with the length.
 
     `kf.show(kf.Shuffled())` draws an even cloud.
 
     Args:
-        seed: Integer >= 0 used in place of the feed's seed, for the order alone. None uses the feed's.
+        seed: Integer >= 0 that replaces the feed's seed in the order only. None uses the feed's seed.
 
     Raises:
         TypeError: `seed` is not an integer.

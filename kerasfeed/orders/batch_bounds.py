@@ -1,7 +1,7 @@
-"""How the positions of an epoch are cut into global batches.
+"""Divide the positions of an epoch into global batches.
 
-Invariant: pure arithmetic. The number of steps is the same in every epoch, every position that is not dropped is part
-of exactly one step, and a batch never mixes buckets.
+Invariant: pure arithmetic. Every epoch has the same number of steps, every position that is not dropped is part of
+exactly one step, and a batch never mixes buckets.
 """
 
 from bisect import bisect_right
@@ -20,7 +20,7 @@ class Bounds:
     Attributes:
         start: First position, inclusive.
         stop: Last position, exclusive; at least `start` + 1.
-        full: Scenes the batch has when it is not short, at least `stop` - `start`.
+        full: Number of scenes of a batch that is not short, at least `stop` - `start`.
     """
 
     start: int
@@ -30,15 +30,15 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Cut:
-    """The global batches of an epoch, those of all shards together: consecutive positions of one bucket each.
+    """The global batches of an epoch, for all shards together. Each has consecutive positions of one bucket.
 
-    Positions go through the buckets one after the other. So do the steps of one bucket, the usual case; those of
-    several are shuffled, anew in every epoch.
+    Positions go through the buckets one after the other. If there are several buckets, the steps are shuffled again in
+    every epoch. If there is one, the usual case, steps go through the positions in order.
 
     Attributes:
-        sizes: Positions of each bucket; a bucket of several may be empty.
-        rows: Scenes of a global batch of each bucket that is not short, at least 1.
-        drop_remainder: Whether each bucket's short last batch is left out.
+        sizes: Number of positions in each bucket; one of several buckets may be empty.
+        rows: Number of scenes in a full global batch of each bucket, at least 1.
+        drop_remainder: Whether the short last batch of each bucket is dropped.
     """
 
     sizes: tuple[int, ...]
@@ -47,18 +47,18 @@ class Cut:
 
     @property
     def is_even(self) -> bool:
-        """Whether steps are consecutive positions of the epoch, as many at a time."""
+        """Whether steps are consecutive positions of the epoch, all of one size."""
         return len(self.sizes) == 1
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where the batches of each bucket end among all, before steps are shuffled."""
+        """Cumulative numbers of batches of the buckets, before shuffling."""
         counts = (divmod(size, rows) for size, rows in zip(self.sizes, self.rows, strict=True))
         return list(accumulate(whole + (rest > 0 and not self.drop_remainder) for whole, rest in counts))
 
     @cached_property
     def _sizes(self) -> list[tuple[int, int]]:
-        """Scenes that global batches have when full, and those that they really have: each pair that occurs."""
+        """All pairs (scenes of a full batch, scenes of the batch)."""
         pairs = []
         for size, rows in zip(self.sizes, self.rows, strict=True):
             if size >= rows:
@@ -69,43 +69,43 @@ class Cut:
 
     @property
     def steps(self) -> int:
-        """Number of global batches in an epoch; 0 where dropping short ones leaves none."""
+        """Number of global batches in an epoch; 0 if all are short and dropped."""
         return self._ends[-1]
 
     @property
     def full(self) -> int:
-        """Scenes of the largest global batch, were it not short."""
+        """Number of scenes in the largest global batch if it is full."""
         return max(full for full, _ in self._sizes)
 
     @property
     def largest(self) -> int:
-        """Most scenes that a global batch really has."""
+        """Largest number of scenes in a global batch."""
         return max(real for _, real in self._sizes)
 
     @property
     def smallest(self) -> int:
-        """Fewest scenes that a global batch really has."""
+        """Smallest number of scenes in a global batch."""
         return min(real for _, real in self._sizes)
 
     @property
     def kept(self) -> int:
-        """Positions of an epoch that are part of a global batch; all, unless short ones are dropped."""
+        """Number of positions that are part of a global batch; all, unless short batches are dropped."""
         dropped = sum(size % rows for size, rows in zip(self.sizes, self.rows, strict=True))
         return sum(self.sizes) - (dropped if self.drop_remainder else 0)
 
     @property
     def has_one_size(self) -> bool:
-        """Whether all global batches have one size, but for those that are short."""
+        """Whether all global batches have one size, short ones aside."""
         return len({full for full, _ in self._sizes}) == 1
 
     def bounds(self, step: int, *, seed: int, epoch: int) -> Bounds:
-        """The global batch of a step, in [0, steps)."""
+        """Return the global batch of a step in [0, steps)."""
         number, bucket = step, 0
         if not self.is_even:
             number = int(shuffled(step, step + 1, self.steps, seed, (SeedStream.BUCKET_STEP, epoch))[0])
             bucket = bisect_right(self._ends, number)
-        place = number - (self._ends[bucket - 1] if bucket else 0)
+        batch = number - (self._ends[bucket - 1] if bucket else 0)
         rows = self.rows[bucket]
         first = sum(self.sizes[:bucket])
-        start = first + place * rows
+        start = first + batch * rows
         return Bounds(start, min(start + rows, first + self.sizes[bucket]), rows)

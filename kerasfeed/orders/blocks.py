@@ -1,7 +1,7 @@
-"""An order that shuffles blocks of scenes, and mixes the scenes of a few blocks at a time.
+"""An order that shuffles blocks and mixes scenes of a few blocks.
 
-Invariant: every scene comes exactly once an epoch, and the blocks of a window come together and never again. Of blocks
-whose scenes are named one by one, one without scenes does not exist: there are as many as names that occur.
+Invariant: every scene comes exactly once per epoch, and so does every window of blocks, as one run of positions. With
+`block_of`, a block is a name that occurs, so no block is empty.
 """
 
 from dataclasses import dataclass, field
@@ -19,19 +19,19 @@ from kerasfeed.util.validate import check_integer
 
 _WINDOWS_KEPT = 8
 _EPOCHS_KEPT = 2
-_HOW = "such as the file that each is in"
+_HOW = "for example the name of each scene's file"
 
 
 @dataclass(frozen=True)
 class BlockReport:
-    """What `BlockShuffled.report` returns; `str` of it is two lines.
+    """Result of `BlockShuffled.report`; `str` of it is two lines.
 
     Attributes:
         scenes: Scenes in an epoch.
         blocks: Blocks of the sequence.
-        held: Blocks that the reader keeps: the `window` of the order.
+        held: Number of blocks that the reader keeps: the `window` of the order.
         reads: Blocks read in an epoch.
-        shuffled_reads: Blocks that the same reader reads in a full shuffle; for long epochs an estimate.
+        shuffled_reads: Blocks that the same reader reads in a full shuffle; an estimate for long epochs.
         mixing: `mixing` of the order.
         shuffled_mixing: `mixing` of a full shuffle, about 1.
     """
@@ -54,27 +54,27 @@ class BlockReport:
 
 @dataclass(frozen=True, init=False, repr=False)
 class BlockShuffled(Order):
-    """Blocks of scenes in random order, and the scenes of a few blocks at a time mixed.
+    """Shuffles blocks of scenes, and mixes scenes of a few blocks.
 
-    For scenes that are cheap to read together, such as those of one HDF5 chunk or of one file. Every scene comes
-    exactly once an epoch. An epoch is divided into windows of `window` blocks, and the scenes of a window are mixed. A
-    reader that keeps that many blocks reads each once, whereas with a full shuffle it reads almost one block for each
-    scene. A window of all blocks is a full shuffle.
+    For scenes that are cheap to read together, such as the scenes of one HDF5 chunk or one file. Every scene comes
+    exactly once per epoch. An epoch is divided into windows of `window` blocks, and the scenes of a window are mixed. A
+    reader that keeps that many blocks reads each block once; with a full shuffle it reads almost one block per scene. A
+    window of all blocks is a full shuffle.
 
-    `kf.show(kf.BlockShuffled(50))` draws dashes, each a block, `window` of them one above the other.
+    `kf.show(kf.BlockShuffled(50))` draws dashes. Each is a block, and `window` of them lie one above the other.
 
-    If the length of the sequence is no multiple of `block_size`, the last block is shorter; it too may come at any
-    time.
+    If the length of the sequence is not a multiple of `block_size`, the last block is shorter; it is shuffled like the
+    others.
 
     Args:
-        block_size: Consecutive scenes in a block, at least 1. Or an object with an attribute `block_size`, such as a
-            dataset of an `HDF5File`, whose blocks are its chunks; or with an attribute `block_of`, such as a
-            `FileSequence` or a view of one, whose blocks are the files. Give either this or `block_of`.
-        block_of: The block of each scene, for blocks of different sizes, or whose scenes are not consecutive: int or
-            str[number of scenes], such as the name of each scene's file; or a function from an index to an int or str,
-            called once for each index when the length of the sequence is first known. Takes 4 bytes for each scene.
-        window: Blocks whose scenes are mixed, at least 1. A larger window mixes better and takes more memory: a window
-            of W has about 1 - 1 / W of the `mixing` of a full shuffle.
+        block_size: Number of consecutive scenes in a block, at least 1. Or an object with an attribute `block_size`,
+            such as a dataset of an `HDF5File`, whose blocks are its chunks; or with an attribute `block_of`, such as a
+            `FileSequence` or a view of one, whose blocks are the files. Pass either this or `block_of`.
+        block_of: The block of each scene, for blocks of different sizes, or of scenes that are not consecutive: int or
+            str[number of scenes], such as the name of each scene's file. Or a function from an index to an int or str,
+            called once for each index when the length of the sequence is first known. Takes 4 bytes per scene.
+        window: Number of blocks whose scenes are mixed, at least 1. A larger window mixes better and takes more
+            memory: a window of W has about 1 - 1 / W of the `mixing` of a full shuffle.
 
     Raises:
         TypeError: An argument has the wrong type, or both or neither of `block_size` and `block_of` are given.
@@ -103,16 +103,16 @@ class BlockShuffled(Order):
         if (block_size is None) == (block_of is None):
             came = "neither" if block_of is None else "both"
             raise TypeError(
-                "BlockShuffled needs either block_size (scenes of a block, or a dataset that has one) or block_of (the "
-                f"block of each scene), received {came}"
+                "BlockShuffled needs either block_size (number of scenes in a block, or a dataset that has a "
+                f"block_size) or block_of (the block of each scene), received {came}"
             )
-        if block_of is None and (found := getattr(block_size, "block_of", None)) is not None:
-            block_size, block_of = None, found
+        if block_of is None and (blocks := getattr(block_size, "block_of", None)) is not None:
+            block_size, block_of = None, blocks
         block_of = getattr(block_of, "block_of", block_of)
         size, named = None, None
         if block_of is None:
             what = (
-                "an integer, or a dataset that has a block_size (an array of the block of each scene is block_of=...)"
+                "an integer, or a dataset that has a block_size (pass an array of the block of each scene as block_of)"
             )
             block_size = getattr(block_size, "block_size", block_size)
             size = check_integer("block_size", block_size, 1, most=MOST_SCENES, what=what)
@@ -124,7 +124,7 @@ class BlockShuffled(Order):
         object.__setattr__(self, "_epochs", Kept(_EPOCHS_KEPT))
         object.__setattr__(self, "_windows", Kept(_WINDOWS_KEPT))
         object.__setattr__(self, "made_for", None if named is None else named.made_for)
-        object.__setattr__(self, "is_quick", named is None)  # names may come from the user's function
+        object.__setattr__(self, "is_quick", named is None)  # block_of may be a function of the user
 
     def __str__(self) -> str:
         blocks = f"blocks of {self.block_size:,}" if self._named is None else str(self._named)
@@ -145,7 +145,7 @@ class BlockShuffled(Order):
         return length
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        """See `Order.indices`; costs the windows that the positions lie in, at most 8 of which are kept."""
+        """See `Order.indices`; computes the windows of these positions, and caches the last 8."""
         blocks = self._epochs.get_or_load((length, seed, epoch), lambda: self._in_order(length, seed, epoch))[0]
         pieces = [np.empty(0, np.int64)]
         position = start
@@ -160,7 +160,7 @@ class BlockShuffled(Order):
         return np.concatenate(pieces)
 
     def _in_order(self, length: int, seed: int, epoch: int) -> "_EvenBlocks | _NamedBlocks":
-        """The blocks of an epoch in their order."""
+        """The blocks of an epoch, in their order."""
         if self._named is not None:
             return _NamedBlocks.of(self._named.groups(length), seed, epoch)
         assert self.block_size is not None
@@ -176,11 +176,11 @@ class BlockShuffled(Order):
         return scenes
 
     def places(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        """See `Order.places`: of `block_of`, where they would stand block by block."""
+        """See `Order.places`: with `block_of`, positions after sorting scenes by block."""
         return indices if self._named is None else self._named.groups(length).places()[indices]
 
     def reads_per_epoch(self, length: int) -> int:
-        """Number of blocks read in an epoch by a reader that keeps `window` blocks: the number of blocks.
+        """Number of blocks that a reader of `window` blocks reads per epoch.
 
         Args:
             length: Number of scenes in the sequence.
@@ -195,10 +195,10 @@ class BlockShuffled(Order):
         return -(-length // self.block_size)
 
     def report(self, length: int | None = None, *, seed: int = 0, epoch: int = 0) -> BlockReport:
-        """Reads in an epoch and `mixing`, each beside those of a full shuffle.
+        """Compare reads per epoch and `mixing` with a full shuffle.
 
         Args:
-            length: Number of scenes in the sequence. None is the length of `block_of`.
+            length: Number of scenes in the sequence. None uses the length of `block_of`.
             seed: The seed of the feed.
             epoch: Epoch, from 0.
 
@@ -225,19 +225,19 @@ class BlockShuffled(Order):
             reads=self.reads_per_epoch(length),
             shuffled_reads=round(full.block_reads(length, blocks, held=self.window, seed=seed, epoch=epoch)),
             mixing=self.mixing(length, seed=seed, epoch=epoch),
-            shuffled_mixing=full.mixing(length, seed=seed, epoch=epoch),  # the same in any numbering of the scenes
+            shuffled_mixing=full.mixing(length, seed=seed, epoch=epoch),  # does not depend on how scenes are numbered
         )
 
 
 @dataclass(frozen=True)
 class _EvenBlocks:
-    """The blocks of one epoch in their order: the full ones permuted, the short one put among them.
+    """The blocks of one epoch: full blocks permuted, the short block inserted.
 
     Attributes:
-        size: Scenes of a full block.
+        size: Number of scenes in a full block.
         full: Number of full blocks.
-        short: Scenes of the short block, in [0, size); 0 for none.
-        short_rank: Place of the short block, in [0, full]; `full` where there is none.
+        short: Number of scenes in the short block, in [0, size); 0 for none.
+        short_rank: Rank of the short block, in [0, full]; `full` if there is none.
         seed: The feed's seed.
         epoch: Epoch number, from 0.
     """
@@ -262,17 +262,17 @@ class _EvenBlocks:
         return self.full + (self.short > 0)
 
     def rank_at(self, position: int) -> int:
-        """Which block of the epoch holds `position`."""
-        # Behind the short block everything stands where it would were that block full, less what it lacks.
+        """Return the rank of the block that holds `position`."""
+        # After the short block, add the scenes that it lacks, as if all blocks were full.
         is_behind = position >= self.short_rank * self.size + self.short
         return (position + is_behind * (self.size - self.short)) // self.size
 
     def position_of(self, rank: int) -> int:
-        """First position of the block at `rank`."""
+        """Return the first position of the block at `rank`."""
         return rank * self.size - (rank > self.short_rank) * (self.size - self.short)
 
     def scenes(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Indices of the scenes of the blocks at ranks [first, stop), a new array."""
+        """Return the indices of the blocks at ranks [first, stop), copied."""
         holds_short = self.short > 0 and first <= self.short_rank < stop
         begin = first - (first > self.short_rank)  # ranks among the full blocks
         end = stop - (stop > self.short_rank)
@@ -283,17 +283,17 @@ class _EvenBlocks:
 
 
 class NamedBlocks(Identified):
-    """The block of each scene, as an array or a function gives it.
+    """The block of each scene, from an array or a function.
 
     Args:
         block_of: See `BlockShuffled`.
 
     Attributes:
-        made_for: Number of scenes named; None where a function names them.
+        made_for: Length of the array; None for a function.
 
     Raises:
         TypeError: The names are neither integers nor strings.
-        ValueError: They are not one a scene.
+        ValueError: There is not one name per scene.
     """
 
     def __init__(self, block_of: Any) -> None:
@@ -312,11 +312,11 @@ class NamedBlocks(Identified):
         return f"{self._fixed.count:,} blocks" if self._function is None else f"blocks of {self._function}"
 
     def groups(self, length: int) -> Groups:
-        """The blocks of a sequence of `length` scenes.
+        """Return the blocks of a sequence of `length` scenes.
 
         Raises:
-            ValueError: Not so many scenes are named.
-            Exception: What the function raises, with the index as a note.
+            ValueError: The array has another length.
+            Exception: The function raised it; a note has the index.
         """
         if self._function is None:
             check_length("block_of", self._fixed.length, length)
@@ -330,8 +330,8 @@ class NamedBlocks(Identified):
 
 
 def _groups(names: Any) -> Groups:
-    found, numbers = np.unique(check_names("block_of", names, _HOW), return_inverse=True)
-    return Groups.of(numbers, len(found))
+    unique, numbers = np.unique(check_names("block_of", names, _HOW), return_inverse=True)
+    return Groups.of(numbers, len(unique))
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +341,7 @@ class _NamedBlocks:
     Attributes:
         groups: The blocks.
         blocks: int64[blocks], the block at each rank.
-        starts: int64[blocks + 1], the first position of each, and the length.
+        starts: int64[blocks + 1], the first position of each block, and the length.
     """
 
     groups: Groups
@@ -350,7 +350,7 @@ class _NamedBlocks:
 
     @classmethod
     def of(cls, groups: Groups, seed: int, epoch: int) -> "_NamedBlocks":
-        """Blocks of `groups` in the order of an epoch."""
+        """Return the blocks of `groups` in the order of an epoch."""
         blocks = shuffled(0, groups.count, groups.count, seed, (SeedStream.NAMED_BLOCK, epoch))
         return cls(groups, blocks, np.concatenate([[0], np.cumsum(groups.sizes[blocks])]))
 
@@ -360,15 +360,15 @@ class _NamedBlocks:
         return self.groups.count
 
     def rank_at(self, position: int) -> int:
-        """Which block of the epoch holds `position`."""
+        """Return the rank of the block that holds `position`."""
         return int(np.searchsorted(self.starts, position, side="right")) - 1
 
     def position_of(self, rank: int) -> int:
-        """First position of the block at `rank`."""
+        """Return the first position of the block at `rank`."""
         return int(self.starts[rank])
 
     def scenes(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Indices of the scenes of the blocks at ranks [first, stop), a new array."""
+        """Return the indices of the blocks at ranks [first, stop), copied."""
         members, offsets = self.groups.members, self.groups.offsets
         blocks = self.blocks[first:stop].tolist()
         return np.concatenate([members[offsets[block] : offsets[block + 1]] for block in blocks]).astype(np.int64)

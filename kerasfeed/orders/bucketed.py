@@ -1,7 +1,7 @@
-"""An order whose batches hold scenes of similar length, so that little is padded.
+"""An order whose batches hold scenes of similar length.
 
-Invariant: every scene comes exactly once an epoch, but for what `drop_remainder` drops; a batch never mixes buckets;
-the number of steps is the same in every epoch.
+Invariant: every scene comes exactly once per epoch, unless `drop_remainder` drops it. A batch never mixes buckets.
+Every epoch has the same number of steps.
 """
 
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ from kerasfeed.util.validate import check_integer
 
 @dataclass(frozen=True)
 class PaddingReport:
-    """What `Bucketed.report` returns: how much padding bucketing saves; `str` of it is one line.
+    """Result of `Bucketed.report`: the padding that bucketing saves. `str` of it is one line.
 
     Attributes:
         scenes: Scenes in an epoch.
         steps: Batches in an epoch.
-        batch_size: Scenes in a batch of the full shuffle that it is compared with.
+        batch_size: Scenes in a batch of the full shuffle used for comparison.
         padded: Share of all values in the batches that are padding, in [0, 1).
         shuffled_padded: The same for a full shuffle in batches of `batch_size`.
-        saved: Share of the values in the full shuffle's batches that are saved; negative if there are more.
+        saved: Share of the values in the full shuffle's batches that bucketing saves; negative if it adds values.
     """
 
     scenes: int
@@ -47,7 +47,7 @@ class PaddingReport:
 
 
 class Bucketed(Identified, Order):
-    """Batches of scenes of similar length: less padding than with a full shuffle.
+    """Makes batches of scenes of similar length, which need less padding.
 
     Scenes are shuffled within each bucket of lengths, and the batches of all buckets are shuffled. Bucket k holds the
     lengths in [boundaries[k - 1], boundaries[k]), as in tf.data's `bucket_by_sequence_length`. The last batch of each
@@ -58,8 +58,8 @@ class Bucketed(Identified, Order):
         lengths: Length of each scene: int[number of scenes], at least 0, in the order of their indices;
             `kerasfeed.labels_of` reads them from a sequence.
         boundaries: Ascending integers, at least one.
-        batch_sizes: Scenes in a batch of each bucket, one more than there are `boundaries`; they replace the feed's
-            `batch_size`, and like it they are those of one shard. None is the feed's for all buckets.
+        batch_sizes: Scenes in a batch of each bucket, one more than there are `boundaries`. They replace the
+            feed's `batch_size` and, like it, count the scenes of one shard. None uses the feed's for all buckets.
 
     Raises:
         TypeError: `lengths`, `boundaries` or `batch_sizes` are not integers.
@@ -135,12 +135,12 @@ class Bucketed(Identified, Order):
         return pieces[-1] if len(pieces) <= 2 else np.concatenate(pieces)
 
     def report(self, batch_size: int | None = None, *, seed: int = 0, epoch: int = 0) -> PaddingReport:
-        """How much of the batches is padding, beside a full shuffle's.
+        """Compare the padding in batches with a full shuffle.
 
         Takes time in proportion to the number of scenes.
 
         Args:
-            batch_size: The `batch_size` of the feed. Required if the order has no `batch_sizes`. If it has, None
+            batch_size: The `batch_size` of the feed. Required if the order has no `batch_sizes`. Otherwise None
                 compares with a full shuffle of as many batches.
             seed: The seed of the feed.
             epoch: Epoch, from 0.
@@ -159,9 +159,9 @@ class Bucketed(Identified, Order):
         count = self.made_for
         if batch_size is None and self._batch_sizes is None:
             raise TypeError("the padding depends on the batch size, and this order has none: write report(batch_size)")
-        given = 1 if batch_size is None else check_integer("batch_size", batch_size, 1)
-        cut = self.cut(count, given, 1, drop_remainder=False)
-        even = max(1, round(count / cut.steps)) if batch_size is None else given
+        batch_rows = 1 if batch_size is None else check_integer("batch_size", batch_size, 1)
+        cut = self.cut(count, batch_rows, 1, drop_remainder=False)
+        even = max(1, round(count / cut.steps)) if batch_size is None else batch_rows
         starts = [
             np.arange(first, first + size, rows)
             for first, size, rows in zip(self._groups.offsets.tolist(), cut.sizes, cut.rows, strict=False)
@@ -180,29 +180,29 @@ class Bucketed(Identified, Order):
         )
 
     def _values(self, indices: NDArray[np.int64], starts: NDArray[np.int64]) -> int:
-        """Values in all batches, padded to the longest scene of each; a batch ends where the next starts."""
+        """Number of values in all batches, each padded to its longest scene. `starts` has the start of each batch."""
         rows = np.diff(np.append(starts, len(indices)))
         return int((np.maximum.reduceat(self._lengths[indices], starts) * rows).sum())
 
 
 def _check_boundaries(boundaries: Any) -> tuple[int, ...]:
-    found = _integers("boundaries", boundaries, 0)
-    if not found or any(one >= other for one, other in pairwise(found)):
+    checked = _integers("boundaries", boundaries, 0)
+    if not checked or any(one >= other for one, other in pairwise(checked)):
         raise ValueError(
-            f"boundaries must ascend, and be one or more, received {list(found)}: k boundaries make k + 1 buckets, for "
-            "example [128, 256, 512]"
+            f"boundaries must be one or more ascending integers, received {list(checked)}: k boundaries make k + 1 "
+            "buckets, for example [128, 256, 512]"
         )
-    return found
+    return checked
 
 
 def _check_batch_sizes(batch_sizes: Any, buckets: int) -> tuple[int, ...]:
-    found = _integers("batch_sizes", batch_sizes, 1)
-    if len(found) != buckets:
+    checked = _integers("batch_sizes", batch_sizes, 1)
+    if len(checked) != buckets:
         raise ValueError(
-            f"batch_sizes must be one a bucket, {buckets} for {buckets - 1} boundaries (the last bucket holds whatever "
-            f"is longer), received {len(found)}"
+            f"batch_sizes needs one integer per bucket, {buckets} for {buckets - 1} boundaries (the last bucket holds "
+            f"all longer scenes), received {len(checked)}"
         )
-    return found
+    return checked
 
 
 def _integers(what: str, values: Any, least: int) -> tuple[int, ...]:
@@ -210,4 +210,4 @@ def _integers(what: str, values: Any, least: int) -> tuple[int, ...]:
         parts = list(values)
     except TypeError:
         raise TypeError(f"{what} must be a list of integers, received {values!r}") from None
-    return tuple(check_integer(f"{what}[{place}]", value, least) for place, value in enumerate(parts))
+    return tuple(check_integer(f"{what}[{number}]", value, least) for number, value in enumerate(parts))

@@ -1,7 +1,7 @@
-"""A user's own order: a function `(length, seed, epoch) -> indices`.
+"""An order given by the user's function `(length, seed, epoch) -> indices`.
 
-Invariant: what the function returns is checked before any of it is used, and has the same number of scenes in every
-epoch; it is called once for each epoch that is asked for, a few of which are kept.
+Invariant: indices are checked before use, and every epoch has the same number of them. The function is called once for
+each epoch, unless the epoch has left the small cache.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from kerasfeed.orders.groups import EPOCHS_KEPT, Identified, Kept, Portable, che
 
 
 class CustomOrder(Identified, Order):
-    """Indices as a function gives them; each epoch's take 8 bytes a scene while they are kept.
+    """The indices that a function returns. A cached epoch takes 8 bytes per scene.
 
     Args:
-        function: Takes (length, seed, epoch), returns the indices of the epoch: integers in [0, length), as many in
-            every epoch, at least 1; may repeat some and leave others out.
-        seed: The feed's seed, with which epoch 0 is asked for to know how many scenes an epoch has.
+        function: Takes (length, seed, epoch), returns the indices of the epoch: integers in [0, length), at least one,
+            the same number for every epoch. Indices may repeat or be missing.
+        seed: The feed's seed. Epoch 0 with this seed gives the number of scenes in every epoch.
     """
 
     def __init__(self, function: Callable[[int, int, int], Any], seed: int = 0) -> None:
@@ -43,8 +43,8 @@ class CustomOrder(Identified, Order):
         """See `Order.num_scenes`; calls the function for epoch 0.
 
         Raises:
-            TypeError, ValueError: What it returned cannot be indices; the message says why.
-            Exception: What the function raises.
+            TypeError, ValueError: The function returned something that cannot be indices; the message says why.
+            Exception: The function raised it.
         """
         return len(self._epoch(length, self._seed, 0))
 
@@ -52,23 +52,23 @@ class CustomOrder(Identified, Order):
         """See `Order.indices`.
 
         Raises:
-            TypeError, ValueError: What the function returned cannot be the indices of this epoch.
-            Exception: What the function raises.
+            TypeError, ValueError: The function returned something that cannot be the indices of this epoch.
+            Exception: The function raised it.
         """
         count = self.num_scenes(length)
-        found = self._epoch(length, seed, epoch)
-        if len(found) != count:
+        indices = self._epoch(length, seed, epoch)
+        if len(indices) != count:
             raise ValueError(
-                f"order={self._function} gave {len(found):,} indices for epoch {epoch} and {count:,} for epoch 0: an "
-                "epoch has the same number of scenes each time, so that the number of steps is known"
+                f"order={self._function} returned {len(indices):,} indices for epoch {epoch} and {count:,} for epoch "
+                "0: return the same number for every epoch, because the number of steps must not change"
             )
-        return found[start:stop]
+        return indices[start:stop]
 
     def _epoch(self, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         return self._epochs.get_or_load((length, seed, epoch), lambda: self._call(length, seed, epoch))[0]
 
     def _call(self, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        found = self._function.call("order", length, seed, epoch)
-        indices = check_numbers(f"order={self._function} for epoch {epoch}", found, whole=True, below=length)
+        result = self._function.call("order", length, seed, epoch)
+        indices = check_numbers(f"order={self._function} for epoch {epoch}", result, whole=True, below=length)
         indices.setflags(write=False)
         return indices

@@ -1,6 +1,6 @@
-"""What orders made from arrays are built of: groups of scenes, tables kept for a few epochs, checked arguments.
+"""Parts of orders made from arrays: groups, cached tables, checks.
 
-Invariant: tables are read-only and small: 4 bytes a scene below 2**31 scenes, 8 above.
+Invariant: tables are read-only and small: 4 bytes per scene below 2**31 scenes, 8 above.
 """
 
 import pickle
@@ -20,10 +20,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The scenes of a sequence divided into groups; each scene is in exactly one.
+    """The scenes of a sequence divided into groups. Each scene is in exactly one.
 
     Attributes:
-        members: int32 or int64[length], the indices of the first group in ascending order, then those of the next.
+        members: int32 or int64[length], the indices of the first group in ascending order, then of the next.
         offsets: int64[groups + 1]; group g holds `members[offsets[g]:offsets[g + 1]]`. A group may be empty.
     """
 
@@ -32,7 +32,7 @@ class Groups:
 
     @classmethod
     def of(cls, numbers: NDArray[np.integer[Any]], count: int) -> "Groups":
-        """The groups of scenes whose group numbers, each in [0, count), are `numbers[index]`."""
+        """Return the groups of scenes. `numbers[index]`, in [0, count), is the group of a scene."""
         sorted_scenes = np.argsort(numbers, kind="stable")
         members: NDArray[np.integer[Any]] = sorted_scenes
         if len(numbers) < 2**31:
@@ -65,21 +65,21 @@ class Groups:
         return numbers
 
     def places(self) -> NDArray[np.int64]:
-        """Where each scene stands in `members`, int64[length]."""
+        """The position of each scene in `members`, int64[length]."""
         places = np.empty(self.length, np.int64)
         places[self.members] = np.arange(self.length)
         return places
 
     def digest(self) -> str:
-        """A text that two divisions of the same scenes share only if they are the same."""
+        """A text that differs for different groupings."""
         return digest(self.members, self.offsets)
 
 
-EPOCHS_KEPT = 3  # of what a user's function gives for an epoch: the one consumed, the one loaded ahead, and epoch 0
+EPOCHS_KEPT = 3  # results of a user's function: for the current epoch, the epoch loaded ahead, and epoch 0
 
 
 class Kept(Lru[Hashable, Value]):
-    """The last few values made, by key. Copies and pickles are empty."""
+    """A cache of the last few values, by key. Copies and pickles are empty."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most, lambda _: 1)
@@ -89,7 +89,7 @@ class Kept(Lru[Hashable, Value]):
 
 
 class Identified:
-    """Orders, and parts of them, that are equal where their `identity` is."""
+    """Orders, and parts of them, that are compared by `identity`."""
 
     _identity: str
 
@@ -106,7 +106,7 @@ class Identified:
 
 @dataclass(frozen=True, eq=False)
 class Portable:
-    """A user's function that pickles, be it a lambda or from `__main__`.
+    """A user's function that pickles, also a lambda or from `__main__`.
 
     Attributes:
         function: The callable.
@@ -118,14 +118,14 @@ class Portable:
         return name_of(self.function)
 
     def identity(self) -> str:
-        """A text that two functions share only if their code and what they enclose are the same."""
+        """A text that differs if code or enclosed values differ."""
         return f"{getattr(self.function, '__module__', '')}.{self} {digest(self.function)}"
 
     def call(self, what: str, *arguments: int) -> Any:
-        """What the function, given as the argument `what`, returns for these arguments.
+        """Call the function, which was passed as the argument `what`.
 
         Raises:
-            Exception: What it raises, with the arguments as a note.
+            Exception: The function raised it; a note has the arguments.
         """
         try:
             return self.function(*arguments)
@@ -134,7 +134,7 @@ class Portable:
             raise
 
     def __reduce__(self) -> Any:
-        from kerasfeed.util.picklers import cloud_pickled  # loads cloudpickle, which most orders do not need
+        from kerasfeed.util.picklers import cloud_pickled  # imports cloudpickle, which most orders do not need
 
         return _unpickled, (cloud_pickled(self.function),)
 
@@ -144,18 +144,18 @@ def _unpickled(data: bytes) -> Portable:
 
 
 def check_names(what: str, values: Any, example: str) -> NDArray[Any]:
-    """Labels, or block names, as an array: integers, booleans or strings, one a scene.
+    """Return labels or block names as an array, one per scene.
 
     Args:
-        what: The argument, for the message.
-        values: What came.
-        example: How to make what is needed, for the message.
+        what: Name of the argument in messages.
+        values: The values to check.
+        example: A way to make valid values; part of messages.
 
     Raises:
         TypeError: The values are neither integers, booleans nor strings.
-        ValueError: They are not one a scene, or there are none.
+        ValueError: There is not one value per scene, or there are none.
     """
-    array = _one_a_scene(what, values, "name a scene, int or str[number of scenes]", f": {example}")
+    array = _one_a_scene(what, values, "name per scene, int or str[number of scenes]", f": {example}")
     if array.dtype.kind not in "iubUS":
         bad = next((f" ({value!r} at index {k})" for k, value in enumerate(array) if not isinstance(value, str)), "")
         raise TypeError(f"{what} must be integers, booleans or strings, received {array.dtype}{bad}: {example}")
@@ -163,25 +163,25 @@ def check_names(what: str, values: Any, example: str) -> NDArray[Any]:
 
 
 def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = None) -> NDArray[Any]:
-    """Weights, lengths, or indices, as an array of its own, one a scene; int64, or float64 where not `whole`.
+    """Return weights, lengths or indices as a new array, one per scene.
 
     Args:
-        what: The argument, for the message.
-        values: What came: finite numbers of at least 0.
-        whole: Whether they must be integers.
-        below: What each must be less than; None where any is as good.
+        what: Name of the argument in messages.
+        values: The values to check: finite numbers of at least 0.
+        whole: Whether they must be integers; the result is then int64, otherwise float64.
+        below: Exclusive upper limit; None for no limit.
 
     Raises:
-        TypeError: The values are not numbers, or not integers where they must be.
-        ValueError: They are not one a scene, there are none, or one is out of range or not finite.
+        TypeError: The values are not numbers, or not integers although `whole` is set.
+        ValueError: There is not one value per scene, there are none, or one is out of range or not finite.
     """
-    array = _one_a_scene(what, values, "number a scene, shape [number of scenes]")
+    array = _one_a_scene(what, values, "number per scene, shape [number of scenes]")
     if array.dtype.kind not in ("iu" if whole else "iubf"):
         kind = "integers" if whole else "numbers"
-        remedy = ". A mask becomes indices by np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
+        remedy = ". Convert a mask to indices with np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
         raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0){remedy}")
     made = array.astype(np.int64 if whole else np.float64)
-    fits = np.isfinite(array) & (array >= 0) & (made >= 0)  # those of uint64 may be too large
+    fits = np.isfinite(array) & (array >= 0) & (made >= 0)  # uint64 may overflow int64
     bad = np.flatnonzero(~fits if below is None else ~fits | (made >= below))
     if bad.size:
         more = f", and {bad.size - 1:,} more" if bad.size > 1 else ""
@@ -194,10 +194,10 @@ def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = No
 def _one_a_scene(what: str, values: Any, need: str, remedy: str = "") -> NDArray[Any]:
     try:
         array = np.asarray(values)
-        if array.dtype.kind == "O" and len(set(map(type, array.flat))) == 1:  # text, and nullable numbers of pandas 2
+        if array.dtype.kind == "O" and len(set(map(type, array.flat))) == 1:  # text, or nullable numbers of pandas 2
             array = np.array(array.tolist())
     except ValueError as error:  # rows of unequal length
-        raise ValueError(f"{what} must be an array with one value a scene: {message_of(error)}") from None
+        raise ValueError(f"{what} must be an array with one value per scene: {message_of(error)}") from None
     if array.ndim != 1 or not len(array):
         came = f"shape {array.shape}" if array.ndim else f"a {type(values).__name__}"
         raise ValueError(f"{what} must be one {need}, received {came}{remedy}")
@@ -205,13 +205,13 @@ def _one_a_scene(what: str, values: Any, need: str, remedy: str = "") -> NDArray
 
 
 def check_length(what: str, made_for: int, length: int) -> None:
-    """Refuse a sequence that an order was not made for.
+    """Refuse a sequence of another length than the order's arrays have.
 
     Raises:
         ValueError: The lengths differ.
     """
     if made_for != length:
         raise ValueError(
-            f"{what} has {counted(made_for, 'entry', 'entries')} and the sequence {counted(length, 'scene')}: give one "
-            "entry for each scene, in the order of their indices"
+            f"{what} has {counted(made_for, 'entry', 'entries')}, but the sequence has {counted(length, 'scene')}: "
+            "pass one entry for each scene, in the order of their indices"
         )

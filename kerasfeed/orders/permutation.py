@@ -1,14 +1,14 @@
-"""Computed permutations: the k-th value of a random order, with no table behind it.
+"""Computed permutations: the k-th value of a random order, without a table.
 
 Invariant: `permute` is a bijection of `range(length)` for every key, computed from the key alone in O(1) memory.
 
-Method: a Feistel network over the smallest power of two that holds `length` (Luby and Rackoff, 1988, with the halves
-of unequal width allowed), made a bijection of `range(length)` by cycle walking (Black and Rogaway, "Ciphers with
-Arbitrary Finite Domains", CT-RSA 2002): a value that falls outside is encrypted again until it falls inside. The
-round function is the finaliser of MurmurHash3's 64-bit variant (Appleby, public domain).
+Method: a Feistel network over the smallest power of two that holds `length` (Luby and Rackoff, 1988, with halves of
+unequal width allowed). Cycle walking makes it a bijection of `range(length)` (Black and Rogaway, "Ciphers with
+Arbitrary Finite Domains", CT-RSA 2002): a value outside the range is encrypted again until it falls inside. The round
+function is the finaliser of MurmurHash3's 64-bit variant (Appleby, public domain).
 
-A permutation, and any other draw, is told from the others of a seed by its stream: a tuple of integers, by convention
-(number of the purpose, epoch, ...). Two purposes never share a number and a length.
+A permutation, like any other draw, has a stream: a tuple of integers, by convention (number of the purpose, epoch,
+...). Streams separate the draws of one seed. Two purposes never share a number and a length.
 """
 
 from collections.abc import Callable
@@ -19,29 +19,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROUNDS = 8
-# For domains of a few values, of which `permute_each` has many: with 8 rounds the first of five is one of them up to
-# 5 % too often, and pairs of neighbours 10 %; with 24 a million draws show nothing.
+# For the small domains of `permute_each`. With 8 rounds some of five values come first up to 5 % too often, and some
+# pairs of neighbours 10 %; with 24 rounds a million draws show no bias.
 SMALL_ROUNDS = 24
-BLOCK = 2048  # positions computed at once: about 0.25 ms, hardly more than 32 of them cost, and 16 KiB kept
-MOST_SCENES = 1 << 62  # of an epoch: more cannot be permuted in 64 bits
+BLOCK = 2048  # positions computed at once: about 0.25 ms, hardly more than for 32 positions, and 16 KiB of cache
+MOST_SCENES = 1 << 62  # in an epoch: the limit of permutations in 64 bits
 _FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 _WORD = (1 << 64) - 1
-# Below this length an exact shuffle costs under 1 ms and 512 KiB, and small Feistel domains mix poorly.
+# Below this length an exact shuffle takes under 1 ms and 512 KiB, and small Feistel domains mix poorly.
 EXACT_BELOW = 1 << 16
 
 
 def stream_keys(seed: int, stream: tuple[int, ...], rounds: int = _ROUNDS) -> NDArray[np.uint64]:
-    """Keys of the Feistel rounds, uint64[rounds], a function of (seed, stream) alone."""
+    """Return the keys of Feistel rounds for (seed, stream), uint64[rounds]."""
     return _source(seed, stream).generate_state(rounds, np.uint64).astype(np.uint64)
 
 
 def generator(seed: int, stream: tuple[int, ...]) -> np.random.Generator:
-    """A generator of its own for (seed, stream)."""
+    """Return a generator that depends only on (seed, stream)."""
     return np.random.Generator(np.random.PCG64(_source(seed, stream)))
 
 
 def permute(positions: NDArray[np.int64], length: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Values of the permutation at `positions`.
+    """Return the values of the permutation at `positions`.
 
     Args:
         positions: int64[P], each in [0, length).
@@ -57,12 +57,12 @@ def permute(positions: NDArray[np.int64], length: int, keys: NDArray[np.uint64])
 
 
 def permute_one(position: int, length: int, keys: tuple[int, ...]) -> int:
-    """What `permute` gives for one position, in plain integers: 10 us, where arrays take 100.
+    """Return one value of `permute` in Python integers: 10 us, not 100.
 
     Args:
         position: In [0, length).
         length: As for `permute`.
-        keys: The numbers of `stream_keys`.
+        keys: The values of `stream_keys`, as integers.
     """
     bits = max(2, (length - 1).bit_length())
     value: int = _encrypt(position, bits, keys)
@@ -74,12 +74,12 @@ def permute_one(position: int, length: int, keys: tuple[int, ...]) -> int:
 def permute_each(
     positions: NDArray[np.int64], lengths: NDArray[np.int64], tweaks: NDArray[np.int64], keys: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
-    """Values of many permutations at once, one position of each: 1 ms for 32 of them, 3 ms for 2,048.
+    """Return one value from each of many permutations; 3 ms for 2,048.
 
     Args:
         positions: int64[P], each in [0, length of its permutation).
-        lengths: int64[P], size of the domain of each, from 1 to 2**53.
-        tweaks: int64[P], at least 0: which permutation. Equal lengths and tweaks are one and the same.
+        lengths: int64[P], domain size of each permutation, from 1 to 2**53.
+        tweaks: int64[P], at least 0: the number of each permutation. Equal lengths and tweaks are one permutation.
         keys: uint64[`SMALL_ROUNDS`] from `stream_keys`.
 
     Returns:
@@ -90,7 +90,7 @@ def permute_each(
 
 
 def uniforms(positions: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Numbers drawn uniformly from [0, 1), float64[P], each a function of its position (int64[P]) and the keys."""
+    """Return uniform numbers in [0, 1), float64[P], one for each position, int64[P]."""
     values: NDArray[np.uint64] = _mix(_mix(positions.astype(np.uint64), keys[0]), keys[1])
     return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -102,44 +102,44 @@ def _source(seed: int, stream: tuple[int, ...]) -> np.random.SeedSequence:
 def _permuted(
     positions: NDArray[np.int64], limits: NDArray[np.uint64], bits: NDArray[np.uint64], keys: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
-    """Each position encrypted in the domain of its bits, with its keys, uint64[rounds, P], until it is in its limit."""
+    """Encrypt positions with keys, uint64[rounds, P], until all are in range."""
     values: NDArray[np.uint64] = _encrypt(positions.astype(np.uint64), bits, keys)
     outside = np.flatnonzero(values >= limits)
-    while outside.size:  # each round at least halves the rest on average: a domain is under twice its limit
+    while outside.size:  # a domain is less than twice its limit, so each round at least halves the rest on average
         values[outside] = _encrypt(values[outside], bits[outside], keys[:, outside])
         outside = outside[values[outside] >= limits[outside]]
     return values.astype(np.int64)
 
 
 def _encrypt(values: Any, bits: Any, keys: Any) -> Any:
-    """Values encrypted in the domain of so many bits: uint64[P] with keys uint64[rounds, P], or integers of Python.
+    """Encrypt uint64[P] with keys uint64[rounds, P], or Python integers, of `bits` bits.
 
-    The number of rounds is even.
+    The number of rounds must be even.
     """
     right_bits = bits >> 1
     right_mask, left_mask = (1 << right_bits) - 1, (1 << (bits - right_bits)) - 1
     left, right = values >> right_bits, values & right_mask
     for key in keys:
         left, right = right, left ^ (_mix(right, key) & left_mask)
-        left_mask, right_mask = right_mask, left_mask  # the halves change places in each round, and so do their widths
+        left_mask, right_mask = right_mask, left_mask  # the halves swap in each round, and so do their widths
     return (left << right_bits) | right
 
 
 def _mix(values: Any, key: Any) -> Any:
-    """Values in [0, 2**64) mixed with a key: arrays of uint64, or integers of Python."""
+    """Mix uint64 arrays, or Python integers below 2**64, with a key."""
     mixed = values ^ key
     for factor in _FACTORS:
         mixed *= factor
-        if isinstance(mixed, int):  # one of Python does not overflow
+        if isinstance(mixed, int):  # Python integers do not wrap around
             mixed &= _WORD
         mixed ^= mixed >> 33
     return mixed
 
 
 def shuffled(start: int, stop: int, length: int, seed: int, stream: tuple[int, ...]) -> NDArray[np.int64]:
-    """Values at positions [start, stop) of a random permutation of `range(length)`, int64[stop - start], read-only.
+    """Return part of a permutation of `range(length)`, int64[stop - start], read-only.
 
-    Below `EXACT_BELOW` the permutation is drawn uniformly and kept; above, it is computed position by position.
+    Below `EXACT_BELOW` the permutation is drawn uniformly and cached; above, it is computed position by position.
     """
     if length < EXACT_BELOW:
         return _drawn(length, seed, stream)[start:stop]
@@ -147,7 +147,7 @@ def shuffled(start: int, stop: int, length: int, seed: int, stream: tuple[int, .
 
 
 def in_blocks(start: int, stop: int, block: Callable[[int], NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Positions [start, stop) of what `block(number)` gives of `BLOCK` positions at a time."""
+    """Return positions [start, stop), joined from blocks of `BLOCK` positions. `block(number)` returns one block."""
     if start >= stop:
         return np.empty(0, dtype=np.int64)
     first, last = start // BLOCK, (stop - 1) // BLOCK
@@ -156,10 +156,10 @@ def in_blocks(start: int, stop: int, block: Callable[[int], NDArray[np.int64]]) 
     return joined[start - first * BLOCK : stop - first * BLOCK]
 
 
-@lru_cache(maxsize=32)  # of at most 512 KiB each
+@lru_cache(maxsize=32)  # at most 512 KiB each
 def _drawn(length: int, seed: int, stream: tuple[int, ...]) -> NDArray[np.int64]:
     indices = generator(seed, stream).permutation(length)
-    indices.setflags(write=False)  # whoever asks gets a view of what the next one gets
+    indices.setflags(write=False)  # callers get views of this cached array
     return indices
 
 

@@ -1,7 +1,7 @@
-"""Orders that draw scenes more or less often: by weight, and evenly over classes.
+"""Orders that draw scenes by weight, or evenly over classes.
 
-Invariant: the scene at a position is a function of (seed, epoch, position) alone, computed without the ones before it;
-so these orders are cut into steps and shards, and resumed, like any other, and no scene is read to be thrown away.
+Invariant: the scene at a position is a function of (seed, epoch, position) only, computed without earlier positions. So
+these orders can be divided into steps and shards, and resumed, like any other, and no scene is read and then dropped.
 """
 
 from abc import abstractmethod
@@ -39,13 +39,13 @@ _BLOCKS_KEPT = 64
 
 
 class Drawn(Identified, Order):
-    """Draws position by position, in blocks, of which a few are kept.
+    """Draws position by position, in blocks; the last few blocks are cached.
 
     Args:
         identity: See `Order.identity`.
-        what: The argument that has an entry for each scene.
-        made_for: Number of scenes it was made for.
-        count: Scenes in an epoch; None is as many.
+        what: The argument that has one entry per scene.
+        made_for: Number of its entries.
+        count: Scenes in an epoch; None for `made_for`.
     """
 
     def __init__(self, identity: str, what: str, made_for: int, count: int | None) -> None:
@@ -57,7 +57,7 @@ class Drawn(Identified, Order):
 
     @abstractmethod
     def draw(self, positions: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
-        """Indices at any positions, int64[P]."""
+        """Return the indices at any positions, int64[P]."""
 
     def num_scenes(self, length: int) -> int:
         """See `Order.num_scenes`."""
@@ -74,28 +74,29 @@ class Drawn(Identified, Order):
 
     def _block(self, block: int, seed: int, epoch: int) -> NDArray[np.int64]:
         positions = np.arange(block * BLOCK, min((block + 1) * BLOCK, self._count), dtype=np.int64)
-        found = self.draw(positions, seed, epoch)
-        found.setflags(write=False)
-        return found
+        indices = self.draw(positions, seed, epoch)
+        indices.setflags(write=False)
+        return indices
 
 
 class Weighted(Drawn):
-    """Scenes drawn with replacement: each position is scene k with probability `weights[k] / sum(weights)`.
+    """Draws scenes with replacement: scene k with probability `weights[k] / sum(weights)`.
 
     A scene may come several times in an epoch, or not at all. Its random numbers (`self.rng`) depend on (seed, epoch,
     index), so a scene that comes twice in an epoch is augmented in the same way both times.
-    `kf.show(kf.Weighted(weights))` draws a cloud that is denser where the weights are larger.
+    `kf.show(kf.Weighted(weights))` draws a cloud that is denser where weights are larger.
 
     Args:
         weights: Numbers >= 0, [number of scenes], in the order of the indices; they need not sum to 1. A scene of
-            weight 0 never comes. Or a function from the epoch, an integer from 0, to such numbers. It must give the
-            same for an epoch each time; it is called for epoch 0 now, and for others when they are first needed.
-        num_scenes: Scenes in an epoch, at least 1. None is the number of weights.
+            weight 0 never comes. Or a function from the epoch, an integer from 0, to such numbers. It must return the
+            same numbers whenever it is called with the same epoch. It is called for epoch 0 at once, and for other
+            epochs when they are first needed.
+        num_scenes: Scenes in an epoch, at least 1. None uses the number of weights.
 
     Raises:
         TypeError: `weights` are not numbers, or `num_scenes` is not an integer.
         ValueError: `weights` has another length than the sequence, a weight is negative or not finite, or all are 0.
-        Exception: What the function raises, with the epoch as a note.
+        Exception: The function raised it; a note has the epoch.
 
     Examples:
         >>> order = kf.Weighted([0, 1, 3], num_scenes=1000)
@@ -124,25 +125,25 @@ class Weighted(Drawn):
         return f"Weighted(<{self.made_for:,} weights{of}>, num_scenes={self._count})"
 
     def spread(self, length: int) -> float:
-        """See `Order.spread`: of two draws by these weights, in epoch 0."""
+        """See `Order.spread`: two draws by the weights of epoch 0."""
         return float(2 * (self._cumulative * (1 - self._cumulative)).sum())
 
     def draw(self, positions: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
-        """See `Drawn.draw`; O(log length) a scene."""
+        """See `Drawn.draw`; O(log length) per scene."""
         drawn = uniforms(positions, stream_keys(seed, (SeedStream.WEIGHTED, epoch)))
         return np.searchsorted(self._of(epoch), drawn, side="right").astype(np.int64)
 
     def _of(self, epoch: int) -> NDArray[np.float64]:
-        """Cumulative shares in an epoch, float64[number of scenes]."""
+        """Return the cumulative shares in an epoch, float64[number of scenes]."""
         if self._function is None or epoch == 0:
             return self._cumulative
-        found = self._epochs.get_or_load(epoch, lambda: self._called(epoch))[0]
-        if len(found) != self.made_for:
+        cumulative = self._epochs.get_or_load(epoch, lambda: self._called(epoch))[0]
+        if len(cumulative) != self.made_for:
             raise ValueError(
-                f"weights={self._function} gave {len(found):,} weights for epoch {epoch} and {self.made_for:,} for "
-                "epoch 0: give one for each scene, in the order of their indices"
+                f"weights={self._function} returned {len(cumulative):,} weights for epoch {epoch} and "
+                f"{self.made_for:,} for epoch 0: return one for each scene, in the order of their indices"
             )
-        return found
+        return cumulative
 
     def _called(self, epoch: int) -> NDArray[np.float64]:
         assert self._function is not None
@@ -150,33 +151,33 @@ class Weighted(Drawn):
 
 
 def _cumulated(what: str, weights: Any) -> NDArray[np.float64]:
-    """Cumulative shares of weights; `what` is what messages call these."""
+    """Return the cumulative shares of weights; `what` names them in messages."""
     checked = check_numbers(what, weights, whole=False)
     largest = checked.max()
     if largest == 0:
-        raise ValueError(f"{what}: all {len(checked):,} are 0, and no scene could be drawn. Give one a weight above 0")
+        raise ValueError(f"{what}: all {len(checked):,} are 0, so no scene can be drawn. Give one a weight above 0")
     cumulative = np.cumsum(checked / largest)
     cumulative /= cumulative[-1]
-    cumulative[np.flatnonzero(checked)[-1] :] = 1.0  # so that no draw in [0, 1) falls behind
+    cumulative[np.flatnonzero(checked)[-1] :] = 1.0  # rounding must not leave a draw in [0, 1) beyond the end
     cumulative.setflags(write=False)
     return cumulative
 
 
 class Balanced(Drawn):
-    """All classes equally often, whatever their sizes, and the scenes of a class equally often too.
+    """Draws all classes, and the scenes of a class, equally often.
 
     With C classes, every C consecutive positions (0 to C - 1, C to 2 C - 1, ...) hold one scene of each class, in
-    random order. The scenes of a class come in random order; when all of them have come, in another one. In an epoch
-    the classes therefore differ by at most one scene, and so do the scenes of a class: the scenes of small classes are
-    repeated, and of large classes each epoch takes other scenes. A scene that comes twice in an epoch has the same
-    random numbers (`self.rng`) both times, so it is augmented in the same way. With `num_scenes` = classes x scenes of
-    the smallest class, no scene comes twice. `kf.show(kf.Balanced(labels))` draws a cloud that is denser where small
-    classes are.
+    random order. The scenes of a class come in random order; after the last, they come again in another order. So in an
+    epoch the counts of two classes differ by at most one, and so do the counts of two scenes of a class. Scenes of
+    small classes repeat; of a large class, each epoch takes other scenes. A scene that comes twice in an epoch has the
+    same random numbers (`self.rng`) both times, so it is augmented in the same way. With `num_scenes` = classes x
+    scenes of the smallest class, no scene comes twice. `kf.show(kf.Balanced(labels))` draws a cloud that is denser
+    where small classes are.
 
     Args:
         labels: Class of each scene: int, bool or str[number of scenes], in the order of their indices;
             `kerasfeed.labels_of` reads them from a sequence.
-        num_scenes: Scenes in an epoch, at least 1. None is the number of labels.
+        num_scenes: Scenes in an epoch, at least 1. None uses the number of labels.
 
     Raises:
         TypeError: `labels` are neither integers, booleans nor strings, or `num_scenes` is not an integer.
@@ -191,7 +192,7 @@ class Balanced(Drawn):
 
     def __init__(self, labels: Any, num_scenes: int | None = None) -> None:
         checked = check_names(
-            "labels", labels, "kf.labels_of(sequence, field) reads them, labels.argmax(-1) makes them of one-hot ones"
+            "labels", labels, "kf.labels_of(sequence, field) reads them, labels.argmax(-1) converts one-hot labels"
         )
         names, numbers = np.unique(checked, return_inverse=True)
         self._groups = Groups.of(numbers, len(names))
@@ -208,20 +209,20 @@ class Balanced(Drawn):
         )
 
     def spread(self, length: int) -> float:
-        """See `Order.spread`: of two scenes of two classes drawn evenly."""
+        """See `Order.spread`: the distance of two scenes whose classes are drawn evenly."""
         cumulative = np.cumsum(1 / self._sizes[self._groups.numbers()])
         cumulative /= cumulative[-1]
         return float(2 * (cumulative * (1 - cumulative)).sum())
 
     def draw(self, positions: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
-        """See `Drawn.draw`; O(1) a scene."""
+        """See `Drawn.draw`; O(1) per scene."""
         count = self._groups.count
-        runs, places = np.divmod(positions, count)
+        runs, offsets = np.divmod(positions, count)
         class_keys = stream_keys(seed, (SeedStream.CLASS, epoch), SMALL_ROUNDS)
         member_keys = stream_keys(seed, (SeedStream.CLASS_MEMBER, epoch), SMALL_ROUNDS)
-        classes = permute_each(places, np.full_like(places, count), runs, class_keys)
+        classes = permute_each(offsets, np.full_like(offsets, count), runs, class_keys)
         sizes = self._sizes[classes]
         rounds, ranks = np.divmod(runs, sizes)
         chosen = permute_each(ranks, sizes, rounds * count + classes, member_keys)
-        found: NDArray[np.int64] = self._groups.members[self._groups.offsets[classes] + chosen].astype(np.int64)
-        return found
+        indices: NDArray[np.int64] = self._groups.members[self._groups.offsets[classes] + chosen].astype(np.int64)
+        return indices

@@ -1,9 +1,9 @@
-"""`SceneSequence`, and `Subset`, which is what a slice of one is.
+"""`SceneSequence`, and `Subset`, the type of its slices.
 
-Invariant: a `SceneSequence` gives one scene for an integer and a `Subset` for a slice, a list or an array.
+Invariant: a `SceneSequence` returns one scene for an integer, and a `Subset` for a slice, a list or an array.
 """
 
-from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
+from __future__ import annotations  # otherwise annotations import numpy.random: 15 ms of a worker's start
 
 import functools
 from abc import ABC, abstractmethod
@@ -25,11 +25,11 @@ from kerasfeed.sequences.view_base import OfOne, blocks_in, kept_copier
 from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.fingerprint import digest
 
-_SLICEABLE = "_kerasfeed_sliceable"  # attribute of a `__getitem__` that takes slices, too
+_SLICEABLE = "_kerasfeed_sliceable"  # attribute of a `__getitem__` that also takes slices
 
 
 class SceneSequence(ABC):
-    """Base class of sequences of scenes: define `__len__` and `__getitem__` in a subclass.
+    """Base class of sequences: define `__len__` and `__getitem__` in a subclass.
 
     A scene is any nesting of tuples, dicts, lists and namedtuples of arrays, Python numbers, `str` and `bytes`, without
     a batch axis. A list of numbers or of text inside a tuple, dict or list is one array: `[[1, 2], [3, 4]]` is int64[2,
@@ -37,36 +37,36 @@ class SceneSequence(ABC):
     structure, dtypes and number of axes for every index.
 
     Set `thread_safe = True`, in the class or in `__init__`, if several threads may call the methods of one object at
-    once. This is so if scenes are read through `kerasfeed.HDF5File`. Then `worker_type="auto"` may take worker threads.
-    Without it (the default, inherited like any attribute) several threads are used only with `worker_type="thread"`.
+    once, for example if scenes are read through `kerasfeed.HDF5File`. Then `worker_type="auto"` may use worker threads.
+    Otherwise (the default, inherited like any attribute) several threads are used only with `worker_type="thread"`.
 
-    A subclass may also define the methods below. If it overrides `__getitem__` alone, feeds no longer use a `get_batch`
-    or `read_into` that it inherits: these must be defined in the class that defines `__getitem__`, or in a subclass.
+    A subclass may also define the methods below. If a subclass overrides only `__getitem__`, feeds ignore an inherited
+    `get_batch` or `read_into`: define these in the class that defines `__getitem__`, or in a subclass of it.
 
-    * `read_into(index, out)`: writes scene `index` into `out`, so that nothing is copied. `out` is nested as a scene,
-      with a writable array for each field (0-d for a number): the scene's place in the batch. Used if every field has a
-      fixed shape and is not text. It must write the same bits that `__getitem__` returns, which is still called to
-      infer the spec, and once by each worker to compare.
+    * `read_into(index, out)`: writes scene `index` into `out`, which saves a copy. `out` is nested like a scene, with a
+      writable array for each field (0-d for a number): the memory of the scene in the batch. Used if every field has a
+      fixed shape and is not text. It must write the same bits that `__getitem__` returns. Feeds still call
+      `__getitem__` to infer the spec, and once in each worker to compare.
     * `get_batch(indices)`: reads many scenes at once. `indices` is int64[B] and may contain an index several times. It
-      returns what stacking these B scenes would give: each field with a leading axis of B. Use `self.rng_for(index)` in
-      place of `self.rng`. It takes precedence over `read_into`.
-    * `get_batch(indices, out=None)`: the same. If every field has a fixed shape and is not text, `out` holds the
-      scenes' places in the batch, each with a leading axis of B. It may write there, and then returns None or `out`.
+      returns what stacking these B scenes would give: each field with a leading axis of B. Use `self.rng_for(index)`
+      instead of `self.rng`. Feeds prefer it to `read_into`.
+    * `get_batch(indices, out=None)`: the same. If every field has a fixed shape and is not text, `out` is the memory of
+      the scenes in the batch, each field with a leading axis of B. The method may write there and return None or `out`.
     * `read_ahead(indices)`: called some time before the scenes `indices`, int64[B], are loaded, so that reading them
-      can begin in the background. It must return at once. With worker threads it is called for each batch, by the
-      thread that asks for the batch; with worker processes, in the worker that is about to load these scenes. An
-      exception in it is the error of the batch, as from `get_batch`. It must not use `self.rng`.
+      can begin in the background. It must return at once. With worker threads, the thread that asks for a batch calls
+      it for each batch; with worker processes, the worker that is about to load these scenes does. An exception in it
+      is the error of the batch, as from `get_batch`. It must not use `self.rng`.
     * `on_worker_begin(worker)`: called once by each worker before its first scene. `worker` has the attributes `index`,
       `count` and `worker_type`; see [Worker][kerasfeed.sequences.context.Worker].
-    * `on_worker_end()`: called once by each worker after its last scene. An exception in it loses no batch, and is
-      reported by a `kerasfeed.FeedWarning`.
-    * `on_epoch_begin()`, `on_epoch_end()`: called once an epoch in your process, while no scene is loaded. The workers
-      then see what they changed in the sequence.
+    * `on_worker_end()`: called once by each worker after its last scene. An exception in it loses no batch; a
+      `kerasfeed.FeedWarning` reports it.
+    * `on_epoch_begin()`, `on_epoch_end()`: called once per epoch in your process, while no scene is loaded. Workers
+      then get the changes that these methods make to the sequence.
 
-    A slice of a sequence, `sequence[10:20]`, is a `kerasfeed.Subset`, and so is what a list, a range, or an array of
-    integers or bools picks, `sequence[[3, 0]]`, `sequence[labels == 2]`; the `__getitem__` of a subclass is given
-    integers only. (A type checker rejects the slice if the subclass declares `index: int`. Write
-    `kerasfeed.Subset(sequence, slice(10, 20))`, or declare both by `typing.overload`.) A subclass need not call
+    A slice of a sequence, `sequence[10:20]`, is a `kerasfeed.Subset`. So is `sequence[[3, 0]]` or
+    `sequence[labels == 2]`, with a list, a range, or an array of integers or bools. The `__getitem__` of a subclass
+    gets only integers. (A type checker rejects the slice if the subclass declares `index: int`. Write
+    `kerasfeed.Subset(sequence, slice(10, 20))`, or declare both with `typing.overload`.) A subclass need not call
     `super().__init__()`.
 
     Examples:
@@ -114,9 +114,9 @@ class SceneSequence(ABC):
 
     @abstractmethod
     def __getitem__(self, index: Any) -> Any:
-        """Scene `index`, in [0, len(self)); a `Subset` for a slice, a list or an array.
+        """Return scene `index`, or a `Subset` for a slice, list or array.
 
-        The method of a subclass is given integers only.
+        The method of a subclass gets only integers.
 
         Declared with `Any`, not with overloads: type checkers would reject each subclass that declares `index: int`.
         """
@@ -126,21 +126,21 @@ class SceneSequence(ABC):
             yield self[index]
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        """`[self[index] for index in indices]`, for PyTorch's `DataLoader`, which asks for a whole batch at once.
+        """Return a list of scenes, for PyTorch's `DataLoader`, which reads whole batches.
 
-        Where the class has `read_ahead`, that is told of them first. `get_batch` is not called: what it returns is a
-        batch of arrays, in which a scene's Python numbers, text and lists are no more. Feeds do not use this method.
+        If the class has `read_ahead`, it is called first. `get_batch` is not called, because its batch of arrays has
+        lost the scenes' Python numbers, text and lists. Feeds do not use this method.
         """
         announce = ahead_reader(self)
         if announce is not None:
-            length = len(self)  # a sampler may give what else `__getitem__` takes
-            if places := [index for index in indices if type(index) is int and 0 <= index < length]:
-                announce(np.array(places, np.int64))
+            length = len(self)  # a sampler may also pass other indices that `__getitem__` takes
+            if ahead := [index for index in indices if type(index) is int and 0 <= index < length]:
+                announce(np.array(ahead, np.int64))
         return [self[index] for index in indices]
 
     @property
     def thread_safe(self) -> bool:
-        """Whether several threads may read scenes at once; False unless the class, or the object, sets it to True."""
+        """Whether several threads may read scenes at once; false unless the class or the object sets it."""
         return self.__dict__.get("thread_safe", self._inside_is_thread_safe()) is True
 
     @thread_safe.setter
@@ -148,16 +148,17 @@ class SceneSequence(ABC):
         self.__dict__["thread_safe"] = value
 
     def _inside_is_thread_safe(self) -> bool:
-        """Whether all that is inside is thread-safe; a plain sequence says nothing."""
+        """Whether all parts are thread-safe; False for a plain sequence."""
         return False
 
     @property
     def rng(self) -> np.random.Generator:
-        """Random generator of the scene that is being loaded; it depends only on (seed of the feed, epoch, index).
+        """Random generator of the current scene. It depends only on (seed of the feed, epoch, index).
 
-        Using it several times within one scene continues the same stream of numbers. Outside a feed, where there is
-        neither seed nor epoch, it is an unseeded generator of this thread. Inside a view, such as `kerasfeed.Subset`,
-        the index is that of the outermost sequence. It is created on first use, which takes 15 us.
+        Using it several times within one scene continues the same stream of numbers. Outside a feed there is
+        neither seed nor epoch, and it is an unseeded generator of this thread. Inside a view, such as
+        `kerasfeed.Subset`, it depends on the index in the outermost sequence. It is created on first use, which takes
+        15 us.
 
         Examples:
             >>> class Noise(kf.SceneSequence):
@@ -176,12 +177,12 @@ class SceneSequence(ABC):
     @rng.setter
     def rng(self, value: object) -> None:
         raise AttributeError(
-            f"{type(self).__name__}.rng is kerasfeed's: a generator of (seed, epoch, index) alone, so that "
+            f"{type(self).__name__}.rng is kerasfeed's: a generator that depends only on (seed, epoch, index), so that "
             "augmentation does not depend on the worker. Give your own generator another name"
         )
 
     def rng_for(self, index: int) -> np.random.Generator:
-        """Random generator of scene `index` in this epoch: what `self.rng` is in that scene. For use in `get_batch`.
+        """Random generator of scene `index` in this epoch, for use in `get_batch`. Equals `self.rng` in that scene.
 
         Args:
             index: Index of the scene in this sequence.
@@ -206,11 +207,11 @@ class SceneSequence(ABC):
 
     def __repr__(self) -> str:
         behind = type(self).__mro__[type(self).__mro__.index(SceneSequence) + 1 : -1]
-        if any("__repr__" in vars(kind) for kind in behind):  # a class of the user's, named after this one
+        if any("__repr__" in vars(kind) for kind in behind):  # the user's class has another base with a __repr__
             return super().__repr__()
         try:
             return f"{class_name(self)}, {counted(len(self), 'scene')}"
-        except Exception as error:  # noqa: BLE001 - a file that is not there yet, or is gone
+        except Exception as error:  # noqa: BLE001 - __len__ may raise, for example for a missing file
             return f"{class_name(self)}, of unknown length ({type(error).__name__} in __len__)"
 
 
@@ -226,11 +227,11 @@ def _sliceable(reader: Callable[[Any, int], Any]) -> Callable[[Any, Any], Any]:
 
 
 class Subset(Routed, OfOne, SceneSequence):
-    """Some scenes of a sequence, in any order, each any number of times.
+    """Some scenes of a sequence, in any order, with any repetitions.
 
     `sequence[10:20]` is a `Subset` too. Its length is fixed when it is made, and no scene is read. A subset of a subset
-    is one subset of the sequence inside. In a feed of a subset, `self.rng` of the sequence inside depends on the index
-    in the subset.
+    becomes one subset of the inner sequence. In a feed of a subset, `self.rng` of the inner sequence depends on the
+    index in the subset.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -239,8 +240,8 @@ class Subset(Routed, OfOne, SceneSequence):
 
     Attributes:
         sequence: The sequence.
-        indices: The indices, in [0, len(sequence)): a `range`, a read-only int64 array, or, of a `kerasfeed.split` of
-            very many scenes, a sequence that computes them.
+        indices: The indices, in [0, len(sequence)): a `range`, a read-only int64 array, or a sequence that computes
+            them (in a `kerasfeed.split` of very many scenes).
 
     Raises:
         TypeError: `sequence` cannot be indexed, or `indices` are not integers.
@@ -258,7 +259,7 @@ class Subset(Routed, OfOne, SceneSequence):
     def __init__(self, sequence: Any, indices: Any) -> None:
         self._hold(sequence)
         self.indices: Picks = picks_of(indices, self._lengths[0], class_name(sequence))
-        # A subset of a subset is one subset: each level costs 1 us a scene, and recursion.
+        # A subset of a subset is one subset: each level would take 1 us per scene, and recursion.
         joined = chosen_again(sequence.indices, self.indices) if type(sequence) is Subset else None
         if joined is not None:
             self._hold(sequence.sequence)

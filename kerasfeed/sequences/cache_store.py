@@ -1,17 +1,20 @@
-"""Where scenes are kept: in files, one a scene, or in memory that all processes of a machine share.
+"""The stores of `Cached`: files, or memory that processes share.
 
-Invariant: a reader gets a whole scene or none. A file is complete before it has its name, and its bytes and index are
-checked by a CRC-32, so that a damaged file or another scene's is never returned. In memory the record in the table is
-written last, so that a scene which a killed process left half written is never read. One process writes at a time,
-under a lock that the system frees with the process. Readers take the lock only to learn the layout of a row, once after
-each `clear`: they copy, and then check that the memory was not cleared meanwhile. A file holds a pickle that may name
-no class but `complex`, and the bytes of arrays: it cannot run code.
+Invariant: a reader gets a complete scene or none, and never damaged data.
 
-The memory is one anonymous file (memfd): nothing appears in /dev/shm, and nothing is left behind by a killed process.
-Whoever unpickles it opens that file through /proc of the process that pickled it. Where there is no such file, as in a
-pickle that came from another machine, or on macOS, each process has memory of its own. It holds, one after the other:
-counters, the layout of a row, the table (a record a scene), a column for each field of the scenes that are shaped
-like the first one, and other scenes as they come, pickled. What nothing was written to takes no memory.
+A file gets its name when it is complete. A CRC-32 of its bytes and index detects a damaged file, or another scene's. A
+file holds a pickle whose only class may be `complex`, and the bytes of arrays: it cannot run code.
+
+In memory, the record of a scene in the table is written last. So a scene that a killed process left unfinished is never
+read. One process writes at a time, under a lock that the system releases when the process ends. Readers take the lock
+only to learn the layout of a row, once after each `clear`: they copy, and then check that the memory was not cleared
+meanwhile.
+
+The memory is one anonymous file (memfd): nothing appears in /dev/shm, and a killed process leaves nothing behind. A
+process that unpickles it opens the file through /proc of the process that pickled it. If there is no such file (a
+pickle from another machine, or macOS), each process has separate memory. It contains, in this order: counters, the
+layout of a row, the table (one record per scene), a column for each field of scenes shaped like the first one, and all
+other scenes, pickled. Pages never written take no memory.
 """
 
 import ast
@@ -44,7 +47,7 @@ from kerasfeed.util.picklers import cloud_pickled
 
 try:
     import fcntl
-except ImportError:  # Windows, where no other process has this memory
+except ImportError:  # Windows, which does not share this memory between processes
     fcntl = None  # type: ignore[assignment]
 
 _NAME = "kerasfeed-scenes"
@@ -52,7 +55,7 @@ _GENERATION, _NBYTES, _ROWS, _OTHERS, _HEAD_BYTES = range(5)  # int64 each
 _TOKEN_AT, _HEAD_AT, _TABLE_AT = 64, 1 << 16, 1 << 17
 _TOKEN_BYTES = 16
 _ALIGNMENT = 64
-_SLACK = 1 << 18  # for the alignment of columns, of which the head describes 4,000 at the most
+_SLACK = 1 << 18  # for the alignment of columns; the head describes at most 4,000
 _MAGIC = b"kerasfeed scene 3\n"
 _SUFFIX = ".scene"
 _PER_FOLDER = 1000
@@ -60,10 +63,10 @@ _PYTHON_NUMBERS: tuple[Any, ...] = (bool, int, float, complex)
 
 
 def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
-    """Copies of the fields of a scene, which nobody else can change, and the nesting.
+    """Return copies of the fields of a scene, and the nesting.
 
     Raises:
-        SpecError: A field is nothing that a batch can hold.
+        SpecError: A batch cannot hold a field.
     """
     leaves, treespec = flatten(scene)
     kept: list[Any] = []
@@ -74,23 +77,23 @@ def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
             kept.append(_plain(leaf))
         else:
             array = as_array(leaf, path)
-            # A list of numbers stays one: it may be promoted where an array may not.
+            # A list of numbers stays a list, because it may be promoted and an array may not.
             kept.append(own(leaf) if is_weak(leaf) else own(array))
     return kept, treespec
 
 
 def _plain(value: Any) -> Any:
-    """Text as it is; a number, also in lists, as one of Python's own classes, which it may be of a subclass of."""
+    """Return numbers, also in lists, as plain Python numbers; text unchanged."""
     if type(value) is list:
         return value if set(map(type, value)) <= {*_PYTHON_NUMBERS} else [_plain(item) for item in value]
     return next((kind(value) for kind in _PYTHON_NUMBERS if isinstance(value, kind)), value)
 
 
 def encoded(leaves: list[Any], structure: str) -> bytes:
-    """The fields of a scene, as `frozen_leaves` gives them, and the text of their nesting, as bytes.
+    """Encode fields from `frozen_leaves` and the text of their nesting as bytes.
 
-    A pickle comes first, of nothing but text, numbers, lists and tuples: the nesting, what has no bytes of its own, and
-    of each array its dtype and shape. The bytes of the arrays come behind it.
+    First comes a pickle of text, numbers, lists and tuples only: the nesting, the fields that are not arrays, and dtype
+    and shape of each array. The bytes of the arrays follow.
     """
     parts: list[Any] = []
     data: list[bytes] = []
@@ -101,7 +104,7 @@ def encoded(leaves: list[Any], structure: str) -> bytes:
             kind = "objects" if leaf.dtype.kind == "O" else "StringDType"
             parts.append((kind, leaf.reshape(-1).tolist(), leaf.shape))
         else:
-            # Dtypes of other packages, such as bfloat16, go by their names.
+            # Dtypes of other packages, such as bfloat16, are stored by name.
             descr = leaf.dtype.name if leaf.dtype.isbuiltin == 2 else np.lib.format.dtype_to_descr(leaf.dtype)
             parts.append(("scalar" if isinstance(leaf, np.generic) else "array", repr(descr), leaf.shape))
             data.append(leaf.tobytes())
@@ -110,10 +113,10 @@ def encoded(leaves: list[Any], structure: str) -> bytes:
 
 
 def decoded(data: memoryview) -> tuple[list[Any], str]:
-    """Copies of the fields of a scene that was `encoded`, and the text of their nesting.
+    """Return copies of the fields in `encoded` data, and their nesting.
 
     Raises:
-        Exception: The bytes are no scene.
+        Exception: The data is not a scene.
     """
     start = 8 + int.from_bytes(data[:8], "little")
     structure, parts = _PlainUnpickler(io.BytesIO(data[8:start])).load()
@@ -140,16 +143,16 @@ def decoded(data: memoryview) -> tuple[list[Any], str]:
     return leaves, structure
 
 
-@lru_cache(maxsize=64)  # most scenes of a sequence have the same
+@lru_cache(maxsize=64)  # most scenes of a sequence have the same dtypes
 def _dtype_of(descr: str) -> np.dtype[Any]:
     return np.lib.format.descr_to_dtype(ast.literal_eval(descr))
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads numbers, text, lists and tuples; refuses all that could run code."""
+    """Reads numbers, text, lists and tuples; refuses everything that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The one class that such a pickle names."""
+        """Return the only class that such a pickle may name."""
         if (module, name) != ("builtins", "complex"):
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a scene")
         return complex
@@ -159,7 +162,7 @@ class SceneFiles:
     """The files of one key.
 
     Attributes:
-        folder: Where they are; made when the first scene is written.
+        folder: Their folder; created when the first scene is written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -169,7 +172,7 @@ class SceneFiles:
         return self.folder / str(index // _PER_FOLDER) / f"{index}{_SUFFIX}"
 
     def read(self, index: int) -> tuple[list[Any], str] | None:
-        """Fields of a scene and the text of its nesting; None where there is none that is whole."""
+        """Return the fields of a scene and the text of its nesting; None if there is no complete file."""
         start = len(_MAGIC) + 4
         try:
             data = self._path(index).read_bytes()
@@ -180,13 +183,13 @@ class SceneFiles:
             return None
         try:
             return decoded(body)
-        except TypeError:  # a dtype that this process does not know
+        except TypeError:  # an unknown dtype
             return None
-        except pickle.UnpicklingError:  # a pickle that somebody else wrote
+        except pickle.UnpicklingError:  # a pickle from another program
             return None
 
     def write(self, index: int, data: bytes) -> None:
-        """Keep a scene that was `encoded`, in place of what is there.
+        """Write an `encoded` scene, and replace an existing one.
 
         Raises:
             OSError: The disk is full, or the folder cannot be written.
@@ -201,21 +204,21 @@ class SceneFiles:
 
 
 def _checksum(index: int, body: bytes | memoryview) -> bytes:
-    """CRC-32 of the bytes of a scene and of its index."""
+    """Return the CRC-32 of a scene's bytes and index."""
     return zlib.crc32(body, index & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 @dataclass(frozen=True)
 class _Holding:
-    """What the memory holds at one time.
+    """The content of the memory between two calls of `clear`.
 
     Attributes:
         generation: How often it was cleared.
-        head: What a row holds, as text: its nesting, and kind, dtype and shape of each field. Empty until there is one.
+        head: The form of a row as text: its nesting, and kind, dtype and shape of each field. Empty without rows.
         structure: The nesting of a row, as text.
         columns: Kind of each field, and dtype[rows, ...] with its values.
-        row_bytes: What a row takes.
-        rows: For how many there is room.
+        row_bytes: Bytes of a row.
+        rows: Largest number of rows.
     """
 
     generation: int
@@ -227,7 +230,7 @@ class _Holding:
 
 
 class SceneMemory:
-    """Memory for the scenes of one sequence; threads and processes may use it at once."""
+    """Shared memory for the scenes of one sequence; safe for threads and processes."""
 
     def __init__(self, length: int, limit: int, *, opened: tuple[int, bytes] | None = None) -> None:
         """Make empty memory, or map memory that another process has made.
@@ -246,13 +249,13 @@ class SceneMemory:
         nbytes = self._others_at + limit
         self._fd, self._token = opened or (_new_file(), os.urandom(_TOKEN_BYTES))
         if self._fd >= 0:
-            weakref.finalize(self, os.close, self._fd).atexit = False  # other threads may be writing still
+            weakref.finalize(self, os.close, self._fd).atexit = False  # other threads may still be writing
             if opened is None:
                 os.ftruncate(self._fd, nbytes)
             self._memory = mmap.mmap(self._fd, nbytes)
         else:
             private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-            self._memory = mmap.mmap(-1, nbytes, **private)  # not shared with forks, which the lock would not keep off
+            self._memory = mmap.mmap(-1, nbytes, **private)  # not shared with forks, because the lock would not be
         self._words = memoryview(self._memory)[: 8 * (_HEAD_BYTES + 1)].cast("q")
         self._table: NDArray[np.int64] = np.ndarray(length, np.int64, self._memory, _TABLE_AT)
         self._threads = PerProcess(threading.Lock)
@@ -280,7 +283,7 @@ class SceneMemory:
             fcntl.lockf(self._fd, fcntl.LOCK_EX)
 
     def clear(self) -> None:
-        """Forget all scenes, for all processes."""
+        """Remove all scenes, for all processes."""
         with self._locked():
             words = self._words
             words[_GENERATION] += 1  # first, so that concurrent readers drop their copies
@@ -290,7 +293,7 @@ class SceneMemory:
                 self._memory.madvise(mmap.MADV_REMOVE, _HEAD_AT)
 
     def _holding(self, *, locked: bool = False) -> _Holding:
-        """What the memory holds, looked at where it has changed."""
+        """Return the content, read again if it has changed."""
         held, words = self._held, self._words
         if held.generation == words[_GENERATION] and (held.head or not words[_HEAD_BYTES]):
             return held
@@ -313,11 +316,11 @@ class SceneMemory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the scenes that are there."""
+        """Bytes of the stored scenes."""
         return self._words[_NBYTES]
 
     def read(self, index: int) -> tuple[list[Any], str] | None:
-        """Copies of the fields of a scene, and the text of its nesting; None if it is not there."""
+        """Return copies of a scene's fields, and their nesting; None if not stored."""
         held = self._holding()
         record = int(self._table[index])
         if not record or record > held.rows:
@@ -332,7 +335,7 @@ class SceneMemory:
             return None
         try:
             structure, parts = pickle.loads(data)
-        except Exception:  # noqa: BLE001 - whatever unpickling raises: of a class, perhaps, that is not here
+        except Exception:  # noqa: BLE001 - unpickling may raise anything, for example for a missing class
             return None
         start += _aligned(8 + size)
         leaves = [
@@ -343,11 +346,11 @@ class SceneMemory:
         return (leaves, structure) if self._words[_GENERATION] == held.generation else None
 
     def copy_rows(self, indices: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
-        """Copy scenes to rows of a batch; return False if that fails, and `out` may then hold anything.
+        """Copy scenes to rows of a batch. Return False if that fails, and `out` may then hold anything.
 
         Args:
-            indices: int64[B], which scenes.
-            structure: How they are nested, as text.
+            indices: int64[B], the scenes.
+            structure: Their nesting, as text.
             out: dtype[B, ...] of each field.
         """
         held = self._holding()
@@ -358,11 +361,11 @@ class SceneMemory:
         if any(column.dtype != rows.dtype or column.shape[1:] != rows.shape[1:] for column, rows in pairs):
             return False
         for column, rows in pairs:
-            np.take(column, records - 1, axis=0, out=rows, mode="clip")  # with "raise" NumPy goes through a copy
+            np.take(column, records - 1, axis=0, out=rows, mode="clip")  # mode="raise" would copy twice
         return self._words[_GENERATION] == held.generation
 
     def write(self, index: int, leaves: list[Any], structure: str) -> None:
-        """Keep a scene, if it is not there and has room."""
+        """Store a scene, unless it is stored already or does not fit."""
         head = _head_of(leaves, structure)
         with self._locked():
             held = self._holding(locked=True)
@@ -375,7 +378,7 @@ class SceneMemory:
                 held = self._holding(locked=True)
             record = self._put_row(held, leaves) if head and head == held.head else self._put_other(leaves, structure)
             if record:
-                self._lock_file()  # a second time, so that every processor sees the scene before its record
+                self._lock_file()  # again, as a memory barrier: every processor sees the scene before its record
                 self._table[index] = record
 
     def _put_row(self, held: _Holding, leaves: list[Any]) -> int:
@@ -389,7 +392,7 @@ class SceneMemory:
         return row + 1
 
     def _put_other(self, leaves: list[Any], structure: str) -> int:
-        """Size of a pickle, the pickle, and the arrays that it names by their places."""
+        """Store the size of a pickle, the pickle, and its arrays."""
         parts, arrays, end = [], [], 0
         for leaf in leaves:
             form = _form_of(leaf)
@@ -403,7 +406,7 @@ class SceneMemory:
             return 0
         try:
             data = cloud_pickled((structure, parts))
-        except Exception:  # noqa: BLE001 - whatever pickling raises: it is read again
+        except Exception:  # noqa: BLE001 - pickling may raise anything; the scene is then read each time
             return 0
         at = self._words[_OTHERS]
         head = _aligned(8 + len(data))
@@ -411,8 +414,8 @@ class SceneMemory:
             return 0
         start = self._others_at + at
         self._memory[start : start + 8 + len(data)] = len(data).to_bytes(8, sys.byteorder) + data
-        for place, leaf in arrays:
-            np.ndarray(leaf.shape, leaf.dtype, self._memory, start + head + place)[...] = leaf
+        for offset, leaf in arrays:
+            np.ndarray(leaf.shape, leaf.dtype, self._memory, start + head + offset)[...] = leaf
         self._words[_OTHERS] += head + end
         self._words[_NBYTES] += head + end
         return -(at + 1)
@@ -423,16 +426,16 @@ _opening = PerProcess(threading.Lock)
 
 
 def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory | None:
-    """The memory that another process pickled; None where it cannot be reached.
+    """Return the memory that another process pickled; None if it cannot be opened.
 
-    A process opens one descriptor of it: closing a second one would free the lock.
+    A process keeps only one descriptor of it, because closing a second one would release the lock.
     """
     with _opening.here():
         memory = _opened.get(token)
         if memory is not None:
             return memory
         try:
-            if not os.readlink(path).startswith(f"/memfd:{_NAME} "):  # noqa: PTH115 - of another process by now
+            if not os.readlink(path).startswith(f"/memfd:{_NAME} "):  # noqa: PTH115 - the process may be another now
                 return None
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -442,7 +445,7 @@ def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory |
             return None
         try:
             return SceneMemory(length, limit, opened=(fd, token))
-        except OSError:  # no address space; it closes the descriptor
+        except OSError:  # not enough address space; the finalizer closes the descriptor
             return None
 
 
@@ -455,7 +458,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def _form_of(leaf: Any) -> tuple[str, str, tuple[int, ...]] | None:
-    """Kind, dtype and shape of a field that is plain bytes; None for any other."""
+    """Return kind, dtype and shape of a field of plain bytes; None for any other field."""
     if isinstance(leaf, str | bytes | list):
         return None
     array = np.asarray(leaf)
@@ -464,7 +467,7 @@ def _form_of(leaf: Any) -> tuple[str, str, tuple[int, ...]] | None:
 
 
 def _head_of(leaves: list[Any], structure: str) -> str:
-    """What a row is that holds these fields; empty where they are no row of fixed size."""
+    """Return the `head` of a row with these fields; empty if they do not make a row of fixed size."""
     forms = [_form_of(leaf) for leaf in leaves]
     head = "" if None in forms else repr((structure, forms))
     return head if len(head.encode()) <= _TABLE_AT - _HEAD_AT else ""

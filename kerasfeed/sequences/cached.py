@@ -1,8 +1,8 @@
-"""`Cached`: scenes kept in memory or on disk once they have been read.
+"""`Cached`: scenes kept in memory or on disk once they are read.
 
-Invariant: a scene that is served is one that the sequence gave, bit for bit. In memory it lives as long as the object.
-On disk it lives under the user's key, the number of scenes, and the files that the sequence's readers open. Scenes that
-are random or differ when they are read twice are refused.
+Invariant: a cached scene equals the scene of the sequence, bit for bit. In memory it lives as long as the object. On
+disk it is stored under the user's key, the number of scenes, and the files that the sequence's readers open. Scenes
+that are random, or differ when they are read twice, are refused.
 """
 
 import os
@@ -30,22 +30,23 @@ from kerasfeed.util.lru import PerProcess
 from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer, local_path
 
-_PROBED = 3  # scenes of a process that are read twice
-_DEPTH, _MOST_ITEMS = 4, 1000  # of attributes that are searched for readers
+_PROBED = 3  # scenes that each process reads twice
+_DEPTH, _MOST_ITEMS = 4, 1000  # limits of the search for readers in attributes
 
 
 class Cached(SceneByScene, SceneSequence):
-    """The scenes of a sequence, each read once and then kept in memory or on disk.
+    """The scenes of a sequence, kept in memory or on disk.
 
     For scenes that are slow to read or compute and are the same in every epoch. Apply random changes after the cache:
-    `kf.Map(kf.Cached(sequence), augment)`. A sequence that uses `self.rng` is refused, and so is one whose scenes
+    `kf.Map(kf.Cached(sequence), augment)`. A sequence that uses `self.rng` is refused. So is a sequence whose scenes
     differ when they are read again: each process reads its first three scenes twice.
 
     In memory, scenes live as long as this object, once for all threads and worker processes of the machine (on macOS
-    each process keeps its own). On disk, they live under `key`, a text of yours. Change it whenever the scenes change:
-    with the code of the class and of the functions that it calls, with its arguments, with the versions of packages,
-    and with data that it reads by itself. The number of scenes, and size and modification time of the files that
-    kerasfeed's readers in the sequence open (`HDF5File`, `FileSequence`, `TFRecordSequence`), count by themselves.
+    each process keeps its own). On disk, they live under `key`, a text that you choose. Change it whenever the scenes
+    change: with the code of the class and of the functions that it calls, with its arguments, with the versions of
+    packages, and with data that it reads by itself. The cache itself notices a change of the number of scenes, and of
+    size and modification time of the files that kerasfeed's readers in the sequence open (`HDF5File`, `FileSequence`,
+    `TFRecordSequence`).
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -56,9 +57,9 @@ class Cached(SceneByScene, SceneSequence):
         key: A text for this version of the scenes, such as "v1". Required with `path`, and refused without it.
 
     Raises:
-        TypeError: `sequence` cannot be indexed, or `key` is missing or is no text.
+        TypeError: `sequence` cannot be indexed, or `key` is missing or not a text.
         ValueError: `path` and `max_memory` are both given, or a value is out of range.
-        OSError: The folder `path` cannot be made.
+        OSError: The folder `path` cannot be created.
 
     Examples:
         >>> def slow(scene):
@@ -75,7 +76,7 @@ class Cached(SceneByScene, SceneSequence):
 
     _memory: SceneMemory | None
     _files: SceneFiles | None
-    _passed_on = View._passed_on - {"read_ahead"}  # scenes that are kept need not be read
+    _passed_on = View._passed_on - {"read_ahead"}  # cached scenes need no reading
 
     def __init__(
         self,
@@ -95,8 +96,8 @@ class Cached(SceneByScene, SceneSequence):
         self.path = None if path is None else local_path("path", path, what="a folder").absolute()
         self._begin_empty()
         if self.path is None:
-            with suppress(OSError):  # reported when a scene is to be kept
-                self._scene_memory()  # before this process is forked
+            with suppress(OSError):  # reported when a scene is written
+                self._scene_memory()  # before this process forks
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -121,7 +122,7 @@ class Cached(SceneByScene, SceneSequence):
             name: getattr(self, name) for name in ("_parts", "_lengths", "_offered", "_max_memory", "path", "_files")
         }
         if self.path is None:
-            with suppress(OSError):  # each process then has its own, and says why when it reads
+            with suppress(OSError):  # each process then has its own memory, and reports the error when it reads
                 state["_memory"] = self._scene_memory()
         return state
 
@@ -131,36 +132,36 @@ class Cached(SceneByScene, SceneSequence):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the scenes that are kept in memory, by all processes that share it."""
+        """Bytes of the scenes in memory, for all processes that share it."""
         return 0 if self._memory is None else self._memory.nbytes
 
     def _identity(self) -> str:
-        return identity_of(self.sequence)  # its scenes are the same
+        return identity_of(self.sequence)  # the cache does not change the scenes
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Scene `index`, with arrays that you may change. Negative indices count from the end.
+        """Return scene `index`. You may change its arrays. Negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
             KerasfeedError: The scene uses random numbers, or differs when it is read again.
-            Exception: An exception of the sequence.
+            Exception: The sequence raised it.
         """
-        place = place_in(index, len(self), self)
-        kept = self._kept(place)
-        leaves, treespec = self._read(place) if kept is None else kept
+        position = place_in(index, len(self), self)
+        kept = self._kept(position)
+        leaves, treespec = self._read(position) if kept is None else kept
         return treespec.unflatten(leaves)
 
-    def _kept(self, place: int) -> tuple[list[Any], Any] | None:
+    def _kept(self, position: int) -> tuple[list[Any], Any] | None:
         if not self._nestings:  # the first scene that is read shows how fields are nested
             return None
         store = self._files or self._memory
-        found = None if store is None else store.read(place)
-        treespec = None if found is None else self._nestings.get(found[1])
-        return None if found is None or treespec is None else (found[0], treespec)
+        stored = None if store is None else store.read(position)
+        treespec = None if stored is None else self._nestings.get(stored[1])
+        return None if stored is None or treespec is None else (stored[0], treespec)
 
-    def _copy_kept(self, places: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
+    def _copy_kept(self, positions: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
         memory = self._memory
-        return memory is not None and memory.copy_rows(places, structure, out)
+        return memory is not None and memory.copy_rows(positions, structure, out)
 
     def _scene_memory(self) -> SceneMemory:
         with self._lock.here():
@@ -168,52 +169,52 @@ class Cached(SceneByScene, SceneSequence):
                 self._memory = SceneMemory(len(self), self._max_memory)
             return self._memory
 
-    def _read(self, place: int) -> tuple[list[Any], Any]:
+    def _read(self, position: int) -> tuple[list[Any], Any]:
         name = class_name(self.sequence)
         remedy = (
-            f"Put what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) "
-            "is given the generator"
+            f"Do random changes after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) "
+            "gets the generator"
         )
         refusal = (
-            f"scene {place} of {name} asks for random numbers, or for the epoch, and a cache would keep one draw for "
-            f"every epoch. {remedy}"
+            f"scene {position} of {name} uses random numbers or the epoch, but a cache would keep one draw for every "
+            f"epoch. {remedy}"
         )
-        with UnrandomContext(refusal), self._reading(0, [place], [place]):
-            leaves, treespec = frozen_leaves(self.sequence[place])
-            if self._probes > 0 and not _alike((leaves, treespec), frozen_leaves(self.sequence[place])):
+        with UnrandomContext(refusal), self._reading(0, [position], [position]):
+            leaves, treespec = frozen_leaves(self.sequence[position])
+            if self._probes > 0 and not _alike((leaves, treespec), frozen_leaves(self.sequence[position])):
                 raise KerasfeedError(
-                    f"scene {place} of {name} differs when it is read again, and a cache would keep one of the two "
+                    f"scene {position} of {name} differs when it is read again, but a cache would keep one of the two "
                     f"for every epoch. {remedy}"
                 )
         self._probes -= 1
         structure = structure_text(treespec)
         self._nestings[structure] = treespec
         if self._writes:
-            self._keep(place, leaves, structure)
+            self._keep(position, leaves, structure)
         return leaves, treespec
 
-    def _keep(self, place: int, leaves: list[Any], structure: str) -> None:
+    def _keep(self, position: int, leaves: list[Any], structure: str) -> None:
         try:
             if self._files is not None:
-                self._files.write(place, encoded(leaves, structure))
+                self._files.write(position, encoded(leaves, structure))
             else:
-                self._scene_memory().write(place, leaves, structure)
+                self._scene_memory().write(position, leaves, structure)
         except OSError as error:
             self._writes = False
-            where, remedy = repr(str(self.path)), "Make room, or give another path"
+            where, remedy = repr(str(self.path)), "Free some space, or pass another path"
             if self._files is None:
-                where, remedy = "memory", "Lower max_memory, or give a path"
+                where, remedy = "memory", "Lower max_memory, or pass a path"
             warnings.warn(
-                f"kf.Cached cannot write to {where} ({message_of(error)}); from here on this process keeps no more "
-                f"scenes and reads them each time. {remedy}",
+                f"kf.Cached cannot write to {where} ({message_of(error)}). This process caches no further scenes, and "
+                f"reads them each time. {remedy}",
                 FeedWarning,
                 stacklevel=2,
             )
 
     def clear(self) -> None:
-        """Delete all scenes kept in memory, or under the present key, for all processes that share them.
+        """Delete all scenes in memory, or under the current key.
 
-        Scenes under older keys stay in `path`.
+        Scenes under other keys stay in `path`.
 
         Examples:
             >>> scenes = kf.Cached([np.zeros(3), np.ones(3)])
@@ -240,21 +241,21 @@ def _check_key(key: Any, *, is_on_disk: bool) -> None:
     if is_on_disk and not isinstance(key, str):
         received = "" if key is None else f", received {key!r} of type {class_name(key)}"
         raise TypeError(
-            f"kf.Cached(sequence, path) needs a key: a text such as key='v1'{received}. Scenes are kept under it, so "
-            "change it whenever the class, its arguments, or data that it reads by itself change"
+            f"kf.Cached(sequence, path) needs a key: a text such as key='v1'{received}. Change it whenever the scenes "
+            "change: with the class, its arguments, or data that it reads by itself"
         )
     if key is not None and not is_on_disk:
-        raise TypeError("key= is for scenes kept on disk: give a path, or leave key out")
+        raise TypeError("key= is for scenes kept on disk: pass a path, or leave key out")
 
 
 def _source_files(sequence: Any) -> list[tuple[str, int, int]]:
-    """Path, size and modification time (ns) of the files that kerasfeed's readers in a sequence open."""
-    found = []
+    """Return path, size and modification time (ns) of the readers' files."""
+    files = []
     for path in sorted(set(_paths_in(sequence, _DEPTH))):
         with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116 - ten times as fast, and there may be many
-            found.append((path, status.st_size, status.st_mtime_ns))
-    return found
+            files.append((path, status.st_size, status.st_mtime_ns))
+    return files
 
 
 def _paths_in(value: Any, depth: int) -> Iterator[str]:

@@ -1,12 +1,12 @@
-"""What a scene may know of the place where it is loaded.
+"""The context of a scene: seed, epoch and index.
 
-Invariant: the context of a scene is (seed, epoch, index, worker), kept per thread and set by whoever loads the scene.
-Randomness is a function of the first three alone, so it does not matter which worker loads a scene, or when. The index
-is that of the sequence that the feed was given: a sequence inside a view draws the numbers of its place in the feed.
-A collate function has a generator of its own, a function of (seed, epoch, step, shard).
+Invariant: each thread has one context, set by the code that loads the scene. Random numbers are a function of (seed,
+epoch, index), so the worker and the time of loading do not matter. Here, index means the index in the feed's sequence:
+a sequence inside a view draws the numbers of the index in the view. A collate function has another generator, a
+function of (seed, epoch, step, shard).
 """
 
-from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
+from __future__ import annotations  # otherwise annotations import numpy.random: 15 ms of a worker's start
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +20,11 @@ from kerasfeed.util.lru import PerProcess
 from kerasfeed.util.seed_streams import SeedStream
 
 _READS_MANY = (
-    "self.rng belongs to one scene, and get_batch and read_ahead are given many: use self.rng_for(index) for each index"
+    "self.rng belongs to one scene, but get_batch and read_ahead get many: use self.rng_for(index) for each index"
 )
 _COLLATES_MANY = (
-    "self.rng belongs to one scene, and a collate function makes a batch of many: use kf.current_rng(), which there is "
-    "the generator of the batch; or draw in __getitem__, and return the numbers as a part of the scene"
+    "self.rng belongs to one scene, but a collate function makes a batch of many: use kf.current_rng(), the generator "
+    "of the batch; or draw in __getitem__, and return the numbers as part of the scene"
 )
 
 
@@ -47,7 +47,7 @@ _is_worker_process = False
 
 
 def begin_worker_process() -> None:
-    """Note that this process is a worker process."""
+    """Mark this process as a worker process."""
     global _is_worker_process
     _is_worker_process = True
 
@@ -58,22 +58,22 @@ def in_worker_process() -> bool:
 
 
 class SceneContext:
-    """Seed, epoch and index of the scene that a thread is loading; the thread moves one object from scene to scene.
+    """Seed, epoch and index of the scene that a thread is loading. One object for all its scenes.
 
     `with context:` makes it the context of this thread.
     """
 
-    __slots__ = ("_batch", "_batch_rng", "_outer", "_places", "_rng", "epoch", "index", "seed")
+    __slots__ = ("_batch", "_batch_rng", "_inside", "_outer", "_rng", "epoch", "index", "seed")
 
     def __init__(self, seed: int, epoch: int) -> None:
         self.seed = seed
         self.epoch = epoch
         self.index: int | None = None
         self._rng: np.random.Generator | None = None
-        self._batch: int | None = None  # the number of the batch of which a collate function is given the scenes
+        self._batch: int | None = None  # number of the batch whose scenes a collate function gets
         self._batch_rng: np.random.Generator | None = None
         self._outer: list[SceneContext | None] = []
-        self._places: dict[int, int] | None = None  # index inside a view -> index of the feed, while many are read
+        self._inside: dict[int, int] | None = None  # index inside a view -> index of the feed, while many are read
 
     def __enter__(self) -> None:
         """Make this the thread's context."""
@@ -81,22 +81,22 @@ class SceneContext:
         _current.context = self
 
     def __exit__(self, *_: object) -> None:
-        """Make the context before this one the thread's again."""
+        """Restore the thread's previous context."""
         _current.context = self._outer.pop()
 
     def move_to(self, index: int | None) -> None:
-        """Go to the scene `index`; None while many scenes are read at once."""
+        """Set the current scene; None while many scenes are read at once."""
         self.index = index
         self._rng = None
 
     def begin_collate(self, batch: int) -> None:
-        """Leave the last scene, for the function that makes a batch: number `batch` of the epoch, of all shards."""
+        """Leave the last scene, before a collate function makes batch `batch`."""
         self.move_to(None)
         self._batch, self._batch_rng = batch, None
 
     @property
     def rng(self) -> np.random.Generator:
-        """The scene's generator, made when first asked for (15 us)."""
+        """The scene's generator, made on first use (15 us)."""
         if self._rng is None:
             if self.index is None:
                 raise KerasfeedError(_READS_MANY if self._batch is None else _COLLATES_MANY)
@@ -105,7 +105,7 @@ class SceneContext:
 
     @property
     def current_rng(self) -> np.random.Generator:
-        """The scene's generator; in a collate function that of the batch."""
+        """The scene's generator; in a collate function, the batch's."""
         if self._batch is None or self.index is not None:
             return self.rng
         if self._batch_rng is None:
@@ -114,47 +114,47 @@ class SceneContext:
 
     @property
     def scene_epoch(self) -> int:
-        """The epoch, for what gives other scenes in each."""
+        """The epoch, for sequences whose scenes depend on it."""
         return self.epoch
 
     def rng_for(self, index: int) -> np.random.Generator:
-        """The generator of the scene that the sequence being read knows as `index`."""
-        place = index if self._places is None else self._places.get(index, index)
-        return scene_rng(self.seed, self.epoch, place)
+        """Return the generator of scene `index` of the sequence being read."""
+        index = index if self._inside is None else self._inside.get(index, index)
+        return scene_rng(self.seed, self.epoch, index)
 
     def restart_rng(self, following: np.random.Generator | None = None) -> np.random.Generator | None:
-        """Let `rng` begin again, or go on with `following`; returns the generator in use so far, if any."""
+        """Start `rng` again, or continue with `following`. Return the generator used before, if any."""
         previous = self._rng
         self._rng = following
         return previous
 
     @contextmanager
     def inside(self, outer: Iterable[int], inner: Iterable[int]) -> Iterator[None]:
-        """Around the reading of many scenes of a sequence inside a view: they draw the numbers of their places in it.
+        """Map indices inside a view to indices of the view, for `rng_for`.
 
         Args:
             outer: Indices of the scenes in the view.
             inner: Their indices in the sequence inside, in the same order.
         """
-        previous = self._places
+        previous = self._inside
         known = previous or {}
-        self._places = {within: known.get(place, place) for within, place in zip(inner, outer, strict=True)}
+        self._inside = {within: known.get(index, index) for within, index in zip(inner, outer, strict=True)}
         try:
             yield
         finally:
-            self._places = previous
+            self._inside = previous
 
 
 MakeContext = Callable[[int, int], SceneContext]  # of seed and epoch
 
 
 class UnrandomContext(SceneContext):
-    """The context of a scene that must be the same in every epoch: whatever would make it differ is refused."""
+    """The context of scenes that must be the same in every epoch. It refuses random numbers and the epoch."""
 
     __slots__ = ("_refusal",)
 
     def __init__(self, refusal: str) -> None:
-        """`refusal` is the message for a scene that asks for random numbers, or for its epoch."""
+        """`refusal` is the message for random numbers, or for the epoch."""
         super().__init__(0, 0)
         self._refusal = refusal
 
@@ -181,7 +181,7 @@ class _CurrentContext(threading.local):
     context: SceneContext | None = None
 
     def __init__(self) -> None:
-        # All forks would draw the same numbers from one generator, as workers of PyTorch's DataLoader.
+        # PerProcess, because forks of one generator would all draw the same numbers.
         self.unseeded = PerProcess(lambda: np.random.default_rng())
 
 
@@ -189,7 +189,7 @@ _current = _CurrentContext()
 
 
 def scene_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """The generator of one scene, a function of its arguments alone (NumPy's SeedSequence and PCG64)."""
+    """Return the generator of one scene (NumPy's SeedSequence and PCG64)."""
     return _rng(seed, SeedStream.SCENE, epoch, index)
 
 
@@ -198,12 +198,12 @@ def _rng(seed: int, *key: int) -> np.random.Generator:
 
 
 def current_context() -> SceneContext | None:
-    """This thread's context; None outside a feed."""
+    """Return this thread's context; None outside a feed."""
     return _current.context
 
 
 def current_epoch() -> int:
-    """Epoch of the scene that this thread is loading; 0 outside a feed."""
+    """Return the epoch of the scene that this thread is loading; 0 outside a feed."""
     return 0 if _current.context is None else _current.context.scene_epoch
 
 
@@ -211,7 +211,7 @@ def current_rng() -> np.random.Generator:
     """Random generator of the scene that this thread is loading; in a collate function, of the batch.
 
     The same as `self.rng` in a `SceneSequence`, for functions that have no `self`. It depends only on (seed, epoch,
-    index); in a stream on (seed, repetition, number of the item). In a function given as `collate` it depends only on
+    index); in a stream on (seed, repetition, number of the item). In a function passed as `collate` it depends only on
     (seed, epoch, step) and on the shard, in a stream on (seed, repetition, step). Outside a feed it is an unseeded
     generator of this thread.
 

@@ -3,8 +3,8 @@
 `Series` and `DataFrame` of pandas (whatever their index) and of polars, and arrays with a `shape` and no `__len__`,
 such as zarr's.
 
-Invariant: none of these packages is imported. Columns become NumPy arrays here. An error names the column that an array
-cannot hold.
+Invariant: this module imports none of these packages. It converts columns to NumPy arrays. An error names the column
+that an array cannot hold.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ _REMEDIES = {
 
 
 def as_sequence(sequence: Any) -> Any:
-    """A column as an array, a table as the sequence of its rows, an array without a length as the sequence of its rows.
+    """Return a column as an array; a table as a sequence of its rows.
 
     Anything else is returned unchanged.
 
@@ -42,7 +42,7 @@ def as_sequence(sequence: Any) -> Any:
 
 
 def is_in_memory(sequence: Any) -> bool:
-    """Whether scenes are there already, and none of the user's code runs where they are read, so any thread may."""
+    """Whether any thread may read scenes: from memory, without user code."""
     return type(sequence) in (list, tuple, np.ndarray, np.memmap, DataFrameRows)
 
 
@@ -60,7 +60,7 @@ class DataFrameRows:
         for name in names:
             if isinstance(name, bool) or not isinstance(name, str | int):
                 raise SpecError(
-                    f"a column of the DataFrame has the name {name!r} of type {type(name).__name__}, and fields are "
+                    f"a column of the DataFrame has the name {name!r} of type {type(name).__name__}, but fields are "
                     "named by str or int: frame.columns = [...]"
                 )
             if names.count(name) > 1:
@@ -74,7 +74,7 @@ class DataFrameRows:
         return self._length
 
     def __getitem__(self, index: int) -> dict[Any, Any]:
-        """The row at position `index`: a dict from column to value."""
+        """Return the row at position `index`: a dict from column to value."""
         return {name: column[index] for name, column in self._columns.items()}
 
     @property
@@ -86,7 +86,7 @@ class DataFrameRows:
         return name == "get_batch" and all(column.dtype != object for column in self._columns.values())
 
     def get_batch(self, indices: NDArray[np.int64]) -> dict[Any, Any]:
-        """The rows at `indices`, int64[B]; see `SceneSequence`."""
+        """Return the rows at `indices`, int64[B]; see `SceneSequence`."""
         return {name: column[indices] for name, column in self._columns.items()}
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class ArrayRows:
     """The rows of an array along its first axis.
 
     Args:
-        array: Has a `shape` and is indexed by position; nothing else of it is used than that and its name.
+        array: Has a `shape` and is indexed by position; only these and its class name are used.
     """
 
     def __init__(self, array: Any) -> None:
@@ -110,7 +110,7 @@ class ArrayRows:
         return self._array[index]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(self._array[...], dtype)  # read anew, and so a copy always
+        return np.asarray(self._array[...], dtype)  # always a copy, because it is read each time
 
     def __repr__(self) -> str:
         return f"ArrayRows of {type(self._array).__name__}, {counted(len(self), 'scene')}"
@@ -120,13 +120,13 @@ def _is_array_without_length(value: Any) -> bool:
     kind = type(value)
     if hasattr(kind, "__len__") or not hasattr(kind, "__getitem__") or hasattr(kind, "num_batches"):
         return False
-    # A class of scenes may have the shape of one for an attribute; only arrays have a dtype, too.
+    # A class of scenes may have an attribute `shape`; only arrays also have a `dtype`.
     shape = getattr(value, "shape", None) if hasattr(value, "dtype") else None
     return not isinstance(value, type) and isinstance(shape, tuple) and bool(shape)
 
 
 def _kind_of(value: Any) -> tuple[str, str]:
-    """Package and class of a table or of a column; two empty texts for anything else."""
+    """Return package and class of a table or a column; two empty texts for anything else."""
     for base in type(value).__mro__:
         package = base.__module__.partition(".")[0]
         if package in _REMEDIES and base.__name__ in _CLASSES:
@@ -135,7 +135,7 @@ def _kind_of(value: Any) -> tuple[str, str]:
 
 
 def _array_of(column: Any, what: str, code: str, package: str) -> NDArray[Any]:
-    """The values of a column: numbers as they are, categories as their values, text as `str`.
+    """Return the values of a column: categories as values, text as `str`.
 
     Raises:
         SpecError: It holds dates, or missing values other than NaN in a column of floats.
@@ -147,17 +147,17 @@ def _array_of(column: Any, what: str, code: str, package: str) -> NDArray[Any]:
         if missing.size:
             more = f", and {missing.size - 1:,} more" if missing.size > 1 else ""
             raise SpecError(
-                f"{what} ({dtype}) has no value in row {missing[0]} (by position){more}, and a batch holds no missing "
+                f"{what} ({dtype}) has no value in row {missing[0]} (by position){more}, but a batch holds no missing "
                 f"values. Fill them, {code}.{fill}, or drop their rows, {drop}"
             )
-    wanted = getattr(dtype, "numpy_dtype", None) if package == "pandas" else None  # of nullable numbers
+    wanted = getattr(dtype, "numpy_dtype", None) if package == "pandas" else None  # for nullable numbers
     values: NDArray[Any] = column.to_numpy() if wanted is None else column.to_numpy(dtype=wanted)
-    if str(dtype).startswith("Struct("):  # polars makes rows without names of them
+    if str(dtype).startswith("Struct("):  # polars would convert them to rows without names
         values = np.empty(len(column), object)
         values[:] = column.to_list()
     if values.dtype.kind in "Mm" or getattr(dtype, "kind", "") in ("M", "m"):
         raise SpecError(
-            f"{what} holds dates or times ({dtype}), which no Keras backend can hold. Give numbers, for example "
+            f"{what} holds dates or times ({dtype}), which no Keras backend can hold. Pass numbers, for example "
             f"{code}.{numbers}, or text, {code}.{text}"
         )
     return values

@@ -1,20 +1,21 @@
-"""The global random generators of Python, NumPy, PyTorch and TensorFlow: whether scenes use them, and their seeding.
+"""Detect and seed the generators of Python, NumPy, PyTorch and TensorFlow.
 
 Generators that an object keeps are treated alike; see `kerasfeed.sequences.held_random`.
 
-Invariant: they are seeded in worker processes alone, which are kerasfeed's, and by `kf.load`, which puts them back.
-Elsewhere they are the program's own, and only looked at. PyTorch and TensorFlow are not imported, but looked for in
-`sys.modules` (0.1 us each). PyTorch's generator is the one of the CPU.
+Invariant: generators are seeded only in worker processes, which belong to kerasfeed, and by `kf.load`, which restores
+them. Elsewhere they belong to the program and are only read. PyTorch and TensorFlow are looked up in `sys.modules` (0.1
+us each), not imported. PyTorch's generator is the one of the CPU.
 
-TensorFlow shows in nothing public that its generator was used: `_rng` of its context, which counts where a seed is set,
-is read (seen in TensorFlow 2.18 to 2.21). It cannot be put back, so it is seeded in worker processes alone.
+TensorFlow has no public sign that its generator was used. So this module reads `_rng` of its context, which counts
+draws if a seed is set (present in TensorFlow 2.18 to 2.21). It cannot be restored, so it is seeded only in worker
+processes.
 
-Worker processes compare the states before and after each task, until scenes are seen to draw. They compare only the
-numbers that change with each draw, because NumPy takes 0.1 ms to return its whole state. Its bit generator gives the
-address of the state.
+Worker processes compare the states before and after each task, until scenes draw. They compare only the numbers that
+change with each draw, because NumPy takes 0.1 ms to return its whole state, and read these at the address that NumPy's
+bit generator reports.
 """
 
-from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
+from __future__ import annotations  # otherwise annotations import numpy.random: 15 ms of a worker's start
 
 import contextlib
 import ctypes
@@ -35,15 +36,15 @@ from kerasfeed.sequences.view_base import View, parts_of
 from kerasfeed.util.seed_streams import SeedStream
 
 PYTHON, NUMPY, TORCH, TENSORFLOW = 1, 2, 4, 8
-_MT19937_BYTES = 4 * 625  # 624 words, and the place among them
+_MT19937_BYTES = 4 * 625  # 624 words, and the position among them
 _NAMES = {PYTHON: "random", NUMPY: "numpy.random", TORCH: "torch", TENSORFLOW: "tf.random"}
 
 
 def seed_globals(source: np.random.SeedSequence) -> None:
-    """Seed all of them that are there, as a function of `source`; 30 us, with PyTorch 10 more, with TensorFlow 20."""
+    """Seed all imported generators as a function of `source`; 30 us, 10 more with PyTorch, 20 with TensorFlow."""
     numbers = source.generate_state(8)
     random.seed(numbers.tobytes())
-    with contextlib.suppress(TypeError):  # NumPy's is a bit generator that the user has set, and takes no seed
+    with contextlib.suppress(TypeError):  # the user has set a bit generator that takes no seed
         np.random.seed(numbers)
     if (generator := _torch_generator()) is not None:
         generator.manual_seed(int(numbers[0]) << 32 | int(numbers[1]))
@@ -52,22 +53,22 @@ def seed_globals(source: np.random.SeedSequence) -> None:
 
 
 def states() -> dict[int, Any]:
-    """What those that are there stand at, but for TensorFlow's, for `restore`."""
-    found = {PYTHON: random.getstate(), NUMPY: np.random.get_state(legacy=False)}
+    """Return the states of all imported generators except TensorFlow's, for `restore`."""
+    by_kind = {PYTHON: random.getstate(), NUMPY: np.random.get_state(legacy=False)}
     generator = _torch_generator()
-    return found if generator is None else {**found, TORCH: generator.get_state().numpy()}
+    return by_kind if generator is None else {**by_kind, TORCH: generator.get_state().numpy()}
 
 
-def restore(found: dict[int, Any]) -> None:
-    """Have them stand where they stood."""
-    random.setstate(found[PYTHON])
-    np.random.set_state(found[NUMPY])
-    if TORCH in found:
-        _torch_generator().set_state(sys.modules["torch"].from_numpy(found[TORCH]))
+def restore(by_kind: dict[int, Any]) -> None:
+    """Set the states that `states` returned."""
+    random.setstate(by_kind[PYTHON])
+    np.random.set_state(by_kind[NUMPY])
+    if TORCH in by_kind:
+        _torch_generator().set_state(sys.modules["torch"].from_numpy(by_kind[TORCH]))
 
 
 class RandomWatch:
-    """Compares the states of generators with earlier ones; of global ones 30 us, the first in a process 15 ms."""
+    """Compares states of generators with earlier ones; 30 us for global ones, 15 ms the first time in a process."""
 
     def __init__(self, held: Held | None = None, *, watches_globals: bool = True) -> None:
         """Watch the `held` generators and the global ones."""
@@ -81,16 +82,16 @@ class RandomWatch:
             held.watch()
 
     def missed(self) -> bool:
-        """Whether a worker's scene has imported PyTorch or TensorFlow, whose generator was not seeded then."""
+        """Whether a worker's scene imported PyTorch or TensorFlow too late to seed."""
         return in_worker_process() and frameworks() != self._frameworks
 
     def used(self) -> int:
-        """The generators that any thread has used: `PYTHON` and its like, added, and what `Held.used` returns."""
+        """Return the sum of the bits of generators that were used."""
         used = 0 if self._held is None else self._held.used()
         if not self._watches_globals:
             return used
         now, before = _marks(), self._before
-        if TORCH in now and TORCH not in before:  # as long as nothing was drawn since it was made or seeded
+        if TORCH in now and TORCH not in before:  # compare with a generator that was only made and seeded
             fresh = sys.modules["torch"].Generator()
             fresh.manual_seed(_torch_generator().initial_seed())
             before = {**before, TORCH: fresh.get_state().numpy().tobytes()}
@@ -98,24 +99,24 @@ class RandomWatch:
 
 
 def _marks() -> dict[int, Any]:
-    """The numbers that change with each draw, of the generators whose packages are imported."""
-    found = {PYTHON: _mark(random.getstate()), NUMPY: _numpy_mark()}
+    """Return the numbers that change with each draw of the imported generators."""
+    marks = {PYTHON: _mark(random.getstate()), NUMPY: _numpy_mark()}
     if (generator := _torch_generator()) is not None:
-        found[TORCH] = generator.get_state().numpy().tobytes()
+        marks[TORCH] = generator.get_state().numpy().tobytes()
     if (state := _tensorflow_state()) is not None:
-        found[TENSORFLOW] = _mark(state)
-    return found
+        marks[TENSORFLOW] = _mark(state)
+    return marks
 
 
 def _mark(state: Any) -> Any:
-    """The first word of a Mersenne Twister, its place among the words, and the normal number that it keeps."""
+    """Return the numbers of a Mersenne Twister that change with each draw."""
     _, words, normal = state
     return words[0], words[-1], normal
 
 
 def _numpy_mark() -> bytes:
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    if type(generator) is not np.random.MT19937:  # one that the user has set
+    if type(generator) is not np.random.MT19937:  # set by the user
         return pickle.dumps(np.random.get_state(legacy=False))
     return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
 
@@ -125,35 +126,35 @@ def _torch_generator() -> Any:
 
 
 def frameworks() -> int:
-    """How many of PyTorch and TensorFlow the user's code has imported."""
+    """Return how many of PyTorch and TensorFlow the user's code has imported."""
     return (_torch_generator() is not None) + (_tensorflow() is not None)
 
 
 def _tensorflow() -> Any:
     module = sys.modules.get("tensorflow")
-    return module if hasattr(module, "random") else None  # else it is not there, or being imported
+    return module if hasattr(module, "random") else None  # otherwise it is being imported
 
 
 def _tensorflow_state() -> Any:
-    """What it counts draws with; None where it has no seed."""
+    """Return the state that counts TensorFlow's draws; None without a seed."""
     context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
     generator = getattr(context, "_rng", None)
     return None if generator is None else generator.getstate()
 
 
 class SeedingContext(SceneContext):
-    """The context of scenes whose random generators are seeded for each, from (seed, epoch, index)."""
+    """The context of scenes whose generators are seeded for each scene."""
 
     __slots__ = ("_held", "_seeds_globals")
 
     def __init__(self, seed: int, epoch: int, held: Held | None = None, *, seeds_globals: bool = True) -> None:
-        """Seed the `held` generators and the global ones."""
+        """Seed the `held` generators, and the global ones if `seeds_globals`."""
         super().__init__(seed, epoch)
         self._held = held
         self._seeds_globals = seeds_globals
 
     def move_to(self, index: int | None) -> None:
-        """Enter the scene `index`, and seed."""
+        """Set the current scene, and seed the generators."""
         super().move_to(index)
         if index is None:
             return
@@ -166,7 +167,7 @@ class SeedingContext(SceneContext):
 
 
 def seeding(used: int, held: Held) -> MakeContext:
-    """What makes the context of scenes that use generators: `SceneContext`, or a `SeedingContext` for `used` ones."""
+    """Return `SceneContext`, or a `SeedingContext` for the generators that scenes have `used`."""
     if not used:
         return SceneContext
     return partial(SeedingContext, held=held if used >= HELD else None, seeds_globals=used % HELD > 0)
@@ -174,34 +175,35 @@ def seeding(used: int, held: Held) -> MakeContext:
 
 @contextlib.contextmanager
 def generators_put_back(held: Held | None = None) -> Iterator[None]:
-    """Restore the states of the global generators, and of the `held` ones, at the end."""
-    found = states()
+    """Restore the states of global and `held` generators at the end."""
+    by_kind = states()
     held_states = [] if held is None else held.states()
     try:
         yield
     finally:
-        restore(found)
+        restore(by_kind)
         if held is not None:
             held.restore(held_states)
 
 
 def names(used: int) -> str:
-    """In words what of the global generators `RandomWatch.used` has found."""
+    """Return the names of the global generators in the result of `RandomWatch.used`."""
     return " and ".join(name for kind, name in _NAMES.items() if used & kind)
 
 
 def random_warnings(
     used: int, held: Held, sequence: Any, maker: Any, *, seeded: bool, has_seed: bool
 ) -> Iterator[tuple[str, str]]:
-    """The warnings that scenes draw from other generators than `self.rng`: the kind and the text of each.
+    """Yield the warnings that scenes draw from generators other than `self.rng`.
 
     Args:
-        used: Which generators; see `RandomWatch.used`.
+        used: The result of `RandomWatch.used`.
         held: The generators that the sequence keeps.
         sequence: The sequence.
-        maker: The function that makes batches of them, if there is one.
-        seeded: Whether the generators are seeded for each scene, in worker processes.
-        has_seed: Whether the user has given a seed. Then scenes that use seeded global ones are the same in every run.
+        maker: The user's function that makes batches, or None.
+        seeded: Whether the generators are seeded for each scene, as in worker processes.
+        has_seed: Whether the user has passed a seed. Then scenes that use seeded global generators are the same in
+            every run.
     """
     remedy = f" Draw from {_remedy(sequence, maker)} instead, a function of (seed, epoch, index) with all workers"
     if not seeded:
@@ -209,10 +211,10 @@ def random_warnings(
     runs = "" if has_seed else ": with seed=... every run gives the same batches"
     if used % HELD and not (seeded and has_seed):
         follows = (
-            f", which in worker processes are seeded for each scene from (seed, epoch, index){runs}."
+            f", which worker processes seed for each scene from (seed, epoch, index){runs}."
             if seeded
-            else ". Worker threads and workers=0 share these with the rest of the program, so the batches differ from "
-            "run to run, whatever the seed."
+            else ". Worker threads and workers=0 share these with the rest of the program, so batches differ between "
+            "runs, whatever the seed."
         )
         yield (
             "global random",
@@ -223,14 +225,14 @@ def random_warnings(
             f". Each worker process has a copy, seeded for each scene from (seed, epoch, index){runs}. A plain loop, "
             "threads and workers=0 give other numbers."
             if seeded
-            else ". Worker threads and workers=0 do not seed them, so each time that a scene is read it is another."
+            else ". Worker threads and workers=0 do not seed them, so a scene differs each time it is read."
         )
-        found = held.names(used, (sequence, maker))
-        yield "held random", f"scenes draw random numbers from {found}{follows}{remedy}"
+        sources = held.names(used, (sequence, maker))
+        yield "held random", f"scenes draw random numbers from {sources}{follows}{remedy}"
 
 
 def _remedy(sequence: Any, maker: Any) -> str:
-    """The generator that the user's code is to draw from."""
+    """Return the generator that the user's code should use instead."""
     parts = parts_of(sequence)
     is_plain = maker is None and not _has_function(sequence)
     if not is_plain or not all(getattr(type(part), "_is_scene_sequence", False) for part in parts):

@@ -1,11 +1,11 @@
-"""Random generators that an object keeps: found as it is pickled or by its attributes, and seeded for each scene.
+"""Find the random generators that an object keeps, and seed them.
 
-Invariant: generator k of an object is the same one in each worker process and in `kf.load`: k is their order in the
-pickle. They are seeded in worker processes, whose copies are kerasfeed's, and by `kf.load`, which puts them back.
-Neither numpy.random nor PyTorch is imported here.
+Invariant: generator k of an object is the same in each worker process and in `kf.load`; k is its number in the order of
+the pickle. Generators are seeded in worker processes, whose copies belong to kerasfeed, and by `kf.load`, which
+restores them. This module imports neither numpy.random nor PyTorch.
 """
 
-from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
+from __future__ import annotations  # otherwise annotations import numpy.random: 15 ms of a worker's start
 
 import gc
 import hashlib
@@ -33,7 +33,7 @@ _LEAVES = (str, bytes, int, float, complex, type(None), np.ndarray, np.generic, 
 
 @dataclass(frozen=True)
 class _Access:
-    """How the state of one generator is read, set, and made of random words."""
+    """Functions that read, set, and seed a generator's state."""
 
     get: Callable[[], Any]
     put: Callable[[Any], object]
@@ -41,22 +41,22 @@ class _Access:
 
 
 class _Words:
-    """The random words that a key gives, as an `ISeedSequence` of NumPy; 2 us, a `SeedSequence` takes 10."""
+    """Random words from a key, as an `ISeedSequence` of NumPy; takes 2 us, a `SeedSequence` 10."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
-        """As of NumPy's `SeedSequence`."""
+        """Return random words; see NumPy's `SeedSequence`."""
         return np.frombuffer(hashlib.shake_128(self._key).digest(n_words * np.dtype(dtype).itemsize), dtype)
 
     def number(self, bits: int) -> int:
-        """A number below `2 ** bits`; `bits` is a multiple of 8."""
+        """Return a number below `2 ** bits`. `bits` is a multiple of 8."""
         return int.from_bytes(hashlib.shake_128(self._key).digest(bits // 8), "little")
 
 
 def _access(generator: Any) -> _Access | None:
-    """How to seed it; None if it takes no seed of ours: one of NumPy over a bit generator of another package."""
+    """Return how to seed a generator; None for NumPy generators with a bit generator of another package."""
     if isinstance(generator, random.Random):
         return _Access(generator.getstate, generator.setstate, lambda words: generator.seed(words.number(64)))
     if hasattr(generator, "bit_generator"):
@@ -68,7 +68,7 @@ def _access(generator: Any) -> _Access | None:
         def put(state: Any) -> None:
             bits.state = state
 
-        if type(bits) is np.random.PCG64:  # of default_rng: without another bit generator, 7 us instead of 12
+        if type(bits) is np.random.PCG64:  # of default_rng: setting the state takes 7 us, a new bit generator 12
             return _Access(lambda: bits.state, put, lambda words: put(_pcg64_state(words.number(256))))
         return _Access(lambda: bits.state, put, lambda words: put(type(bits)(words).state))
     if hasattr(generator, "manual_seed"):
@@ -90,44 +90,44 @@ def _pcg64_state(number: int) -> dict[str, Any]:
 
 
 def generator_kinds() -> tuple[type, ...]:
-    """The classes of generators, as far as this process has imported them."""
+    """Return the classes of generators that this process has imported."""
     named = [("numpy.random", "Generator"), ("numpy.random", "RandomState"), ("torch", "Generator")]
-    found = (getattr(sys.modules.get(module), name, None) for module, name in named)
-    return (random.Random, *(kind for kind in found if kind is not None))
+    kinds = (getattr(sys.modules.get(module), name, None) for module, name in named)
+    return (random.Random, *(kind for kind in kinds if kind is not None))
 
 
 def generators_beside(owner: Any, kinds: tuple[type, ...], known: set[int]) -> Iterator[tuple[Any, str]]:
-    """The generators in a class and its bases, and in the modules that define them, or a function: place and name.
+    """Yield owner and name of generators in a class or its modules.
 
-    Classes and modules whose ids are in `known` are left out, and added to it. Packages of global generators are left
-    out, too.
+    Skips classes and modules whose ids are in `known`, and adds the others to it. Also skips packages of global
+    generators.
     """
-    places = [*owner.__mro__] if isinstance(owner, type) else [owner]
-    places += [sys.modules.get(each.__module__ or "") for each in places]
-    for place in places:
-        if place is None or id(place) in known:
+    owners = [*owner.__mro__] if isinstance(owner, type) else [owner]
+    owners += [sys.modules.get(each.__module__ or "") for each in owners]
+    for each in owners:
+        if each is None or id(each) in known:
             continue
-        known.add(id(place))
-        if isinstance(place, type | ModuleType) and place.__name__.partition(".")[0] not in _GLOBAL:
-            names = [name for name, value in list(vars(place).items()) if issubclass(type(value), kinds)]
-            yield from ((place, name) for name in names)
+        known.add(id(each))
+        if isinstance(each, type | ModuleType) and each.__name__.partition(".")[0] not in _GLOBAL:
+            names = [name for name, value in list(vars(each).items()) if issubclass(type(value), kinds)]
+            yield from ((each, name) for name in names)
 
 
 class Held:
     """The generators that an object keeps; empty until a pickler fills it.
 
-    The pickler of worker processes fills it, here and in the copy, with the generators that it has met before it.
+    The pickler of worker processes fills it, here and in the copy, with the generators that it has pickled before it.
 
     Attributes:
-        generators: Each once.
+        generators: The generators, without duplicates.
     """
 
     def __init__(self, found: Iterable[Any] = ()) -> None:
-        """Hold the generators that were `found`; see `fill`."""
+        """Hold the `found` generators; see `fill`."""
         self.fill(found)
 
     def fill(self, found: Iterable[Any]) -> None:
-        """Hold `found` generators, or pairs of a class or module and the name of one in it."""
+        """Replace the generators. An item may be a pair of a class or module and the name of a generator in it."""
         resolved = [getattr(*each) if type(each) is tuple else each for each in found]
         accesses = [(each, _access(each)) for each in {id(each): each for each in resolved}.values()]
         self.generators = [generator for generator, access in accesses if access is not None]
@@ -135,18 +135,18 @@ class Held:
         self._before: list[bytes] | None = None
 
     def seed(self, seed: int, epoch: int, index: int) -> None:
-        """Seed each by (seed, epoch, index) and its number; 7 us for one of `default_rng`."""
+        """Seed each generator by (seed, epoch, index) and its number; 7 us for one of `default_rng`."""
         self._before = None
         for number, access in enumerate(self._accesses):
             access.seed(_Words(b"%d %d %d %d" % (seed, epoch, index, number)))
 
     def watch(self) -> None:
-        """Remember their states, unless `used` has."""
+        """Remember the states, unless `used` has done so."""
         if self._before is None:
             self._before = self._pickled()
 
     def used(self) -> int:
-        """The bits of the generators that were used since the last call, or since `watch`."""
+        """Return the bits of generators used since the last call or `watch`."""
         before, now = self._before, self._pickled()
         self._before = now
         changed = [number for number, state in enumerate(now) if before is not None and state != before[number]]
@@ -156,16 +156,16 @@ class Held:
         return [pickle.dumps(state) for state in self.states()]
 
     def states(self) -> list[Any]:
-        """Their states, for `restore`."""
+        """Return the states, for `restore`."""
         return [access.get() for access in self._accesses]
 
     def restore(self, states: list[Any]) -> None:
-        """Set their states."""
+        """Set the states that `states` returned."""
         for access, state in zip(self._accesses, states, strict=True):
             access.put(state)
 
     def names(self, used: int, root: Any) -> str:
-        """The attributes that refer to the `used` generators, found from `root`."""
+        """Return the attributes, found from `root`, that refer to the `used` generators."""
         named = {id(generator): name for name, generator in generators_from(root)}
         numbered = enumerate(self.generators)
         names = (named.get(id(each)) for number, each in numbered if used & HELD << min(number, _LAST_BIT))
@@ -173,12 +173,12 @@ class Held:
 
 
 def generators_from(root: Any) -> Iterator[tuple[str, Any]]:
-    """The generators that an object refers to, each with the attribute through which it does: "Rooms.generator".
+    """Yield the generators that an object refers to, by name: "Rooms.generator".
 
-    None of the object's code is run. At most 10,000 objects are looked at, and none in larger lists.
+    Runs no code of the object. Looks at no more than 10,000 objects, and skips longer lists.
     """
     kinds, known = generator_kinds(), set[int]()
-    seen: dict[int, Any] = {}  # with the objects, because the id of one that is freed is used again
+    seen: dict[int, Any] = {}  # keeps the objects alive, because ids of freed objects are used again
     waiting: deque[tuple[str, Any]] = deque([(class_name(root), root)])
     while waiting and len(seen) < _MOST_OBJECTS:
         name, value = waiting.popleft()
@@ -190,8 +190,8 @@ def generators_from(root: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
             continue
         is_function = isinstance(value, FunctionType)
-        for place, attribute in generators_beside(value if is_function else type(value), kinds, known):
-            waiting.append((f"{place.__name__}.{attribute}", vars(place)[attribute]))
+        for owner, attribute in generators_beside(value if is_function else type(value), kinds, known):
+            waiting.append((f"{owner.__name__}.{attribute}", vars(owner)[attribute]))
         with suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__")
             waiting.extend((f"{class_name(value)}.{key}", each) for key, each in list(attributes.items()))

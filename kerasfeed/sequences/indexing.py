@@ -1,7 +1,7 @@
-"""Which scenes of a sequence are meant by a slice, a range, integers, a mask or a number of scenes.
+"""Convert slices, masks, integers or a number of scenes to indices.
 
-Invariant: pure; the answer is a `range` for a slice or a range, a `Permuted` for one, else an int64 array that cannot
-be written. All indices are in [0, length).
+Invariant: pure. The result is a `range` for a slice or a range, a `Permuted` for a `Permuted`, otherwise a read-only
+int64 array. All indices are in [0, length).
 """
 
 import operator
@@ -44,7 +44,7 @@ class Permuted(Sequence[int]):
         return permute_one(chosen, self.length, self.keys)
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The indices at `positions`, int64[B] in [0, len(self))."""
+        """Return the indices at `positions`, int64[B] in [0, len(self))."""
         return permute(picked(self.positions, positions), self.length, np.array(self.keys, np.uint64))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -58,24 +58,24 @@ Picks = range | NDArray[np.int64] | Permuted
 
 
 def means_many(index: Any) -> bool:
-    """Whether `sequence[index]` asks for several scenes: a slice, a range, or integers or bools in a list or array."""
+    """Whether `index` selects several scenes: a slice, range, list or array."""
     if isinstance(index, slice | range | list):
         return True
     return hasattr(type(index), "__len__") and getattr(index, "ndim", 0) > 0
 
 
 def picks_of(indices: Any, length: int, name: str) -> Picks:
-    """The indices meant, normalised.
+    """Return the normalised indices that `indices` selects.
 
     Args:
-        indices: A slice, a range, integers in one axis (negative ones count from the end), or bools, one a scene.
-        length: Scenes in the sequence.
-        name: What messages call the sequence.
+        indices: A slice, a range, integers in one axis (negative ones count from the end), or one bool per scene.
+        length: Number of scenes in the sequence.
+        name: Name of the sequence in messages.
 
     Raises:
         TypeError: `indices` is none of these.
-        ValueError: A mask of another length, or an array of several axes.
-        IndexError: An index is out of range; the message names its position.
+        ValueError: A mask has another length, or an array has several axes.
+        IndexError: An index is out of range; the message has its position.
     """
     indices = as_sequence(indices)
     if isinstance(indices, Permuted) and indices.length <= length:
@@ -97,11 +97,11 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
     if array.dtype == np.bool_:
         if len(array) != length:
             raise ValueError(
-                f"the mask has {counted(len(array), 'value')}, and {name} has {counted(length, 'scene')}: give one "
-                "bool a scene"
+                f"the mask has {counted(len(array), 'value')}, but {name} has {counted(length, 'scene')}: pass one "
+                "bool per scene"
             )
         return _frozen(np.flatnonzero(array))
-    is_integers = array.dtype.kind in "iu" or all(type(index) is int for index in array)  # of Python, also larger ones
+    is_integers = array.dtype.kind in "iu" or all(type(index) is int for index in array)  # also huge Python integers
     if array.size and not is_integers:
         raise TypeError(
             f"indices must be integers or bools, received dtype {array.dtype}; np.flatnonzero(...) turns a condition "
@@ -111,23 +111,23 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
     if len(bad):
         first = int(bad[0])
         raise IndexError(f"indices[{first}] is {array[first]}, out of range: {name} has {counted(length, 'scene')}")
-    chosen_array = array.astype(np.int64)  # a copy: the caller may change his
+    chosen_array = array.astype(np.int64)  # a copy, because the caller may change the array
     chosen_array[chosen_array < 0] += length
     return _frozen(chosen_array)
 
 
 def chosen_indices(scenes: Any, length: int, name: str) -> Picks:
-    """The indices that `scenes` stands for, at least one.
+    """Return the indices that `scenes` selects, at least one.
 
     Args:
         scenes: A number of scenes, which are spread over the sequence; or a list, an array or a slice of indices, or a
             mask.
-        length: Scenes of the sequence, at least 1.
+        length: Number of scenes in the sequence, at least 1.
         name: Its class, for messages.
 
     Raises:
-        TypeError: `scenes` is nothing of that.
-        ValueError: It is below 1, or names no scene.
+        TypeError: `scenes` is none of these.
+        ValueError: It is below 1, or selects no scene.
         IndexError: An index is out of range.
     """
     if isinstance(scenes, bool | float | str | bytes):
@@ -139,12 +139,12 @@ def chosen_indices(scenes: Any, length: int, name: str) -> Picks:
         return np.array(probe_indices(length, count), np.int64)
     picks: Picks = picks_of(scenes, length, name)
     if not len(picks):
-        raise ValueError("scenes names no scene: give at least one index")
+        raise ValueError("scenes names no scene: pass at least one index")
     return picks
 
 
 def _range_in(indices: range, length: int) -> range | None:
-    """The range with its ends in [0, length); None where only some of it is negative, or it is out of range."""
+    """Return the range with its ends in [0, length); None if only part of it is negative, or it is out of range."""
     if not indices:
         return range(0)
     least, most = sorted((indices[0], indices[-1]))
@@ -161,14 +161,14 @@ def _frozen(array: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def picked(picks: Picks, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The picks at `positions`, int64[B] in [0, len(picks))."""
+    """Return the picks at `positions`, int64[B] in [0, len(picks))."""
     if isinstance(picks, range):
         return positions * picks.step + picks.start
     return picks.at(positions) if isinstance(picks, Permuted) else picks[positions]
 
 
 def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
-    """The picks `outer` among the picks `inner`, as one; None if only an array of all could hold them."""
+    """Return the picks `outer` of the picks `inner`, combined; None if that would take an array of all."""
     if isinstance(outer, Permuted):
         return None
     if isinstance(outer, range) and not isinstance(inner, np.ndarray):
@@ -180,7 +180,7 @@ def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
 
 
 def place_in(index: Any, length: int, view: Any) -> int:
-    """`index` as an int in [0, length); negative ones count from the end.
+    """Return `index` as an int in [0, length). Negative ones count from the end.
 
     Raises:
         TypeError: It is not an integer.
@@ -189,7 +189,7 @@ def place_in(index: Any, length: int, view: Any) -> int:
     try:
         place = operator.index(index)
     except TypeError:
-        many = "; kf.Subset(sequence, indices) picks many" if hasattr(type(index), "__len__") else ""
+        many = "; kf.Subset(sequence, indices) selects many" if hasattr(type(index), "__len__") else ""
         raise TypeError(
             f"a {type(view).__name__} is indexed by an integer, a slice, a list or an array, received {index!r:.60} of "
             f"type {type(index).__name__}{many}"

@@ -1,14 +1,14 @@
 """`Mixture`: sequences mixed in fixed proportions.
 
-Invariant: which scene of which source stands at an index is a function of (weights, lengths, seed, index) alone, and of
-the epoch where weights are; it is computed in O(sources) memory. In every prefix of the mixture each source has its
-share, to within two scenes.
+Invariant: the source of an index, and the scene in it, are a function of (weights, lengths, seed, index), and of the
+epoch if weights are a function. Computing them takes O(sources) memory. In every prefix of the mixture, each source has
+its share to within two scenes.
 
-Method: a Huffman tree of the sources by weight. At each node the scenes that reach it are dealt to the two branches
-as evenly as integers allow: the first branch, of share p, has round(n p) of the first n (a Beatty sequence), in exact
-integer arithmetic. A count is wrong by at most 1/2 at one node, and an error comes down the tree multiplied by the
-shares below. Since a branch of a branch has at most half of the weight, that adds up to less than 2. Within a source
-the scenes come in computed permutations (`kerasfeed.orders.permutation`), a new one each time it has been gone through.
+Method: a Huffman tree of the sources by weight. Each node divides its scenes between two branches as evenly as integers
+allow: the first branch, of share p, gets round(n p) of the first n (a Beatty sequence), in exact integer arithmetic. A
+count is wrong by at most 1/2 at one node, and an error is multiplied by the shares below it. Since a branch of a branch
+has at most half of the weight, the sum is less than 2. Within a source, scenes come in computed permutations
+(`kerasfeed.orders.permutation`), a new one for each pass.
 """
 
 import heapq
@@ -35,18 +35,18 @@ from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-_TABLE_BELOW = 1 << 11  # scenes of longer sources are computed one by one, in 10 us: tables would not all be kept
+_TABLE_BELOW = 1 << 11  # scenes of longer sources are computed one by one, in 10 us, because tables are too large
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A place where scenes are dealt to two branches.
+    """A node of the tree: divides scenes between two branches.
 
     Attributes:
-        weight: Weight of `first`, an integer: weights are in a common unit.
-        total: Weight of both.
+        weight: Weight of `first`, an integer in a common unit.
+        total: Weight of both branches.
         first: A node, or the number of a source.
-        second: Likewise.
+        second: A node, or the number of a source.
     """
 
     weight: int
@@ -58,24 +58,24 @@ class _Node:
 class Mixture(Routed, OfSeveral, SceneSequence):
     """Scenes of several sequences in fixed proportions, evenly interleaved.
 
-    Each source is gone through in random order, every scene once; then again in another order, as often as needed. An
-    index stands for the same scene in every epoch, unless `weights` is a function.
+    Each pass through a source visits every scene once, in random order; the next pass has another order. An index
+    selects the same scene in every epoch, unless `weights` is a function.
 
     Args:
         sequences: The sources, at least one, none of them empty.
         weights: One positive number for each source; only their ratios count. Or a function from the epoch, an integer
-            from 0, to such numbers, some of which may be 0. It must give the same for an epoch each time. An epoch then
-            has its own proportions, and goes through each source in an order of its own. Outside a feed the scenes are
-            those of epoch 0.
-        num_scenes: Number of scenes in the mixture, at least 1. None is the smallest number with which every scene of
-            every source comes at least once; the scenes of the other sources are then repeated. Required where
-            `weights` is a function.
+            from 0, to such numbers, or 0 for some. It must return the same numbers whenever it is called with
+            the same epoch. Then each epoch has its own proportions and its own order of each source. Outside a feed,
+            scenes come from epoch 0.
+        num_scenes: Number of scenes in the mixture, at least 1. None is the smallest number that contains every scene
+            of every source at least once; scenes of the other sources are then repeated. Required if `weights` is a
+            function.
         seed: Integer >= 0 that decides the order within the sources.
 
     Raises:
         TypeError: A source cannot be indexed, a number has the wrong type, or `num_scenes` is required.
         ValueError: A source is empty, the weights do not fit, or a number is out of range.
-        Exception: What the function raises, with the epoch as a note.
+        Exception: The function raised it; a note has the epoch.
 
     Examples:
         >>> mixture = kf.Mixture([["a"] * 100, ["b"] * 100], [3, 1], num_scenes=8)
@@ -97,14 +97,14 @@ class Mixture(Routed, OfSeveral, SceneSequence):
                 raise ValueError(f"kf.Mixture: sequences[{number}], a {class_name(self._parts[number])}, is empty")
         self._function = Portable(weights) if callable(weights) else None
         if self._function is not None and num_scenes is None:
-            raise TypeError("kf.Mixture needs num_scenes where weights is a function: as many scenes in every epoch")
+            raise TypeError("kf.Mixture needs num_scenes if weights is a function: all epochs have as many scenes")
         self._seed = check_integer("seed", seed, 0)
         self._epochs: Kept[_Node | int] = Kept(EPOCHS_KEPT)
         self.weights = _shares("weights", weights, len(self._parts)) if self._function is None else self._called(0)
         self._tree = _tree_of(self.weights)
         if num_scenes is None and (num_scenes := self._enough()) > MOST_SCENES:
             raise ValueError(
-                f"the mixture would have more than {MOST_SCENES:,} scenes: give num_scenes, or weights that differ less"
+                f"the mixture would have more than {MOST_SCENES:,} scenes: pass num_scenes, or weights that differ less"
             )
         self._num_scenes = check_integer("num_scenes", num_scenes, 1, most=MOST_SCENES)
 
@@ -112,11 +112,11 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         return () if self._function is None else (self._function.function,)
 
     def counts(self, num_scenes: int | None = None, *, epoch: int = 0) -> tuple[int, ...]:
-        """The number of scenes that come from each source.
+        """Return the number of scenes that come from each source.
 
         Args:
             num_scenes: Count only the first `num_scenes` scenes of the mixture. None counts all.
-            epoch: Epoch, from 0, whose proportions count where `weights` is a function.
+            epoch: Epoch, from 0, whose proportions are used if `weights` is a function.
 
         Returns:
             One integer for each source.
@@ -125,27 +125,27 @@ class Mixture(Routed, OfSeveral, SceneSequence):
             >>> kf.Mixture([["a"] * 10, ["b"] * 10], [1, 1], num_scenes=6).counts()
             (3, 3)
         """
-        found = [0] * len(self._parts)
+        counts = [0] * len(self._parts)
         tree = self._tree_of_epoch(check_integer("epoch", epoch, 0))
         stack: list[tuple[_Node | int, int]] = [(tree, len(self) if num_scenes is None else num_scenes)]
         while stack:
             node, total = stack.pop()
             if isinstance(node, int):
-                found[node] = total
+                counts[node] = total
             else:
                 first = _dealt(node, total)
                 stack += [(node.first, first), (node.second, total - first)]
-        return tuple(found)
+        return tuple(counts)
 
     def _enough(self) -> int:
-        """The least number of scenes with which every source has been gone through."""
+        """Return the smallest number of scenes that contains every source completely."""
         high = sum(self._lengths)
         while high <= MOST_SCENES and not self._complete(high):
             high = min(2 * high, MOST_SCENES + 1)
         return bisect_left(range(high), True, key=self._complete)
 
     def _complete(self, num_scenes: int) -> bool:
-        return all(found >= length for found, length in zip(self.counts(num_scenes), self._lengths, strict=True))
+        return all(count >= length for count, length in zip(self.counts(num_scenes), self._lengths, strict=True))
 
     def _called(self, epoch: int) -> tuple[Fraction, ...]:
         assert self._function is not None
@@ -190,33 +190,33 @@ class Mixture(Routed, OfSeveral, SceneSequence):
 
 
 def _shares(what: str, weights: Any, sources: int, *, zeros: bool = False) -> tuple[Fraction, ...]:
-    """Shares of the sources; `what` is what messages call the weights, of which some may be 0 with `zeros`."""
+    """Return the shares of the sources. `what` names the weights in messages; `zeros` allows some of them to be 0."""
     try:
-        found = [_fraction(weight) for weight in weights]
+        fractions = [_fraction(weight) for weight in weights]
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{what} must be numbers, one a sequence, received {weights!r:.60}") from None
-    if len(found) != sources:
-        raise ValueError(f"{sources} sequences need {sources} weights, received {len(found)} as {what}")
-    for number, weight in enumerate(found):
+        raise TypeError(f"{what} must be numbers, one per sequence, received {weights!r:.60}") from None
+    if len(fractions) != sources:
+        raise ValueError(f"{sources} sequences need {sources} weights, received {len(fractions)} as {what}")
+    for number, weight in enumerate(fractions):
         if weight < 0 or (not weight and not zeros):
             need = "at least 0" if zeros else "positive; leave the sequence out"
-            raise ValueError(f"{what}: weight {number} is {float(weight)}, and must be {need}")
-    if not any(found):
-        raise ValueError(f"{what}: all are 0, and no scene could be drawn. Give one sequence a weight above 0")
-    total = sum(found)
-    return tuple(weight / total for weight in found)
+            raise ValueError(f"{what}: weight {number} is {float(weight)}, but must be {need}")
+    if not any(fractions):
+        raise ValueError(f"{what}: all are 0, so no scene can be drawn. Give one sequence a weight above 0")
+    total = sum(fractions)
+    return tuple(weight / total for weight in fractions)
 
 
 def _fraction(weight: Any) -> Fraction:
-    weight = weight if isinstance(weight, int) else np.asarray(weight)[()]  # one of a tensor is no number of NumPy's
-    # A float means the decimal that it prints as: 0.7 and 0.3 are 7 and 3 in 10, not 53-bit numbers.
+    weight = weight if isinstance(weight, int) else np.asarray(weight)[()]  # NumPy's number for a tensor
+    # A float means the decimal that it prints as: 0.7 and 0.3 mean 7 and 3 in 10, not 53-bit numbers.
     return Fraction(str(weight) if isinstance(weight, float | np.floating) else operator.index(weight))
 
 
 def _tree_of(shares: tuple[Fraction, ...]) -> "_Node | int":
     unit = math.lcm(*(share.denominator for share in shares))
     weights = [share.numerator * (unit // share.denominator) for share in shares]
-    ticket = count()  # equal weights are taken in order, so that the tree is one
+    ticket = count()  # takes equal weights in order, so that the tree is unique
     heap: list[tuple[int, int, _Node | int]] = [(weight, next(ticket), k) for k, weight in enumerate(weights) if weight]
     heapq.heapify(heap)
     while len(heap) > 1:
@@ -228,7 +228,7 @@ def _tree_of(shares: tuple[Fraction, ...]) -> "_Node | int":
 
 
 def _dealt(node: _Node, scenes: int) -> int:
-    """How many of the first `scenes` scenes that reach a node go to its first branch: the share, rounded."""
+    """Return how many of the first `scenes` go to the first branch."""
     total = node.total
     return (2 * scenes * node.weight + total) // (2 * total)
 
@@ -239,7 +239,7 @@ def _scene_at(position: int, length: int, turn: int, seed: int, source: tuple[in
     return permute_one(position, length, _keys(turn, seed, source))
 
 
-# Shuffled indices go through all sources, and through the passes of each, in any order.
+# Indices come in any order, so these caches hold many sources and passes.
 @lru_cache(maxsize=8192)  # at most 4 KiB each
 def _table(length: int, turn: int, seed: int, source: tuple[int, ...]) -> NDArray[np.uint16]:
     return generator(_seed_of(seed, source), (0, turn)).permutation(length).astype(np.uint16)

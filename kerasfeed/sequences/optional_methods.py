@@ -1,4 +1,4 @@
-"""The optional methods of a sequence that a loader reads, or that is inside a view, and its length.
+"""The optional methods and the length of a sequence.
 
 Invariant: `optional_method` alone decides whether a sequence has an optional method. It looks at the class, and asks a
 view. Nothing here reads a scene.
@@ -20,13 +20,13 @@ from kerasfeed.util.validate import refuse_class
 ReadInto = Callable[[int, Any], Any]
 ReadAhead = Callable[[NDArray[np.int64]], Any]
 WRAPPED_FOR = "_kerasfeed_wrapped_for"  # attribute of a wrapper: the class that inherits the method
-_READERS = ("get_batch", "read_into")  # what a feed calls in place of `__getitem__`
-_SHOWN = 8  # indices that a note names
+_READERS = ("get_batch", "read_into")  # methods that a feed calls instead of `__getitem__`
+_SHOWN = 8  # number of indices in a note
 _BY_NAME = (
     'holds arrays by name: pass one of them, such as file["points"], or several, '
     'kf.Zip(points=file["points"], label=file["label"]), whose scenes are dicts'
 )
-# Classes that have no scenes by their index: package and name of a base.
+# Classes whose objects are no sequences of scenes: package and name of a base class, and the remedy.
 _OTHER_KINDS = {
     ("kerasfeed", "Members"): _BY_NAME,
     ("kerasfeed", "BaseFeed"): "is a Feed already, which gives batches: pass feed.sequence",
@@ -35,22 +35,22 @@ _OTHER_KINDS = {
     ("torch", "DataLoader"): "gives batches: pass loader.dataset, and batch_size, shuffle and workers as arguments",
     ("h5py", "Group"): _BY_NAME.replace("pass", "open it as file = kf.HDF5File(path) and pass"),
     ("zarr", "Group"): _BY_NAME,
-    ("pandas", "BaseGroupBy"): "holds groups of rows: a list of them, [group.to_numpy() for _, group in groups], has "
-    "scenes by their index",
+    ("pandas", "BaseGroupBy"): "holds groups of rows: pass a list of them, [group.to_numpy() for _, group in groups], "
+    "whose items are the scenes",
     ("polars", "LazyFrame"): "has rows once it is run: pass frame.collect()",
     ("pyarrow", "Table"): "is read by column: pass table.to_pandas()",
     ("pyarrow", "ChunkedArray"): "holds values of Arrow: pass column.to_numpy()",
-    ("pyarrow", "Dataset"): "is of tables that are yet to be read: pass dataset.to_table().to_pandas()",
+    ("pyarrow", "Dataset"): "holds tables that are not read yet: pass dataset.to_table().to_pandas()",
     ("pyarrow", "RecordBatch"): "is a part of a table: pass batch.to_pandas()",
 }
 
 
 def optional_method(sequence: Any, name: str) -> Any:
-    """The bound method `name` of a sequence whose class defines it, else None.
+    """Return the bound method `name` if the class defines it, else None.
 
-    Looked up on the class, so that a `__getattr__` that finds columns, or wraps another object, is not asked. If a
-    subclass overrides `__getitem__`, a `get_batch` or `read_into` that it inherits would return other scenes: these do
-    not count. A class of kerasfeed says itself which of its methods an object has.
+    It is looked up on the class, so that a `__getattr__` that returns columns or delegates is not called. An inherited
+    `get_batch` or `read_into` does not count if a subclass overrides `__getitem__`, because it would return other
+    scenes. A class of kerasfeed decides itself which methods an object has, by `_offers`.
     """
     kind = type(sequence)
     if getattr(kind, name, None) is None:
@@ -64,7 +64,7 @@ def optional_method(sequence: Any, name: str) -> Any:
 
 
 def _depth(kind: type, name: str) -> int | None:
-    """How many bases of a class come before the one that defines `name`; None if only its metaclass does."""
+    """Return the number of bases before the one that defines `name`; None if only its metaclass does."""
     for depth, base in enumerate(kind.__mro__):
         if name in vars(base) and getattr(vars(base)[name], WRAPPED_FOR, None) is not base:
             return depth
@@ -88,7 +88,7 @@ def takes_out(method: Callable[..., Any]) -> bool:
 def has_parameter(function: Callable[..., Any], name: str) -> bool:
     """Whether a function has a parameter of that name."""
     plain = getattr(function, "__func__", function)
-    if type(plain) is FunctionType and not vars(plain):  # 0.3 us; `signature` takes 20, and is asked for each scene
+    if type(plain) is FunctionType and not vars(plain):  # 0.3 us per scene; `signature` takes 20
         code = plain.__code__
         return name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     try:
@@ -98,48 +98,48 @@ def has_parameter(function: Callable[..., Any], name: str) -> bool:
 
 
 def batch_reader(sequence: Any) -> Callable[..., Any] | None:
-    """The `get_batch` of a SceneSequence that has one."""
+    """Return the `get_batch` of a SceneSequence, or None."""
     if getattr(type(sequence), "_is_scene_sequence", False):
         return optional_method(sequence, "get_batch")  # type: ignore[no-any-return]
     return None
 
 
 def scene_writer(sequence: Any) -> ReadInto | None:
-    """The `read_into` of a sequence that has one with a parameter `out`."""
+    """Return the `read_into` of a sequence if it takes `out`, or None."""
     method = optional_method(sequence, "read_into")
     return method if method is not None and takes_out(method) else None
 
 
 def ahead_reader(sequence: Any) -> ReadAhead | None:
-    """The `read_ahead` of a sequence that has one."""
+    """Return the `read_ahead` of a sequence, or None."""
     return optional_method(sequence, "read_ahead")  # type: ignore[no-any-return]
 
 
 def check_part(caller: str, sequence: Any) -> int:
-    """The length of a sequence that `caller` was given, a feed or a view.
+    """Check a sequence passed to `caller`, and return its length.
 
     Raises:
-        TypeError: It cannot be indexed by integers from 0; or it has a way of its own into a model, or holds arrays by
-            name. The message says what to pass instead.
+        TypeError: It cannot be indexed by integers from 0, holds arrays by name, or is another kind of input for a
+            model. The message has the remedy.
     """
     name = class_name(sequence)
     refuse_class(caller, sequence)
     missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
-    if isinstance(sequence, Iterator) and missing:  # Keras's of images can be indexed, too
+    if isinstance(sequence, Iterator) and missing:  # Keras's iterators of images can be indexed, too
         raise TypeError(
             f"{caller} needs a sequence that can be indexed, received a {name}, which can only be read forward. "
-            "kf.StreamFeed(function, batch_size) takes a function that makes it anew for each epoch. Or write a class "
-            "with __len__ and __getitem__(index) that makes one scene, or pass list(...) if it fits in memory"
+            "kf.StreamFeed(function, batch_size) takes a function that makes one for each epoch. Or write a class "
+            "with __len__ and __getitem__(index) that returns one scene, or pass list(...) if it fits in memory"
         )
     for kind in type(sequence).__mro__:
         if what := _OTHER_KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
-            raise TypeError(f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., and the {name} {what}")
+            raise TypeError(f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., but the {name} {what}")
     yields = inspect.isgeneratorfunction(sequence)
     if yields or inspect.isroutine(sequence):
         called = getattr(sequence, "__name__", name)
         remedy = "call it if it makes one. kf.StreamFeed takes a function that returns a generator"
         if yields:
-            remedy = f"kf.StreamFeed({called}, batch_size) makes batches of what it yields"
+            remedy = f"kf.StreamFeed({called}, batch_size) makes batches of the scenes that it yields"
         raise TypeError(
             f"{caller} needs a sequence that can be indexed, received the {'generator ' * yields}function {called}: "
             f"{remedy}"
@@ -149,27 +149,27 @@ def check_part(caller: str, sequence: Any) -> int:
     if isinstance(sequence, Mapping | str | bytes):
         remedy = "For a dict of arrays pass kf.Zip(**arrays), whose scenes are dicts"
         if not isinstance(sequence, Mapping):
-            remedy = "A file is opened first: kf.HDF5File(path), or a class of yours that reads it"
+            remedy = "Open a file first: kf.HDF5File(path), or write a class that reads it"
         raise TypeError(f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. {remedy}")
     if missing and not (missing == ["__len__"] and hasattr(type(sequence), "num_batches")):
-        stream = ", or pass a function that returns what can only be iterated: kf.StreamFeed(lambda: data, batch_size)"
+        stream = ", or pass a function that returns an iterable: kf.StreamFeed(lambda: data, batch_size)"
         raise TypeError(
             f"{caller} needs an object with __len__ and __getitem__(index), received a {name} without "
             f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence{stream * hasattr(type(sequence), '__iter__')}"
         )
     if hasattr(sequence, "toarray") and hasattr(sequence, "nnz"):
         raise TypeError(
-            f"{caller} needs dense scenes, received a sparse {name}. Pass matrix.toarray(), or where that does not fit "
-            "in memory kf.Map(range(matrix.shape[0]), lambda row: matrix[[row]].toarray()[0])"
+            f"{caller} needs dense scenes, received a sparse {name}. Pass matrix.toarray(); if that does not fit in "
+            "memory, pass kf.Map(range(matrix.shape[0]), lambda row: matrix[[row]].toarray()[0])"
         )
     length = length_of(sequence)
     if length is None:
-        raise TypeError(f"{caller} needs a finite sequence, and {name} has no length. Give it a __len__")
+        raise TypeError(f"{caller} needs a finite sequence, but {name} has no length. Give it a __len__")
     return length
 
 
 def length_of(sequence: Any) -> int | None:
-    """The length of a sequence; of a Keras PyDataset it may be called `num_batches`. None if that has no end.
+    """Return a sequence's length or `num_batches`; None if it is endless.
 
     Raises:
         ValueError: The length is more than 2**63 - 1.
@@ -187,23 +187,23 @@ def length_of(sequence: Any) -> int | None:
 
 
 def listed(indices: Any) -> str:
-    """Indices as a message names them."""
+    """Return indices as text for a message."""
     numbers = [str(int(index)) for index in indices[:_SHOWN]]
     return ("scene " if len(indices) == 1 else "scenes ") + ", ".join(numbers) + (", ..." * (len(indices) > _SHOWN))
 
 
 def note_once(error: BaseException, note: str) -> None:
-    """Add a note to an exception, unless it has it: a sequence may raise one object again and again."""
+    """Add a note unless the exception, maybe raised before, has it."""
     if note not in notes_of(error):
         add_note(error, note)
 
 
 def note_length(error: BaseException, view: str, sequence: Any, expected: int) -> None:
-    """Note on `error` that a sequence is no longer as long as it was when the view was made."""
+    """Note on `error` that the length of a sequence has changed."""
     with contextlib.suppress(Exception):
         if (found := len(sequence)) != expected:
             note_once(
                 error,
-                f"{class_name(sequence)} had {counted(expected, 'scene')} when {view} was made of it, and has {found} "
-                "now: make the view again when the sequence has grown or shrunk",
+                f"{class_name(sequence)} had {counted(expected, 'scene')} when {view} was made, and has {found} now: "
+                "make the view again when the sequence has grown or shrunk",
             )

@@ -1,7 +1,7 @@
-"""`Packed`: several short scenes side by side in one scene of a fixed length, so that hardly anything is padding.
+"""`Packed`: several short scenes joined into one of fixed length.
 
-Invariant: which scenes stand together is a function of (lengths, length, overflow, seed) alone, decided when the view
-is made. No scene is in two of them, and none is cut but by `overflow="cut"`.
+Invariant: the scenes of a packed scene are a function of (lengths, length, overflow, seed), computed when the view is
+made. No scene is in two packed scenes. Only `overflow="cut"` truncates scenes.
 """
 
 from collections.abc import Iterator
@@ -21,35 +21,35 @@ from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-_WINDOW = 1024  # packed scenes that are planned together: one of them is left half empty, and longest and shortest mix
+_WINDOW = 1024  # packed scenes planned together: about one of them is half empty, and long and short scenes mix
 _ADDED = ("segment_ids", "positions")
 
 
 class Packed(OfOne, SceneSequence):
-    """Short scenes packed side by side into scenes of one length: little padding, and one shape.
+    """Packs short scenes into scenes of one length, with little padding.
 
     A scene inside is a dict of arrays with one shared first axis (tokens, events, points). A packed scene is a dict of
-    the same fields, each `dtype[length, ...]`, in which several of these stand one behind the other, and zeros behind
-    the last. Beside them it has `segment_ids`, int32[length]: 1 for the first of them, 2 for the second, and so on, 0
-    where there is none; and `positions`, int32[length]: 0, 1, 2, ... from the beginning of each, 0 where there is none.
+    the same fields, each `dtype[length, ...]`: several scenes one after the other, then zeros. It also has two more
+    fields. `segment_ids`, int32[length], is 1 for the first scene, 2 for the second, and so on, and 0 for padding.
+    `positions`, int32[length], is 0, 1, 2, ... from the beginning of each scene, and 0 for padding.
 
-    What goes together is planned from the lengths alone, now: first fit, the longest first, within windows of a random
-    order of the scenes. So it is a sequence as any other, to be shuffled, sharded and resumed; an index stands for the
-    same scenes in every epoch.
+    The lengths alone decide which scenes are packed together, when the view is made: first fit, the longest first,
+    within windows of a random order of the scenes. So it can be shuffled, sharded and resumed like any sequence; an
+    index selects the same scenes in every epoch.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`. A scene must have the same length each time.
         length: Length of a packed scene, at least 1.
-        lengths: Length of each scene, int[number of scenes], or a function from a scene to it. For a function, and for
-            None, which takes the shared axis, every scene is read once, now, in this thread. To read them with workers,
-            and to keep them, use `kerasfeed.labels_of`. A scene of length 0 is left out.
-        overflow: What becomes of a scene that is longer than `length`: "raise" refuses it, "cut" keeps its beginning,
+        lengths: Length of each scene, int[number of scenes], or a function from a scene to its length. None uses the
+            length of the shared axis. For None or a function, this thread reads every scene once, now. To read them
+            with workers, and to keep them, use `kerasfeed.labels_of`. A scene of length 0 is left out.
+        overflow: The treatment of a scene that is longer than `length`: "raise" refuses it, "cut" keeps its beginning,
             "drop" leaves it out.
-        seed: Integer >= 0 that decides what goes together.
+        seed: Integer >= 0 that decides which scenes are packed together.
 
     Attributes:
         length: The length of a packed scene.
-        fill: Share of the packed scenes that holds scenes, in (0, 1].
+        fill: Share of the packed scenes that is not padding, in (0, 1].
 
     Raises:
         TypeError: `sequence` cannot be indexed, or an argument has the wrong type.
@@ -90,16 +90,16 @@ class Packed(OfOne, SceneSequence):
             more = f", and {len(long) - 1:,} more are" if len(long) > 1 else ""
             raise ValueError(
                 f"scene {long[0]} of {class_name(self.sequence)} has length {found[long[0]]:,}, more than "
-                f"length={self.length:,}{more}: give a larger length, or overflow='cut' (their beginning) or 'drop'"
+                f"length={self.length:,}{more}: pass a larger length, or overflow='cut' (their beginning) or 'drop'"
             )
         kept = (found > 0) & (found <= self.length) if overflow == "drop" else found > 0
         if not kept.any():
-            raise ValueError(f"{class_name(self.sequence)} has no scene to pack: all are left out, or of length 0")
+            raise ValueError(f"{class_name(self.sequence)} has no scene to pack: all are left out, or have length 0")
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(SeedStream.PACKED,))))
         packed = np.minimum(found[kept], self.length)
         together = _first_fit(packed, self.length, rng)
         self._count = int(together.max()) + 1
-        numbers = np.full(len(found), self._count)  # one group more, of what is left out
+        numbers = np.full(len(found), self._count)  # the scenes left out are one more group
         numbers[kept] = together
         self._groups = Groups.of(numbers, self._count + 1)
         self._found = found
@@ -109,7 +109,7 @@ class Packed(OfOne, SceneSequence):
         return self._count
 
     def scenes_of(self, index: int) -> NDArray[np.int64]:
-        """Indices of the scenes in packed scene `index`, int64[segments]: number k has the segment id k + 1.
+        """Return the indices of the scenes in packed scene `index`, int64[segments]. Row k has segment id k + 1.
 
         Raises:
             IndexError: `index` is out of range.
@@ -124,13 +124,13 @@ class Packed(OfOne, SceneSequence):
         return self._groups.members[slice(*self._groups.offsets[place : place + 2])].astype(np.int64)
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Packed scene `index`; negative indices count from the end.
+        """Return packed scene `index`; negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            SpecError: A scene is not a dict of arrays with one shared first axis, or is unlike those beside it.
+            SpecError: A scene is not a dict of arrays with one shared first axis, or its fields differ from the others.
             ValueError: A scene has another length than it had when it was packed.
-            Exception: What the sequence raises, with the index there as a note.
+            Exception: The sequence raised it; a note has the index there.
         """
         place = place_in(index, len(self), self)
         segment_ids, positions = np.zeros(self.length, np.int32), np.zeros(self.length, np.int32)
@@ -147,8 +147,8 @@ class Packed(OfOne, SceneSequence):
                 count = _length(fields)
                 if count != self._found[inner]:
                     raise ValueError(
-                        f"a scene of length {count:,} had length {self._found[inner]:,} when it was packed: give the "
-                        "lengths that scenes have, the same each time; what changes them at random goes behind Packed"
+                        f"a scene of length {count:,} had length {self._found[inner]:,} when it was packed: scenes "
+                        "must have the same length each time. Apply random changes after Packed"
                     )
             stop = min(start + count, self.length)
             for name, field in fields.items():
@@ -160,7 +160,7 @@ class Packed(OfOne, SceneSequence):
 
     def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         inside = [self._inside_of(place) for place in places.tolist()]
-        yield self.sequence, np.concatenate([np.empty(0, np.int64), *inside])  # no index in a batch that is left out
+        yield self.sequence, np.concatenate([np.empty(0, np.int64), *inside])  # `inside` may be empty
 
     def _choice(self) -> str:
         return f"to {self.length} {self._groups.digest()}"
@@ -173,10 +173,10 @@ class Packed(OfOne, SceneSequence):
 
 
 def _first_fit(lengths: NDArray[np.int64], length: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Number of the packed scene of each scene, int64[scenes], from 0; `lengths` are in [1, length].
+    """Return the number of each scene's packed scene, int64[scenes].
 
-    In random order they are cut into windows that fill `_WINDOW` packed scenes. Of each, the longest first, one after
-    the other goes to the first packed scene that has room; all of one length at once.
+    A random order is divided into windows that fill `_WINDOW` packed scenes. In each window, the longest scene first,
+    each scene goes into the first packed scene that has room; scenes of one length are handled at once.
     """
     order = rng.permutation(len(lengths))
     window = (np.cumsum(lengths[order]) - 1) // (_WINDOW * length)
@@ -198,7 +198,7 @@ def _length(scene: Any) -> int:
 
 
 def _fields(scene: Any) -> dict[str, NDArray[Any]]:
-    """The fields of a scene, by name.
+    """Return the fields of a scene, by name.
 
     Raises:
         SpecError: They cannot be packed.
@@ -206,19 +206,19 @@ def _fields(scene: Any) -> dict[str, NDArray[Any]]:
     if not isinstance(scene, dict) or not scene:
         raise SpecError(
             f"kf.Packed needs scenes that are dicts of arrays, received a {type(scene).__name__}"
-            f"{' without any' if isinstance(scene, dict) else ''}: "
-            "kf.Map(sequence, function) makes them, for example lambda scene: {'tokens': scene[0]}"
+            f"{' without any' if isinstance(scene, dict) else ''}. "
+            "Convert them by kf.Map(sequence, function), for example with lambda scene: {'tokens': scene[0]}"
         )
     fields: dict[str, NDArray[Any]] = {}
     for name, leaf in scene.items():
         if name in _ADDED:
-            raise SpecError(f"field {name!r} is what kf.Packed adds: give the field another name")
+            raise SpecError(f"field {name!r} has the name of a field that kf.Packed adds: rename it")
         is_nested = isinstance(leaf, dict | tuple)
         field = leaf if type(leaf) is np.ndarray or is_nested else as_array(leaf, str(name))
         if is_nested or np.ndim(field) == 0 or field.dtype.kind in "OSUT":
             raise SpecError(
-                f"field {name!r} is nested, text or a single value, and kf.Packed puts arrays one behind the other: "
-                "leave it out, or give it the axis of the others, for example np.full(len(tokens), label)"
+                f"field {name!r} is nested, text or a single value, but kf.Packed joins arrays: leave it out, or give "
+                "it the axis of the others, for example np.full(len(tokens), label)"
             )
         fields[name] = field
     if len({len(field) for field in fields.values()}) > 1:
@@ -228,14 +228,14 @@ def _fields(scene: Any) -> dict[str, NDArray[Any]]:
 
 
 def _check_alike(fields: dict[str, NDArray[Any]], first: dict[str, NDArray[Any]]) -> None:
-    """Refuse a scene unlike the first one beside which it stands."""
+    """Refuse a scene whose fields differ from the first scene's."""
     one, other = ({name: (f.dtype, f.shape[1:]) for name, f in each.items()} for each in (fields, first))
     if one != other:
         name = next(name for name in {**one, **other} if one.get(name) != other.get(name))
         here, there = (_kind(each.get(name)) for each in (fields, first))
         raise SpecError(
-            f"field {name!r} is {here}, and {there} in the scene before it: all scenes need the same fields, each of "
-            "one dtype, and of one shape but for the first axis"
+            f"field {name!r} is {here}, but {there} in the scene before it: all scenes need the same fields, each with "
+            "one dtype and one shape, except for the first axis"
         )
 
 

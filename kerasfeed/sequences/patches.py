@@ -1,8 +1,8 @@
-"""`Patches` and `Windows`: boxes of arrays that are too large for a scene, as scenes.
+"""`Patches` and `Windows`: boxes of large arrays, as scenes.
 
-Invariant: which box a scene is follows from its index by arithmetic alone, and only what it holds is read. Boxes are
-numbered row by row, so their starts on the first axis never go back: where results are put together to one array, what
-stands before the start of the box at hand is complete.
+Invariant: the index of a scene determines its box by arithmetic alone, and only the values in the box are read. Boxes
+are numbered row by row, so their starts on the first axis never decrease. So while results are assembled, all rows
+before the start of the current box are complete.
 """
 
 import functools
@@ -25,7 +25,7 @@ from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.validate import check_integer
 
-_SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written out one by one
+_SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written one by one
 _ORDERED = (
     "predict with a feed of all of them in order, without shuffle, order, shard, drop_remainder and pad_remainder"
 )
@@ -36,11 +36,11 @@ class _Axis:
     """The boxes along one axis.
 
     Attributes:
-        length: Items of the axis, at least 1.
-        size: Items of a box, at least 1.
-        stride: Items from the start of a box to that of the next, at least 1; less for the last one.
+        length: Number of items of the axis, at least 1.
+        size: Number of items of a box, at least 1.
+        stride: Items from the start of a box to the start of the next, at least 1; less for the last one.
         step: Items of the axis from one item of a box to the next, at least 1.
-        count: Boxes, at least 1.
+        count: Number of boxes, at least 1.
         last: Start of the last box.
     """
 
@@ -53,30 +53,30 @@ class _Axis:
 
     @classmethod
     def of(cls, length: int, size: int, stride: int, border: str) -> "_Axis":
-        """The boxes on an axis of `length` items; a box reaches beyond it with the border "pad" alone."""
+        """Return the boxes on an axis of `length` items. Only with border "pad" may a box reach beyond it."""
         room = length - size
         count = room // stride + 1 if border == "inside" else max(0, -(-room // stride)) + 1
         if border == "pad":
-            count = min(count, -(-length // stride))  # a box that is further away holds nothing
+            count = min(count, -(-length // stride))  # a later box would be empty
         last = room if border == "shift" else (count - 1) * stride
         return cls(length, size, stride, 1, count, last)
 
     @property
     def extent(self) -> int:
-        """Items of the axis from the first of a box to its last."""
+        """Number of axis items from a box's first item to its last."""
         return (self.size - 1) * self.step + 1
 
     @property
     def reach(self) -> int:
-        """End of the last box or of the axis, whichever is further."""
+        """End of the last box or of the axis, whichever is larger."""
         return max(self.length, self.last + self.extent)
 
     def starts(self) -> NDArray[np.int64]:
-        """int64[count], where each box begins."""
+        """Return the start of each box, int64[count]."""
         return np.minimum(np.arange(self.count, dtype=np.int64) * self.stride, self.last)
 
     def totals(self, weights: NDArray[Any]) -> NDArray[Any]:
-        """The sum of the weights of all boxes at each item of the axis, [length]; `weights` are those of a box."""
+        """Return the sum of all boxes' weights at each item, [length]."""
         totals, starts = np.zeros(self.reach, weights.dtype), self.starts()
         for item, weight in enumerate(weights):
             totals[starts + item * self.step] += weight
@@ -84,7 +84,7 @@ class _Axis:
 
 
 class _Boxes(SceneSequence):
-    """What patches and windows do alike.
+    """The common part of patches and windows.
 
     Args:
         axes: The boxes, one for each of the leading axes.
@@ -108,7 +108,7 @@ class _Boxes(SceneSequence):
         return self._length
 
     def _identity(self) -> str:
-        """Which boxes of how long axes, for a feed's saved state; what the arrays hold is no part of it."""
+        """Describe the boxes and lengths of axes, for a feed's saved state."""
         axes = [
             f"{axis.size}{f' (each {axis.step})' if axis.step > 1 else ''} every {axis.stride} to {axis.last} of "
             f"{axis.length}"
@@ -117,11 +117,11 @@ class _Boxes(SceneSequence):
         return f"{type(self).__qualname__} {' x '.join(axes)}{f', target {self._offset}' if self._offset else ''}"
 
     def __getitem__(self, index: Any) -> Any:
-        """Scene `index`, a copy nested as the source; negative indices count from the end.
+        """Return scene `index`, a copy nested like the source. Negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            Exception: What an array of the source raises as it is read.
+            Exception: An array of the source raised it.
         """
         place = place_in(index, self._length, self)
         out = [np.empty(shape, field.dtype) for shape, field in zip(self._shapes, self._fields, strict=True)]
@@ -134,30 +134,30 @@ class _Boxes(SceneSequence):
 
     @abstractmethod
     def _read(self, place: int, out: list[NDArray[Any]]) -> None:
-        """Write the scene at `place`, in [0, len(self)), into an array for each field."""
+        """Write the scene at `place` into an array for each field."""
 
     @property
     def block_of(self) -> NDArray[np.int64]:
-        """The block of each scene, int64[len(self)], for `kerasfeed.BlockShuffled`: scenes of one block share chunks.
+        """The block of each scene, int64[len(self)], for `kerasfeed.BlockShuffled`.
 
-        It is made of the chunks of the largest array, where scenes start in the same chunk, or in the same few if one
-        is smaller than a scene. An array without chunks has no blocks.
+        Blocks follow the chunks of the largest array. A block has the scenes that start in the same chunk, or in the
+        same few chunks if a chunk is smaller than a scene. Without chunks there are no blocks.
         """
         chunked = [(math.prod(shape) * field.dtype.itemsize, chunks)
                    for shape, field in zip(self._shapes, self._fields, strict=True)
                    if (chunks := _chunks_of(field)) is not None]  # fmt: skip
         if not chunked:
             raise AttributeError(f"{self!r} has no block_of: its arrays are not stored in chunks")
-        found = np.zeros(1, np.int64)
+        blocks = np.zeros(1, np.int64)
         for axis, chunk in zip(self._axes, max(chunked)[1], strict=False):
-            # A cell is the fewest whole chunks that are at least as large as a box: chunks are then shared by many
-            # boxes of a block, and by its neighbours alone.
+            # A cell is the fewest whole chunks that are at least as large as a box. So many boxes of a block share
+            # chunks, and otherwise only boxes of neighbouring blocks do.
             cells = axis.starts() // (-(-axis.extent // chunk) * chunk)
-            found = (found[:, None] * (cells[-1] + 1) + cells).ravel()
-        return found
+            blocks = (blocks[:, None] * (cells[-1] + 1) + cells).ravel()
+        return blocks
 
     def _corner(self, place: int) -> tuple[int, ...]:
-        """Start of the scene at `place` on each axis."""
+        """Return the start of the scene at `place` on each axis."""
         starts = []
         for axis in reversed(self._axes):
             place, rank = divmod(place, axis.count)
@@ -165,23 +165,23 @@ class _Boxes(SceneSequence):
         return tuple(reversed(starts))
 
     def assemble(self, outputs: Any, *, weights: Literal["uniform", "gaussian"] = "uniform", out: Any = None) -> Any:
-        """Put outputs of a model, one for each scene, together to one array; where they overlap, to their mean.
+        """Assemble a model's outputs, one for each scene, into one array. Overlapping values are averaged.
 
-        Memory is taken for the rows of the first axis that one scene spans, not for all of them: rows that no later
-        scene holds are written to `out` as the outputs come.
+        Only the rows of the first axis that one scene spans are kept in memory. Rows that no later scene contains are
+        written to `out` while outputs arrive.
 
         Args:
-            outputs: What a model makes of each scene, in the order of the scenes: an array
+            outputs: The model's output for each scene, in the order of the scenes: an array
                 [len(self), *size of a scene, ...], such as `model.predict` returns, or an iterable of batches
-                [B, *size of a scene, ...], of any B. Numbers; the axes behind those of the scene are yours.
-            weights: How outputs count where they overlap: "uniform" all alike, "gaussian" less the further they are
-                from the middle of their scene (a standard deviation of 1/8 of its size), where models know less.
-            out: Where the result goes: a writable array or a dataset of an `h5py.File`, [*source, ...]. Chunks of a
+                [B, *size of a scene, ...], of any B. Numbers; further axes are free.
+            weights: Weights of overlapping outputs: "uniform" is 1; "gaussian" decreases with the distance from the
+                middle of the scene (standard deviation: 1/8 of its size), because models know less near the border.
+            out: The array for the result: a writable array or a dataset of an `h5py.File`, [*source, ...]. Chunks of a
                 dataset are written once if their rows divide the stride. None makes a new array.
 
         Returns:
-            `out`, or a new array [*source, ...] of the leading axes of the source, then those of an output behind its
-            scene. Of the dtype of the outputs, for integers float32 or float64. NaN where no scene is.
+            `out`, or a new array [*source, ...]: the leading axes of the source, then the further axes of an output.
+            It has the dtype of the outputs, or float32 or float64 for integers. NaN outside all scenes.
 
         Raises:
             TypeError: Outputs are not arrays of numbers, or `out` cannot be written, or cannot hold their mean.
@@ -206,9 +206,7 @@ class _Boxes(SceneSequence):
             if done + len(batch) > len(self):
                 came = f"more: {_ORDERED}"
                 if isinstance(outputs, list | tuple) and len(outputs) == len(self):
-                    came = (
-                        f"as many arrays, each taken for a batch of {len(batch)}: np.stack(outputs) makes one of them"
-                    )
+                    came = f"as many arrays, each taken for a batch of {len(batch)}: np.stack(outputs) makes them one"
                 raise ValueError(f"{need} {came}")
             for result in batch:
                 sums.add(self._corner(done), result)
@@ -220,34 +218,34 @@ class _Boxes(SceneSequence):
 
 
 class Patches(_Boxes):
-    """Patches of an array that is too large for a scene, such as a CT volume, a satellite image or a simulation.
+    """Patches of a large array, such as a CT volume.
 
-    Patch `index` is read when it is wanted, and no more than it holds. Several volumes are a `kf.Concat` of the patches
+    Patch `index` is read on access, and only its values are read. For several volumes, use a `kf.Concat` of the patches
     of each.
 
-    `kf.BlockShuffled(patches)` visits them chunk by chunk where the array is stored in chunks, as HDF5 and zarr do.
+    If the array is stored in chunks, as in HDF5 and zarr, `kf.BlockShuffled(patches)` visits them chunk by chunk.
     `kf.Map(patches, function)` changes them.
 
     Args:
         source: An array: of NumPy, a dataset of a `kf.HDF5File`, a memory map, of zarr, or another with `shape`,
-            `dtype` and slices. Or several, nested as a scene shall be, that share the axes of `size`, such as
+            `dtype` and slices. Or several that share the axes of `size`, nested like a scene, such as
             `(file["image"], file["mask"])`.
-        size: Items of a patch on each of the leading axes, such as `(64, 64, 64)`; patches are whole on the others.
+        size: Number of items of a patch on each of the leading axes, such as `(64, 64, 64)`; a patch contains all items
+            of the other axes.
         stride: Items from one patch to the next, one number for all these axes or one for each. None is `size`.
-        border: What becomes of the end of an axis that the stride does not meet. "inside": it is left out, for patches
-            are whole. "shift": one more patch is moved in, so that it ends there. "pad": one more patch reaches beyond
-            it, and holds `fill` there.
-        fill: Value beyond the end, with "pad": a number, or text where the array holds text; or one for each array,
-            nested as `source`.
+        border: The treatment of the end of an axis if patches do not reach it exactly. "inside" leaves it out. "shift"
+            adds a patch that ends there. "pad" adds a patch that reaches beyond it, with `fill` there.
+        fill: Value beyond the end, with "pad": a number, or text if the array holds text; or one for each array,
+            nested like `source`.
 
     Attributes:
-        size: Items of a patch on each of its axes.
+        size: Number of items of a patch on each of its axes.
         grid: Number of patches on each of its axes.
 
     Raises:
-        TypeError: `source` holds something else than arrays, or a number is none.
-        ValueError: A number is below 1, or there is none for an axis; the arrays differ in the axes of `size`; an axis
-            is shorter than a patch, but for "pad"; `border` is unknown; an array cannot hold `fill`.
+        TypeError: `source` holds something other than arrays, or a number has the wrong type.
+        ValueError: A number is below 1, or missing for an axis; the arrays differ in the axes of `size`; an axis is
+            shorter than a patch and `border` is not "pad"; `border` is unknown; an array cannot hold `fill`.
 
     Examples:
         >>> scan = np.arange(30).reshape(5, 6)
@@ -285,8 +283,8 @@ class Patches(_Boxes):
             items = check_integer(f"size[{number}]", size[number], 1)
             apart = check_integer(f"stride[{number}]", strides[number], 1)
             if length < items and (border != "pad" or not length):
-                remedy = "border='pad' fills what is missing" if length else "it holds nothing"
-                raise ValueError(f"a patch has {items} items on axis {number}, and the source {length}: {remedy}")
+                remedy = "use border='pad' to fill the rest" if length else "it has no items"
+                raise ValueError(f"a patch has {items} items on axis {number}, but the source has {length}: {remedy}")
             axes.append(_Axis.of(length, items, apart, border))
         self.size = tuple(axis.size for axis in axes)
         self.grid = tuple(axis.count for axis in axes)
@@ -294,7 +292,7 @@ class Patches(_Boxes):
         self._fills = _fills(fill, fields, treespec) if border == "pad" else None
 
     def corner(self, index: int) -> tuple[int, ...]:
-        """Where patch `index` begins in the source, one integer for each axis of `size`.
+        """Return the start of patch `index` on each axis of `size`.
 
         Raises:
             IndexError: `index` is out of range.
@@ -317,27 +315,27 @@ class Patches(_Boxes):
 
 
 class Windows(_Boxes):
-    """Windows of a time series: `length` rows each, one window every `stride` rows.
+    """Windows of a time series: `length` rows, every `stride` rows.
 
-    The scenes of `keras.utils.timeseries_dataset_from_array` in the same order, read when they are wanted. Several
-    series are a `kf.Concat` of the windows of each.
+    The scenes of `keras.utils.timeseries_dataset_from_array` in the same order, read on access. For several series, use
+    a `kf.Concat` of the windows of each.
 
     Args:
         source: An array [T, ...] whose first axis is time: of NumPy, a dataset of a `kf.HDF5File`, a memory map, of
-            zarr, a column of a table, or another with `shape`, `dtype` and slices. Or several of the same T, nested as
-            a scene shall be.
-        length: Rows of a window: `sequence_length` in Keras.
-        stride: Rows from the start of a window to that of the next: `sequence_stride` in Keras.
+            zarr, a column of a table, or another with `shape`, `dtype` and slices. Or several of the same T, nested
+            like a scene.
+        length: Number of rows of a window: `sequence_length` in Keras.
+        stride: Rows from the start of a window to the start of the next: `sequence_stride` in Keras.
         sampling_rate: Rows from one row of a window to the next: 1 takes all, 2 every other one.
         targets: An array [N, ...], or several of the same N, nested. A scene is then `(window, target)`. The target of
-            a window that starts at row `s` is `targets[s + offset]`, and windows whose target is beyond the end are
-            left out.
+            a window that starts at row `s` is `targets[s + offset]`. Windows whose target is beyond the end are left
+            out.
         offset: See `targets`; at least 0. With `targets=None` the target is row `s + offset` of the source itself:
-            `offset=length` is the row after the window. None is 0 where there are targets, as in Keras, and else no
+            `offset=length` is the row after the window. None is 0 if there are targets, as in Keras, and otherwise no
             target.
 
     Raises:
-        TypeError: `source` or `targets` hold something else than arrays, or a number is none.
+        TypeError: `source` or `targets` hold something other than arrays, or a number has the wrong type.
         ValueError: A number is too small; arrays differ in their first axis; there is no whole window, or no target.
 
     Examples:
@@ -370,7 +368,7 @@ class Windows(_Boxes):
         rows = fields[0].shape[0]
         starts = rows - (length - 1) * step
         if starts < 1:
-            raise ValueError(f"a window spans {(length - 1) * step + 1} rows, and the source has {rows}")
+            raise ValueError(f"a window spans {(length - 1) * step + 1} rows, but the source has {rows}")
         self._offset = 0 if offset is None else check_integer("offset", offset, 0)
         if targets is not None or offset is not None:
             targeted, nesting = (fields, treespec) if targets is None else _arrays("targets of kf.Windows", targets, 1)
@@ -383,7 +381,7 @@ class Windows(_Boxes):
         super().__init__((_Axis(rows, length, stride, step, count, (count - 1) * stride),), fields, shapes, treespec)
 
     def start(self, index: int) -> int:
-        """The row of the source with which window `index` begins.
+        """Return the first row of window `index` in the source.
 
         Raises:
             IndexError: `index` is out of range.
@@ -403,26 +401,26 @@ class Windows(_Boxes):
 
 
 def is_of_boxes(sequence: Any) -> bool:
-    """Whether a sequence is patches or windows, or a view that holds some."""
+    """Whether a sequence is patches or windows, or a view of some."""
     return any(isinstance(part, _Boxes) for part in parts_of(sequence))
 
 
 def _read_into(array: Any, where: tuple[Any, ...], out: NDArray[Any]) -> None:
-    """Read a selection, numbers of HDF5 without a copy."""
+    """Read a selection, without a copy for numbers in HDF5."""
     if hasattr(type(array), "read_into") and not out.dtype.hasobject:
         array.read_into(where, out)
         return
     selected = array[where]
     if np.ma.is_masked(selected):
         raise SpecError(
-            "an array of the source has masked values in this scene, and a batch holds no masks: pass "
-            "array.filled(value), and the mask as an array of its own if the model needs it"
+            "an array of the source has masked values in this scene, but a batch holds no masks: pass "
+            "array.filled(value), and the mask as another array if the model needs it"
         )
     out[...] = selected
 
 
 def _arrays(who: str, source: Any, axes: int) -> tuple[list[Any], optree.PyTreeSpec]:
-    """The arrays of a source, which share that many leading axes, and their nesting."""
+    """Return the arrays of a source and their nesting; leading axes are equal."""
     leaves, treespec = flatten(source)
     paths = field_paths(treespec)
     fields = [_array(who, path, leaf) for path, leaf in zip(paths, leaves, strict=True)]
@@ -430,7 +428,7 @@ def _arrays(who: str, source: Any, axes: int) -> tuple[list[Any], optree.PyTreeS
         raise TypeError(f"{who} needs an array, or a nesting of arrays, received {source!r:.60}")
     for path, field in zip(paths, fields, strict=True):
         if len(field.shape) < axes or field.shape[:axes] != fields[0].shape[:axes]:
-            first = "" if field is fields[0] else f", and {paths[0]!r} {fields[0].shape}"
+            first = "" if field is fields[0] else f", but {paths[0]!r} of shape {fields[0].shape}"
             raise ValueError(
                 f"{who}: all arrays must have the same {axes} leading axes, received {path!r} of shape "
                 f"{field.shape}{first}"
@@ -439,7 +437,7 @@ def _arrays(who: str, source: Any, axes: int) -> tuple[list[Any], optree.PyTreeS
 
 
 def _array(who: str, path: str, leaf: Any) -> Any:
-    """What is given for an array, as one that has a NumPy dtype and is indexed by position."""
+    """Return a leaf as an array with a NumPy dtype."""
     if hasattr(type(leaf), "to_numpy"):  # a column of a table
         leaf = as_sequence(leaf)
     is_array = not isinstance(leaf, type) and hasattr(leaf, "shape")
@@ -460,13 +458,13 @@ def _chunks_of(array: Any) -> tuple[int, ...] | None:
 
 
 def _fills(fill: Any, fields: list[Any], treespec: optree.PyTreeSpec) -> list[Any]:
-    """The fill of each field, of its dtype."""
+    """Return the fill of each field, in its dtype."""
     fills, nesting = flatten(fill)
     if nesting.is_leaf():
         fills = fills * len(fields)
     elif nesting != treespec:
         raise ValueError(
-            f"fill must be one number, or nested as the source, {structure_text(treespec)}, received "
+            f"fill must be one number, or nested like the source, {structure_text(treespec)}, received "
             f"{structure_text(nesting)}"
         )
     return [_fill(*each) for each in zip(fills, fields, field_paths(treespec), strict=True)]
@@ -474,12 +472,12 @@ def _fills(fill: Any, fields: list[Any], treespec: optree.PyTreeSpec) -> list[An
 
 def _fill(fill: Any, field: Any, path: str) -> Any:
     kind, given = field.dtype.kind, np.asarray(fill).dtype.kind
-    # NumPy would drop the imaginary part of a complex number, and read a number in a text. Objects are text.
+    # NumPy would drop an imaginary part, and parse a number in a text. Object arrays hold text.
     fits = isinstance(fill, str | bytes) if kind == "O" else kind not in "fc" or given in f"biuf{kind}"
     value = None
     try:
         if fits:
-            with np.errstate(invalid="ignore", over="raise"):  # NaN as an integer then differs
+            with np.errstate(invalid="ignore", over="raise"):  # NaN as an integer differs from NaN
                 value = np.full((), fill, field.dtype)[()]
             fits = kind not in "biuSU" or value == fill
     except (TypeError, ValueError, ArithmeticError):
@@ -502,7 +500,7 @@ def _batches(outputs: Any, need: str, boxes: int, sizes: tuple[int, ...]) -> Ite
         if isinstance(batch, list | tuple | dict):
             raise TypeError(
                 f"batch {number} of the outputs must be one array {wanted}, received a {type(batch).__name__}: "
-                "assemble each output of a model on its own, and give what the model makes of a batch, not the batch"
+                "assemble each output of a model by itself, and pass the model's output for a batch, not the batch"
             )
         array = np.asarray(batch)
         if array.ndim <= len(sizes) or array.shape[1 : 1 + len(sizes)] != sizes:
@@ -512,13 +510,13 @@ def _batches(outputs: Any, need: str, boxes: int, sizes: tuple[int, ...]) -> Ite
 
 
 class _Sums:
-    """Weighted sums of the rows of the first axis that are open, from `_start` on; complete ones go to `out`.
+    """Weighted sums of unfinished rows, from `_start` on; others go to `out`.
 
     Args:
         axes: The boxes.
-        weights: How outputs count where they overlap.
-        first: The result for the first box, whose shape and dtype all have.
-        out: Where the array goes, [*lengths, ...]; None makes one.
+        weights: Weights of overlapping outputs.
+        first: The result for the first box; all results have its shape and dtype.
+        out: The array for the result, [*lengths, ...]; None makes one.
     """
 
     def __init__(self, axes: tuple[_Axis, ...], weights: str, first: NDArray[Any], out: Any) -> None:
@@ -544,7 +542,7 @@ class _Sums:
         self._start = 0
 
     def add(self, starts: tuple[int, ...], result: NDArray[Any]) -> None:
-        """Add the result for the box at `starts`, which are not before those of the boxes added before."""
+        """Add the result for the box at `starts`. The first start must not decrease between calls."""
         if starts[0] + self._axes[0].extent > self._start + len(self._rows):
             self.write(starts[0])
         first, *others = starts
@@ -554,12 +552,12 @@ class _Sums:
         )
 
     def write(self, stop: int) -> None:
-        """Write the means of all rows before `stop`, to which nothing will be added."""
+        """Write the means of all rows before `stop`. Nothing more may be added to them."""
         while self._start < stop:
             count = min(len(self._rows), stop - self._start)
             end = self._start + count
             means = self._rows[(slice(count), *(slice(axis.length) for axis in self._axes[1:]))]
-            with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, where there is no box
+            with np.errstate(invalid="ignore"):  # outside all boxes, 0 / 0 is NaN
                 means = means / self._totals[0][self._start : end]
                 for totals in self._totals[1:]:
                     means /= totals
@@ -570,7 +568,7 @@ class _Sums:
 
 
 def _line(size: int, weights: str) -> NDArray[Any]:
-    """Weights along one axis of a box, float64[size]; the Gaussian has a standard deviation of 1/8 of the box."""
+    """Return weights along one axis of a box, float64[size]. The Gaussian's standard deviation is 1/8 of the box."""
     if weights == "uniform":
         return np.ones(size)
     line: NDArray[Any] = np.exp(-0.5 * ((np.arange(size) - (size - 1) / 2) / (size / 8)) ** 2)
@@ -578,11 +576,11 @@ def _line(size: int, weights: str) -> NDArray[Any]:
 
 
 def _dtype_of_sums(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in which outputs are summed: at least float32."""
-    found = np.result_type(dtype, np.float32) if dtype.kind not in "OSUmM" and dtype.names is None else dtype
-    if found.kind not in "fc":
-        raise TypeError(f"outputs must be numbers, of which there is a mean, received dtype {dtype}")
-    return found
+    """Return the dtype for sums of outputs: at least float32."""
+    sums = np.result_type(dtype, np.float32) if dtype.kind not in "OSUmM" and dtype.names is None else dtype
+    if sums.kind not in "fc":
+        raise TypeError(f"outputs must be numbers, so that they have a mean, received dtype {dtype}")
+    return sums
 
 
 def _checked_out(out: Any, shape: tuple[int, ...], mean: np.dtype[Any]) -> Any:
@@ -596,5 +594,5 @@ def _checked_out(out: Any, shape: tuple[int, ...], mean: np.dtype[Any]) -> Any:
     if not np.can_cast(mean, out.dtype, "same_kind"):
         raise TypeError(f"out must be able to hold means of dtype {mean}, received dtype {out.dtype}")
     if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ValueError("out is read-only: give an array that may be written")
+        raise ValueError("out is read-only: pass a writable array")
     return out

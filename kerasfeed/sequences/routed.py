@@ -1,6 +1,6 @@
-"""`Routed`: views each of whose scenes is one of a sequence inside it, read one by one or many at once.
+"""`Routed`: views whose scenes each come from one sequence inside.
 
-Invariant: `get_batch` and `read_into` give the bits that `__getitem__` gives, whichever of them a part has. A row of a
+Invariant: `get_batch` and `read_into` return the same bits as `__getitem__`, whichever of them a part has. A row of a
 batch is copied bit for bit or refused: nothing is rounded and no shape is broadcast.
 """
 
@@ -27,22 +27,22 @@ _PYTHON_DTYPES = {np.dtype(kind) for kind in (bool, int, float, complex)}
 
 
 class Routed(View):
-    """A view of which each scene is one scene of one part."""
+    """A view whose scenes are each one scene of one part."""
 
     @abstractmethod
     def _route(self, place: int) -> tuple[int, int]:
-        """Part, and index in it, of the scene at `place` in [0, len(self))."""
+        """Return part, and index in it, of scene `place` in [0, len(self))."""
 
     @abstractmethod
     def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The same for many, int64[B] each."""
+        """The same for many scenes, int64[B] each."""
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Scene `index`; negative indices count from the end.
+        """Return scene `index`; negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            Exception: What the sequence inside raises, with its name and the index there as a note.
+            Exception: The sequence inside raised it; a note has its name and the index there.
         """
         place = place_in(index, len(self), self)
         part, inner = self._route(place)
@@ -60,11 +60,11 @@ class Routed(View):
             write_scene(self._parts[part], inner, out)
 
     def get_batch(self, indices: NDArray[np.int64], out: Any = None) -> Any:
-        """The scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
+        """Return the scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
         places = np.asarray(indices, np.int64)
         which, inner = self._routes(places)
         pieces = _pieces_of(which, inner, places)
-        if len(pieces) == 1:  # then its rows are all rows
+        if len(pieces) == 1:  # with all rows
             return self._read_piece(pieces[0][0], inner, places, out)
         gatherer = _Gatherer(len(places), out)
         for part, rows in pieces:
@@ -90,7 +90,7 @@ class Routed(View):
 
 
 def write_scene(part: Any, index: int, out: Any) -> None:
-    """Write a scene of a part into its place in a batch, by the part itself where it can."""
+    """Write a part's scene into its memory in a batch."""
     writer = scene_writer(part)
     if writer is None:
         _put_scene(part[index], out)
@@ -99,18 +99,18 @@ def write_scene(part: Any, index: int, out: Any) -> None:
 
 
 def read_many(part: Any, indices: NDArray[np.int64], out: Any) -> Any:
-    """`get_batch` of a part that has one, with `out` where it takes that; None where all is in `out`."""
+    """Call the `get_batch` of a part, with `out` if it takes that; None if the batch is in `out`."""
     reader = part_reader(part)
     assert reader is not None
     return reader(indices, out=out) if out is not None and takes_out(reader) else reader(indices)
 
 
 class _Gatherer:
-    """Puts the rows of one batch together.
+    """Gathers the rows of one batch.
 
     Args:
         count: Rows of the batch, at least 1.
-        out: Where they go, nested as a scene, each field with a leading axis of `count`; None makes new arrays.
+        out: The batch's memory, nested like a scene, each field with a leading axis of `count`; None makes new arrays.
     """
 
     def __init__(self, count: int, out: Any = None) -> None:
@@ -122,8 +122,8 @@ class _Gatherer:
             self._leaves, self._treespec = flatten(out)
 
     def target(self, rows: NDArray[np.int64]) -> Any:
-        """Views of rows of `out`, nested; None where there is no `out`, or the rows are not neighbours in order."""
-        start, stop = int(rows[0]), int(rows[-1]) + 1  # rows rise
+        """Return nested views of rows of `out`; None without `out`, or if the rows are not consecutive."""
+        start, stop = int(rows[0]), int(rows[-1]) + 1  # rows ascend
         if not self._given or stop - start > len(rows):
             return None
         return self._treespec.unflatten([leaf[start:stop] for leaf in self._leaves])
@@ -132,23 +132,22 @@ class _Gatherer:
         """Copy a batch of `len(rows)` scenes that `source` returned to these rows.
 
         Raises:
-            SpecError: It is nested otherwise, has another number of rows, or a shape or dtype that differs from that
-                of the rows before.
+            SpecError: Its nesting, number of rows, shape or dtype does not match the other rows.
         """
         leaves, treespec = flatten(batch)
         if self._treespec is None:
             self._leaves, self._treespec = [None] * len(leaves), treespec
         if treespec != self._treespec:
             raise SpecError(
-                f"get_batch of {source} returned the structure {structure_text(treespec)}, the other parts have "
+                f"get_batch of {source} returned the structure {structure_text(treespec)}, but the other parts have "
                 f"{structure_text(self._treespec)}. All parts must return the same nesting"
             )
         for number, (path, leaf) in enumerate(zip(field_paths(treespec), leaves, strict=True)):
             array = as_array(leaf, path)
             if isinstance(array, str | bytes) or not array.ndim or len(array) != len(rows):
                 raise SpecError(
-                    f"get_batch of {source}, field {path!r}: expected a leading axis of {len(rows)}, one row an index, "
-                    f"received shape {getattr(array, 'shape', ())}"
+                    f"get_batch of {source}, field {path!r}: expected a leading axis of {len(rows)}, one row per "
+                    f"index, received shape {getattr(array, 'shape', ())}"
                 )
             self._leaves[number] = self._room(self._leaves[number], array, path, source)
             self._leaves[number][rows] = array
@@ -158,7 +157,7 @@ class _Gatherer:
             return np.empty((self._count, *array.shape[1:]), array.dtype.newbyteorder("="))
         if held.shape[1:] != array.shape[1:]:
             raise SpecError(
-                f"field {path!r}: the scenes of {source} have the shape {array.shape[1:]}, the others "
+                f"field {path!r}: the scenes of {source} have the shape {array.shape[1:]}, but the others have "
                 f"{held.shape[1:]}. Scenes that are read together must have one shape"
             )
         dtype = array.dtype.newbyteorder("=")
@@ -169,18 +168,18 @@ class _Gatherer:
     def _promoted(self, held: Any, dtype: np.dtype[Any], path: str, source: str) -> Any:
         if self._given or not (_fits(dtype, held.dtype) or _fits(held.dtype, dtype)):
             raise SpecError(
-                f"field {path!r}: the scenes of {source} have dtype {dtype}, the others {held.dtype}. Return one dtype "
-                "for every scene"
+                f"field {path!r}: the scenes of {source} have dtype {dtype}, but the others have {held.dtype}. Return "
+                "one dtype for every scene"
             )
         return held.astype(np.result_type(held.dtype, dtype))
 
     def result(self) -> Any:
-        """The batch."""
+        """Return the batch."""
         return self._treespec.unflatten(self._leaves)
 
 
 def _fits(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether values may become `wanted`: text of any length, and what NumPy makes of Python's own numbers."""
+    """Whether values may become `wanted`: text, or Python's numbers."""
     if dtype.kind == wanted.kind and dtype.kind in "SU":
         return True
     if {dtype.kind, wanted.kind} <= {"U", "O"}:
@@ -189,11 +188,11 @@ def _fits(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 
 
 def _put_scene(scene: Any, out: Any) -> None:
-    """Write a scene into its place in a batch.
+    """Write a scene into its memory in a batch.
 
     Args:
         scene: The scene.
-        out: Nested as the scene, a writable array for each field.
+        out: Nested like the scene, a writable array for each field.
 
     Raises:
         SpecError: Nesting, shape or dtype differ.
@@ -207,7 +206,7 @@ def _put_scene(scene: Any, out: Any) -> None:
 def _pieces_of(
     which: NDArray[np.int64], inner: NDArray[np.int64], outer: NDArray[np.int64]
 ) -> list[tuple[int, NDArray[np.int64]]]:
-    """Rows that can be read in one call each: of one part, and no scene of it twice for different places.
+    """Divide rows into pieces that one call each can read.
 
     Args:
         which: int64[B], part of each row.
@@ -215,7 +214,7 @@ def _pieces_of(
         outer: int64[B], index in the view.
 
     Returns:
-        Pairs of part and rows, int64[K] in ascending order; every row of [0, B) in one of them.
+        Pairs of part and rows, int64[K] in ascending order; every row of [0, B) is in one of them.
     """
     order = np.argsort(which, kind="stable")
     ends = np.flatnonzero(np.diff(which[order], append=-1)) + 1
@@ -232,16 +231,16 @@ def _pieces_of(
 
 
 def _turns(inner: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of the call that reads each row, from 0.
+    """Return the number of the call that reads each row, from 0.
 
-    In one call a scene is read for one place of the view alone, because random numbers are those of the place. So its
-    first place is read in call 0, its second one in call 1, and so on.
+    Random numbers depend on the index in the view, so one call reads a scene for only one such index. If a scene occurs
+    at several, call 0 reads it for the first index, call 1 for the second, and so on.
     """
     turns = np.zeros(len(inner), np.int64)
     if len(np.unique(inner)) == len(inner):
         return turns
-    places: dict[int, dict[int, int]] = {}
-    for row, (scene, place) in enumerate(zip(inner.tolist(), outer.tolist(), strict=True)):
-        seen = places.setdefault(scene, {})
-        turns[row] = seen.setdefault(place, len(seen))
+    calls: dict[int, dict[int, int]] = {}
+    for row, (scene, index) in enumerate(zip(inner.tolist(), outer.tolist(), strict=True)):
+        seen = calls.setdefault(scene, {})
+        turns[row] = seen.setdefault(index, len(seen))
     return turns

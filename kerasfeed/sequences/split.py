@@ -1,8 +1,8 @@
-"""`split` and `folds`: a sequence divided at random into disjoint subsets, by fields of its scenes if need be.
+"""`split` and `folds`: divide a sequence at random into disjoint subsets.
 
-Invariant: the subsets are a function of (length, fractions, seed, labels, groups) alone. No scene is in two of them,
-and every scene is in one. Their sizes are the fractions of the length, rounded by largest remainder; or, if groups
-stay together, as near to these as dealing out the largest groups first comes.
+Invariant: the subsets are a function of (length, fractions, seed, labels, groups). Every scene is in exactly one. Their
+sizes are the fractions of the length, rounded by largest remainder. With groups, they are as near to these as assigning
+the largest groups first allows.
 """
 
 import math
@@ -27,19 +27,19 @@ from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 _TOLERANCE = 1e-9
-_COMPUTED_FROM = 1 << 24  # scenes; below, sorted indices take up to 128 MB
+_COMPUTED_FROM = 1 << 24  # scenes; below this, sorted indices take up to 128 MB
 
 
 class FieldOf(SceneByScene, SceneSequence):
     """The sequence of one field of another sequence's scenes.
 
     Args:
-        sequence: The other.
+        sequence: The other sequence.
         length: Number of scenes in it.
         place: Dotted path of the field, or a function from a scene to a value.
     """
 
-    _passed_on = frozenset({"on_worker_begin", "on_worker_end"})  # reading labels is no epoch of the user's
+    _passed_on = frozenset({"on_worker_begin", "on_worker_end"})  # reading labels does not begin an epoch
 
     def __init__(self, sequence: Any, length: int, place: str | Portable) -> None:
         self._hold(sequence)
@@ -59,38 +59,38 @@ class FieldOf(SceneByScene, SceneSequence):
             if self.place not in paths:
                 raise ValueError(
                     f"a scene has no field {self.place!r}: it has {', '.join(map(repr, paths))}. Name one of these, or "
-                    "give a function of the scene"
+                    "pass a function of the scene"
                 )
             value = leaves[paths.index(self.place)]
         array = np.asarray(value)
         if array.size != 1:
             raise ValueError(
-                f"field {self.place!s} of a scene must be a single value, received shape {array.shape}: give a "
-                "function that makes it one, for example lambda scene: scene[1].max()"
+                f"field {self.place!s} of a scene must be a single value, received shape {array.shape}: pass a "
+                "function that returns one, for example lambda scene: scene[1].max()"
             )
         return value if isinstance(value, str | bytes) else array.reshape(())[()]
 
 
 def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, groups: Any = None) -> tuple[Subset, ...]:
-    """Divide a sequence at random into disjoint parts, for example for training and validation.
+    """Divide a sequence at random into disjoint parts, such as for validation.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
         fractions: Share of each part: positive numbers that sum to 1.
         seed: Integer >= 0; the same seed gives the same parts.
-        stratify: None; or the class of each scene, so that each part gets the same share of every class (to within one
-            scene): one label for each scene, [number of scenes]; the name of a field (1, `"1.label"`); or a function
-            from a scene to its class. For a field or function, every scene is read once, now, in this thread. To read
-            them with workers, and to keep them, use `kerasfeed.labels_of`.
-        groups: None; or the group of each scene (patient, volume, recording), given as `stratify` is: no group is in
-            two parts. The largest group is dealt out first, each to the part that lacks most: of scenes, and, with
-            `stratify`, of the classes in the group. So the sizes of parts, and their shares of classes, are as near to
-            the fractions as whole groups come in this way.
+        stratify: The class of each scene, so that each part gets the same share of every class (to within one scene).
+            One label for each scene, [number of scenes]; the name of a field (1, `"1.label"`); or a function from a
+            scene to its class. For a field or function, this thread reads every scene once, now. To read them with
+            workers, and to keep them, use `kerasfeed.labels_of`.
+        groups: The group of each scene (patient, volume, recording), in the same forms as `stratify`; no group is in
+            two parts. The largest group is assigned first, each to the part that lacks most: of scenes, and, with
+            `stratify`, of the classes in the group. So the sizes of parts, and their shares of classes, come near to
+            the fractions.
 
     Returns:
         One `Subset` for each fraction, with its indices in ascending order. Together they hold every scene exactly
-        once. From 2**24 scenes on, without `stratify` and `groups`, the indices are computed when a scene is read, in
-        random order, and take no memory.
+        once. From 2**24 scenes on, without `stratify` and `groups`, the indices are in random order, are computed when
+        a scene is read, and take no memory.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -115,11 +115,11 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, gro
 
 
 class Folds(Sequence[tuple[Subset, Subset]]):
-    """Pairs of training and validation scenes, each made when it is asked for: all of them may hold n**2 indices.
+    """Pairs of training and validation scenes, each made on access.
 
     Args:
-        sequence: What is divided.
-        length: Its scenes.
+        sequence: The sequence to divide.
+        length: Number of its scenes.
         parts: The indices of the validation parts, in `sequence`.
     """
 
@@ -139,7 +139,7 @@ class Folds(Sequence[tuple[Subset, Subset]]):
 def folds(
     sequence: Any, count: int, *, seed: int, groups: Any = None, stratify: Any = None
 ) -> Sequence[tuple[Subset, Subset]]:
-    """Pairs of training and validation scenes for cross-validation: every scene is in one validation part.
+    """Make pairs of training and validation scenes for cross-validation. Each scene is in one validation part.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -150,8 +150,8 @@ def folds(
 
     Returns:
         `count` pairs (training, validation) of `Subset`, with indices in ascending order, as a sequence that makes a
-        pair when it is asked for. The validation parts are those of `split(sequence, [1 / count] * count, seed,
-        stratify, groups=groups)`.
+        pair on access. The validation parts are the parts of `split(sequence, [1 / count] * count, seed, stratify,
+        groups=groups)`.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -182,7 +182,7 @@ def _split(
     *,
     computed: bool = True,
 ) -> Sequence[Any]:
-    """The indices of each part: an array in ascending order, or a `Permuted`."""
+    """Return the indices of each part: an ascending array, or a `Permuted`."""
     length = check_part(caller, sequence)
     seed = check_integer("seed", seed, 0)
     sizes = _sizes(length, shares)
@@ -206,27 +206,27 @@ def _split(
 
 
 def _shares(fractions: Any) -> list[Fraction]:
-    """Shares of the parts, which sum to 1. A float means the decimal that it prints as."""
+    """Return the shares of the parts, which sum to 1. A float means the decimal that it prints as."""
     try:
         shares = [float(fraction) for fraction in fractions]
     except (TypeError, ValueError, OverflowError):
         raise TypeError(
-            f"fractions must be numbers, one a part, for example (0.8, 0.2), received {fractions!r:.60}"
+            f"fractions must be numbers, one per part, for example (0.8, 0.2), received {fractions!r:.60}"
         ) from None
     for number, share in enumerate(shares):
         if not 0 < share <= 1:
-            hint = "; a count is count / len(sequence)" if share > 1 else ""
-            raise ValueError(f"fractions[{number}] is {share}, and must be in (0, 1]{hint}")
+            hint = "; for a count, pass count / len(sequence)" if share > 1 else ""
+            raise ValueError(f"fractions[{number}] is {share}, but must be in (0, 1]{hint}")
     total = math.fsum(shares)
     if abs(total - 1) > _TOLERANCE:
         rest = f"leave {1 - total:.6g} over: add a part for it" if total < 1 else f"are {total - 1:.6g} too much"
-        raise ValueError(f"fractions must sum to 1, and {shares} {rest}")
+        raise ValueError(f"fractions must sum to 1, but {shares} {rest}")
     exact = [Fraction(str(share)) for share in shares]
     return [share / sum(exact) for share in exact]
 
 
 def _sizes(length: int, shares: list[Fraction]) -> list[int]:
-    """Sizes that sum to `length`, by largest remainder; the first of equal remainders wins."""
+    """Return sizes that sum to `length`, by largest remainder. The first of equal remainders wins."""
     exact = [length * share for share in shares]
     sizes = [math.floor(size) for size in exact]
     by_remainder = sorted(range(len(shares)), key=lambda part: sizes[part] - exact[part])
@@ -238,10 +238,10 @@ def _sizes(length: int, shares: list[Fraction]) -> list[int]:
 def _divided(
     labels: NDArray[np.int64], shares: list[Fraction], sizes: list[int], rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Indices of each part, every class divided by `shares` to within one scene.
+    """Return each part's indices, classes divided to within one scene.
 
-    Every class gives each part its share rounded down. What is left over goes to the parts that still lack most, at
-    most one scene of a class each; this always comes out even (Gale and Ryser, 1957).
+    Every class gives each part its share rounded down. The remaining scenes go to the parts that still lack most, at
+    most one scene per class; this always works out (Gale and Ryser, 1957).
     """
     classes = _members(labels, int(labels.max()) + 1)
     rows = [[math.floor(len(members) * share) for share in shares] for members in classes]
@@ -261,18 +261,18 @@ def _divided(
 def _grouped(
     groups: NDArray[np.int64], labels: NDArray[np.int64] | None, shares: list[Fraction], rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Indices of each part, no group in two of them, every class of `labels` divided by `shares` as near as that comes.
+    """Return each part's indices, with every group in one part.
 
-    The largest group first, each goes to the part where it lowers the sum of squares most by which the scenes and the
-    classes of parts miss their shares; the last groups to the parts that have none.
+    The largest group first, each goes to the part that most reduces the sum of squared deviations from the shares, of
+    scenes and of classes. The last groups go to parts that have none.
     """
     count = int(groups.max()) + 1
     if count < len(shares):
         raise ValueError(
-            f"groups names {counted(count, 'group')}, too few for {len(shares)} parts, as no group is in two of them. "
-            "Use fewer parts or smaller groups"
+            f"groups names {counted(count, 'group')}, too few for {len(shares)} parts, because no group is in two of "
+            "them. Use fewer parts or smaller groups"
         )
-    # Scenes of each group: of all classes, which is class 0 here, and then of each class that is in it.
+    # Number of scenes in each pair (group, class); class 0 counts all scenes, and labels begin at class 1.
     width = 1 if labels is None else int(labels.max()) + 2
     pairs = groups * width
     pairs = pairs if labels is None else np.concatenate([pairs, pairs + 1 + labels])
@@ -297,21 +297,21 @@ def _grouped(
 
 
 def _members(numbers: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
-    """The scenes of each number in [0, count), in ascending order."""
+    """Return the indices for each number in [0, count), in ascending order."""
     return np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers, minlength=count))[:-1])
 
 
 def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> NDArray[np.int64]:
-    """Class, or group, of every scene as int64[length], numbered from 0; `given` as the argument `name`."""
+    """Return class or group of every scene as int64[length], numbered from 0. `given` is the argument `name`."""
     labels = np.asarray(values_of(caller, "label", sequence, length, given))
     if labels.ndim != 1 or len(labels) != length:
         remedy = ". For one-hot labels use labels.argmax(axis=1), or a function of a scene"
         raise ValueError(
-            f"{name} needs one label a scene: {class_name(sequence)} has {counted(length, 'scene')}, received labels "
+            f"{name} needs one label per scene: {class_name(sequence)} has {counted(length, 'scene')}, received labels "
             f"of shape {labels.shape}{remedy if labels.ndim == 2 else ''}"
         )
     try:
-        missing = np.flatnonzero(labels != labels)  # NaN, which differs from itself
+        missing = np.flatnonzero(labels != labels)  # NaN is unequal to itself
         numbers: NDArray[np.int64] = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     except TypeError as error:
         raise TypeError(
@@ -319,24 +319,24 @@ def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> N
         ) from None
     if missing.size:
         raise ValueError(
-            f"{name} has no value for scene {missing[0]}, {labels[missing[0]]}: name one for each scene, or leave "
+            f"{name} has no value for scene {missing[0]}, {labels[missing[0]]}: give every scene a value, or leave "
             "these scenes out with a kf.Subset"
         )
     return numbers
 
 
 def values_of(caller: str, what: str, sequence: Any, length: int, given: Any) -> Any:
-    """One value a scene: `given` as it is, unless it is a field or a function, for which all scenes are read now.
+    """Return one value per scene; read all scenes for a field or function.
 
     Args:
-        caller: Who asks, for notes.
-        what: What the values are, for notes.
-        sequence: Whose scenes are read.
+        caller: The caller's name, for notes.
+        what: The kind of values, for notes.
+        sequence: The sequence whose scenes are read.
         length: Number of scenes in it.
         given: The values; a path of a field; or a function from a scene to a value.
 
     Raises:
-        Exception: What the sequence raises, with the index as a note.
+        Exception: The sequence raised it; a note has the index.
     """
     is_field = isinstance(given, int | np.integer | str) and not isinstance(given, bool)
     if not is_field and not callable(given):

@@ -1,7 +1,7 @@
-"""`Turn`: threads that read the same sequences take turns, because these are not known to be thread-safe.
+"""`Turn`: threads take turns to read sequences that are not thread-safe.
 
-Invariant: of all threads of this process that run something by a turn of one sequence, one does so at a time. Inside,
-it may run something else by such a turn.
+Invariant: of all threads of this process, only one at a time runs a call by a turn of a sequence. Inside the call, it
+may make another such call.
 """
 
 import threading
@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 from kerasfeed.sequences.view_base import parts_of
 
 _T = TypeVar("_T")
-_LOOK_SECONDS = 0.2  # between looks: a signal may keep a thread from notifying the others
+_LOOK_SECONDS = 0.2  # between checks, because a signal may keep a thread from notifying the others
 
 
 class _Run:
     """One call by a turn.
 
     Attributes:
-        thread: Number of its thread.
-        over: Whether it has ended. That one assignment releases all sequences, so no signal can come in between.
+        thread: Id of its thread.
+        over: Whether it has ended. This one assignment releases all sequences, so no signal can interrupt the release.
     """
 
     def __init__(self) -> None:
@@ -29,40 +29,40 @@ class _Run:
 
 
 class _Place:
-    """Who reads one sequence: the last call by a turn of it, which may be over."""
+    """The last call by a turn of one sequence. It may be over."""
 
     run: _Run | None = None
 
 
 class Turn:
-    """A turn in reading `sequences`, or what these are made of; without any, no call waits.
+    """A turn to read `sequences`, or the sequences inside these. Without any, no call waits.
 
-    Two feeds may read one sequence: `kf.split` makes such.
+    Turns share their state by sequence, because two feeds may read one sequence, for example after `kf.split`.
     """
 
     _places: "weakref.WeakValueDictionary[int, _Place]" = weakref.WeakValueDictionary()
     _changed = threading.Condition()
 
     def __init__(self, *sequences: Any) -> None:
-        """The sequences must live at least as long as this."""
+        """The sequences must live at least as long as this object."""
         numbers = sorted({id(part) for sequence in sequences for part in parts_of(sequence)})
         with self._changed:
             self._held = [self._places.setdefault(number, _Place()) for number in numbers]
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread runs something by a turn of one of the sequences."""
+        """Whether this thread is running a call by such a turn."""
         own = threading.get_ident()
         return any((run := place.run) is not None and run.thread == own and not run.over for place in self._held)
 
     def run(self, call: Callable[[], _T]) -> _T:
-        """Wait until no other thread reads any of the sequences, and call."""
+        """Wait until no other thread reads any of the sequences, then call."""
         if not self._held:
             return call()
         own = _Run()
         try:
             with self._changed:
-                for place in self._held:  # 0.1 us each: a `Concat` may have thousands
+                for place in self._held:  # 0.1 us each, because a `Concat` may have thousands
                     while (run := place.run) is not None and not run.over and run.thread != own.thread:
                         self._changed.wait(_LOOK_SECONDS)
                     if run is None or run.over:
@@ -74,7 +74,7 @@ class Turn:
                 self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Release the sequences that a thread reads which hangs."""
+        """Release the sequences from a thread that hangs while it reads them."""
         with self._changed:
             for place in self._held:
                 place.run = None

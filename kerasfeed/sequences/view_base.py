@@ -1,7 +1,7 @@
-"""`View`: what every view passes on to the sequences inside it, and what a new kind of view defines.
+"""`View`: the calls that views pass on, and the methods they define.
 
-Invariant: a view is a function of the index and of its parts. It reads nothing when it is made. Its length, and
-which optional methods it has, are fixed then; these return the bits that `__getitem__` returns.
+Invariant: a view is a function of the index and of its parts. Making it reads nothing and fixes its length and its
+optional methods, which return the same bits as `__getitem__`.
 """
 
 import copy
@@ -31,13 +31,13 @@ from kerasfeed.sequences.optional_methods import (
 from kerasfeed.util.error_text import class_name, counted
 from kerasfeed.util.fingerprint import digest
 
-_NAMED = 4  # parts of which a view's identity says what they are
+_NAMED = 4  # number of parts that the identity of a view describes
 
 
 def part_reader(part: Any) -> Callable[..., Any] | None:
-    """What reads many scenes at once of a sequence, or of a part of a view: its `get_batch`, or NumPy for an array.
+    """Return `get_batch` of a part, NumPy's reader for an array, or None.
 
-    Not for extended precision: its copies differ in bytes that mean nothing, and batches are compared bit for bit.
+    None for extended precision: its copies differ in padding bytes, and batches are compared bit for bit.
     """
     is_array = type(part) in (np.ndarray, np.memmap) and part.ndim
     if is_array and part.dtype.kind in "biufc" and part.dtype.char not in "gG":
@@ -52,25 +52,25 @@ class _Rows:
         self._array = array
 
     def read(self, indices: NDArray[np.int64], out: Any = None) -> Any:
-        """The rows at `indices`; into `out`, if that is given and of the array's dtype."""
+        """Return the rows at `indices`, or write them into a suitable `out`."""
         if out is None or out.dtype != self._array.dtype or not out.flags.c_contiguous:
             return self._array[indices]
-        np.take(self._array, indices, axis=0, out=out, mode="clip")  # with "raise" NumPy goes through a copy
+        np.take(self._array, indices, axis=0, out=out, mode="clip")  # mode="raise" would copy twice
         return None
 
 
 def kept_copier(sequence: Any) -> Callable[..., bool] | None:
-    """What copies scenes that a cache in memory holds to rows of a batch; None where there is no cache.
+    """Return a function that copies cached scenes to a batch, or None.
 
-    It is the `_copy_kept` of a `Cached` or of a `Subset` of one, but not of a class of the user's, which may make other
-    scenes of what is inside. It is given which scenes, int64[B]; how they are nested, as text; and rows for each field,
+    It is the `_copy_kept` of a `Cached` or of a `Subset` of one; a class of the user may change the scenes inside, so
+    its method does not count. The function takes the indices, int64[B], the nesting as text, and rows for each field,
     dtype[B, ...]. It returns whether all were copied; if not, the rows may hold anything.
     """
     return getattr(sequence, "_copy_kept", None) if is_ours(type(sequence)) else None
 
 
 def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
-    """A shallow copy of a sequence; of a view with copies of all that is inside it, shared where it is shared."""
+    """Return a shallow copy of a sequence; for a view, also of all sequences inside, keeping shared ones shared."""
     known = {} if known is None else known
     if id(sequence) not in known:
         known[id(sequence)] = made = copy.copy(sequence)
@@ -80,7 +80,7 @@ def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
 
 
 def identity_of(sequence: Any) -> str:
-    """Class of a sequence, and what it says of itself beside: a view what is inside it, and which part of that.
+    """Return a sequence's class, and for a view its choice and parts.
 
     Part of a feed's saved state.
     """
@@ -92,8 +92,8 @@ def identity_of(sequence: Any) -> str:
 def is_thread_safe(sequence: Any) -> bool:
     """Whether several threads may read scenes of a sequence at once.
 
-    They may if the sequence, or a class of the user's among its bases, has `thread_safe = True`; and if none of the
-    user's code runs: with arrays, `HDF5Dataset`, and views of these.
+    They may if the sequence, or a class of the user among its bases, has `thread_safe = True`. They also may if reading
+    runs no code of the user: arrays, `HDF5Dataset`, and views of these.
     """
     if is_in_memory(sequence):
         return True
@@ -101,19 +101,19 @@ def is_thread_safe(sequence: Any) -> bool:
         return sequence.__dict__["thread_safe"] is True
     kind = type(sequence)
     owner = next((base for base in kind.__mro__ if "thread_safe" in vars(base)), None)
-    if owner is None or (is_ours(owner) and not is_ours(kind)):  # a class of ours says nothing of the user's code
+    if owner is None or (is_ours(owner) and not is_ours(kind)):  # our class cannot know the user's methods
         return False
     return sequence.thread_safe is True
 
 
 def is_safe_function(function: Any) -> bool:
-    """Whether several threads may call it at once: NumPy's functions, and those with `function.thread_safe = True`."""
+    """Whether threads may call it: NumPy's functions, or `function.thread_safe = True`."""
     is_numpys = inspect.isroutine(function) and str(function.__module__).partition(".")[0] == "numpy"
     return getattr(function, "thread_safe", is_numpys or isinstance(function, np.ufunc)) is True
 
 
 def parts_of(sequence: Any) -> list[Any]:
-    """The sequences of which a view is made in the end; of any other sequence itself."""
+    """Return the innermost sequences of a view; for any other sequence, the sequence itself."""
     if not isinstance(sequence, View):
         return [sequence]
     return [each for part in sequence._parts for each in parts_of(part)]
@@ -122,20 +122,19 @@ def parts_of(sequence: Any) -> list[Any]:
 class View(ABC):
     """A sequence made of sequences, its parts. Mixed into a `SceneSequence`.
 
-    A kind of view calls `_hold(*parts)` in `__init__` and defines `__len__` and `__getitem__`. A subclass of `Routed`
-    defines `_route` and `_routes`, which return the part and the index of a scene, instead. It may define
-    `get_batch(indices, out)` and `read_into(index, out)`; the view has them if its parts do. The rest of the protocol
-    has defaults:
+    A new view calls `_hold(*parts)` in `__init__` and defines `__len__` and `__getitem__`. A subclass of `Routed`
+    instead defines `_route` and `_routes`, which return the part and the index of a scene. A view may define
+    `get_batch(indices, out)` and `read_into(index, out)`; it has them if its parts do. The rest of the protocol has
+    defaults:
 
     * `_scenes_inside(places)`: the scenes of parts that the scenes at `places` need, for `read_ahead`. By default the
-      scenes at the same places of every part.
+      scenes at the same indices of every part.
     * `_blocks()`: the blocks of its scenes, as `blocks_in` returns them. By default there are none.
     * `_functions()`: the user's functions that it calls, which must be thread-safe too. By default there are none.
     * `_choice()`: a text that differs for two views of one class over the same parts. By default it is empty.
     * `_passed_on`: the optional methods that it passes on. By default all of them.
 
-    Two more are for caches: `_identity()` is what `identity_of` returns, and `_copy_kept` is described at
-    `kept_copier`.
+    Two more are for caches: `identity_of` returns `_identity()`, and `kept_copier` describes `_copy_kept`.
     """
 
     _passed_on = frozenset({
@@ -152,13 +151,13 @@ class View(ABC):
         """Number of scenes."""
 
     def _hold(self, *parts: Any) -> None:
-        """Set the parts; fixes their lengths, and which optional methods the view has."""
+        """Set the parts. Fixes their lengths and the optional methods of the view."""
         self._parts = tuple(map(as_sequence, parts))
         self._lengths = tuple(check_part(f"kf.{class_name(self)}", part) for part in self._parts)
-        self._offered = tuple(sorted(filter(self._is_inside, self._passed_on)))  # a set has no order to compare
+        self._offered = tuple(sorted(filter(self._is_inside, self._passed_on)))  # sorted, because states compare it
 
     def _is_inside(self, name: str) -> bool:
-        """Whether the parts allow the optional method `name`; "out" is the parameter of `get_batch`."""
+        """Whether the parts allow the optional method `name`. "out" is the parameter of `get_batch`."""
         match name:
             case "get_batch":
                 return all(part_reader(part) is not None for part in self._parts)
@@ -169,14 +168,14 @@ class View(ABC):
         return any(optional_method(part, name) is not None for part in self._parts)
 
     def _offers(self, name: str) -> bool:
-        """Whether the view has the optional method `name`; `optional_method` asks."""
+        """Whether the view has the optional method `name`; called by `optional_method`."""
         return name in self._offered
 
     def _inside_is_thread_safe(self) -> bool:
         return all(map(is_thread_safe, self._parts)) and all(map(is_safe_function, self._functions()))
 
     def _functions(self) -> tuple[Any, ...]:
-        """Functions of the user's that are called for a scene."""
+        """The user's functions that are called for a scene."""
         return ()
 
     def _identity(self) -> str:
@@ -193,25 +192,25 @@ class View(ABC):
         return f"{own} of {', '.join(sized[:-1])} and {sized[-1]}"
 
     def _choice(self) -> str:
-        """A short text that differs for two views of the same class over the same sequences."""
+        """A short text that differs for different views of the same sequences."""
         return ""
 
     def _inside(self, name: str) -> dict[int, Any]:
-        """Whatever may have the hook `name`, each once, innermost first: by id, so that what is shared comes once."""
-        found: dict[int, Any] = {}
+        """Return sequences inside that may have a hook, innermost first, by id."""
+        by_id: dict[int, Any] = {}
         for part in self._parts:
             if isinstance(part, View) and getattr(type(part), name) is getattr(View, name):
-                found |= {key: node for key, node in part._inside(name).items() if key not in found}
+                by_id |= {key: node for key, node in part._inside(name).items() if key not in by_id}
             else:
-                found.setdefault(id(part), part)
-        return found
+                by_id.setdefault(id(part), part)
+        return by_id
 
     def _hooks(self, name: str) -> Iterator[Callable[..., Any]]:
         hooks = (optional_method(node, name) for node in self._inside(name).values())
         return (hook for hook in hooks if hook is not None)
 
     def on_worker_begin(self, worker: Worker) -> None:
-        """Called by each worker; passed to every sequence inside once, however often it is inside."""
+        """Called by each worker. Passed once to every sequence inside, even if it occurs several times."""
         with ExitStack() as begun:
             for node in self._inside("on_worker_begin").values():
                 begin, end = optional_method(node, "on_worker_begin"), optional_method(node, "on_worker_end")
@@ -228,29 +227,29 @@ class View(ABC):
                 ends.callback(end)
 
     def on_epoch_begin(self) -> None:
-        """Called once an epoch; passed on like `on_worker_begin`."""
+        """Called once per epoch; passed on like `on_worker_begin`."""
         for begin in self._hooks("on_epoch_begin"):
             begin()
 
     def on_epoch_end(self) -> None:
-        """Called once an epoch; passed on like `on_worker_begin`."""
+        """Called once per epoch; passed on like `on_worker_begin`."""
         for end in self._hooks("on_epoch_end"):
             end()
 
     def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Pass on which scenes will be read soon."""
+        """Announce the scenes that will be read soon to the parts."""
         for part, inner in self._scenes_inside(np.asarray(indices, np.int64)):
             announce = ahead_reader(part)
             if announce is not None:
                 announce(inner)
 
     def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-        """Each part of which the scenes at `places`, int64[B], are made, with the indices of its scenes."""
+        """Yield each part that some scenes need, with their indices in it."""
         return ((part, places) for part in self._parts)
 
     @contextmanager
     def _reading(self, part: int, inner: Any, outer: Any) -> Iterator[None]:
-        """Around the reading of scenes of a part: an error tells which of its scenes they are."""
+        """Note on errors which scenes of a part were read."""
         try:
             yield
         except Exception as error:
@@ -266,23 +265,23 @@ class View(ABC):
 
     @property
     def block_size(self) -> int:
-        """Number of consecutive scenes that are cheap to read together, if the sequence inside has one."""
+        """Number of consecutive scenes that are cheap to read together."""
         blocks = self._blocks()
         if not isinstance(blocks, int):
             raise AttributeError(
-                f"{self!r} has no block_size: what is inside has none, or its blocks do not stay whole"
+                f"{self!r} has no block_size: the sequence inside has none, or its blocks do not stay whole"
             )
         return blocks
 
     @property
     def block_of(self) -> NDArray[Any]:
-        """The block of each scene, int or str[len(self)], if the sequences inside have blocks.
+        """The block of each scene, int or str[len(self)].
 
         For `kerasfeed.BlockShuffled`.
         """
         blocks = self._blocks()
         if blocks is None or isinstance(blocks, int):
-            raise AttributeError(f"{self!r} has no block_of: its blocks are of one size, or what is inside has none")
+            raise AttributeError(f"{self!r} has no block_of: its blocks have one size, or a sequence inside has none")
         return blocks
 
     def _blocks(self) -> int | NDArray[Any] | None:
@@ -291,14 +290,14 @@ class View(ABC):
 
 
 def blocks_in(sequence: Any) -> int | NDArray[Any] | None:
-    """The blocks of a sequence: its `block_size`, or by its `block_of` that of every scene, int or str[len(sequence)].
+    """Return a sequence's `block_size`, each scene's block, or None.
 
-    None where it has neither. As `BlockShuffled` takes them: `block_of` may be an array, or a function from an index.
+    Like `BlockShuffled`, it takes a `block_of` that is an array, or a function from an index.
     """
     if isinstance(sequence, View) and all(
         getattr(type(sequence), name) is getattr(View, name) for name in ("block_of", "block_size")
     ):
-        return sequence._blocks()  # once, for each of the two asks what is inside
+        return sequence._blocks()  # directly, because both properties would call it
     blocks = getattr(sequence, "block_of", None)
     if blocks is None:
         size = getattr(sequence, "block_size", None)
@@ -316,7 +315,7 @@ class OfOne(View):
 
 
 class SceneByScene(OfOne):
-    """A view of which scene k is made of scene k of its one sequence."""
+    """A view that makes scene k from scene k of one sequence."""
 
     def __len__(self) -> int:
         return self._lengths[0]
@@ -346,7 +345,7 @@ class Refreshable:
     """A sequence with a `refresh()`.
 
     Attributes:
-        generation: How often it was refreshed.
+        generation: Number of refreshes.
     """
 
     generation: int = 0

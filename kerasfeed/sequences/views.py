@@ -1,6 +1,6 @@
-"""`Concat`, `Zip` and `Map`: sequences one after another, side by side, and changed scene by scene.
+"""`Concat`, `Zip` and `Map`: sequences joined, zipped, or mapped.
 
-Invariant: that of all views, told in `kerasfeed.sequences.view_base`.
+Invariant: see `kerasfeed.sequences.view_base`.
 """
 
 import functools
@@ -30,7 +30,7 @@ class Concat(Routed, OfSeveral, SceneSequence):
 
     Raises:
         TypeError: One of them cannot be indexed.
-        ValueError: No sequence is given, or they have more than 2**63 - 1 scenes.
+        ValueError: There is no sequence, or they have more than 2**63 - 1 scenes.
 
     Examples:
         >>> list(kf.Concat([1, 2], [3, 4, 5]))
@@ -55,32 +55,32 @@ class Concat(Routed, OfSeveral, SceneSequence):
         return which, places - self._ends[which]
 
     def _blocks(self) -> int | NDArray[Any] | None:
-        found, stop = [], 0
+        numbers_of_parts, stop = [], 0
         for part in self._parts:
             blocks = blocks_in(part)
             if blocks is None:
                 return None
             of_each = np.arange(len(part)) // blocks if isinstance(blocks, int) else blocks
             names, numbers = np.unique(of_each, return_inverse=True)
-            found.append(numbers + stop)
+            numbers_of_parts.append(numbers + stop)
             stop += len(names)
-        return np.concatenate(found)
+        return np.concatenate(numbers_of_parts)
 
 
 class Zip(OfSeveral, SceneSequence):
-    """The scenes of several sequences of one length, side by side: scene k holds scene k of each.
+    """The scenes of several sequences side by side: one of each.
 
-    All of them draw the same random numbers, since each gets the generator of the scene from its beginning. So an image
-    and its mask, both flipped if `self.rng.random() < 0.5`, are flipped together.
+    All of them draw the same random numbers, because each starts with a new generator of the scene. So an image and
+    its mask, both flipped if `self.rng.random() < 0.5`, are flipped together.
 
     Args:
         *sequences: Sequences of one length. A scene is then a tuple.
-        **named: Sequences of one length. A scene is then a dict. Give either `sequences` or `named`.
+        **named: Sequences of one length. A scene is then a dict. Pass either `sequences` or `named`.
 
     Raises:
-        TypeError: One of them cannot be indexed; both positional and named sequences are given; or the only argument is
-            a list of sequences.
-        ValueError: No sequence is given, or the lengths differ; the message gives them.
+        TypeError: One of them cannot be indexed; both positional and named sequences are passed; or the only argument
+            is a list of sequences.
+        ValueError: There is no sequence, or the lengths differ; the message has them.
 
     Examples:
         >>> list(kf.Zip([1, 2], ["a", "b"]))
@@ -95,7 +95,7 @@ class Zip(OfSeveral, SceneSequence):
         listed = sequences[0] if len(sequences) == 1 and isinstance(sequences[0], list | tuple) else ()
         if listed and all(isinstance(part, SceneSequence) for part in listed):
             raise TypeError(
-                f"kf.Zip was given one {class_name(listed)} of sequences, whose scenes would be these sequences: "
+                f"kf.Zip received one {class_name(listed)} of sequences, so its scenes would be these sequences: "
                 "write kf.Zip(*sequences)"
             )
         self._keys: tuple[Any, ...] = tuple(named) if named else tuple(range(len(sequences)))
@@ -109,18 +109,18 @@ class Zip(OfSeveral, SceneSequence):
             )
             raise ValueError(
                 f"kf.Zip needs sequences of one length, received {found} scenes. Cut them, for example sequence[:"
-                f"{min(self._lengths)}], if they belong together from the first on"
+                f"{min(self._lengths)}], if they match from the first scene on"
             )
 
     def __len__(self) -> int:
         return self._lengths[0]
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Scene `index`, a tuple or a dict; negative indices count from the end.
+        """Return scene `index`, a tuple or a dict. Negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            Exception: What a sequence inside raises, with a note that says which of them did.
+            Exception: A sequence inside raised it; a note names the sequence.
         """
         place = place_in(index, len(self), self)
         return self._joined(self._each([place], lambda part: self._parts[part][place]))
@@ -129,7 +129,7 @@ class Zip(OfSeveral, SceneSequence):
         return tuple(values) if self._keys[0] == 0 else dict(zip(self._keys, values, strict=True))
 
     def _each(self, places: Any, read: Callable[[int], Any]) -> list[Any]:
-        """`read(part)` for each part, with the scenes' random numbers from their beginning."""
+        """Call `read(part)` for each part, restarting the scene's random numbers."""
         context = current_context()
         latest = None if context is None else context.restart_rng()
         values = []
@@ -139,7 +139,7 @@ class Zip(OfSeveral, SceneSequence):
             if context is not None:
                 latest = context.restart_rng() or latest
         if context is not None:
-            context.restart_rng(latest)  # who draws after this goes on, and does not draw the same again
+            context.restart_rng(latest)  # later draws continue, and do not repeat these numbers
         return values
 
     def read_into(self, index: int, out: Any) -> None:
@@ -148,7 +148,7 @@ class Zip(OfSeveral, SceneSequence):
         self._each([place], lambda part: write_scene(self._parts[part], place, out[self._keys[part]]))
 
     def get_batch(self, indices: NDArray[np.int64], out: Any = None) -> Any:
-        """The scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
+        """Return the scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
         places = np.asarray(indices, np.int64)
 
         def read(part: int) -> Any:
@@ -168,14 +168,14 @@ class Zip(OfSeveral, SceneSequence):
 
 
 class Map(SceneByScene, SceneSequence):
-    """The scenes of a sequence, each changed by a function. A map of a map is one map of both functions.
+    """The scenes of a sequence, each changed by a function. A map of a map becomes one map with both functions.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
         function: `function(scene)` returns the new scene. A scene that is a tuple is also passed as one argument:
             `lambda scene: (scene[0] / 255, scene[1])`. If the function has a parameter named `rng`, it gets the random
-            generator of the scene, which depends only on (seed, epoch, index), as `self.rng` does. Worker processes
-            need a function that can be pickled; lambdas and functions defined in a notebook can.
+            generator of the scene, which, like `self.rng`, depends only on (seed, epoch, index). Worker processes need
+            a function that can be pickled; lambdas and functions defined in a notebook can be.
 
     Raises:
         TypeError: `sequence` cannot be indexed, or `function` cannot be called.
@@ -197,7 +197,7 @@ class Map(SceneByScene, SceneSequence):
         if not callable(function):
             raise TypeError(f"kf.Map needs a function of one scene, received {function!r:.60}: write Map(sequence, f)")
         calls = ((function, has_parameter(function, "rng")),)
-        if type(sequence) is Map:  # one view of both functions: each level costs 1 us a scene, and recursion
+        if type(sequence) is Map:  # one view of both functions: each level would take 1 us per scene, and recursion
             sequence, calls = sequence.sequence, sequence._calls + calls
         self._hold(sequence)
         self._calls = calls
@@ -206,11 +206,11 @@ class Map(SceneByScene, SceneSequence):
         return tuple(function for function, _ in self._calls)
 
     def __getitem__(self, index: int | slice) -> Any:
-        """The result of the function for scene `index`; negative indices count from the end.
+        """Return the result of the function for scene `index`. Negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            Exception: What the sequence or the function raises, with a note that says which of them did.
+            Exception: The sequence or the function raised it; a note says which.
         """
         place = place_in(index, self._lengths[0], self)
         try:
@@ -241,11 +241,11 @@ def check_total(view: str, scenes: int) -> None:
         ValueError: It is more than 2**63 - 1.
     """
     if scenes >= 1 << 63:
-        raise ValueError(f"{view} would have {scenes:,} scenes, and a sequence has at most 2**63 - 1")
+        raise ValueError(f"{view} would have {scenes:,} scenes, but a sequence has at most 2**63 - 1")
 
 
 def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The sequences given one by one, or in one list.
+    """Return the sequences passed one by one, or in one list.
 
     Raises:
         ValueError: There is none.

@@ -1,4 +1,4 @@
-"""What a scene and a batch are: fields, their shapes and dtypes, how scenes become a batch.
+"""Specs of scenes and batches: fields, their shapes and dtypes, and how scenes become a batch.
 
 May import: errors, util.
 """

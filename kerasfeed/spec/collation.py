@@ -1,6 +1,6 @@
-"""What a user may ask a batch to be, and what that means for each field of a scene.
+"""Ways to make a batch: stack, pad, ragged, or a user's function.
 
-Invariant: values and pure functions of specs.
+Invariant: everything here is a value or a pure function of specs.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +22,7 @@ Sizes = int | tuple[int | None, ...] | None
 
 class _AsTheyAre:
     def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
-        """The spec as it is, and no forms."""
+        """Return the spec unchanged, and no forms."""
         return spec, ()
 
 
@@ -33,30 +33,31 @@ class Stack(_AsTheyAre):
 
 @dataclass(frozen=True)
 class Custom(_AsTheyAre):
-    """Whole batches are made by a function of the user's.
+    """A function of the user makes whole batches.
 
     Attributes:
-        function: From a list of scenes to a batch.
-        sizes: Numbers of scenes that batches may have, each at least 1; enough of them to tell which axes of a batch
-            depend on it.
+        function: Takes a list of scenes, returns a batch.
+        sizes: Numbers of scenes that batches may have, each at least 1. Enough of them to find the axes of a batch
+            whose size depends on that number.
     """
 
     function: Callable[[list[Any]], Any]
     sizes: tuple[int, ...]
 
     def describe(self, scene: Any) -> SceneSpec:
-        """The spec of batches of this one scene, repeated.
+        """Return the spec of batches that repeat this one scene.
 
         Raises:
-            Exception: What the function raised; SpecError: a batch holds what no batch can.
+            Exception: The function raised it.
+            SpecError: The batch holds a value that no batch can hold.
         """
         fields, treespec = optree.tree_flatten(scene)
-        # Lists and dicts of its own for each: the function may take from them.
+        # Each call gets new lists and dicts, because the function may modify them.
         lists = [[optree.tree_unflatten(treespec, fields) for _ in range(size)] for size in self.sizes]
         if scene is None:
             raise SpecError(
-                "__getitem__ returned None, and a collate function is given all scenes of a batch. Raise an exception "
-                'there, and leave such scenes out by on_error="skip"'
+                "__getitem__ returned None, but a collate function needs every scene of its batch. Raise an exception "
+                'in __getitem__ instead, and pass on_error="skip" to leave such scenes out'
             )
         found = []
         for scenes in lists:
@@ -69,24 +70,25 @@ class Custom(_AsTheyAre):
 
 @dataclass(frozen=True)
 class Pad:
-    """Pads scenes of different shape to one shape in each batch: `Feed(..., collate=kf.Pad())`.
+    """Pad scenes of different shapes to one shape per batch: `Feed(..., collate=kf.Pad())`.
 
-    Values are added at the end of an axis. Padded are the fields whose shape differs among the scenes that are first
-    read to infer the spec, on the axes that differ; and the fields named here, at least on their first axis. All other
-    fields are stacked. A field is named by its path: `"0"`, `"1.points"`; or `"scene"` where a scene is one array.
+    Padding goes at the end of an axis. The feed reads a few scenes first to infer the spec. It pads the fields whose
+    shapes differ among them, on the axes that differ, and the fields named here, at least on their first axis. It
+    stacks all other fields. Name a field by its path: `"0"`, `"1.points"`; a scene that is one array has the path
+    `"scene"`.
 
     Args:
-        value: What is added: one value for all padded fields, or a dict from field to value (0 for fields not in it).
-            It must fit the dtype of the field.
-        multiple_of: Padded sizes are multiples of this, so that a compiled model gets few different shapes: one integer
-            >= 1 for all padded fields; or a dict from field to an integer, or to a tuple with one integer for each
+        value: The padding value: one value for all padded fields, or a dict from field to value (0 for fields not in
+            it). It must fit the dtype of the field.
+        multiple_of: Padded sizes are multiples of this, so that a compiled model sees few different shapes. One
+            integer >= 1 for all padded fields; or a dict from field to an integer, or to a tuple with one integer per
             padded axis.
-        length: Padded sizes are exactly this, so that a compiled model gets one shape, which `element_spec` tells.
-            Given as `multiple_of` is, and takes precedence over it. None in a tuple leaves that axis at the longest
+        length: Padded sizes are exactly this, so that a compiled model sees one shape; `element_spec` contains it.
+            Takes the same forms as `multiple_of`, and overrides it. None in a tuple pads that axis to the longest
             scene of the batch. A longer scene is an error.
-        mask: Which padded fields get a mask: True for all, a field, or several fields. A mask is bool[B, longest], with
-            one axis for each padded axis, and True where there are values of the scene. In a dict it stands beside the
-            field, under the field's key and `_mask`; any other field becomes `(field, mask)`.
+        mask: The padded fields that get a mask: True for all, a field, or several fields. A mask is bool[B, longest],
+            with one axis for each padded axis, and True for values of the scene. A field in a dict gets its mask in
+            the same dict, under its key plus `_mask`; any other field becomes `(field, mask)`.
         fields: Fields to pad even if the first scenes agree in shape.
 
     Raises:
@@ -122,10 +124,10 @@ class Pad:
         set_field("fields", _check_names("fields", self.fields))
 
     def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
-        """The spec of a scene with None for every padded axis, and what becomes of each field.
+        """Return the spec with None for padded axes, and all forms.
 
         Raises:
-            SpecError: What was asked for does not fit the fields; the message names the field.
+            SpecError: An argument does not fit the fields; the message names the field.
         """
         loose, forms = _loose("kf.Pad", spec, self._named(), self._form)
         if any(isinstance(form, Padded) and form.masked for form in forms):
@@ -177,7 +179,7 @@ class Ragged:
         object.__setattr__(self, "fields", _check_names("fields", self.fields))
 
     def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
-        """The spec of a scene with None for the first axis of ragged fields, and what becomes of each field.
+        """Return the spec with None for ragged axes, and all forms.
 
         Raises:
             SpecError: Scenes differ on another axis than the first; the message names the field.
@@ -187,7 +189,7 @@ class Ragged:
     def _form(self, path: str, field: ArraySpec) -> RaggedRows:
         if None in field.shape[1:]:
             raise SpecError(
-                f"field {path!r} is {field}: a ragged field may differ on its first axis alone. Use collate='pad', "
+                f"field {path!r} is {field}: a ragged field may differ only on its first axis. Use collate='pad', "
                 "or return an array whose other axes have one size"
             )
         return RaggedRows()
@@ -229,8 +231,8 @@ def _sizes_of(name: str, given: Any, path: str, field: ArraySpec, count: int) ->
         return (size,) * count
     if len(size) != count:
         raise SpecError(
-            f"kf.Pad: {name}[{path!r}] is {size}, {len(size)} sizes, and field {path!r}, {field}, has {count} padded "
-            "axes (marked ?). Give one size for each, None for none"
+            f"kf.Pad: {name}[{path!r}] is {size}, {len(size)} sizes, but field {path!r}, {field}, has {count} padded "
+            "axes (marked ?). Pass one size per axis, or None to pad to the longest scene"
         )
     return size
 
@@ -247,7 +249,7 @@ def _value_of(value: Any, path: str, field: ArraySpec) -> Any:
         same = False
     if not same:
         raise SpecError(
-            f"kf.Pad: field {path!r} is {field}, and no element of it can be {value!r}. Name another value for this "
+            f"kf.Pad: field {path!r} is {field}, but no element of it can be {value!r}. Pass another value for this "
             f"field: kf.Pad(value={{{path!r}: ...}})"
         )
     return cast[()]
@@ -256,7 +258,7 @@ def _value_of(value: Any, path: str, field: ArraySpec) -> Any:
 def _loose(
     what: str, spec: SceneSpec, named: Collection[str], form_of: Callable[[str, ArraySpec], Form]
 ) -> tuple[SceneSpec, tuple[Form | None, ...]]:
-    """`spec` with None for the axes of the fields that are `named` or differ, and the forms of these."""
+    """Return `spec` with None for axes that vary, and the forms."""
     if unknown := sorted(set(named) - set(spec.paths), key=str):
         raise SpecError(
             f"{what} names the field {unknown[0]!r}, which scenes do not have: their fields are "
@@ -278,8 +280,8 @@ def _loosened(what: str, path: str, field: ArraySpec) -> ArraySpec:
         )
     if field.untyped:
         raise SpecError(
-            f"{what} names the field {path!r}, of which the scenes that are read to infer the spec hold empty lists "
-            "alone: they tell no dtype. Return np.asarray(values, dtype=...) in place of the list"
+            f"{what} names the field {path!r}, but the first scenes hold only empty lists there, so its dtype is "
+            "unknown. Return np.asarray(values, dtype=...) instead of the list"
         )
     return replace(field, shape=(None, *field.shape[1:]))
 
@@ -291,6 +293,6 @@ def _check_mask_keys(spec: SceneSpec, forms: Sequence[Form | None]) -> None:
         key = mask_key(path)
         if any(other == key or other.startswith(f"{key}.") for other in spec.paths):
             raise SpecError(
-                f"kf.Pad: the mask of field {path!r} would stand under {key!r}, where scenes have a field "
-                "already. Rename that field, or name the fields that need a mask: mask=[...]"
+                f"kf.Pad: the mask of field {path!r} needs the key {key!r}, but scenes already have a field of that "
+                "name. Rename that field, or name only the fields that need a mask: mask=[...]"
             )

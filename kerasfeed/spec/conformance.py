@@ -1,6 +1,6 @@
-"""Scenes checked one by one against the spec that a user gives: `output_signature`.
+"""Check each scene against the spec that a user gives as `output_signature`.
 
-Invariant: a scene that was accepted is as the spec says. `conform` copies its arrays.
+Invariant: an accepted scene matches the spec. `conform` copies its arrays.
 """
 
 from typing import Any
@@ -16,21 +16,21 @@ from kerasfeed.spec.nesting import flatten, flatten_as, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 
 _IMMUTABLE = (bool, int, float, complex, str, bytes)
-_HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and its kin
+_HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and the like
 
 
 def conform(scene: Any, spec: SceneSpec) -> Any:
-    """The scene with an array (or NumPy scalar, `str`, `bytes`) of `spec` for every field.
+    """Return the scene with every field as `spec` describes it.
 
-    Python numbers, and lists of them, take the field's dtype where it holds them; byte order is made native. All else
-    must match exactly. Takes some 6 us for two small arrays, copies included.
+    Python numbers, and lists of them, are converted to the field's dtype if that dtype can hold them; byte order
+    becomes native. All else must match exactly. Takes some 6 us for two small arrays, copies included.
 
     Args:
-        scene: What came.
-        spec: What it must be.
+        scene: The scene to check.
+        spec: The spec it must match.
 
     Raises:
-        SpecError: It is not as the spec says; the message names the field, what was expected and what came.
+        SpecError: The scene does not match; the message names the field, the expected and the received value.
     """
     try:
         leaves: list[Any] = flatten_as(spec.treespec, scene)
@@ -39,14 +39,14 @@ def conform(scene: Any, spec: SceneSpec) -> Any:
         received = f"{type(scene).__name__}" if found.num_nodes == 1 else structure_text(found)
         raise SpecError(
             f"expected the structure {structure_text(spec.treespec)} with the fields {', '.join(spec.paths)}, received "
-            f"{received}. Nest scenes as the spec is nested"
+            f"{received}. Nest scenes like the spec"
         ) from None
     fields = zip(leaves, spec.fields, spec.paths, strict=True)
     return spec.unflatten([conformed(leaf, field, path, spec, copy=True) for leaf, field, path in fields])
 
 
 def conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, *, copy: bool) -> Any:
-    """One field of a scene of `spec`; without `copy` it may be the scene's own array. See `conform`."""
+    """Return one field, checked as in `conform`. Without `copy` it may be the scene's own array."""
     if type(leaf) is field.dtype.type and field.dtype.kind in "biufc" and not field.shape:
         return leaf
     if type(leaf) in _IMMUTABLE or (type(leaf) is list and is_array(leaf)):
@@ -56,7 +56,7 @@ def conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, *, copy: 
     elif not isinstance(leaf, np.ndarray | np.generic) and (nesting := flatten(leaf)[1]).num_nodes > 1:
         raise SpecError(
             f"field {path!r}: expected {field}, received a {type(leaf).__name__} of the structure "
-            f"{structure_text(nesting)}. Nest scenes as the spec is nested: {structure_text(spec.treespec)}"
+            f"{structure_text(nesting)}. Nest scenes like the spec: {structure_text(spec.treespec)}"
         )
     made = coerce(leaf, field, path, _remedy)
     if not isinstance(made, np.ndarray):
@@ -66,20 +66,20 @@ def conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, *, copy: 
 
 
 def _remedy(same_kind: bool, field: ArraySpec, found: ArraySpec | None = None) -> str:
-    """As `kerasfeed.spec.field_values.remedy_of`, for specs that users write."""
+    """Return a remedy as `kerasfeed.spec.field_values.remedy_of` does, for specs that users write."""
     if same_kind:
         return (
             ". Bring it to that shape (crop, pad, reshape), or write None in output_signature for an axis whose size "
-            "differs from scene to scene"
+            "differs between scenes"
         )
     name = {"U": "str", "S": "bytes"}.get(field.dtype.kind)
     if name:
-        return f". Give {name}, or an array of it, or write another dtype in output_signature"
+        return f". Return {name}, or an array of it, or write another dtype in output_signature"
     return f". Convert it (array.astype({field.dtype.name!r})), or write its dtype in output_signature"
 
 
 def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
-    """Python numbers as the array that `field` asks for; None where they are not numbers, or the field is none."""
+    """Return Python numbers as an array of `field`; None if the leaf or the field is not numeric."""
     try:
         array = np.asarray(leaf)
     except ValueError:
@@ -96,10 +96,10 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
         if _is_kept(array, made):
             return made
     elif array.dtype.kind == "O" and not all(isinstance(value, int) for value in array.flat):
-        as_array(array, path)  # which says what it is
+        as_array(array, path)  # raises the error for this value
         return None
     raise SpecError(
-        f"field {path!r}: expected {field}, received {str(leaf)[:80]}, which that dtype does not hold"
+        f"field {path!r}: expected {field}, received {str(leaf)[:80]}, which that dtype cannot hold"
         f"{_remedy(False, field)}"
     )
 
@@ -113,7 +113,7 @@ def _is_kept(array: NDArray[Any], made: NDArray[Any]) -> bool:
 
 
 def own_copy(item: Any) -> Any:
-    """An item of any kind, with copies of its NumPy arrays in tuples, lists and dicts of its own; about 2 us."""
+    """Return a copy of an item, including its nesting; about 2 us."""
     leaves, treespec = optree.tree_flatten(item)
-    # A scalar of a structured array is a view of the array.
+    # An np.void is a view of the structured array it comes from.
     return treespec.unflatten([leaf.copy() if isinstance(leaf, np.ndarray | np.void) else leaf for leaf in leaves])

@@ -1,6 +1,6 @@
-"""What becomes of one field of a scene in a batch: stacked, or, where scenes differ in shape, padded or ragged.
+"""The form of each field in a batch: stacked, padded or ragged.
 
-Invariant: pure functions of shapes and values; `None` in place of a form stands for a field that is stacked.
+Invariant: pure functions of shapes and values; the form of a stacked field is `None`.
 """
 
 import copy
@@ -24,8 +24,8 @@ _NOT_STACKED = (
     "every index"
 )
 _TEXT_NOT_STACKED = (
-    "Text is stacked whatever `collate` is: return one shape for every index, join the words into one str, or give "
-    "collate a function"
+    "Text is always stacked, whatever `collate` is: return one shape for every index, join the words into one str, or "
+    "pass a function as collate"
 )
 
 
@@ -36,7 +36,7 @@ class RaggedArray(NamedTuple):
 
     Attributes:
         values: dtype[total, ...], all rows.
-        row_splits: int64[B + 1], ascending, from 0 to `total`: where each row begins and ends.
+        row_splits: int64[B + 1], ascending, from 0 to `total`: the offsets at which rows begin and end.
 
     Examples:
         >>> with kf.Feed([np.arange(2), np.arange(3)], batch_size=2, collate="ragged", workers=0) as feed:
@@ -51,12 +51,12 @@ class RaggedArray(NamedTuple):
 
 @dataclass(frozen=True)
 class PaddedAxis:
-    """One axis that is padded.
+    """One padded axis.
 
     Attributes:
         axis: Its number in a scene's field, from 0.
         multiple: The padded size is a multiple of it, at least 1.
-        length: The padded size where it is fixed, at least 1; None for that of the batch's longest row.
+        length: The fixed padded size, at least 1; None for the size of the batch's longest row.
     """
 
     axis: int
@@ -66,12 +66,12 @@ class PaddedAxis:
 
 @dataclass(frozen=True)
 class Padded:
-    """A field whose rows are padded at the end of each axis to one shape.
+    """A field whose rows are padded to one shape, at axis ends.
 
     Attributes:
-        axes: The axes that are padded, rising.
-        value: What the padding holds, a scalar of the field's dtype.
-        masked: Whether a mask comes with the field.
+        axes: The padded axes, ascending.
+        value: The padding value, a scalar of the field's dtype.
+        masked: Whether the batch holds a mask of the field.
     """
 
     axes: tuple[PaddedAxis, ...]
@@ -80,7 +80,7 @@ class Padded:
 
     @property
     def is_static(self) -> bool:
-        """Whether the padded shape is one for all batches, so that a row has a fixed place in a slot."""
+        """Whether the padded shape is fixed, and so offsets in a slot."""
         return all(axis.length is not None for axis in self.axes)
 
     @property
@@ -89,14 +89,14 @@ class Padded:
         return len(self.axes) == 1 and self.axes[0].axis == 0
 
     def padded(self, shape: Sequence[int | None]) -> tuple[int | None, ...]:
-        """The shape of a padded row, as far as it is known of a field of this shape."""
+        """Return the shape of a padded row; None for unknown sizes."""
         sizes = list(shape)
         for axis in self.axes:
             sizes[axis.axis] = axis.length
         return tuple(sizes)
 
     def target(self, shapes: NDArray[np.int64]) -> Shape:
-        """The shape to which rows of `shapes`, int64[B, axes], are padded."""
+        """Return the padded shape of rows whose shapes are `shapes`, int64[B, axes]."""
         sizes: list[int] = shapes.max(axis=0).tolist()
         for axis in self.axes:
             longest = sizes[axis.axis]
@@ -104,25 +104,25 @@ class Padded:
         return tuple(sizes)
 
     def smallest(self, shape: Sequence[int | None]) -> Shape:
-        """A padded shape for batches that hold no scene: not of length 0, which few models take."""
+        """Return a padded shape for a batch without scenes. No padded size is 0: few models accept that."""
         least = {axis.axis: axis.length or axis.multiple for axis in self.axes}
         return tuple(least.get(number, size or 0) for number, size in enumerate(shape))
 
     def too_long(self, shape: Shape) -> PaddedAxis | None:
-        """The first axis on which a row is longer than its fixed length."""
+        """Return the first axis longer than its fixed length."""
         return next((axis for axis in self.axes if axis.length is not None and shape[axis.axis] > axis.length), None)
 
     def mask_shape(self, target: Sequence[int | None]) -> tuple[int | None, ...]:
-        """The shape of the mask of one row padded to `target`: one axis for each that is padded."""
+        """Return the shape of the mask of one row padded to `target`."""
         return tuple(target[axis.axis] for axis in self.axes)
 
     def fill_mask(self, mask: NDArray[np.bool_], shapes: NDArray[np.int64]) -> None:
-        """Set bool[B, ...] to True where rows of `shapes` have values, False where they are padding."""
+        """Set bool[B, ...] to True for values, and False for padding."""
         mask[...] = True
-        for place, axis in enumerate(self.axes, 1):
+        for mask_axis, axis in enumerate(self.axes, 1):
             shape = [1] * mask.ndim
-            shape[place] = mask.shape[place]
-            position = np.arange(mask.shape[place]).reshape(shape)
+            shape[mask_axis] = mask.shape[mask_axis]
+            position = np.arange(mask.shape[mask_axis]).reshape(shape)
             lengths = shapes[:, axis.axis].reshape([-1] + [1] * (mask.ndim - 1))
             np.logical_and(mask, position < lengths, out=mask)
 
@@ -136,7 +136,7 @@ Form = Padded | RaggedRows
 
 
 class Masked:
-    """A padded field and its mask, on their way to their places in a batch."""
+    """A padded field and its mask, until `nest` places them."""
 
     __slots__ = ("array", "mask")
 
@@ -146,18 +146,18 @@ class Masked:
 
 
 def nest(spec: SceneSpec, leaves: Sequence[Any]) -> Any:
-    """The nesting of a batch, with `leaves` in place of the scene's fields; masks go where they belong."""
+    """Nest `leaves` like the scene, each mask next to its field."""
     structure = spec.unflatten(leaves)
     return _with_masks(structure) if any(type(leaf) is Masked for leaf in leaves) else structure
 
 
 def mask_key(key: Any) -> str:
-    """The key under which the mask of the field `key` of a dict stands."""
+    """Return the key of the mask of field `key` in a dict."""
     return f"{key}_mask"
 
 
 def _with_masks(structure: Any) -> Any:
-    """The same with `(array, mask)` for a masked field; in a dict the mask stands beside, under a key of its own."""
+    """Replace masked fields by `(array, mask)`, or in dicts by two keys."""
     return optree.tree_map(_with_mask, structure, is_leaf=lambda node: isinstance(node, Masked | dict))
 
 
@@ -176,12 +176,12 @@ def _with_mask(node: Any) -> Any:
 
 
 def batch_structure(spec: SceneSpec, forms: Sequence[Form | None], rows: int | None) -> Any:
-    """The nesting of a batch with an `ArraySpec` for each of its arrays.
+    """Return the nesting of a batch, with `ArraySpec`s for its arrays.
 
     Args:
         spec: Spec of a scene.
-        forms: What becomes of its fields; of those beyond the last form, stacking.
-        rows: Rows of every batch; None where they vary.
+        forms: Forms of its fields; fields beyond the last form are stacked.
+        rows: Rows of every batch; None if they vary.
     """
     leaves: list[Any] = []
     for number, field in enumerate(spec.fields):
@@ -209,13 +209,13 @@ def row_bytes(form: Form, field: ArraySpec, shapes: Sequence[Shape]) -> int:
 def common_shape(
     path: str, shapes: NDArray[np.int64], indices: NDArray[np.int64], remedy: str = _NOT_STACKED
 ) -> tuple[int, ...]:
-    """The one shape that all rows of a field have.
+    """Return the one shape that all rows of a field have.
 
     Args:
         path: Name of the field.
         shapes: int64[B, axes], the shape of every row.
         indices: int64[B], the index of every row.
-        remedy: How the message ends where they differ.
+        remedy: End of the message if they differ.
 
     Raises:
         SpecError: Two rows differ; the message names the field, both indices and both shapes.
@@ -229,12 +229,12 @@ def common_shape(
 
 
 def rare_shape_text(path: str, one: tuple[int, Any], other: tuple[int, Any]) -> str:
-    """What to tell of two scenes, each an index and a shape, that cannot be stacked, though those read first can."""
-    told = f"{_unequal_text(path, one, other)}, unlike the few scenes that were read first"
+    """Return the message for two scenes that cannot be stacked."""
+    message = f"{_unequal_text(path, one, other)}, unlike the few scenes that were read first"
     if one[1][1:] != other[1][1:]:
-        return f"{told}. Return one shape for every index (crop, pad or resample in __getitem__)"
+        return f"{message}. Return one shape for every index (crop, pad or resample in __getitem__)"
     return (
-        f"{told}. Name the field: collate=kf.Pad(fields={path!r}) (pads to the longest of the batch) or "
+        f"{message}. Name the field: collate=kf.Pad(fields={path!r}) (pads to the longest of the batch) or "
         f"collate=kf.Ragged({path!r}) (keeps lengths); or return one shape for every index"
     )
 
@@ -246,7 +246,7 @@ def _unequal_text(path: str, one: tuple[int, Any], other: tuple[int, Any]) -> st
 
 
 def stack_text(path: str, values: Sequence[Any], indices: NDArray[np.int64]) -> NDArray[Any]:
-    """Rows of `str` or `bytes` (or object arrays of them) as one object array with a leading axis.
+    """Stack rows of `str` or `bytes` into one object array.
 
     Raises:
         SpecError: Arrays of two rows differ in shape.

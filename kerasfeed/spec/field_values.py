@@ -1,7 +1,7 @@
-"""Values of fields: each as an array, the spec of one, and whether it fits a field.
+"""Values of fields: conversion to arrays, description, check against a spec.
 
-Invariant: nothing is converted but where no value changes: byte order is made native, and Python numbers take a field's
-dtype. Every message names the field and what to change; the caller adds the scene's index.
+Invariant: a conversion never changes a value. It makes byte order native and gives Python numbers the field's dtype.
+Every message names the field and the remedy; the caller adds the scene's index.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "
 
 
 def described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
-    """The value of a field as an array, or as `str` or `bytes`, and its spec.
+    """Return a field's value as array, `str` or `bytes`, and its spec.
 
     Raises:
         SpecError: The value cannot be part of a batch.
@@ -38,12 +38,12 @@ def described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
     elif dtype.kind == "S":
         dtype = BYTES
     untyped = type(leaf) is list and not array.size
-    # A native one as it is: NumPy compares a dtype with itself five times as fast as with an equal one.
+    # Keep a native dtype object: NumPy compares a dtype with itself five times as fast as with an equal one.
     return array, ArraySpec(array.shape, dtype if dtype.isnative else dtype.newbyteorder("="), is_weak(leaf), untyped)
 
 
 def as_array(leaf: Any, path: str) -> Any:
-    """The value of a field as an ndarray, or as plain `str` or `bytes` when it is a single one, or an array of one.
+    """Return a field's value as an ndarray; one text as plain `str` or `bytes`.
 
     Raises:
         SpecError: The value is of a type that no batch can hold.
@@ -62,8 +62,8 @@ def as_array(leaf: Any, path: str) -> Any:
         raise SpecError(f"field {path!r} is {_remedy_for(leaf, path)}")
     if is_masked_array(leaf):
         raise SpecError(
-            f"field {path!r} is a masked array, and a batch holds no masks. Return array.filled(value), and the mask "
-            "as a field of its own if the model needs it"
+            f"field {path!r} is a masked array, but a batch holds no masks. Return array.filled(value), and the mask "
+            "as another field if the model needs it"
         )
     if getattr(leaf, "requires_grad", False) is True:
         raise SpecError(f"field {path!r} is a {type(leaf).__name__} that requires grad: return tensor.detach()")
@@ -75,7 +75,7 @@ def as_array(leaf: Any, path: str) -> Any:
             f"field {path!r} has dtype {array.dtype}, which no Keras backend can hold. Return it as a number, "
             f"{_number_of_time(array.dtype)}, or as text, np.asarray(value).astype(str)"
         )
-    if array.dtype.kind == "T" and hasattr(array.dtype, "na_object"):  # it may hold what is no text
+    if array.dtype.kind == "T" and hasattr(array.dtype, "na_object"):  # missing values may not be text
         array = array.astype(object)
     if array.dtype.kind == "O":
         if isinstance(leaf, int):
@@ -90,8 +90,8 @@ def as_array(leaf: Any, path: str) -> Any:
 
 
 def _bfloat16_of(tensor: Any) -> np.ndarray[Any, Any]:
-    """A tensor of PyTorch, which gives NumPy no bfloat16, bit for bit."""
-    import ml_dtypes  # which Keras brings
+    """Convert PyTorch's bfloat16 bit for bit, because `numpy()` refuses it."""
+    import ml_dtypes  # a dependency of Keras
 
     return np.asarray(tensor.view(sys.modules["torch"].int16)).view(ml_dtypes.bfloat16)
 
@@ -107,7 +107,7 @@ def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:
 
 
 def _number_of_time(dtype: np.dtype[Any]) -> str:
-    """The code that makes a number of a date or time span, in a unit that does not depend on how the value is given."""
+    """Return code that converts dates or time spans to numbers."""
     unit, kind = np.datetime_data(dtype)[0], "datetime64" if dtype.kind == "M" else "timedelta64"
     if kind == "timedelta64" and unit in ("Y", "M", "generic"):  # no number of seconds
         return "np.asarray(value).astype('int64')"
@@ -139,18 +139,18 @@ def _remedy_for(leaf: Any, path: str) -> str:
     if isinstance(leaf, datetime.date | datetime.datetime | datetime.time | datetime.timedelta):
         return f"a {kind}, which no Keras backend can hold. Return a number (.timestamp()) or str(...)"
     if callable(getattr(leaf, "toarray", None)):
-        return f"sparse ({kind}), and a batch is dense. Return value.toarray(), [0] of it for one row"
+        return f"sparse ({kind}), but a batch is dense. Return value.toarray(), or value.toarray()[0] for one row"
     what = f"of type {kind} ({start_of(leaf)}), which is not an array. Return"
     if code := _plain_code(leaf):
         function = f"lambda scene: {code.format('scene')})"
         if path != "scene":
-            function = f"function), whose function puts {code.format('value')} in its place"
+            function = f"function) with a function that replaces the value by {code.format('value')}"
         return f"{what} {code.format('value')}, or pass kf.Map(sequence, {function}"
     return f"{what} NumPy arrays, Python numbers, str or bytes, nested in tuples, lists or dicts"
 
 
 def _plain_code(leaf: Any) -> str:
-    """Code that makes a field, or a nesting of fields, of a value "{}"; empty if there is none."""
+    """Return code that converts a value "{}" to fields, or ""."""
     if dataclasses.is_dataclass(leaf):
         return "dataclasses.asdict({})"
     if hasattr(type(leaf), "__attrs_attrs__"):
@@ -163,7 +163,7 @@ def _plain_code(leaf: Any) -> str:
 
 
 def remedy_of(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
-    """The end of the message of a value that does not fit a field, though its dtype may (`same_kind`)."""
+    """Return the end of a message for a value that cannot fit."""
     if not same_kind:
         return ". Return one dtype for every index (array.astype(...) in __getitem__)"
     return (
@@ -175,13 +175,13 @@ def remedy_of(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
 def coerce(
     leaf: Any, field: ArraySpec, path: str, remedy: Callable[[bool, ArraySpec, ArraySpec], str] = remedy_of
 ) -> Any:
-    """The value of a field as the array (or `str`, `bytes`) that `field` asks for.
+    """Return a field's value as the array, `str` or `bytes` of `field`.
 
-    Byte order is made native, and Python numbers take the field's dtype where nothing is lost. Everything else must
-    match exactly.
+    Byte order becomes native. Python numbers get the field's dtype if that loses nothing. Everything else must match
+    exactly.
 
     Raises:
-        SpecError: Shape or dtype differ; the message says what was expected and what came, and ends as `remedy` does.
+        SpecError: Shape or dtype differ; the message has the expected and received spec, and ends with `remedy`.
     """
     if type(leaf) is np.ndarray and leaf.dtype == field.dtype and field.fits(leaf.shape):
         return leaf
@@ -202,7 +202,7 @@ def coerce(
 
 
 def lists_as_arrays(structure: Any) -> Any:
-    """The same nesting with an array for every list in it that is one."""
+    """Return the nesting with arrays for lists of numbers or text."""
     leaves, treespec = flatten(structure)
     if not any(type(leaf) is list for leaf in leaves):
         return structure
@@ -212,6 +212,6 @@ def lists_as_arrays(structure: Any) -> Any:
 
 
 def start_of(value: Any) -> str:
-    """The start of what `repr` tells of a value, at most 80 characters."""
+    """Return the first 80 characters of `repr(value)`."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,7 +1,7 @@
-"""The spec of scenes: that of one, several merged to one, and which scenes of a sequence are looked at.
+"""Infer a spec: describe scenes, merge their specs, choose scenes to read.
 
-Invariant: inference looks at scenes and never at batches; every message names the field and what to change, and the
-caller adds the scene's index.
+Invariant: inference reads scenes, never batches. Every message names the field and the remedy; the caller adds the
+scene's index.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from kerasfeed.util.error_text import counted, message_of
 
 
 def describe(scene: Any) -> SceneSpec:
-    """The spec of one scene, all axes fixed.
+    """Return the spec of one scene, all axes fixed.
 
     Raises:
         SpecError: A field is of a type or dtype that no batch can hold; the message names the field.
@@ -32,20 +32,20 @@ def describe(scene: Any) -> SceneSpec:
 
 
 def no_field_text(scene: Any, made: str, remedy: str) -> str:
-    """What is said of a scene that holds no array: what was made, which parts of it are None, and the remedy."""
+    """Return the message for a scene that holds no array."""
     paths = [".".join(map(str, path)) for path in optree.tree_paths(scene, none_is_leaf=True)]
     if scene is None:
         remedy += ' (is a `return` missing?). To leave scenes out, give the feed on_error="replace", or "skip"'
     elif paths:
-        made += f", where {', '.join(map(repr, paths))} {'is' if len(paths) == 1 else 'are'} None"
+        made += f", with None at {', '.join(map(repr, paths))}"
     return f"the scene holds no field: {made}. {remedy}"
 
 
 def merge(scenes: Sequence[tuple[int, SceneSpec]]) -> SceneSpec:
-    """One spec for several scenes: axes that differ become None, Python numbers are promoted.
+    """Merge the specs of several scenes, with None for axes that differ.
 
     Args:
-        scenes: Pairs of index and spec of that scene, at least one.
+        scenes: Pairs of scene index and spec, at least one.
 
     Raises:
         SpecError: Two scenes differ in nesting, in dtype or in number of axes; the message names both indices.
@@ -55,13 +55,13 @@ def merge(scenes: Sequence[tuple[int, SceneSpec]]) -> SceneSpec:
     for index, spec in scenes[1:]:
         if spec.treespec != first.treespec:
             structures = f"{structure_text(first.treespec)} and {structure_text(spec.treespec)}"
-            lists = ". A list that is a whole scene, or holds arrays, has a field for each item: np.array makes it one"
+            lists = ". A list that is a whole scene or holds arrays has one field per item; np.array makes it one field"
             raise SpecError(
                 f"scenes {first_index} and {index} have different structures: {structures}. Return the same nesting of "
                 f"tuples and dicts for every index{lists if '[' in structures else ''}"
             )
-        for place, (path, one, other) in enumerate(zip(first.paths, fields, spec.fields, strict=True)):
-            fields[place] = _merge_fields(path, one, other, first_index, index)
+        for number, (path, one, other) in enumerate(zip(first.paths, fields, spec.fields, strict=True)):
+            fields[number] = _merge_fields(path, one, other, first_index, index)
     return SceneSpec(first.treespec, tuple(fields))
 
 
@@ -81,7 +81,7 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
             "both. Return np.uint64(...), or smaller numbers, for every index"
         )
     if not weak and one.dtype != other.dtype:
-        wider = max(one.dtype, other.dtype, key=lambda dtype: "biufcSU".find(dtype.kind))  # of one kind the first
+        wider = max(one.dtype, other.dtype, key=lambda dtype: "biufcSU".find(dtype.kind))  # the first if of one kind
         name = {"S": "bytes", "U": "str"}.get(wider.kind, f"np.{wider.name}")
         raise SpecError(
             f"field {path!r} is {one} in scene {first_index} and {other} in scene {index}. Return one dtype for every "
@@ -92,13 +92,13 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
 
 
 def difference_text(scenes: Sequence[tuple[int, Any]]) -> str:
-    """What differs first among scenes, each given with its index: field and indices, in words.
+    """Return the first difference between scenes as text: field and indices.
 
-    Empty where nothing does, or where they hold what no batch can hold.
+    Empty if there is no difference, or if a scene holds a value that no batch can hold.
     """
     try:
         specs = [(index, describe(scene)) for index, scene in scenes]
-    except Exception:  # noqa: BLE001 - the user's objects are asked
+    except Exception:  # noqa: BLE001 - describe() runs methods of the user's objects
         return ""
     try:
         merged = merge(specs)
@@ -113,7 +113,7 @@ def difference_text(scenes: Sequence[tuple[int, Any]]) -> str:
 
 
 def probe_indices(length: int, count: int = 5) -> list[int]:
-    """Up to `count` indices spread evenly over [0, length): the first, the last and some between, rising."""
+    """Return up to `count` indices spread evenly over [0, length), ascending."""
     count = min(count, length)
     gaps = max(1, count - 1)
     return [(2 * k * (length - 1) + gaps) // (2 * gaps) for k in range(count)]  # rounded, at any length

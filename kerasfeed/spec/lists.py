@@ -1,7 +1,7 @@
-"""Lists that are arrays: of numbers, or of text, also in lists of lists.
+"""Lists of numbers or text, also nested lists, as arrays.
 
-Invariant: whether a list is an array is a function of the types of its values alone, and no value is changed on its way
-into the array: no integer is rounded, no text is cut.
+Invariant: only the types of its values decide whether a list is an array. The conversion changes no value: no integer
+is rounded, no text is truncated.
 """
 
 import functools
@@ -19,16 +19,16 @@ _REMEDY = "crop or pad the inner lists to one length, or return np.concatenate(.
 
 
 def is_array(values: list[Any]) -> bool:
-    """Whether a list inside a scene is one array: its values, also in lists of lists, are all numbers or all text.
+    """Whether a scene's list is an array of numbers or text.
 
-    An empty list is one, and a list of arrays with axes, tuples or dicts is none. Lists in it may differ in length:
-    that is an error of the array.
+    An empty list is an array. A list of tuples, dicts or arrays with axes is not. If inner lists differ in length, the
+    list still counts as an array; `array_of` raises for it.
     """
     return _kind_of(values) is not None
 
 
 def is_weak(value: Any) -> bool:
-    """Whether a value is a Python number, or a list of nothing but them: NumPy chooses its dtype."""
+    """Whether a value is a Python number or a list of them; NumPy then chooses the dtype."""
     if type(value) is not list:
         return isinstance(value, _PYTHON_NUMBERS)
     kinds = set(map(type, value))
@@ -38,7 +38,7 @@ def is_weak(value: Any) -> bool:
 
 
 def array_of(values: list[Any], path: str) -> NDArray[Any]:
-    """The array that a list is; text as an object array of `str` or `bytes`.
+    """Return the array of a list. Text as an object array of `str` or `bytes`.
 
     Raises:
         SpecError: Lists in it differ in length, or it holds integers that no dtype holds; the message names the field.
@@ -66,16 +66,16 @@ def array_of(values: list[Any], path: str) -> NDArray[Any]:
 
 
 def own(leaf: Any) -> Any:
-    """A field's value in memory of its own: a copy of an array or of a list; numbers and text as they are."""
+    """Return a copy of a field's array or list. Numbers and text unchanged."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
     return [own(value) if type(value) is list else value for value in leaf] if type(leaf) is list else leaf
 
 
 def big_text(value: Any) -> str:
-    """What to tell of an integer that its field's dtype cannot hold."""
+    """Return the message for an integer that its field's dtype cannot hold."""
     return (
-        f"the integer {value}, and no integer dtype holds all its values (int64 ends at 2**63 - 1, uint64 at "
+        f"the integer {value}, but no integer dtype holds all its values (int64 ends at 2**63 - 1, uint64 at "
         "2**64 - 1). Return smaller integers, np.float64(...), or str"
     )
 
@@ -85,7 +85,7 @@ def _text(value: Any) -> Any:
 
 
 def _kind_of(values: list[Any]) -> str | None:
-    """What a list holds: "number", "str", "bytes", or "" for nothing but empty lists; None where it is no array."""
+    """Return "number", "str", "bytes", "" for empty lists; None for other lists."""
     found = ""
     for kind in set(map(type, values)):
         if kind is list:
@@ -111,7 +111,7 @@ def _name_of(kind: type) -> str | None:
 
 
 def _kind_of_array(value: Any) -> str | None:
-    """The kind of an array without axes, or of another framework's; None for anything else."""
+    """Return the kind of a 0-d array or tensor; None for anything else."""
     if not hasattr(value, "__array__") or getattr(value, "shape", None) != () or is_masked_array(value):
         return None
     kind = value.dtype.kind if isinstance(value, np.ndarray) else ""
@@ -126,8 +126,8 @@ def _shape_of(values: list[Any], path: str) -> tuple[int, ...]:
         if shape != shapes[0]:
             one, other = (f"a list of shape {each}" if each else "a single value" for each in (shapes[0], shape))
             raise SpecError(
-                f"field {path!r} is a list that is nested unevenly: it holds {one} and {other}, and an array has one "
-                f"size on each axis. To make it one, {_REMEDY}"
+                f"field {path!r} is a list that is nested unevenly: it holds {one} and {other}, but an array has "
+                f"one size on each axis. To make it an array, {_REMEDY}"
             )
     return (len(values), *shapes[0])
 

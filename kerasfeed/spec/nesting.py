@@ -1,7 +1,7 @@
-"""The nesting of a scene: its fields in optree's order, their names, and the nesting as text.
+"""The nesting of a scene: fields in optree's order, names, and text.
 
-Invariant: nesting is optree's: tuples, lists, dicts, namedtuples, None; but a list of numbers or text inside a scene is
-one array, as tf.data has it, and any other mapping is a dict.
+Invariant: nesting follows optree: tuples, lists, dicts, namedtuples, None. There are two exceptions: a list of numbers
+or text inside a scene is one array, as in tf.data, and any other mapping is a dict.
 """
 
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ import optree
 
 from kerasfeed.spec.lists import is_array
 
-_FIELDS = frozenset({np.ndarray, bool, int, float, complex, str, bytes, list})  # no mappings, as nearly all values
+_FIELDS = frozenset({np.ndarray, bool, int, float, complex, str, bytes, list})  # common types that are no mappings
 
 
 def field_paths(treespec: optree.PyTreeSpec) -> tuple[str, ...]:
-    """Dotted name of every leaf of `treespec`; a scene that is one array has the name `scene`."""
+    """Return the dotted name of every leaf of `treespec`; `scene` for a scene that is one array."""
     return tuple(".".join(str(key) for key in path) or "scene" for path in treespec.paths())
 
 
 def flatten(scene: Any) -> tuple[list[Any], optree.PyTreeSpec]:
-    """Leaves of a scene and its nesting; costs 2 us for a tuple of two arrays.
+    """Return the leaves of a scene and its nesting; costs 2 us for a tuple of two arrays.
 
-    A list that is the whole scene is nesting. Of those inside it, one of numbers or text is a leaf; `as_array` makes it
-    an array.
+    A list that is the whole scene is nesting. A list inside it that holds numbers or text is a leaf; `as_array`
+    converts it to an array.
     """
     leaves, treespec = optree.tree_flatten(
         scene, is_leaf=lambda node: type(node) is list and node is not scene and is_array(node)
@@ -36,10 +36,10 @@ def flatten(scene: Any) -> tuple[list[Any], optree.PyTreeSpec]:
 
 
 def flatten_as(treespec: optree.PyTreeSpec, scene: Any) -> list[Any]:
-    """What a scene has in place of each field of `treespec`.
+    """Return the part of a scene for each field of `treespec`.
 
     Raises:
-        ValueError: It is nested otherwise.
+        ValueError: The scene is nested otherwise.
     """
     try:
         return treespec.flatten_up_to(scene)
@@ -48,19 +48,19 @@ def flatten_as(treespec: optree.PyTreeSpec, scene: Any) -> list[Any]:
 
 
 def with_dicts(scene: Any) -> Any:
-    """A scene with a dict for each mapping in it that optree does not know: a subclass of dict, a UserDict."""
+    """Return the scene with a dict for each mapping unknown to optree."""
     return optree.tree_map(lambda leaf: with_dicts(dict(leaf)) if isinstance(leaf, Mapping) else leaf, scene)
 
 
 def is_nested(leaf: Any, treespec: optree.PyTreeSpec) -> bool:
-    """Whether what stands where `treespec` has a field is nested itself, and so no field."""
+    """Whether a scene's part for a field of `treespec` is nested itself."""
     if type(leaf) is list:
         return treespec.is_leaf() or not is_array(leaf)  # a list that is the whole scene is nesting
     return bool(flatten(leaf)[1].num_nodes > 1)
 
 
 def lists_as_tuples(structure: Any) -> Any:
-    """The same nesting with tuples for lists: tf.data, and so Keras on TensorFlow, takes a list for one tensor."""
+    """Replace lists by tuples, because tf.data converts a list to one tensor."""
     if isinstance(structure, list):
         return tuple(lists_as_tuples(item) for item in structure)
     if isinstance(structure, tuple):
@@ -72,6 +72,6 @@ def lists_as_tuples(structure: Any) -> Any:
 
 
 def structure_text(treespec: optree.PyTreeSpec) -> str:
-    """The nesting as a user would write it, with `*` for a field."""
+    """Return the nesting as users write it, with `*` for a field."""
     text = str(treespec)
     return text.removeprefix("PyTreeSpec(").removesuffix(")")

@@ -1,6 +1,6 @@
-"""The spec of a scene: shape and dtype of every field, and the nesting.
+"""The spec of a scene: its nesting, and all shapes and dtypes.
 
-Invariant: a spec is a value; how it comes from scenes is told by `kerasfeed.spec.inference`.
+Invariant: a spec is a value; `kerasfeed.spec.inference` makes it from scenes.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ BYTES = np.dtype("S")
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape and dtype of one field of a scene, or of one array of a batch.
+    """Shape and dtype of a scene's field, or of a batch's array.
 
     Attributes:
-        shape: Sizes of the axes; None where the size differs from scene to scene.
-        dtype: NumPy dtype in native byte order. `np.dtype("U")` stands for `str`, and `np.dtype("S")` for `bytes`, of
-            any length; such fields arrive as object arrays.
+        shape: Sizes of the axes; None if the size differs between scenes.
+        dtype: NumPy dtype in native byte order. `np.dtype("U")` means `str`, and `np.dtype("S")` means `bytes`, of
+            any length; such fields are object arrays in a batch.
         weak: True for a Python number, or a list of them. NumPy chose its dtype, which may therefore be promoted.
         untyped: True for an empty list, which gets the dtype and further axes that other scenes have.
 
@@ -49,11 +49,11 @@ class ArraySpec:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether every axis has the same size in all scenes, and the field is not text."""
+        """Whether the field is not text and all its sizes are fixed."""
         return not self.is_text and None not in self.shape
 
     def fits(self, shape: tuple[int | None, ...]) -> bool:
-        """Whether an array of shape `shape` may be a value of the field.
+        """Whether an array of this shape may be a value.
 
         Args:
             shape: Sizes of the axes.
@@ -71,20 +71,20 @@ class ArraySpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one array of this spec, with unknown axes counted as 1; 0 for text."""
+        """Bytes of one array, with unknown axes counted as 1; 0 for text."""
         if self.is_text:
             return 0
         return int(np.prod([size or (1 if size is None else 0) for size in self.shape])) * self.dtype.itemsize
 
     def __str__(self) -> str:
-        dtype = np.dtype(self.dtype)  # a user may have given its name
+        dtype = np.dtype(self.dtype)  # users may pass a name
         name = {TEXT: "str", BYTES: "bytes"}.get(dtype) or dtype.name
         return f"{name}[{', '.join('?' if size is None else str(size) for size in self.shape)}]"
 
 
 @dataclass(frozen=True)
 class SceneSpec:
-    """Structure of a scene and the `ArraySpec` of every field, in optree's order.
+    """Structure of a scene, and its `ArraySpec`s in optree's order.
 
     Attributes:
         treespec: The nesting.
@@ -96,7 +96,7 @@ class SceneSpec:
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """Name of every field: its keys and positions joined by dots, `1.points`."""
+        """The name of every field: keys and positions joined by dots, `1.points`."""
         return field_paths(self.treespec)
 
     @cached_property
@@ -110,7 +110,7 @@ class SceneSpec:
 
 
 def with_open_rows(spec: SceneSpec) -> SceneSpec:
-    """`spec`, of batches, with any number of rows."""
+    """Return the spec of batches with any number of rows."""
     fields = [
         dataclasses.replace(field, shape=(None, *field.shape[1:])) if field.shape else field for field in spec.fields
     ]
@@ -118,7 +118,7 @@ def with_open_rows(spec: SceneSpec) -> SceneSpec:
 
 
 def as_others(field: ArraySpec, other: ArraySpec) -> ArraySpec:
-    """An empty list's spec with the dtype and the further axes of `other`; any other spec as it is."""
+    """Give an empty list's spec the dtype and further axes of `other`."""
     if not field.untyped:
         return field
     shape = (*field.shape, *(size or 0 for size in other.shape[len(field.shape) :]))

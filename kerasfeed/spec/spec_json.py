@@ -1,8 +1,7 @@
-"""The spec of a scene as JSON, and the specs that users write.
+"""Specs of scenes as JSON, and specs that users write.
 
-Invariant: `spec_from_json(spec_to_json(spec)) == spec` for the spec of every scene, but for namedtuples, which come
-back as namedtuples of the same name and fields, and for whether a number was Python's. Nothing that a file names is
-imported.
+Invariant: `spec_from_json(spec_to_json(spec)) == spec` for the spec of every scene, with two exceptions. Namedtuples
+come back as new classes with the same name and fields, and `weak` is lost. Reading a file imports nothing.
 """
 
 import functools
@@ -24,10 +23,10 @@ _NAMED = re.compile(r"(\w+)\((\w+(?:,\w+)*)\)")
 
 
 def as_scene_spec(spec: Any) -> SceneSpec:
-    """The spec that a nesting of `ArraySpec`s, or of `tf.TensorSpec`s, is, as users write it.
+    """Return the spec for a user's nesting of `ArraySpec`s or `tf.TensorSpec`s.
 
     Raises:
-        TypeError: It is of something else.
+        TypeError: A leaf is something else.
         SpecError: Two fields have one name.
     """
     scene = spec
@@ -39,8 +38,8 @@ def as_scene_spec(spec: Any) -> SceneSpec:
         held = optree.tree_leaves(spec, is_leaf=lambda node: node is not spec and _is_array(node))
         if any(type(leaf) is list for leaf in held):
             raise SpecError(
-                f"a list of single values inside a scene is one array, received the spec {spec!r}: give "
-                "kf.ArraySpec((n,), dtype) in place of a list of n specs without axes, or a tuple, for tuples"
+                f"a list of single values inside a scene is one array, received the spec {spec!r}. Give one "
+                "kf.ArraySpec((n,), dtype) instead of a list of n specs, or a tuple if scenes have a tuple there"
             )
         scene = SceneSpec(treespec, tuple(_checked(leaf) for leaf in leaves))
     assert isinstance(scene, SceneSpec)
@@ -63,7 +62,7 @@ def _array_spec(leaf: Any) -> ArraySpec:
 
 
 def _is_array(node: Any) -> bool:
-    """Whether scenes have one array where a spec has this list: it holds single numbers, or single texts, alone."""
+    """Whether a spec's list is an array of numbers or text."""
     if type(node) is not list:
         return False
     fields = [field for field in node if not _is_array(field)]
@@ -84,10 +83,10 @@ def _checked(field: ArraySpec) -> ArraySpec:
 
 
 def leaves_of(spec: SceneSpec, scene: Any) -> list[Any]:
-    """The fields of a scene, in the spec's order.
+    """Return the fields of a scene, in the spec's order.
 
     Raises:
-        SpecError: Its nesting is not the spec's.
+        SpecError: The scene has another nesting than the spec.
     """
     try:
         leaves: list[Any] = flatten_as(spec.treespec, scene)
@@ -103,7 +102,7 @@ def leaves_of(spec: SceneSpec, scene: Any) -> list[Any]:
 
 
 def coerced_leaves(spec: SceneSpec, scene: Any) -> list[Any]:
-    """The fields of a scene, each as the spec says; see `kerasfeed.spec.field_values.coerce`.
+    """Return the fields of a scene as the spec describes them. See `kerasfeed.spec.field_values.coerce`.
 
     Raises:
         SpecError: Nesting, shape or dtype differ.
@@ -113,10 +112,10 @@ def coerced_leaves(spec: SceneSpec, scene: Any) -> list[Any]:
 
 
 def spec_to_json(spec: SceneSpec) -> Any:
-    """What `json.dumps` takes.
+    """Return the spec as an object for `json.dumps`.
 
     Raises:
-        SpecError: The nesting holds what no file can describe.
+        SpecError: The nesting holds a type that a file cannot describe.
     """
     return _to_json(spec.unflatten(spec.fields))
 
@@ -138,16 +137,16 @@ def _to_json(value: Any) -> Any:
         items = [[name, _to_json(item)] for name, item in zip(kind._fields, value, strict=True)]
         return {"namedtuple": [kind.__name__, items]}
     raise SpecError(
-        f"a scene holds a {kind.__name__}, and a file describes tuples, lists, dicts and namedtuples only. Return one "
+        f"a scene holds a {kind.__name__}, but a file describes only tuples, lists, dicts and namedtuples. Return one "
         "of these"
     )
 
 
 def spec_from_json(value: Any) -> SceneSpec:
-    """The spec that `spec_to_json` described.
+    """Return the spec that `spec_to_json` described.
 
     Raises:
-        ValueError: It is no description of a spec.
+        ValueError: `value` does not describe a spec.
     """
     try:
         leaves, treespec = optree.tree_flatten(_from_json(value, whole=True))
@@ -166,7 +165,7 @@ def _from_json(value: Any, *, whole: bool = False) -> Any:
         return ArraySpec(tuple(inner["shape"]), dtype_from_json(inner["dtype"]))
     if kind in ("tuple", "list"):
         items = [_from_json(item) for item in inner]
-        # A list of single values inside a scene is one array: of a file that has them as fields they make a tuple.
+        # A list of single values inside a scene is one array. If a file has them as separate fields, make a tuple.
         return items if kind == "list" and (whole or not _is_array(items)) else tuple(items)
     if kind in ("dict", "OrderedDict"):
         return (dict if kind == "dict" else OrderedDict)((key, _from_json(item)) for key, item in inner)
@@ -178,14 +177,14 @@ def _from_json(value: Any, *, whole: bool = False) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _named_class(name: str, fields: tuple[str, ...]) -> Any:
-    """A class of namedtuples, the same for the same name and fields, which pickles by its qualified name."""
+    """Return the class for this name and fields, which pickles by name."""
     made = namedtuple(name, fields)  # type: ignore[misc]
     made.__module__, made.__qualname__ = __name__, f"{name}({','.join(fields)})"
     return made
 
 
 def __getattr__(name: str) -> Any:
-    """The class of namedtuples that a pickle names."""
+    """Return the class for a namedtuple in a pickle."""
     match = _NAMED.fullmatch(name)
     if match is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -193,7 +192,7 @@ def __getattr__(name: str) -> Any:
 
 
 def dtype_to_json(dtype: np.dtype[Any]) -> Any:
-    """A name, or a list of names and dtypes for a structured dtype."""
+    """Return a dtype's name, or a list for a structured dtype."""
     if dtype in (TEXT, BYTES):
         return "str" if dtype == TEXT else "bytes"
     if dtype.names:
@@ -202,10 +201,10 @@ def dtype_to_json(dtype: np.dtype[Any]) -> Any:
 
 
 def dtype_from_json(value: Any) -> np.dtype[Any]:
-    """The dtype that `dtype_to_json` described.
+    """Return the dtype that `dtype_to_json` described.
 
     Raises:
-        TypeError: There is none of this name here.
+        TypeError: This NumPy has no dtype of this name.
     """
     if isinstance(value, list):
         made: np.dtype[Any] = np.dtype([(name, dtype_from_json(member), tuple(shape)) for name, member, shape in value])
@@ -216,7 +215,7 @@ def dtype_from_json(value: Any) -> np.dtype[Any]:
         named: np.dtype[Any] = np.dtype(value)
         return named
     except TypeError:
-        import ml_dtypes  # of NumPy's own names there is none: bfloat16 and its kin, which TensorFlow and JAX bring
+        import ml_dtypes  # bfloat16 and the like: TensorFlow and JAX install them, NumPy has none
 
         found = getattr(ml_dtypes, value, None)
         if found is None:

@@ -1,6 +1,6 @@
-"""Values whose bits are not what NumPy takes them for: numbers of other libraries, bytes that mean nothing, text.
+"""Values whose bytes NumPy misreads: extension dtypes, padding bytes, text.
 
-Invariant: values are kept; what has no such bits comes back as it is.
+Invariant: no value changes, and all other values are returned unchanged.
 """
 
 import sys
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 
 def is_masked_array(value: Any) -> bool:
-    """Whether it is one of `numpy.ma`, which is not imported to tell: that takes each worker 10 ms."""
+    """Whether a value is a NumPy masked array. Does not import `numpy.ma`, which takes 10 ms per worker."""
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 def widened(array: NDArray[Any]) -> NDArray[Any]:
-    """An array of bfloat16, float8, int4 and their like as float32; any other, records among them, as it is."""
+    """Return bfloat16, float8, int4 and the like as float32; any other array, also records, unchanged."""
     if array.dtype.kind != "V" or array.dtype.names is not None:
         return array
     try:
@@ -26,7 +26,7 @@ def widened(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def is_padded(dtype: np.dtype[Any]) -> bool:
-    """Whether items hold bytes that mean nothing: between the members of aligned records, and in a long double."""
+    """Whether items have padding bytes, as in aligned records and long doubles."""
     if dtype.subdtype is not None:
         return is_padded(dtype.subdtype[0])
     if dtype.names is None:
@@ -36,9 +36,9 @@ def is_padded(dtype: np.dtype[Any]) -> bool:
 
 
 def comparable(array: Any) -> Any:
-    """`array`, of native byte order, with zeros for the bytes that mean nothing, so that its bytes may be compared.
+    """Return `array` with zeroed padding bytes, so that bytes can be compared.
 
-    Text is as it is.
+    Text is returned unchanged.
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "Vfc" or not is_padded(array.dtype):
         return array
@@ -65,7 +65,7 @@ def _copy_members(array: NDArray[Any], made: NDArray[Any]) -> None:
 
 
 def exact_text(value: Any) -> Any:
-    """A `str` or `bytes` of a subclass as plain one, with the NUL characters at its end that NumPy would cut off."""
+    """Return plain `str` or `bytes`, with trailing NULs that NumPy would drop."""
     kind = type(value)
     if kind is str or kind is bytes:
         return value

@@ -1,7 +1,7 @@
-"""Files written whole or not at all.
+"""Write a file completely or not at all.
 
-Invariant: under its name a file is either what it was or what it is to be, whoever else writes it at the same time, in
-this process, in another, or on another host that shares the disk.
+Invariant: a path has either the old file or the complete new one, even if another thread, process or
+host writes it at the same time.
 """
 
 import contextlib
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def check_place(out: Path) -> None:
-    """Refuse a path at which no file can be made.
+    """Refuse a path that cannot become a regular file.
 
     Raises:
-        OSError: It is a folder, a device or a pipe, or in no folder.
+        OSError: It is a folder, a device or a pipe, or its folder does not exist.
     """
     if out.is_dir():
         raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
@@ -27,18 +27,18 @@ def check_place(out: Path) -> None:
 
 @contextlib.contextmanager
 def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
-    """A temporary file beside `out` (path and descriptor) that takes its name when the block ends without an error.
+    """Yield a temporary file (path, descriptor), renamed to `out` at the end.
 
-    It is written through to the disk before it is renamed. After an error, Ctrl-C included, nothing of it is left and
-    `out` is what it was.
+    It is synced to the disk before it is renamed. After an error, also after Ctrl-C, it is removed and `out` is
+    unchanged.
 
     Args:
-        out: The path; a symbolic link stays one.
-        overwrite: Whether what is there may be replaced.
+        out: The path; if it is a symbolic link, its target is written.
+        overwrite: Whether an existing file may be replaced.
 
     Raises:
         FileExistsError: `out` exists, now or at the end, and `overwrite` is False.
-        OSError: The folder does not exist or cannot be written to, or `out` is no regular file.
+        OSError: The folder does not exist or cannot be written to, or `out` is not a regular file.
     """
     out = Path(os.path.realpath(out))
     if not overwrite and out.exists():
@@ -47,7 +47,7 @@ def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
     part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(fd, "rb+", buffering=0):  # closes it
+        with os.fdopen(fd, "rb+", buffering=0):  # closes the descriptor
             yield part, fd
             os.fsync(fd)
         _rename(part, out, overwrite=overwrite)
@@ -58,7 +58,7 @@ def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have what was renamed or removed in `folder` survive a power cut, where the file system can do that."""
+    """Sync the entries of `folder`, if the file system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -72,9 +72,9 @@ def _rename(part: Path, out: Path, *, overwrite: bool) -> None:
         part.replace(out)
         return
     try:
-        os.link(part, out)  # unlike a rename, refuses a name that somebody took meanwhile
+        os.link(part, out)  # unlike a rename, fails if another program has made the file
     except FileExistsError:
-        raise FileExistsError(f"{str(out)!r} was made by somebody else meanwhile; it is left as it is") from None
+        raise FileExistsError(f"another program has made {str(out)!r} meanwhile; it is left unchanged") from None
     except OSError:  # a file system without hard links
         part.rename(out)
     else:
@@ -82,15 +82,15 @@ def _rename(part: Path, out: Path, *, overwrite: bool) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Write a file, in place of what is there, also of a symbolic link; its folder must exist.
+    """Write a file and replace an existing file or symbolic link. Its folder must exist.
 
     Args:
         path: The file.
-        content: All of it.
-        durable: Whether it is on the disk before it takes the name, so that a power cut leaves one or the other.
+        content: The complete content.
+        durable: Whether to sync it before the rename, so that a power cut leaves the old or the new file.
 
     Raises:
-        OSError: The disk is full, or the folder is missing or cannot be written; the file is what it was.
+        OSError: The disk is full, or the folder is missing or cannot be written; the old file is unchanged.
     """
     draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:

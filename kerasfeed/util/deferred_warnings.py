@@ -1,7 +1,8 @@
-"""Warnings to the user, issued where the user stands.
+"""Warnings that name the user's line of code.
 
-Invariant: what is found on a thread of ours is issued on the thread of whoever next asks the feed for a batch, so that
-a filter which makes warnings errors reaches the user, and the warning names the user's line. Each kind is issued once.
+Invariant: a warning from a thread of kerasfeed is issued on the thread that next asks the feed for a batch. So a filter
+that turns warnings into errors raises in the user's code, and the warning names the user's line. Each kind is issued
+once.
 """
 
 import inspect
@@ -13,7 +14,7 @@ from collections import deque
 from types import FrameType
 
 _PACKAGE = __name__.split(".")[0]
-# Between the user's line and kerasfeed's there may be these; a thread that they start has no line of the user's at all.
+# Packages between the user's line and kerasfeed's. A thread that one of them starts has no line of the user.
 _INTERNAL = {
     _PACKAGE, "keras", "tensorflow", "tf_keras", "jax", "torch", "optree", "threading", "concurrent", "contextlib",
     "weakref", "queue", "functools", "importlib", "runpy", "_pytest", "pluggy",
@@ -21,10 +22,10 @@ _INTERNAL = {
 
 
 class DeferredWarnings:
-    """Warnings that wait for the user. Thread-safe.
+    """Warnings deferred until the user's thread can issue them. Thread-safe.
 
     Attributes:
-        urgent: What would be issued now, where the user is that of another process, who is told what is `taken`, too.
+        urgent: A queue for the warnings of `issue_now` if the user's program is another process; None otherwise.
     """
 
     def __init__(self) -> None:
@@ -35,17 +36,17 @@ class DeferredWarnings:
         self._consumer: int | None = None  # the thread that asked for a batch last
 
     def defer(self, kind: str, text: str, category: type[Warning]) -> None:
-        """Have `text` issued at the next `issue`, unless something of this kind was deferred before."""
+        """Issue `text` at the next `issue`, unless this kind is known."""
         if self._is_first(kind):
             self._waiting.append((kind, text, category))
 
     def mute(self, *kinds: str) -> None:
-        """Have nothing of these kinds issued any more."""
+        """Ignore these kinds from now on."""
         with self._lock:
             self._known.update(kinds)
 
     def is_known(self, kind: str) -> bool:
-        """Whether something of this kind was deferred or issued."""
+        """Whether this kind was deferred, issued or muted."""
         return kind in self._known
 
     def _is_first(self, kind: str) -> bool:
@@ -55,30 +56,31 @@ class DeferredWarnings:
             return first
 
     def taken(self) -> list[tuple[str, str, type[Warning]]]:
-        """Kind, text and class of those that wait, which nobody else is told."""
+        """Remove the deferred warnings; return kind, text and class of each."""
         return list(iter(self._next, None))
 
     def _next(self) -> tuple[str, str, type[Warning]] | None:
         try:
             return self._waiting.popleft()
-        except IndexError:  # another consumer was faster
+        except IndexError:  # another consumer took it
             return None
 
     def issue(self) -> None:
-        """Warn of what waits; 80 ns where nothing does."""
+        """Issue the deferred warnings; takes 80 ns if there are none."""
         self._consumer = threading.get_ident()
         while self._waiting and (waiting := self._next()) is not None:
             warn_caller(*waiting[1:])
 
     def issue_last(self) -> None:
-        """Warn of what waits, and raise nothing: where warnings are errors, on stderr."""
+        """Issue the deferred warnings; print them if they are errors."""
         while self._waiting and self.urgent is None and (waiting := self._next()) is not None:
             _say(*waiting[1:])
 
     def issue_now(self, kind: str, text: str, category: type[Warning], consumer: int | None = None) -> None:
-        """Warn from this thread, of ours, for the user's may be waiting; where warnings are errors, on stderr.
+        """Warn from a thread of kerasfeed; the user's thread may be blocked.
 
-        The line that is named is where the thread `consumer` stands, or whoever last asked for a batch.
+        If warnings are errors, print it on stderr. The warning names the current line of the thread `consumer`, or of
+        the thread that last asked for a batch.
         """
         if self._is_first(kind):
             if self.urgent is None:
@@ -95,37 +97,37 @@ def _say(text: str, category: type[Warning], thread: int | None = None) -> None:
 
 
 def warn_caller(text: str, category: type[Warning], thread: int | None = None) -> None:
-    """Warn, naming the user's line: the one that has called kerasfeed, be it through Keras or TensorFlow.
+    """Issue a warning that names the user's line that called kerasfeed.
 
     Args:
-        text: What to say.
+        text: The message.
         category: The class of the warning.
-        thread: The thread in which to look for the line; None is this one. Where it runs nothing of the user's, the
+        thread: The thread whose stack has the line; None for the current thread. If it runs no code of the user, the
             main thread.
     """
     if thread is None:
-        found = users_frame(inspect.currentframe())
+        frame = users_frame(inspect.currentframe())
     else:
-        found = users_frame(sys._current_frames().get(thread), around=True)
-    if found is None:
-        found = users_frame(sys._current_frames().get(threading.main_thread().ident or 0), around=True)
-    if found is None:
+        frame = users_frame(sys._current_frames().get(thread), around=True)
+    if frame is None:
+        frame = users_frame(sys._current_frames().get(threading.main_thread().ident or 0), around=True)
+    if frame is None:
         warnings.warn(text, category, stacklevel=2)
         return
-    names = found.f_globals
-    # As `warnings.warn` does, which knows the stack of its own thread alone.
+    names = frame.f_globals
+    # The same as `warnings.warn`, which sees only the stack of the thread that calls it.
     warnings.warn_explicit(
-        text, category, found.f_code.co_filename, found.f_lineno, str(names.get("__name__", "<unknown>")),
+        text, category, frame.f_code.co_filename, frame.f_lineno, str(names.get("__name__", "<unknown>")),
         names.setdefault("__warningregistry__", {}),
     )  # fmt: skip
 
 
 def users_frame(innermost: FrameType | None, *, around: bool = False) -> FrameType | None:
-    """The innermost frame of the user's; None where there is none.
+    """Return the innermost frame of the user's code, or None.
 
     Args:
-        innermost: The stack.
-        around: Whether the user's code that kerasfeed calls (a scene) does not count, and only what has called it does.
+        innermost: The innermost frame of the stack.
+        around: Whether to skip the user's code that kerasfeed calls (a scene), and use only the code that calls it.
     """
     frames: list[FrameType] = []
     while innermost is not None:

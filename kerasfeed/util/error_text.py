@@ -1,4 +1,4 @@
-"""Text and notes of exceptions that the user's code raised; the consumer of the scene reads them.
+"""Text and notes of exceptions that the user's code raised. The consumer of the scene reads them.
 
 Invariant: a `__str__` or `__repr__` that raises does not replace the exception it belongs to. The consumer catches the
 type that the user's code raised. kerasfeed adds index, epoch, step, worker and the worker's traceback as notes. It does
@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from kerasfeed.errors import SceneError
 
 PACKAGE_FOLDER = f"{Path(__file__).parent.parent}{os.sep}"
-_DEMO = f"{PACKAGE_FOLDER}demo{os.sep}"  # scenes as a user writes them
-TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
+_DEMO = f"{PACKAGE_FOLDER}demo{os.sep}"  # has scenes like a user's
+TEXT_LIMIT = 20_000  # characters; a longer text (some messages have 2 MB) keeps only its beginning and end
 _MAX_LINE = 200
 TRACEBACK_HEAD = "Traceback in the worker:"
 _FRAME_WITHOUT_LINE = re.compile(r'^  File "(?P<file>.+)", line (?P<number>\d{1,9}), in .+\n(?!    )', re.MULTILINE)
@@ -31,7 +31,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """`1 scene`, `2 scenes`; `plural` is for a noun whose plural is not the noun with an s."""
+    """`1 scene`, `2 scenes`. `plural` is for a noun whose plural is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -41,39 +41,39 @@ def class_name(value: object) -> str:
 
 
 def message_of(error: BaseException, *, whole: bool = False) -> str:
-    """What `str` makes of an exception, unless `whole` without its middle where that is very long."""
+    """Return `str(error)`, without its middle if it is very long, unless `whole`."""
 
     def made() -> str:
         return str(error) if whole else shortened(str(error))
 
-    return guarded(made, lambda broken: f"(its message cannot be had: __str__ raised {class_name(broken)})")
+    return guarded(made, lambda broken: f"(its message is not available: __str__ raised {class_name(broken)})")
 
 
 def summary(error: BaseException) -> str:
-    """Type and message of an exception on one line, more where the message has more."""
+    """Return type and message of an exception, with all lines."""
     return f"{class_name(error)}: {message_of(error)}"
 
 
 def exception_text(error: BaseException) -> str:
-    """Type and message in one line of at most 200 characters."""
+    """Return type and message in one line of at most 200 characters."""
     text = " ".join(summary(error)[: 3 * _MAX_LINE].split())
     return text if len(text) <= _MAX_LINE else text[: _MAX_LINE - 1] + "…"
 
 
 def full_text(error: BaseException, *, with_notes: bool = True) -> str:
-    """Traceback of an exception with its causes, and with its own notes."""
-    found = traceback.TracebackException.from_exception(error)
+    """Return the traceback of an exception, with its causes and its notes."""
+    formatted = traceback.TracebackException.from_exception(error)
     if not with_notes:
-        found.__notes__ = []
-    return shortened("".join(found.format()))
+        formatted.__notes__ = []
+    return shortened("".join(formatted.format()))
 
 
 def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """A traceback from the first frame on that is not kerasfeed's; as it is where there is none."""
-    found = frames
-    while found is not None and _is_own(found.tb_frame.f_code.co_filename):
-        found = found.tb_next
-    return found or frames
+    """Return a traceback from its first frame outside kerasfeed on. Unchanged if there is none."""
+    outside = frames
+    while outside is not None and _is_own(outside.tb_frame.f_code.co_filename):
+        outside = outside.tb_next
+    return outside or frames
 
 
 def _is_own(filename: str) -> bool:
@@ -81,7 +81,7 @@ def _is_own(filename: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """A short `repr` of what a user has made."""
+    """Return a short `repr` of an object of the user."""
     return guarded(
         lambda: reprlib.repr(value),
         lambda broken: f"a {class_name(value)} (whose __repr__ raised {class_name(broken)})",
@@ -89,7 +89,7 @@ def shown(value: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """`text`, without its middle where it is very long."""
+    """Return `text` without its middle if it is very long."""
     if len(text) <= TEXT_LIMIT:
         return text
     half = TEXT_LIMIT // 2
@@ -97,12 +97,12 @@ def shortened(text: str) -> str:
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """The notes of an exception; those that are text."""
+    """Return the notes of an exception that are text."""
     return [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
 
 
 def add_note(error: BaseException, note: str) -> bool:
-    """Add a note to an exception; returns whether it takes one (a frozen dataclass does not)."""
+    """Add a note to an exception. Return whether that worked (a frozen dataclass refuses it)."""
 
     def add() -> bool:
         error.add_note(note)
@@ -112,7 +112,7 @@ def add_note(error: BaseException, note: str) -> bool:
 
 
 def set_notes(error: BaseException, notes: list[str]) -> bool:
-    """Have an exception carry these notes; returns whether it takes them."""
+    """Replace the notes of an exception; return whether that worked."""
 
     def put() -> bool:
         error.__notes__ = list(notes)
@@ -122,27 +122,27 @@ def set_notes(error: BaseException, notes: list[str]) -> bool:
 
 
 def reworded(error: _E, text: str) -> _E:
-    """An error of the same type with another message; where its constructor refuses that, itself with a note."""
+    """Return an error of the same type with another message. If its constructor refuses that, `error` with a note."""
 
     def made() -> _E:
-        # Many OSErrors, h5py's own among them, have no errno.
+        # Many OSErrors have no errno, for example h5py's.
         number = getattr(error, "errno", None) if isinstance(error, OSError) else None
-        found = type(error)(text) if number is None else type(error)(number, text)
-        return found if isinstance(found, type(error)) else error
+        copy = type(error)(text) if number is None else type(error)(number, text)
+        return copy if isinstance(copy, type(error)) else error
 
-    found = guarded(made, lambda _: error)
-    if found is error:
+    result = guarded(made, lambda _: error)
+    if result is error:
         add_note(error, f"kerasfeed: {text}")
-    return found
+    return result
 
 
 def cause_message(error: BaseException) -> str:
-    """The message of what an exception was raised from; its own where that is nothing."""
+    """Return the message of an exception's cause, or its own without one."""
     return message_of(error if error.__cause__ is None else error.__cause__)
 
 
 def drop_frame(error: BaseException) -> None:
-    """Take the outermost frame out of its traceback."""
+    """Remove the outermost frame from an exception's traceback."""
     trace = error.__traceback__
     error.with_traceback(None if trace is None else trace.tb_next)
 
@@ -150,77 +150,77 @@ def drop_frame(error: BaseException) -> None:
 def noted(
     error: BaseException, note: str, traceback: str = "", *, replaces: str = "", what: str = "the sequence raised "
 ) -> BaseException:
-    """`error`, from the user's first frame on and with a note; what stands for it where it may not travel: `wrapped`.
+    """Return `error` with a note and a shorter traceback; wrapped if consumers cannot get it.
 
     Args:
-        error: What the user's code raised.
-        note: What is known of it; may be empty.
-        traceback: Of another process, as text.
-        replaces: How the notes begin that this one replaces: the same object may have been raised before.
-        what: What raised it, for `wrapped`.
+        error: The exception that the user's code raised.
+        note: The note; may be empty.
+        traceback: The traceback in another process, as text.
+        replaces: Prefix of notes to remove, because the same object may have been raised before.
+        what: The beginning of the message if it is wrapped, see `wrapped`.
     """
     error.with_traceback(without_own_frames(error.__traceback__))
     if replaces:
         set_notes(error, [each for each in notes_of(error) if not each.startswith(replaces)])
-    if not can_travel(error) or (note and not add_note(error, note)):  # a frozen exception takes none
+    if not can_travel(error) or (note and not add_note(error, note)):  # a frozen exception refuses notes
         error = wrapped(error, what)
         add_note(error, note)
     if traceback:
-        # A note and not the cause: Keras raises what it caught `from None`.
+        # A note, not the cause, because Keras re-raises exceptions `from None`.
         add_note(error, f"{TRACEBACK_HEAD}\n{_with_lines(traceback)}")
     return error
 
 
 def _with_lines(traceback: str) -> str:
-    """A traceback of another process, with lines of code that only this one knows, such as of cells of a notebook."""
+    """Add lines of code that only this process has (notebook cells)."""
 
-    def told(frame: re.Match[str]) -> str:
+    def with_line(frame: re.Match[str]) -> str:
         is_known = frame["file"] in linecache.cache
         line = linecache.getline(frame["file"], int(frame["number"])).strip() if is_known else ""
         return f"{frame[0]}    {line}\n" if line else frame[0]
 
-    return _FRAME_WITHOUT_LINE.sub(told, traceback)
+    return _FRAME_WITHOUT_LINE.sub(with_line, traceback)
 
 
 def can_travel(error: BaseException) -> bool:
-    """Whether consumers can be given `error` itself.
+    """Whether consumers can get `error` itself.
 
-    `StopIteration` would end a loop in silence, `KeyboardInterrupt`, `SystemExit` and `GeneratorExit` would be taken
-    for the consumer's own. A future passes over one that does not count as true.
+    `StopIteration` would end a loop silently. Consumers would take `KeyboardInterrupt`, `SystemExit` and
+    `GeneratorExit` for their own. A future ignores an exception whose `bool` is False.
     """
     return isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration) and bool(error)
 
 
 def wrapped(error: BaseException, what: str, kind: type[_E] = SceneError) -> _E:  # type: ignore[assignment]
-    """A `kind` in place of `error`, "<what><type and message>", with `error` as its cause."""
+    """Return a `kind` caused by `error`, with "<what><type and message>"."""
     made = kind(f"{what}{summary(error)}")
     made.__cause__ = error
     return made
 
 
 def note_causes(error: BaseException) -> None:
-    """Keep the text of the causes of `error` in a note, for a consumer that raises it `from None`, as Keras does."""
+    """Note the causes of `error`, for consumers that raise it `from None`."""
     has_causes = error.__cause__ is not None or not (error.__suppress_context__ or error.__context__ is None)
-    if has_causes and not _tells_traceback(error):
+    if has_causes and not _has_traceback_note(error):
         add_note(error, f"{_CAUSE_HEAD}\n{full_text(error, with_notes=False)}")
 
 
 def text_of(error: BaseException) -> str:
-    """All that is known of an error, for a consumer that keeps a text alone."""
+    """Return summary, notes and traceback as one text."""
     lines = [summary(error), *notes_of(error)]
-    if not _tells_traceback(error):
+    if not _has_traceback_note(error):
         lines.append("\n" + full_text(error, with_notes=False))
     return "\n".join(lines)
 
 
-def _tells_traceback(error: BaseException) -> bool:
+def _has_traceback_note(error: BaseException) -> bool:
     return any(note.startswith((TRACEBACK_HEAD, _CAUSE_HEAD)) for note in notes_of(error))
 
 
 def is_the_programs(error: BaseException) -> bool:
-    """Whether an exception is no fault of the code that it came out of: Ctrl-C, or what a signal's handler has raised.
+    """Whether an exception comes from Ctrl-C or a signal handler.
 
-    Both strike the main thread, wherever it is. A worker process ignores Ctrl-C.
+    Both are raised in the main thread, at any line. A worker process ignores Ctrl-C.
     """
     if isinstance(error, Exception) or threading.get_ident() != threading.main_thread().ident:
         return False
@@ -231,11 +231,11 @@ def is_the_programs(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    found = getattr(handler, "func", handler)  # of a partial
-    found = getattr(found, "__func__", found)
-    if not callable(found):  # SIG_DFL and SIG_IGN
+    function = getattr(handler, "func", handler)  # of a partial
+    function = getattr(function, "__func__", function)
+    if not callable(function):  # SIG_DFL and SIG_IGN
         return None
-    return getattr(found, "__code__", None) or getattr(vars(type(found)).get("__call__"), "__code__", None)
+    return getattr(function, "__code__", None) or getattr(vars(type(function)).get("__call__"), "__code__", None)
 
 
 def guarded(make: Callable[[], _T], otherwise: Callable[[BaseException], _T]) -> _T:

@@ -1,7 +1,7 @@
 """Digests of arrays, numbers, text, containers of them, and functions. States of feeds hold them.
 
-Invariant: equal values give equal digests in every process of one Python version. Addresses and the order of sets do
-not enter. Two functions of equal code over equal values are equal.
+Invariant: equal values have equal digests in every process of one Python version. Digests do not depend on addresses
+or on the order of sets. Two functions are equal if their code and the values they use are equal.
 """
 
 import copyreg
@@ -15,9 +15,9 @@ import numpy as np
 
 from kerasfeed.util.array_bits import comparable, exact_text, is_masked_array
 
-_BYTES = 12  # 96 bits: a chance of 1e-17 that two of a million values collide
+_BYTES = 12  # 96 bits: two of a million values collide with a probability of 1e-17
 _ATOMS = (bool, int, float, complex, str, bytes, type(None))
-_DEPTH = 16  # of nested values; below, a value is its class alone
+_DEPTH = 16  # of nesting; a value below it is represented by its class
 
 
 def digest(*values: Any) -> str:
@@ -30,24 +30,24 @@ def digest(*values: Any) -> str:
 
 
 def joined(label: str, *parts: bytes) -> bytes:
-    """The digest of a label and of digests in their order."""
+    """Return the digest of a label and a sequence of digests."""
     text = label.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(b"".join([b"%d " % len(text), text, *parts]), digest_size=_BYTES).digest()
 
 
 def name_of(function: Any) -> str:
-    """The qualified name of a callable, or of its class, for messages."""
+    """Return the qualified name of a callable or its class."""
     inner = function.func if isinstance(function, functools.partial) else function
     return getattr(inner, "__qualname__", type(inner).__qualname__)
 
 
 def _of(value: Any, above: tuple[int, ...], known: dict[int, tuple[Any, bytes]]) -> bytes:
-    """The digest of a value.
+    """Return the digest of a value.
 
     Args:
         value: The value.
-        above: The ids of the values that it is part of.
-        known: By id, each value that was digested before, with its digest.
+        above: The ids of the values that contain it.
+        known: By id, each value digested before, with its digest.
     """
     if type(value) in _ATOMS:
         return _atom(value)
@@ -82,19 +82,19 @@ def _taken_apart(value: Any, each: Callable[[Any], bytes], depth: int) -> bytes:
     if isinstance(value, functools.partial):
         return joined("partial", each(value.func), each(value.args), each(value.keywords))
     attributes = getattr(value, "__dict__", {}) if depth < _DEPTH and kind is not types.ModuleType else {}
-    if "__wrapped__" in attributes:  # functools.lru_cache and its like
+    if "__wrapped__" in attributes:  # functools.lru_cache and the like
         return each(attributes["__wrapped__"])
-    name = getattr(value, "__qualname__", getattr(value, "__name__", ""))  # of functions in C, and of modules
+    name = getattr(value, "__qualname__", getattr(value, "__name__", ""))  # functions in C, and modules
     held = [dict(attributes)] if hasattr(value, "__dict__") or depth >= _DEPTH else _pickled_parts(value)
     return joined(f"object {kind.__module__}.{kind.__qualname__} {name}", *map(each, held))
 
 
 def _pickled_parts(value: Any) -> list[Any]:
-    """What pickle would take of an object without attributes, such as a range, a path or a date; else nothing."""
+    """Return what pickle stores of an object without attributes, as a range."""
     reduce = copyreg.dispatch_table.get(type(value))
     try:
         reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
-    except Exception:  # noqa: BLE001 - whatever pickling raises
+    except Exception:  # noqa: BLE001 - pickling may raise anything
         return []
     return [list(part) if isinstance(part, Iterator) else part for part in reduced] if type(reduced) is tuple else []
 

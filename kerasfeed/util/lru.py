@@ -1,11 +1,11 @@
-"""What is kept: values by key, within a bound, those used longest ago leave first; and one value a process.
+"""A least-recently-used cache, and values that each process makes itself.
 
-Invariant: a process keeps what it made itself. A child of a fork must not share the position in a file that its parent
-has open, nor a lock that another thread of its parent held, and a copy that was pickled begins with nothing.
+Invariant: a process uses only values that it made itself. A forked child must not share the file offset of a file that
+its parent opened, nor a lock that a thread of the parent held. A pickled copy starts empty.
 
-Of a cache: of all threads that want a value that is not here, one makes it and the others wait for it; no lock is held
-meanwhile, and whoever fails to make it lets the others try, Ctrl-C included. Who asks for a value while it makes that
-very value does not wait for itself, and makes it twice.
+If several threads ask a cache for the same missing value, one loads it and the others wait; no lock is held while it
+loads. If loading fails, also by Ctrl-C, the next thread tries. A `load` that asks for its own key does not deadlock: it
+loads the value a second time.
 """
 
 import os
@@ -19,15 +19,15 @@ Value = TypeVar("Value")
 
 
 class Lru(Generic[Key, Value]):
-    """The values used last. All methods may be called from any thread.
+    """A cache of the values used last. All methods are thread-safe.
 
     Attributes:
-        limit: The most that values kept together may weigh.
-        weight: What those kept now weigh.
+        limit: The largest total weight of the cached values.
+        weight: The total weight of the cached values now.
     """
 
     def __init__(self, limit: int, weigh: Callable[[Value], int]) -> None:
-        """Keep values of up to `limit` together, each of what `weigh` says; one that is more is not kept."""
+        """Cache values up to a total weight of `limit`. A value above it is not cached. `weigh` returns a weight."""
         self.limit = limit
         self._weigh = weigh
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class Lru(Generic[Key, Value]):
         return len(self._kept)
 
     def get(self, key: Key) -> Value | None:
-        """What is kept under `key`."""
+        """Return the cached value of `key`, or None."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
@@ -47,17 +47,17 @@ class Lru(Generic[Key, Value]):
             return found
 
     def get_or_load(self, key: Key, load: Callable[[], Value]) -> tuple[Value, bool]:
-        """What is kept under `key`, or what `load` gives, which is then kept if it fits.
+        """Return the cached value of `key`, or load and cache it.
 
         Args:
-            key: Of the value.
-            load: Called without a lock, in one thread at a time for each key; gives anything but None.
+            key: The key of the value.
+            load: Returns the value, not None. Called without a lock, in one thread at a time for each key.
 
         Returns:
             The value, and whether another call had loaded it.
 
         Raises:
-            Exception: What `load` raises.
+            Exception: `load` raised it.
         """
         found = self.get(key)
         if found is not None:
@@ -71,7 +71,7 @@ class Lru(Generic[Key, Value]):
                         self._kept.move_to_end(key)
                         return found, True
                     loading = self._loading.setdefault(key, own)
-                if loading.thread == own.thread:  # this call, or one around it
+                if loading.thread == own.thread:  # this call, or one that it is nested in
                     break
                 with loading.done:
                     pass
@@ -83,9 +83,9 @@ class Lru(Generic[Key, Value]):
         return value, False
 
     def _publish(self, key: Key, own: "_Loading[Value]") -> None:
-        leaving: list[Value] = []  # freed without the lock: that may take a while, and run other code
+        leaving: list[Value] = []  # freed after the lock is released, because that may take long and run other code
         with self._lock:
-            if self._loading.get(key) is own:  # else the cache was cleared meanwhile
+            if self._loading.get(key) is own:  # otherwise the cache was cleared meanwhile
                 del self._loading[key]
                 if own.value is not None:
                     leaving = self._keep(key, own.value)
@@ -93,7 +93,7 @@ class Lru(Generic[Key, Value]):
         leaving.clear()
 
     def _keep(self, key: Key, value: Value) -> list[Value]:
-        """Keep a new value, with the lock held; return the values that leave for it."""
+        """Cache a value while the lock is held. Return the values that are evicted."""
         weight = self._weigh(value)
         if weight > self.limit:
             return []
@@ -105,13 +105,13 @@ class Lru(Generic[Key, Value]):
         return leaving
 
     def _pop(self) -> Value:
-        """Take out what was used longest ago."""
+        """Remove and return the value that was used longest ago."""
         value = self._kept.popitem(last=False)[1]
         self.weight -= self._weigh(value)
         return value
 
     def clear(self) -> None:
-        """Let go of everything; the cache can be used again."""
+        """Remove all values; the cache can be used again."""
         with self._lock:
             self._kept.clear()
             self._loading.clear()
@@ -119,7 +119,7 @@ class Lru(Generic[Key, Value]):
 
 
 class _Loading(Generic[Value]):
-    """A value being made; `done` is held until it is there or has failed."""
+    """A value that a thread is loading. `done` is locked until it has loaded or failed."""
 
     __slots__ = ("done", "thread", "value")
 
@@ -131,22 +131,22 @@ class _Loading(Generic[Value]):
 
 
 class PerProcess(Generic[Value]):
-    """One value a process, made when it is first asked for; all methods may be called from any thread."""
+    """One value per process, made on first use; all methods are thread-safe."""
 
     def __init__(self, make: Callable[[], Value]) -> None:
-        """`make` makes the value; it pickles."""
+        """`make` returns the value; it must pickle."""
         self._make = make
         self._by_process: dict[int, Value] = {}
 
     def here(self) -> Value:
-        """What this process keeps; about 0.3 us."""
+        """Return the value of this process; about 0.3 us."""
         pid = os.getpid()
-        found = self._by_process.get(pid)
-        if found is None:
-            found = self._by_process.setdefault(pid, self._make())
+        value = self._by_process.get(pid)
+        if value is None:
+            value = self._by_process.setdefault(pid, self._make())
             for other in [other for other in self._by_process if other != pid]:
                 self._by_process.pop(other, None)
-        return found
+        return value
 
     def __reduce__(self) -> Any:
         return PerProcess, (self._make,)

@@ -1,9 +1,8 @@
-"""Picklers that keep what others change: text of NumPy that ends in NUL characters, and the file that code is from.
+"""Picklers that keep NULs at the end of text, and file names.
 
-Invariant: text arrives as it was returned, by every worker, and a traceback of a worker names the lines of the user's
-file. What the main module defines arrives as well, wherever it stands: functions with a cache (empty then) or with
-several implementations, and all of a main module that `multiprocessing` has imported for a process it has started; and
-objects whose `__getattr__` asks another object.
+Invariant: every worker gets text unchanged, and a worker's traceback has the lines of the user's file. Everything that
+the main module defines can be pickled: functions with a cache (it arrives empty), singledispatch functions, objects
+whose `__getattr__` delegates to another object, and a main module that `multiprocessing` imported in a child process.
 """
 
 import functools
@@ -27,24 +26,24 @@ def _reduced_text(text: Any) -> tuple[Any, tuple[Any]]:
 
 
 def _reduced_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
-    # cloudpickle 3.1.3 gives all code one file name, so that no traceback could show a line of it.
+    # cloudpickle 3.1.3 gives all code one file name, so tracebacks would have no lines.
     make, values = cloudpickle.Pickler.dispatch_table[CodeType](code)
-    place = next(place for place, value in enumerate(values) if isinstance(value, str))  # its first text
-    return make, (*values[:place], code.co_filename, *values[place + 1 :])
+    number = next(number for number, value in enumerate(values) if isinstance(value, str))  # the first text
+    return make, (*values[:number], code.co_filename, *values[number + 1 :])
 
 
 def _reduced_property(obj: Any) -> tuple[Any, ...]:
-    # Before Python 3.12 it holds a lock.
+    # Before Python 3.12 a cached_property has a lock.
     return type(obj), (obj.func,), {name: value for name, value in vars(obj).items() if name not in ("func", "lock")}
 
 
 _TEXT: dict[Any, Any] = {np.str_: _reduced_text, np.bytes_: _reduced_text}
 
 
-_OF_CHILDREN = "__mp_main__"  # what multiprocessing names the main module in processes that it has started
+_OF_CHILDREN = "__mp_main__"  # the name of the main module in processes that multiprocessing has started
 _Cached = type(functools.lru_cache(len))
 _generic: Any = functools.singledispatch(len)
-# Attributes that are made with the function, or by tf.numpy_function, and not the user's.
+# Attributes that functools or tf.numpy_function sets, not the user.
 _MADE = {*vars(_generic), *functools.WRAPPER_ASSIGNMENTS, "cache_parameters", "ag_dnc_wrapper__"}
 
 
@@ -60,14 +59,14 @@ def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
 
 
 def _asks_its_own_attributes(kind: type) -> bool:
-    """Whether pickle, as it makes an object of a class anew, would ask its `__getattr__` for `__setstate__`.
+    """Whether pickle would call `__getattr__` of a new object for `__setstate__`.
 
-    The object has no attributes yet, so one that asks another (`return getattr(self.dataset, name)`) calls itself for
-    ever.
+    A `__getattr__` that delegates (`return getattr(self.dataset, name)`) then calls itself without end, because the
+    object has no attributes yet.
     """
     if not hasattr(kind, "__getattr__") or hasattr(kind, "__setstate__") or kind in CloudPickler.dispatch_table:
         return False
-    if issubclass(kind, type):  # its objects are classes, which go by their names
+    if issubclass(kind, type):  # its instances are classes, which are pickled by name
         return False
     return all(getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__"))
 
@@ -77,7 +76,7 @@ def _restore(obj: Any, state: dict[str, Any]) -> None:
 
 
 def can_be_imported(value: Any) -> bool:
-    """Whether a worker finds this very function, class or module by its name."""
+    """Whether a worker gets this object by importing its name."""
     is_module = isinstance(value, ModuleType)
     name = (value.__name__ if is_module else value.__module__) or "__main__"
     if any(f"{name}.".startswith(f"{other}.") for other in ("__main__", *cloudpickle.list_registry_pickle_by_value())):
@@ -90,10 +89,10 @@ def can_be_imported(value: Any) -> bool:
 
 
 def _send_by_value(name: str) -> None:
-    """Have cloudpickle send a module by value if no other process can import it.
+    """Make cloudpickle send a module by value if it cannot be imported.
 
     Raises:
-        pickle.PicklingError: It is a compiled library.
+        pickle.PicklingError: It is a compiled library, which cannot be sent by value.
     """
     packages = name.split(".")
     for count in range(1, len(packages) + 1):
@@ -108,7 +107,7 @@ def _send_by_value(name: str) -> None:
 
 
 class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """The same, for what holds functions and classes that cannot be imported, too; they keep the names of files."""
+    """Pickles functions and classes that cannot be imported, with file names."""
 
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
         {**_TEXT, CodeType: _reduced_code, functools.cached_property: _reduced_property}
@@ -116,7 +115,7 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._modules: set[str] = set()  # whose way is known
+        self._modules: set[str] = set()  # already handled by _send_by_value
         if _OF_CHILDREN in sys.modules:  # no other process can import it
             cloudpickle.register_pickle_by_value(sys.modules[_OF_CHILDREN])
 
@@ -144,10 +143,10 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def cloud_pickled(value: Any) -> bytes:
-    """`value` as a `CloudPickler` pickles it; `pickle.loads` makes it anew.
+    """Pickle `value` with `CloudPickler`; `pickle.loads` restores it.
 
     Raises:
-        Exception: What pickling raised.
+        Exception: Pickling raised it.
     """
     stream = io.BytesIO()
     CloudPickler(stream, protocol=5).dump(value)
@@ -155,7 +154,7 @@ def cloud_pickled(value: Any) -> bytes:
 
 
 class _KeepingUnpickler(pickle.Unpickler):
-    """Leaves classes that exist as they are; `_class_setstate` is private (seen in cloudpickle 3.0 to 3.1)."""
+    """Does not modify existing classes. `_class_setstate` is private (present in cloudpickle 3.0 to 3.1)."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         found = super().find_class(module, name)
@@ -169,24 +168,24 @@ def _complete(set_state: Callable[..., Any], kind: type, state: Any) -> Any:
 
 
 def unpickled(data: Any, buffers: Iterable[Any] = ()) -> Any:
-    """What a `CloudPickler` of this process, or of a worker of it, has pickled.
+    """Unpickle data that this process, or its worker, has pickled.
 
-    Classes that this process has stay as they are. `pickle.loads` would replace the methods of a class of the main
-    module by copies, which do not see how variables of the module change.
+    Classes of this process stay unchanged. `pickle.loads` would replace the methods of a class of the main module by
+    copies, which do not see later changes of the module's variables.
 
     Raises:
-        Exception: What unpickling raised.
+        Exception: Unpickling raised it.
     """
     return _KeepingUnpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 def pickled_beside(pickler: type[Any], value: Any, beside_from: int) -> list[memoryview]:
-    """`value` by a class of picklers: its pickle, and the buffers of so many bytes, which stand beside it, not copied.
+    """Return the pickle of `value`, and its large buffers, not copied.
 
-    `pickle.loads(first, buffers=others)` makes it anew.
+    `pickle.loads(first, buffers=others)` restores the value.
 
     Raises:
-        Exception: What pickling raised.
+        Exception: Pickling raised it.
     """
     buffers: list[memoryview] = []
 

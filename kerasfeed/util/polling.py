@@ -1,10 +1,9 @@
-"""Waiting for a while only, for callers that must not wait for long.
+"""Waiting with a time limit, for callers that must not block.
 
-Invariant: whoever is told `NotYet` may ask again, and loses nothing by it.
+Invariant: a caller that gets `NotYet` may ask again and loses nothing.
 
-TensorFlow is such a caller. Whoever lets go of an iterator waits until no call into Python of its dataset runs any
-more. So these calls return soon, with or without a batch, and TensorFlow, which looks in between whether the iterator
-is still wanted, asks again.
+TensorFlow is such a caller: deleting an iterator waits until no Python call of its dataset is running. So these calls
+return soon, with or without a batch. In between, TensorFlow checks whether the iterator is still in use.
 """
 
 import threading
@@ -15,25 +14,25 @@ POLL_SECONDS = 0.2  # asking again costs TensorFlow 0.1 ms
 
 
 class NotYet(Exception):
-    """Internal: what was asked for is not there yet."""
+    """Internal: the result is not available yet."""
 
 
 def wait_for_exit() -> None:
-    """Where the program ends, and this is a daemon thread of it: wait for that. Else return at once.
+    """Block a daemon thread if the program is exiting. Otherwise return at once.
 
-    For whoever is told in such a thread that a feed is closed: the interpreter stops daemon threads where they are, and
-    the error would print a traceback that nobody has asked for. Call it with no lock held.
+    Call it, with no lock held, when a feed is closed under such a thread: the interpreter stops daemon threads where
+    they are, while an error would print a useless traceback.
     """
     if threading.current_thread().daemon and not threading.main_thread().is_alive():
         threading.Event().wait()
 
 
 def result_of(future: "Future[Any]", timeout: float | None) -> Any:
-    """The result of `future`; waits `timeout` s for it, for ever where that is None.
+    """Return the result of `future`. Wait at most `timeout` seconds, or without a limit if it is None.
 
     Raises:
-        NotYet: It is not there yet.
-        Exception: What the future raises.
+        NotYet: There is no result yet.
+        Exception: The future raised it.
     """
     if timeout is not None:
         try:

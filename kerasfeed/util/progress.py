@@ -1,6 +1,6 @@
-"""How far something is, drawn on stderr.
+"""A progress bar on stderr.
 
-Invariant: rich is imported only where a bar is drawn.
+Invariant: rich is imported only if a bar is drawn.
 """
 
 import contextlib
@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 def progress_bar(
     title: str, total: int, shown: bool, *, tty: bool = False, after: float | None = None, unit: str = ""
 ) -> Iterator[Callable[[int], None]]:
-    """A progress bar; gives what moves it on by so many.
+    """A progress bar; yields a function that advances it by a count.
 
     Args:
-        title: What is done.
-        total: How much there is to do.
-        shown: Whether there is a bar at all.
-        tty: Whether there is one on a terminal and in a notebook alone.
-        after: Time for which nothing is drawn, s, nor before the bar moves: what takes less shows nothing.
-        unit: What is counted, where the bar is to tell how many a second; "bytes" are told as MB.
+        title: The text before the bar.
+        total: The count at the end.
+        shown: Whether to show a bar at all.
+        tty: Whether to show it only on a terminal and in a notebook.
+        after: Seconds before the bar appears, at its next advance; None shows it at once.
+        unit: The unit of counts; the bar then shows a rate. "bytes" shows MB.
     """
     if not shown:
         yield lambda count: None
@@ -30,7 +30,7 @@ def progress_bar(
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if console.is_jupyter and importlib.util.find_spec("ipywidgets") is None:  # without it rich warns at each step
+    if console.is_jupyter and importlib.util.find_spec("ipywidgets") is None:  # otherwise rich warns at each step
         console = Console(stderr=True, force_jupyter=False)
     counted = [DownloadColumn()] if unit == "bytes" else [MofNCompleteColumn()]
     rate = [TextColumn(f"{{task.fields[rate]}} {unit}/s")] if unit and unit != "bytes" else []

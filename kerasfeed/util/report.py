@@ -1,7 +1,7 @@
-"""A result as text for a terminal and as HTML for a notebook: a title, facts, and tables with small pictures.
+"""A result as text for a terminal, and as HTML for notebooks.
 
-Invariant: pure. All text is escaped here, and HTML comes from here alone. It keeps the notebook's colours, and pictures
-are mid-tones, so that light and dark pages show both.
+Invariant: pure. All HTML comes from here, and all text in it is escaped here. Text has the notebook's colours, and
+pictures have medium tones, so that both light and dark pages show them.
 """
 
 import html
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _TEXT_WIDTH = 118  # columns
-_LEAST_WIDTH = 40  # columns of a text that goes on in the next line
+_LEAST_WIDTH = 40  # columns of a text that is wrapped
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS, _BAR_PIXELS = 20, 160
 _WIDTH, _HEIGHT = 144, 36  # CSS pixels of a histogram
@@ -23,11 +23,11 @@ _WRAPPED = "white-space:normal;max-width:70em"
 
 @dataclass(frozen=True)
 class Graphic:
-    """What is not plain text.
+    """A cell that is not plain text.
 
     Attributes:
-        text: What a terminal shows in its place.
-        html: HTML of one inline element, inserted as it is.
+        text: The text that a terminal shows instead.
+        html: HTML of one inline element, inserted unchanged.
     """
 
     text: str
@@ -43,9 +43,9 @@ class Table:
 
     Attributes:
         columns: Names of the columns; none for a table without a head.
-        rows: Cells of each row, all of one length. The first one is set as code; the last one goes on in a further line
-            where it is long, and may have several lines.
-        right: The columns that are set to the right, by name.
+        rows: Cells of each row, all rows of one length. The first cell is set as code. The last cell may have several
+            lines, and long lines are wrapped.
+        right: Names of the columns that are aligned to the right.
     """
 
     columns: Sequence[str]
@@ -54,7 +54,7 @@ class Table:
 
     @property
     def text(self) -> str:
-        """Lines of at most 118 columns, unless what stands before the last column is longer."""
+        """Lines of at most 118 columns, unless earlier columns are longer."""
         rows = [*([self.columns] if self.columns else []), *self.rows]
         cells = [[cell.text if isinstance(cell, Graphic) else cell for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -91,12 +91,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What a result says.
+    """The content of a result.
 
     Attributes:
-        title: What it is about.
-        facts: Pairs of name and value, said in its first line; a name may be empty.
-        tables: Below; one without rows is left out.
+        title: The subject.
+        facts: Pairs of name and value, listed in the first line; a name may be empty.
+        tables: The tables; a table without rows is left out.
         more: A last line.
     """
 
@@ -127,7 +127,7 @@ class Report:
 
 
 class Reported:
-    """A result that a terminal shows as text, and a notebook as HTML."""
+    """A result shown as text in terminals and as HTML in notebooks."""
 
     @abstractmethod
     def _report(self) -> Report:
@@ -157,7 +157,7 @@ def _cells(row: Sequence[Cell], sides: Sequence[str]) -> str:
     if isinstance(row[0], str):
         contents[0] = f"<code>{contents[0]}</code>"
     styles = [f"{_CELL};text-align:{side}" for side in sides]
-    if isinstance(row[-1], str):  # lines of the others stand beside its first one
+    if isinstance(row[-1], str):  # align the other cells with its first line
         styles = [f"{style};vertical-align:top" for style in styles]
         styles[-1] += f";{_WRAPPED}" if sides[-1] == "left" else ""
         contents[-1] = contents[-1].replace("\n", "<br>")
@@ -176,7 +176,7 @@ def code(text: str) -> Graphic:
 
 
 def bar(share: float, colour: str = ACCENT) -> Graphic:
-    """A bar, as long as a share of the longest one, in [0, 1]; what is not 0 is seen."""
+    """Return a bar. `share` is its length relative to the longest bar, in [0, 1]. Only 0 is invisible."""
     if not share:
         return Graphic("", "")
     whole, eighths = divmod(max(1, round(8 * _BAR_COLUMNS * share)), 8)
@@ -188,7 +188,7 @@ def bar(share: float, colour: str = ACCENT) -> Graphic:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes in a unit that suits it, three digits at most."""
+    """Return a number of bytes with a unit, three digits at most."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
@@ -196,11 +196,11 @@ def bytes_text(count: float) -> str:
 
 
 def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequence[float]) -> Graphic:
-    """Bars of which the highest is as high as the picture; what is not 0 is seen.
+    """Return a histogram whose highest bar has the height of the picture. Only 0 is invisible.
 
     Args:
         shares: The heights, at least 0.
-        labels: What a bar says where the mouse is over it.
+        labels: The tooltip of each bar.
         sparkline: The heights that a terminal shows.
     """
     most, largest = max(shares, default=0.0), max(sparkline, default=0.0)
@@ -209,9 +209,9 @@ def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequenc
         return Graphic(text, "")
     step = _WIDTH / len(shares)
     rects = "".join(
-        f'<rect x="{place * step:.1f}" y="{_HEIGHT - high:.1f}" width="{step - (step > 3):.1f}" height="{high:.1f}">'
+        f'<rect x="{number * step:.1f}" y="{_HEIGHT - high:.1f}" width="{step - (step > 3):.1f}" height="{high:.1f}">'
         f"<title>{html.escape(label)}</title></rect>"
-        for place, (share, label) in enumerate(zip(shares, labels, strict=True))
+        for number, (share, label) in enumerate(zip(shares, labels, strict=True))
         if (high := max(1.0, (_HEIGHT - 2) * share / most) if share else 0.0)
     )
     return Graphic(

@@ -1,6 +1,6 @@
-"""What this process may use of the machine.
+"""The resources of the machine that this process may use.
 
-Invariant: asked anew each time; a container's limits count, not the host's size.
+Invariant: read from the system in each call; a container's limits apply, not the host's size.
 """
 
 import os
@@ -9,38 +9,38 @@ from typing import Any
 
 from kerasfeed.util.validate import check_integer
 
-_CACHE_SHARE = 16  # of the memory: eight worker processes then take half of it at the very most
+_CACHE_SHARE = 16  # of the memory, so that the caches of eight worker processes take at most half of it
 _MOST_CACHED = 1 << 30
-_ASSUMED_MEMORY = 4 << 30  # where the system does not tell
+_ASSUMED_MEMORY = 4 << 30  # if the system does not report it
 _ASSUMED_DESCRIPTORS, _MOST_DESCRIPTORS = 512, 1 << 20
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory() -> int:
-    """Bytes of memory: the machine's, or less where a container is held to less."""
+    """Return the bytes of memory of the machine or container."""
     try:
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError):  # as on Windows
-        found = _ASSUMED_MEMORY
+        size = _ASSUMED_MEMORY
     for limit in _LIMITS:
         try:
-            found = min(found, int(Path(limit).read_text()))
+            size = min(size, int(Path(limit).read_text()))
         except (OSError, ValueError):  # no such file, or the word "max"
             continue
-    return found
+    return size
 
 
 def descriptors() -> int:
-    """Files that this process may have open at a time."""
+    """Return how many files this process may have open."""
     try:
-        import resource  # which Windows lacks
+        import resource  # missing on Windows
     except ImportError:
         return _ASSUMED_DESCRIPTORS
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -48,15 +48,15 @@ def descriptors() -> int:
 
 
 def cache_bytes(name: str, value: Any) -> int:
-    """Bytes that the bound of a cache stands for: "auto" is 1/16 of the memory, at most 1 GiB.
+    """Return the size limit of a cache in bytes.
 
     Args:
-        name: The argument, for the message.
-        value: What came.
+        name: Name of the argument in messages.
+        value: A number of bytes, or "auto" for 1/16 of the memory, at most 1 GiB.
 
     Raises:
-        ValueError: It is a negative number or another word.
-        TypeError: It is neither a number of bytes nor a word.
+        ValueError: It is negative, or text other than "auto".
+        TypeError: It is neither a number nor text.
     """
     what = f"'auto' or a number of bytes such as {256 << 20} (256 MiB; 0 keeps nothing)"
     if not isinstance(value, str):

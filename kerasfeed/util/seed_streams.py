@@ -1,13 +1,13 @@
-"""The streams of random numbers that are drawn from one seed: each is the first part of a spawn key of its own.
+"""The streams of random numbers of one seed, one for each purpose.
 
-Invariant: no two purposes share a number, and a number never changes: it decides what a seed draws.
+Invariant: no two purposes share a number. A number never changes, because the draws of a seed depend on it.
 """
 
 from enum import IntEnum
 
 
 class SeedStream(IntEnum):
-    """What the numbers are for."""
+    """The purpose of the numbers."""
 
     SHUFFLE = 0
     SCENE = 1

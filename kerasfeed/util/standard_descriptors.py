@@ -1,7 +1,7 @@
-"""Descriptors 0, 1 and 2 of a program that was started without some of them, as by `python train.py >&-`.
+"""Open descriptors 0, 1 and 2 of a program started without them.
 
-Invariant: no file, socket or map of memory gets one of these numbers. Libraries written in C print to 1 and 2 whatever
-is open there, and would write into it.
+Invariant: no file, socket or memory map gets one of these numbers. C libraries print to 1 and 2 whatever is open there,
+and would write into it.
 """
 
 import os
@@ -11,7 +11,7 @@ from contextlib import suppress
 def open_closed() -> None:
     """Open /dev/null at each of 0, 1 and 2 that is closed; 2 us.
 
-    Moving our own descriptors to higher numbers would not do: `mmap` and HDF5 take theirs themselves.
+    Moving our descriptors to higher numbers is not enough, because `mmap` and HDF5 open their own.
     """
     for number in range(3):
         try:

@@ -1,7 +1,6 @@
-"""What a thread did with its time: it computed, it waited, or other threads and programs had the processor.
+"""How a thread spent its time: computing, waiting, or delayed.
 
-Invariant: only looks. Where the system does not tell how long a thread was kept from a processor (other than Linux),
-that counts as waiting.
+Invariant: measures only. If the system does not report the delay (other than Linux), it counts as waiting.
 """
 
 import os
@@ -16,7 +15,7 @@ class ThreadTimes:
     Attributes:
         seconds: Time that passed, s.
         cpu_seconds: Processor time used, s: of the thread, or of its process.
-        delayed_seconds: Time in which the thread could have computed, but another one had the processor, s.
+        delayed_seconds: Time while the thread was ready to run, but another one had the processor, s.
     """
 
     seconds: float
@@ -25,32 +24,32 @@ class ThreadTimes:
 
     @property
     def own_seconds(self) -> float:
-        """Time that it would have taken on a machine with nothing else to do, s."""
+        """Time that it would have taken on an idle machine, s."""
         return max(self.seconds - self.delayed_seconds, min(self.cpu_seconds, self.seconds))
 
 
 class ThreadWatch:
-    """Measures the thread that made it, from then on; a look costs 3 us."""
+    """Measures the thread that made it, from then on. `look` costs 3 us."""
 
     def __init__(self, *, whole_process: bool = False) -> None:
-        """Begin; with `whole_process`, the processor time of threads that it uses counts, and so of all others."""
+        """Start. With `whole_process`, count the processor time of all threads of the process."""
         self._cpu = time.process_time if whole_process else time.thread_time
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew."""
-        self._began = time.perf_counter()  # first, and last in `look`: no delay is counted that was not waited for
+        """Start again."""
+        self._began = time.perf_counter()  # read first here and last in `look`, so that `seconds` includes all delay
         self._cpu_before = self._cpu()
         self._delayed = _delay()
 
     def look(self) -> ThreadTimes:
-        """What the thread did since the beginning."""
+        """Return the times since the start."""
         delayed, cpu = _delay() - self._delayed, self._cpu() - self._cpu_before
         return ThreadTimes(time.perf_counter() - self._began, cpu, delayed)
 
 
 def _delay() -> float:
-    """Time that this thread has spent on the run queue so far, s: the second number of Linux's `schedstat`, in ns."""
+    """Return the time this thread waited for a processor, s, from `schedstat`."""
     try:
         descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         try:

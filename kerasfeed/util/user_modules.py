@@ -1,4 +1,4 @@
-"""The user's modules here and in another process that has imported them: which values and functions differ.
+"""Compare the user's modules here and in another process.
 
 Invariant: both processes describe a module by the same functions, as text. A value without a short description is not
 compared, and neither is a module that is sent by value, because the other process does not import it.
@@ -38,7 +38,7 @@ _FILLING = frozenset(("append", "add", "extend", "insert", "setdefault", "update
 
 
 def is_users(name: str, module: Any) -> bool:
-    """Whether a module is the user's: a text file that is neither installed nor the main module."""
+    """Whether a module is the user's: not compiled, installed or main."""
     path, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)
     if type(path) is not str or not path.endswith(".py") or _is_installed(path) or spec is None:
         return False
@@ -50,7 +50,7 @@ def _is_installed(path: str) -> bool:
 
 
 def is_importable(name: str) -> bool:
-    """Whether a new interpreter imports the module `name`, which this one has imported, from the same file.
+    """Whether a new interpreter imports `name` from the same file.
 
     It does not if the program has loaded the module by its path, or has put it into `sys.modules` by hand.
     """
@@ -76,7 +76,7 @@ def module_values() -> dict[str, Description]:
 
 
 def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]:
-    """What differs in the modules that both processes have imported: the values here and there, by name.
+    """Return the values that differ in modules of both processes, by name.
 
     Names that a module changes by itself (counters, caches, time stamps) are left out.
 
@@ -131,7 +131,7 @@ def _members(owner: Any, module: str, prefix: str, has_code: bool) -> dict[str, 
                 described = _members(value, module, f"{prefix}{name}.", has_code)
             else:
                 described = _reference(value)
-        elif not name.startswith("_"):  # the others are Python's, or of the module alone, such as caches
+        elif not name.startswith("_"):  # other names are Python's, or private to the module, such as caches
             described = _value(value)
         if described is not None:
             members[f".{name}"] = described
@@ -139,7 +139,7 @@ def _members(owner: Any, module: str, prefix: str, has_code: bool) -> dict[str, 
 
 
 def _value(value: Any, depth: int = 0) -> "Description | None":
-    """Numbers, text, None, paths, enums, and containers and dataclasses of these; None for anything else."""
+    """Describe numbers, text, None, paths, enums, and containers and dataclasses of these; None for anything else."""
     kind = type(value)
     if issubclass(kind, enum.Enum):
         return f"{kind.__qualname__}.{value.name}"
@@ -164,7 +164,7 @@ def _value(value: Any, depth: int = 0) -> "Description | None":
 
 
 def _is_scalar(value: Any) -> bool:
-    kind = type(value)  # no other classes: a `__repr__` of the user's is not called
+    kind = type(value)  # no other classes, so that no `__repr__` of the user is called
     return kind in _SCALARS or issubclass(kind, _SCALAR_BASES)
 
 
@@ -177,7 +177,7 @@ def _digest(text: str) -> str:
 
 
 def _function_of(value: Any) -> Any:
-    """The Python function behind a member of a module or a class, or None."""
+    """Return the Python function behind a member, or None."""
     kind = type(value)
     if kind in (staticmethod, classmethod):
         return _function_of(value.__func__)
@@ -202,7 +202,7 @@ def _function_text(function: Any, module: str, has_code: bool) -> str | None:
 
 
 def _reference(value: Any) -> str:
-    """Name a function or class of another module; of an installed one, which may depend on the process, the package."""
+    """Name a function or class of another module. If it is installed, only its package, as details may differ."""
     module = str(value.__module__)
     is_known = module == "__main__" or is_users(module, sys.modules.get(module))
     return f"{module}.{getattr(value, '__qualname__', '')}" if is_known else f"a part of {module.split('.')[0]}"
@@ -210,7 +210,7 @@ def _reference(value: Any) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _code_text(code: CodeType) -> str:
-    """A digest of code that does not depend on its line numbers."""
+    """Return a digest of code, independent of line numbers."""
 
     def plain(constant: Any) -> Any:
         if isinstance(constant, CodeType):
@@ -247,18 +247,18 @@ def _plain(described: Description) -> str:
 
 def _shown(text: str, other: str) -> str:
     """Shorten a text to the part that differs from the other."""
-    same = len(os.path.commonprefix([text, other]))  # noqa: RUF071 - of any text
+    same = len(os.path.commonprefix([text, other]))  # noqa: RUF071 - works for any text
     start = max(0, min(same, len(text) - _SHOWN_TEXT // 2) - _SHOWN_TEXT // 2) if len(text) > _SHOWN_TEXT else 0
     return f"{'...' if start else ''}{text[start : start + _SHOWN_TEXT]}{'...' if text[start + _SHOWN_TEXT :] else ''}"
 
 
-# ---- what a module changes by itself
+# ---- names that a module changes itself
 
 
 def _moving_names(module: str, importers: tuple[str, ...] = ()) -> set[str]:
-    """Names that the text of a module computes from the clock or the process, counts up, or fills from empty.
+    """Return names whose values a module changes itself: clock, counters, caches.
 
-    Names that it imports from other modules of the user are among them; `importers` are the modules that import it.
+    They include names that it imports from other modules of the user; `importers` are the modules that import it.
     """
     path = getattr(sys.modules.get(module), "__file__", None)
     if module in importers or path is None or not is_users(module, sys.modules[module]):
@@ -290,7 +290,7 @@ def _moving_names(module: str, importers: tuple[str, ...] = ()) -> set[str]:
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = {name for target in targets for name in _base_names(target)}
-            if node in inside:  # such as `largest = max(largest, value)`
+            if node in inside:  # for example `largest = max(largest, value)`
                 moving |= names & own & _names(node.value)
             elif _names(node.value) & volatile:
                 moving |= names
@@ -300,7 +300,7 @@ def _moving_names(module: str, importers: tuple[str, ...] = ()) -> set[str]:
 
 
 def _names(node: ast.AST) -> set[str | None]:
-    """All names in a piece of text, and all names of attributes."""
+    """Return all names of variables and attributes in some code."""
     return {_last_name(each) for each in ast.walk(node)}
 
 
@@ -309,7 +309,7 @@ def _last_name(node: ast.AST) -> str | None:
 
 
 def _base_names(target: ast.AST) -> set[str]:
-    """Last names of the target of an assignment: `count` of `self.count`, `cache` of `cls.cache[key]`."""
+    """Return the last names of an assignment's target: `cache` of `cls.cache[key]`."""
     while isinstance(target, ast.Subscript | ast.Starred):
         target = target.value
     if isinstance(target, ast.Tuple | ast.List):

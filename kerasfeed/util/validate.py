@@ -1,7 +1,7 @@
-"""Integers and local paths that users give, checked; and classes that they give for instances, refused.
+"""Check integers and paths from users, and refuse classes for instances.
 
-Invariant: what passes for an integer is a Python int of at least `least`. Floats and booleans are refused: where one of
-them comes, an argument stands in the wrong place.
+Invariant: an accepted integer is a Python int of at least `least`. Floats and booleans are refused, because they are
+usually arguments in the wrong position.
 """
 
 import operator
@@ -17,16 +17,16 @@ def check_integer(
     name: str, value: Any, least: int, *, most: int | None = None, what: str = "an integer", unit: str = "",
     remedy: str = "",
 ) -> int:  # fmt: skip
-    """`value` as an int of at least `least`, and at most `most`.
+    """Return `value` as an int in [`least`, `most`].
 
     Args:
-        name: The argument, for the message.
-        value: What came: an int, or anything that is one, such as NumPy's.
-        least: Smallest value that is right.
-        most: Largest value that is right; None is any.
-        what: What it must be, for the message.
-        unit: What it counts, with a space before it, for the message.
-        remedy: What to give instead of a value that is too small, with what stands before it.
+        name: Name of the argument in messages.
+        value: The value of the argument: an int or an integer of NumPy, for example.
+        least: Smallest valid value.
+        most: Largest valid value; None for no limit.
+        what: Description of a valid value in messages.
+        unit: Unit of the value in messages, with a space before it.
+        remedy: The remedy for a value that is too small, with its punctuation.
 
     Raises:
         TypeError: It is not an integer.
@@ -48,16 +48,16 @@ def check_integer(
 def local_path(
     name: str, given: Any, *, what: str = "a file", remedy: str = "write to a disk, and copy it from there"
 ) -> Path:
-    """`given` as the path of a file or folder that is written here.
+    """Return `given` as the path of a file or folder to write.
 
     Args:
-        name: The argument, for the message.
-        given: What came.
-        what: What it must be, for the message.
-        remedy: What to do where it is a URL, which would become a folder of that name.
+        name: Name of the argument in messages.
+        given: The value of the argument.
+        what: Description of a valid value in messages.
+        remedy: The remedy for a URL, which would become a folder of that name.
 
     Raises:
-        TypeError: It is no path.
+        TypeError: It is not a path.
         ValueError: It is a URL, or empty.
     """
     if not isinstance(given, str | os.PathLike) or not isinstance(text := os.fspath(given), str):
@@ -68,13 +68,13 @@ def local_path(
 
 
 def refuse_class(name: str, given: Any, kinds: Any = object, example: str = "{}(...)") -> None:
-    """Refuse a class in the place of an instance of it, or of one of `kinds`.
+    """Refuse a class passed instead of an instance.
 
     Args:
-        name: What needs an instance, for the message.
-        given: What came.
-        kinds: Classes; others are none of its business.
-        example: How an instance is made, with `{}` for the class.
+        name: Name of the argument in messages.
+        given: The value passed.
+        kinds: Refuse only subclasses of these.
+        example: Code for an instance, with `{}` for the class.
 
     Raises:
         TypeError: `given` is such a class.

@@ -1,9 +1,9 @@
-"""A set of shards written by the workers of a pool, as asked for: the spec found, each shard a task, progress shown.
+"""Write a set of shards with a pool, and show progress.
 
-Invariant: workers are started once. Whatever ends this, no temporary file of ours is left but those of a program that
-was killed, which the next call removes; shards that were complete stay. Under their final names they are complete, and
-belong to the set that a small file beside them describes, as long as that exists: it is written before the first shard
-and removed after the last, and one program at a time holds it locked.
+Invariant: workers start once. However the call ends, it leaves no temporary files; after a kill, the next call removes
+them. A shard under its final name is complete and stays. The small file `.NAME.unfinished` describes the set. It is
+written before the first shard and removed after the last. While it exists, complete shards belong to its set. One
+program at a time holds its lock.
 """
 
 import contextlib
@@ -52,23 +52,23 @@ _SHOWN = 3
 
 
 class WorkerOptions:
-    """What is written by whom: a sequence, and number and type of workers, checked.
+    """The sequence to write, and number and type of the workers, checked.
 
     Args:
-        sequence: Whose scenes are written; what a `Feed` takes.
+        sequence: The sequence whose scenes are written; the same kinds as for `Feed`.
         workers: As in `Feed`.
         worker_type: As in `Feed`.
-        seed: Behind each scene's `rng`.
+        seed: Seed of each scene's `rng`.
 
     Attributes:
         sequence: The sequence.
         length: Its length.
-        seed: As given.
+        seed: The seed.
         count: Number of workers; 0 is the calling thread.
         worker_type: Their type.
 
     Raises:
-        TypeError, ValueError: An argument is wrong: a feed, or no sequence, or an empty one.
+        TypeError, ValueError: An argument is wrong: for example a feed, or an empty sequence.
     """
 
     def __init__(self, sequence: Any, workers: Any, worker_type: str, seed: Any) -> None:
@@ -81,17 +81,17 @@ class WorkerOptions:
 
 @dataclass(frozen=True)
 class FileSet:
-    """What a call writes.
+    """The files that a call writes.
 
     Attributes:
-        beside: A path of the set, after which the hidden files of an unfinished one are named.
-        names: The files that will be there at the end.
-        arguments: Those that a call must have to go on with what another began, as JSON.
-        most: Shards there are at most.
-        cut: From the spec of a scene to the shards, and what a shard is.
-        discard: Removes all of an earlier set; takes names of files that an unfinished one had.
-        finish: Makes the set of the complete shards.
-        title: Of the progress bar.
+        beside: A path of the set; hidden files of an unfinished set have its name and folder.
+        names: The files that exist at the end.
+        arguments: Arguments that must not change if a call continues an unfinished set, as JSON.
+        most: Largest number of shards.
+        cut: Returns the shards and their format for the spec of a scene.
+        discard: Removes an earlier set completely; takes the names of files in an unfinished set.
+        finish: Makes the set from complete shards.
+        title: Title of the progress bar.
     """
 
     beside: Path
@@ -107,16 +107,19 @@ class FileSet:
 def write_set(
     options: WorkerOptions, files: FileSet, *, spec: SceneSpec | None = None, overwrite: bool, progress: bool
 ) -> None:
-    """Write a set of files, each shard by one worker, those that are there already left as they are.
+    """Write a set of files, each shard by one worker. Complete shards are kept.
 
     Raises:
-        Exception: What the sequence raised, with scene and shard as a note; FileExistsError; SpecError; OSError, also
-            where a folder or what is no regular file stands in the place of a shard; WorkerDiedError.
+        Exception: The sequence raised it; a note has scene and shard.
+        FileExistsError: There are files of these names, or an unfinished set with other arguments.
+        SpecError: A scene does not match the spec.
+        OSError: A file cannot be written, or the path of a shard is a folder or another special file.
+        WorkerDiedError: Worker processes died repeatedly.
     """
     for name in files.names:
         check_place(name)
     unfinished = files.beside.with_name(f".{files.beside.name}.unfinished")
-    with _held(unfinished) as descriptor:
+    with _locked_description(unfinished) as descriptor:
         begun = read_json(unfinished)
         if begun is None and not overwrite:
             _refuse(files.names)
@@ -124,7 +127,7 @@ def write_set(
         try:
             with _workers(options, files.most) as (pool, deferred_warnings):
                 try:
-                    spec = spec or _learned(pool, options.length)
+                    spec = spec or _inferred(pool, options.length)
                     shards, shard_format = files.cut(spec)
                     wanted = {
                         "sequence": type(options.sequence).__qualname__,
@@ -136,7 +139,7 @@ def write_set(
                         "spec": spec_to_json(spec),
                     }
                     if overwrite:
-                        os.ftruncate(descriptor, 0)  # from here on nothing under these names is taken for complete
+                        os.ftruncate(descriptor, 0)  # from here on, no file of these names counts as complete
                         files.discard([] if begun is None else begun["fingerprint"]["files"])
                     if overwrite or begun is None:
                         value = {"format": FORMAT, "version": VERSION, "fingerprint": wanted}
@@ -144,17 +147,17 @@ def write_set(
                         os.fsync(descriptor)
                     else:
                         _compare(begun["fingerprint"], wanted, unfinished)
-                    deferred_warnings.mute("respawn")  # what it would say is said here
+                    deferred_warnings.mute("respawn")  # the warning below replaces it
                     _write(pool, shards, shard_format, files.title, bar=progress)
                 except BaseException:
-                    _remove_parts_of(shards)  # whoever writes to one finds it gone, and stops
+                    _remove_parts_of(shards)  # a worker that writes to one notices, and stops
                     raise
         finally:
             _remove_parts_of(shards)
         if count := pool.respawns:
             warn_caller(
-                f"{count} worker process{'es' * (count > 1)} died and had to be replaced. What they "
-                "were writing was begun anew: no scene is lost, none is there twice",
+                f"{count} worker process{'es' * (count > 1)} died and had to be replaced. Their unfinished shards were "
+                "written again: no scene is missing or doubled",
                 FeedWarning,
             )
         files.finish(spec, shards)
@@ -163,7 +166,7 @@ def write_set(
 
 @contextlib.contextmanager
 def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, DeferredWarnings]]:
-    """A pool that can describe and write, at most `most` shards at a time, and what it has to tell the user."""
+    """Start a pool for at most `most` shards at a time; yield its warnings too."""
     deferred_warnings = DeferredWarnings()
     count, who = min(options.count, most), f"the writing of {class_name(options.sequence)}"
     pool_options = PoolOptions(max(1, count), who, deferred_warnings=deferred_warnings)
@@ -180,11 +183,12 @@ def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, Deferred
         deferred_warnings.issue_last()
 
 
-def _learned(pool: Pool, length: int) -> SceneSpec:
-    """The spec of a scene, from a few of them.
+def _inferred(pool: Pool, length: int) -> SceneSpec:
+    """Infer the spec of a scene from a few scenes.
 
     Raises:
-        Exception: What the sequence raised; SpecError.
+        Exception: The sequence raised it.
+        SpecError: The scenes have no common spec.
     """
     indices = probe_indices(length)
     futures = [_submitted(pool, ShardTask(DESCRIBE, index)) for index in indices]
@@ -192,7 +196,7 @@ def _learned(pool: Pool, length: int) -> SceneSpec:
 
 
 def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
-    """The future of a task that is on its way, or was given up because the pool has just failed."""
+    """Submit a task and return its future; it fails if the pool has just failed."""
     try:
         pool.submit([task])
     except WorkerDiedError as error:
@@ -201,10 +205,10 @@ def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
 
 
 def _write(pool: Pool, shards: tuple[PlannedShard, ...], shard_format: ShardFormat, title: str, *, bar: bool) -> None:
-    """Have all shards written in turn, one by each worker at a time; whichever fails first ends it.
+    """Write all shards, one per worker at a time. The first failure ends it.
 
     Raises:
-        Exception: What has failed.
+        Exception: The first failure.
     """
     for folder in {shard.path.parent for shard in shards}:
         folder.mkdir(exist_ok=True)
@@ -214,9 +218,9 @@ def _write(pool: Pool, shards: tuple[PlannedShard, ...], shard_format: ShardForm
     total = sum(len(shard.indices) for shard in shards)
     with progress_bar(title, total, bar, tty=True, unit="scenes") as advance:
         while True:
-            # No more than there are workers: one that stops shall find no other task.
-            free = islice(remaining, pool.options.workers - len(waiting))
-            waiting |= {_submitted(pool, task) for task in free}
+            # At most as many tasks as workers: a worker that stops must find no other task.
+            new = islice(remaining, pool.options.workers - len(waiting))
+            waiting |= {_submitted(pool, task) for task in new}
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -236,10 +240,10 @@ def remove_parts(path: Path) -> None:
 
 
 def _refuse(names: Sequence[Path]) -> None:
-    """Refuse to write where files are.
+    """Refuse to write over existing files.
 
     Raises:
-        FileExistsError: There are some of these names.
+        FileExistsError: Some of the files exist.
     """
     existing = [str(name) for name in names if name.exists()]
     if existing:
@@ -251,8 +255,8 @@ def _refuse(names: Sequence[Path]) -> None:
 
 
 @contextlib.contextmanager
-def _held(path: Path) -> Iterator[int]:
-    """The descriptor of the file that tells of an unfinished set, locked; it is empty where nothing has begun.
+def _locked_description(path: Path) -> Iterator[int]:
+    """Open and lock the file that describes an unfinished set. It is empty if there is none.
 
     Raises:
         KerasfeedError: Another program is writing the set.
@@ -266,11 +270,11 @@ def _held(path: Path) -> Iterator[int]:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # whoever had it has just finished
+        os.close(descriptor)  # another program has just finished the set and removed this file
     try:
         yield descriptor
     finally:
-        if os.fstat(descriptor).st_size == 0:  # refused before anything began
+        if os.fstat(descriptor).st_size == 0:  # the call was refused before it wrote anything
             path.unlink(missing_ok=True)
         os.close(descriptor)
 
@@ -285,7 +289,7 @@ def _lock(descriptor: int, path: Path) -> None:
             f"another program is writing the same files now ({str(path)!r} is locked). Wait for it, or write elsewhere"
         ) from None
     except OSError:
-        pass  # some network file systems cannot
+        pass  # some network file systems have no locks
 
 
 def _compare(begun: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
@@ -294,9 +298,8 @@ def _compare(begun: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
     if different:
         name = different[0]
         raise FileExistsError(
-            f"an unfinished write stands in {str(path.parent)!r}, begun with another {name}: "
-            f"{_short(begun.get(name))}, now {_short(wanted[name])}. Call it as before to "
-            "go on, or begin anew with overwrite=True"
+            f"{str(path.parent)!r} has an unfinished write with another {name}: {_short(begun.get(name))}, now "
+            f"{_short(wanted[name])}. Repeat the first call to continue it, or start again with overwrite=True"
         )
 
 

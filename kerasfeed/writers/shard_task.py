@@ -1,7 +1,7 @@
-"""What workers that write are told to do: describe a scene, or write a shard, which takes its name when it is complete.
+"""Tasks of writing workers: describe a scene, or write a shard.
 
-Invariant: a shard's name stands for a complete shard, through to the disk, or for nothing. Writing one again, after a
-crash or because two were told to, gives the same file, so nothing is doubled and nothing lost.
+Invariant: a file with a shard's name is a complete shard, synced to the disk. Writing it again, after a crash
+or because two workers got the task, makes the same file, so no scene is missing or doubled.
 """
 
 import os
@@ -41,12 +41,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, eq=False)
 class PlannedShard:
-    """A shard to be written.
+    """A shard to write.
 
     Attributes:
         number: Its number.
         path: Its file.
-        indices: Of its scenes, in its order; at least one: a range, or int64[n].
+        indices: The indices of its scenes, in its order; at least one: a range, or int64[n].
     """
 
     number: int
@@ -58,32 +58,32 @@ class PlannedShard:
 
 
 class ShardFormat(ABC):
-    """What a shard is. Pickles; every worker has one of its own."""
+    """The format of a shard. It pickles; every worker has a copy."""
 
     @abstractmethod
     def encode(self, scene: Any) -> Any:
-        """A scene as `write` wants it.
+        """Encode a scene for `write`.
 
         Raises:
-            SpecError: The scene is not what the spec says; the message names the field.
+            SpecError: The scene does not match the spec; the message names the field.
         """
 
     @abstractmethod
     def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> None:
-        """Write a shard of so many scenes to a file that is open."""
+        """Write a shard of `scenes` scenes to an open file."""
 
     @abstractmethod
     def count(self, path: Path) -> int | None:
-        """Scenes of the shard at `path`; None where it is none."""
+        """Return the number of scenes in the shard at `path`; None if the file is not a shard."""
 
 
 @dataclass(frozen=True)
 class WritePlan:
-    """What is to be written.
+    """The shards to write.
 
     Attributes:
         shards: The shards, by number.
-        shard_format: What a shard is.
+        shard_format: Their format.
     """
 
     shards: tuple[PlannedShard, ...]
@@ -91,17 +91,17 @@ class WritePlan:
 
 
 class ShardRunner(Runner):
-    """What workers that write hold: the sequence, whose scenes they describe, or write."""
+    """The workers' object: describes scenes of a sequence, or writes them."""
 
     def __init__(self, sequence: Any, seed: int) -> None:
-        """Write scenes of `sequence`; `seed` is behind each scene's `rng`."""
+        """Write scenes of `sequence`; `seed` is the seed of each scene's `rng`."""
         self.target = sequence
         self.held = Held()
         self._seed = seed
         self._plan: WritePlan | None = None
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """See `Runner.run`: the spec of a scene, or how many scenes a shard that is complete has."""
+        """See `Runner.run`. Returns the spec of a scene, or the number of scenes in a complete shard."""
         kind, number = record[:2]
         if kind == DESCRIBE:
             note[1] = number
@@ -119,7 +119,7 @@ class ShardRunner(Runner):
         return len(shard.indices)
 
     def _seeded(self, load: Callable[[MakeContext], _T], context: WorkerContext) -> _T:
-        """`load`, given what makes the context of scenes: in worker processes it seeds, if scenes need it."""
+        """Call `load` with the context for scenes. In worker processes it also seeds generators that scenes use."""
         if context.worker.worker_type != "process":
             return load(SceneContext)
         return load_seeded(load, context, self.held, watched=True)
@@ -130,7 +130,7 @@ class ShardRunner(Runner):
         return probe(self.target, index, context)[1]
 
     def _complete(self, shard: PlannedShard, shard_format: ShardFormat, note: Note, context: WorkerContext) -> None:
-        """Write a shard, unless it is there."""
+        """Write a shard, unless it exists."""
         path = shard.path
         note[1] = int(shard.indices[0])
         if path.exists() and shard_format.count(path) == len(shard.indices):
@@ -138,7 +138,7 @@ class ShardRunner(Runner):
         with appearing(path, overwrite=True) as (_, descriptor):
 
             def write(make: MakeContext) -> None:
-                os.ftruncate(descriptor, 0)  # it may be written once more, with seeded generators
+                os.ftruncate(descriptor, 0)  # `write` may run again, with seeded generators
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 encoded = self._encoded(shard.indices, shard_format, descriptor, note, make)
                 shard_format.write(descriptor, encoded, len(shard.indices))
@@ -159,7 +159,7 @@ class ShardRunner(Runner):
         context = make(self._seed, 0)
         links = os.fstat(descriptor).st_nlink  # 0 on some file systems
         for index in map(int, indices):
-            if os.fstat(descriptor).st_nlink < links:  # by whoever wants nothing any more
+            if os.fstat(descriptor).st_nlink < links:  # the call has failed or was interrupted
                 raise FileNotFoundError("its temporary file was removed meanwhile")
             note[1] = index
             try:
@@ -179,13 +179,13 @@ def _checked(shard_format: ShardFormat, scene: Any, index: int) -> Any:
 
 
 def failed_write(error: OSError, path: Path) -> OSError:
-    """The same error, of a file that was to be written whole."""
+    """Return the error with a message that nothing of `path` was left."""
     return reworded(error, f"writing {str(path)!r} failed and left nothing of it: {message_of(error)}")
 
 
 @dataclass(frozen=True, eq=False)
 class ShardTask(FutureTask):
-    """The shard `number` to be written, or the scene `number` to be described; see `ShardRunner.run` for the future.
+    """Write the shard `number`, or describe the scene `number`. `ShardRunner.run` returns the result of the future.
 
     Attributes:
         shard: The shard; None for a scene.
@@ -205,9 +205,9 @@ class ShardTask(FutureTask):
         """See `Task.crashed`."""
         what = f"read scene {note}" if self.shard is None else f"wrote {self.shard}, the last at scene {note}"
         error = WorkerDiedError(
-            f"workers ended again and again while they {what}. Load it in a Python of its own, for it may end that "
-            f"too: sequence[{note}]. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV. "
-            "Shards that are complete stay; the same call goes on with the others"
+            f"workers ended again and again while they {what}. Load it in another Python, because it may end that too: "
+            f"sequence[{note}]. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV. Complete "
+            "shards are kept; the same call continues with the others"
         )
         error.__cause__ = crash.kind(f"{crash}, {count} times.{crash.stack_text}")
         self.set_exception(error)

@@ -53,7 +53,7 @@ def test_an_object_may_be_an_instance_a_class_or_a_function(name):
     [
         ("my_rooms", "needs MODULE:OBJECT, for example rooms:Rooms, received 'my_rooms'"),
         ("my_rooms:Halls", "module 'my_rooms' has no attribute 'Halls'"),
-        ("my_rooms:Needs", "called without arguments and raised TypeError"),
+        ("my_rooms:Needs", "calling 'my_rooms:Needs' without arguments raised TypeError"),
         ("no_such_module:x", "module 'no_such_module' cannot be imported: ModuleNotFoundError"),
         ("my_broken:x", "No module named 'nothing_of_this_name'"),
         ("my_rooms:number", "needs an object with __len__ and __getitem__"),

@@ -126,12 +126,12 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path):
         "none.h5": "there is no file '.*none.h5'",
         "text.h5": r"'.*text.h5' cannot be read as HDF5 \(.*file signature not found.*\)",
         "other.h5": "'.*other.h5' has no dataset 'label'; its datasets: answer, data",
-        "flat.h5": r"'data' of '.*flat.h5' must be numbers \[M, N, 3\], it is float32\[8, 3\]",
-        "short.h5": r"'label' of '.*short.h5' must be integers \[4\], it is uint8\[3\]",
-        "real.h5": r"'label' of '.*real.h5' must be integers \[4\], it is float32\[4\]",
+        "flat.h5": r"'data' of '.*flat.h5' must be numbers \[M, N, 3\], received float32\[8, 3\]",
+        "short.h5": r"'label' of '.*short.h5' must be integers \[4\], received uint8\[3\]",
+        "real.h5": r"'label' of '.*real.h5' must be integers \[4\], received float32\[4\]",
         "empty.h5": r"'data' of '.*empty.h5' is empty: float32\[0, 8, 3\]",
-        "minus.h5": "'label' of '.*minus.h5' must be 0 or more, its least is -1",
-        "few.h5": "'.*few.h5' has 8 points a scene, fewer than --points 9",
+        "minus.h5": "'label' of '.*minus.h5' must be 0 or more, but the smallest is -1",
+        "few.h5": "'.*few.h5' has 8 points per scene, fewer than --points 9",
     }
     for name, message in wanted.items():
         with pytest.raises(DataError, match=f"^{message}$"):
@@ -198,7 +198,7 @@ def test_the_demo_learns_the_shapes_it_wrote_and_removes_them(tmp_path, monkeypa
     assert re.findall(r"Epoch (\d)/6\n15/15 - .* - scenes_per_second: [\d.]+ - input_wait_share: [\d.]+", output) == [
         "1", "2", "3", "4", "5", "6",
     ]  # fmt: skip
-    assert "Over 6 epochs pieces were decompressed 240 times, 0 times anew because" in output
+    assert "Over 6 epochs pieces were decompressed 240 times, 0 times again because" in output
     assert "chunk" not in output
     assert not [path for path in tmp_path.iterdir() if "demo" in path.name]
 
@@ -240,7 +240,7 @@ def test_the_demo_clearly_beats_the_majority_rate_on_real_data(real_data, capsys
     assert accuracy > 2 * majority
     assert (
         "The file stores its scenes in 192 pieces of up to 21 (read by: direct). Over 8 epochs pieces were "
-        "decompressed 192 times, 0 times anew because the memory kept for them was full."
+        "decompressed 192 times, 0 times again because the memory kept for them was full."
     ) in output
 
 

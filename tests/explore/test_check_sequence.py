@@ -59,7 +59,7 @@ ZOO = [
     (methods.SortedBatches, "get_batch",
      "scene 11, field '0': [110.0, 111.0, 112.0] as sequence[11], [0.0, 1.0, 2.0] from", 11, "0", ()),
     (methods.ShortBatches, "get_batch", "returns 11 rows in field '0' for 12 scenes", 0, None, ()),
-    (methods.BatchesDrawnOtherwise, "get_batch", "self.rng belongs to one scene, and get_batch and", 0, None, ()),
+    (methods.BatchesDrawnOtherwise, "get_batch", "self.rng belongs to one scene, but get_batch and", 0, None, ()),
     (methods.HalfAnOut, "get_batch", "out=...)", 0, "1", ()),
     (methods.BatchesOfNoSequence, "get_batch", "get_batch is never called", None, None, ()),
     (methods.HalfWritten, "read_into", "scene 0, field '1': 0 from __getitem__, -6510615555426900571 written by", 0,

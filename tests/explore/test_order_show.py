@@ -92,5 +92,5 @@ def test_what_cannot_be_drawn_is_refused(order):
 
 
 def test_an_order_of_another_length_is_refused():
-    with pytest.raises(ValueError, match="weights has 2 entries and the sequence 3 scenes"):
+    with pytest.raises(ValueError, match="weights has 2 entries, but the sequence has 3 scenes"):
         kf.show(kf.Weighted([1, 1]), 3)

@@ -98,13 +98,13 @@ class Endless(keras.utils.PyDataset):
         (iter([1]), 2, TypeError, "can only be read forward"),
         ([], 2, ValueError, r"the sequence is empty: len\(list\) is 0"),
         ({"x": np.zeros(3)}, 2, TypeError, "received a dict. For a dict of arrays pass kf.Zip"),
-        ("rooms.h5", 2, TypeError, r"received a str. A file is opened first: kf.HDF5File\(path\), or a class of yours"),
+        ("rooms.h5", 2, TypeError, r"received a str. Open a file first: kf.HDF5File\(path\), or write a class"),
         (7, 2, TypeError, "received a int without __len__ and __getitem__. Subclass kerasfeed.SceneSequence"),
         (NoLength(), 2, TypeError, "received a NoLength without __len__. Subclass kerasfeed.SceneSequence$"),
         (ReadByLoop(), 2, TypeError, r"a ReadByLoop without __getitem__.*kf.StreamFeed\(lambda: data, batch_size\)"),
         (OfTorch(), 2, TypeError, r"an? OfTorch without __len__.*kf.StreamFeed\(lambda: data, batch_size\)"),
         (scenes.Clouds, 2, TypeError, r"received the class Clouds: write Clouds\(...\)"),
-        (Endless(), None, TypeError, "needs a finite sequence, and Endless has no length"),
+        (Endless(), None, TypeError, "needs a finite sequence, but Endless has no length"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -150,7 +150,7 @@ def test_what_holds_arrays_by_name_or_groups_of_rows_is_refused_at_once(tmp_path
         file["points"] = np.zeros((3, 2))
         found = [(file, r"File holds arrays by name: open it as file = kf.HDF5File\(path\) and pass one of them")]
         found.append((kf.HDF5File(tmp_path / "rooms.h5"), 'HDF5File holds arrays by name: .*file\\["points"\\]'))
-        found.append((frame.groupby("room"), "DataFrameGroupBy holds groups of rows: a list of them"))
+        found.append((frame.groupby("room"), "DataFrameGroupBy holds groups of rows: pass a list of them"))
         for sequence, message in found:
             for make in (lambda sequence=sequence: kf.Feed(sequence, 2), lambda sequence=sequence: kf.Zip(sequence)):
                 with pytest.raises(TypeError, match=message):
@@ -568,7 +568,7 @@ def test_a_stream_that_has_not_begun_says_how_many_workers_were_asked_for():
 def test_a_sparse_matrix_is_answered_with_dense_rows():
     sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
     for matrix in (sparse.csr_matrix(np.eye(3)), sparse.csr_array(np.eye(3))):
-        with pytest.raises(TypeError, match=r"received a sparse csr_\w+\. Pass matrix\.toarray\(\), or"):
+        with pytest.raises(TypeError, match=r"received a sparse csr_\w+\. Pass matrix\.toarray\(\); if"):
             kf.Feed(matrix, 2)
         rows = kf.Map(range(matrix.shape[0]), lambda row, matrix=matrix: matrix[[row]].toarray()[0])
         with kf.Feed(rows, 2, workers=0) as feed:

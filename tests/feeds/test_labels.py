@@ -89,8 +89,8 @@ def test_labels_read_are_what_an_order_takes():
 @pytest.mark.parametrize(
     ("field", "error", "message"),
     [
-        (7, ValueError, "no field '7': it has '0.points', '1.label'.*give a function of the scene"),
-        ("0.points", ValueError, r"must be a single value, received shape \(1, 3\): give a function"),
+        (7, ValueError, "no field '7': it has '0.points', '1.label'.*pass a function of the scene"),
+        ("0.points", ValueError, r"must be a single value, received shape \(1, 3\): pass a function"),
         (1.5, TypeError, "field must be an integer, a path such as '1.label', or a function.*received 1.5"),
         (True, TypeError, "received True of type bool"),
     ],

@@ -368,7 +368,7 @@ class DrawingAhead(scenes.Clouds):
 def test_read_ahead_cannot_draw_from_the_generator_of_a_scene(make, kind, monkeypatch):
     monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, however busy the machine
     future = make(kind, DrawingAhead(), 8, workers=1).submit(0, 0)
-    with pytest.raises(kf.KerasfeedError, match=r"get_batch and read_ahead are given many: use self.rng_for\(index\)"):
+    with pytest.raises(kf.KerasfeedError, match=r"get_batch and read_ahead get many: use self.rng_for\(index\)"):
         future.result(timeout=60)
 
 

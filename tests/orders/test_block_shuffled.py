@@ -162,7 +162,7 @@ def test_block_reads_count_what_a_reader_with_that_much_memory_reads():
             2.5,
             4,
             TypeError,
-            r"block_size must be an integer, or a dataset that has a block_size .*block_of=.*received 2.5",
+            r"block_size must be an integer, or a dataset that has a block_size .*block_of.*received 2.5",
         ),
         (True, 4, TypeError, "block_size must be an integer"),
         (8, "4", TypeError, "window must be an integer, received '4' of type str"),

@@ -108,11 +108,15 @@ def test_an_empty_bucket_and_lengths_of_nothing_are_no_trouble():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: kf.Bucketed([1, 2], []), ValueError, r"boundaries must ascend, and be one or more, received \[\]"),
-        (lambda: kf.Bucketed([1, 2], [5, 5]), ValueError, r"boundaries must ascend.*received \[5, 5\].*k \+ 1 buckets"),
+        (
+            lambda: kf.Bucketed([1, 2], []),
+            ValueError,
+            r"must be one or more ascending integers, received \[\]",
+        ),
+        (lambda: kf.Bucketed([1, 2], [5, 5]), ValueError, r"ascending integers, received \[5, 5\].*k \+ 1 buckets"),
         (lambda: kf.Bucketed([1, 2], 5), TypeError, "boundaries must be a list of integers, received 5"),
         (lambda: kf.Bucketed([1, 2], [5.5]), TypeError, r"boundaries\[0\] must be an integer, received 5.5"),
-        (lambda: kf.Bucketed([1, 2], [5], [4]), ValueError, "one a bucket, 2 for 1 boundaries .*received 1"),
+        (lambda: kf.Bucketed([1, 2], [5], [4]), ValueError, "one integer per bucket, 2 for 1 boundaries .*received 1"),
         (lambda: kf.Bucketed([1, 2], [5], [4, 0]), ValueError, r"batch_sizes\[1\] must be at least 1, received 0"),
         (lambda: kf.Bucketed([1.5, 2], [5]), TypeError, r"lengths must be integers, received float64 \(.*1.5"),
         (lambda: kf.Bucketed([1, -2], [5]), ValueError, "at least 0 and below 2[*][*]63, received -2 at index 1"),
@@ -121,7 +125,7 @@ def test_an_empty_bucket_and_lengths_of_nothing_are_no_trouble():
         (
             lambda: kf.Feed(scenes.Clouds(), 8, order=kf.Bucketed([1, 2], [5])),
             ValueError,
-            "lengths has 2 entries and the sequence 37 scenes",
+            "lengths has 2 entries, but the sequence has 37 scenes",
         ),
         (
             lambda: kf.Feed(scenes.Clouds(), None, order=kf.Bucketed(range(37), [5], [4, 4])),

@@ -76,10 +76,10 @@ def test_what_the_function_does_to_its_array_later_changes_nothing():
         ([0, -1, 99], ValueError, "received -1 at index 1, and 1 more"),
         ([0.0], TypeError, r"for epoch 0 must be integers, received float64 \(.*0.0.* at index 0\)$"),
         ([True], TypeError, r"received bool .*np.flatnonzero\(mask\)"),
-        ([], ValueError, r"for epoch 0 must be one number a scene.*received shape \(0,\)"),
+        ([], ValueError, r"for epoch 0 must be one number per scene.*received shape \(0,\)"),
         ([[0]], ValueError, r"received shape \(1, 1\)"),
         (None, ValueError, "received a NoneType"),
-        ([[0], [1, 2]], ValueError, "must be an array with one value a scene"),
+        ([[0], [1, 2]], ValueError, "must be an array with one value per scene"),
     ],
 )
 def test_what_cannot_be_indices_is_refused_when_the_feed_is_made(returned, error, message):
@@ -93,7 +93,7 @@ def test_what_cannot_be_indices_is_refused_when_the_feed_is_made(returned, error
 def test_an_epoch_of_another_number_of_scenes_is_refused_with_both_numbers():
     with kf.Feed(scenes.Clouds(), 8, order=lambda n, seed, epoch: range(20 + epoch), workers=0) as feed:
         assert _labels(feed) == list(range(20))
-        with pytest.raises(ValueError, match=r"gave 21 indices for epoch 1 and 20 for epoch 0: an epoch has the same"):
+        with pytest.raises(ValueError, match=r"returned 21 indices for epoch 1 and 20 for epoch 0: return the same"):
             feed.submit(1, 0)
 
 

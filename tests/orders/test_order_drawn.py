@@ -135,23 +135,23 @@ def test_labels_may_be_integers_booleans_or_strings(labels):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: kf.Weighted([[1, 2]]), ValueError, r"weights must be one number a scene.*received shape \(1, 2\)"),
-        (lambda: kf.Weighted([]), ValueError, r"weights must be one number a scene.*received shape \(0,\)"),
+        (lambda: kf.Weighted([[1, 2]]), ValueError, r"weights must be one number per scene.*received shape \(1, 2\)"),
+        (lambda: kf.Weighted([]), ValueError, r"weights must be one number per scene.*received shape \(0,\)"),
         (lambda: kf.Weighted([1, -2, -3]), ValueError, "at least 0, received -2 at index 1, and 1 more"),
         (lambda: kf.Weighted([1, np.nan]), ValueError, "finite and at least 0, received nan at index 1"),
         (lambda: kf.Weighted([1, np.inf]), ValueError, "received inf at index 1"),
-        (lambda: kf.Weighted([0, 0]), ValueError, "weights: all 2 are 0, and no scene could be drawn"),
+        (lambda: kf.Weighted([0, 0]), ValueError, "weights: all 2 are 0, so no scene can be drawn"),
         (lambda: kf.Weighted(["a"]), TypeError, "weights must be numbers, received <U1"),
         (
             lambda: kf.Weighted(lambda epoch: [0, 0]),
             ValueError,
-            "weights=.*lambda.* for epoch 0: all 2 are 0, and no scene could be drawn",
+            "weights=.*lambda.* for epoch 0: all 2 are 0, so no scene can be drawn",
         ),
         (lambda: kf.Weighted(lambda epoch: None), ValueError, "weights=.*lambda.* for epoch 0 must be one number"),
         (
             lambda: epoch_of(kf.Weighted(lambda epoch: [1.0] * (epoch + 1)), 1, epoch=2),
             ValueError,
-            "weights=.*lambda.* gave 3 weights for epoch 2 and 1 for epoch 0: give one for each scene",
+            "weights=.*lambda.* returned 3 weights for epoch 2 and 1 for epoch 0: return one for each scene",
         ),
         (
             lambda: epoch_of(kf.Weighted(lambda epoch: [1, -epoch]), 2, epoch=3),
@@ -165,7 +165,7 @@ def test_labels_may_be_integers_booleans_or_strings(labels):
             r"must be integers, .*received float64 \(.*0.5.* at index 0",
         ),
         (lambda: kf.Balanced([["a"], ["b"]]), ValueError, r"received shape \(2, 1\).*kf.labels_of.*argmax"),
-        (lambda: kf.Balanced([[1], [1, 2]]), ValueError, "labels must be an array with one value a scene"),
+        (lambda: kf.Balanced([[1], [1, 2]]), ValueError, "labels must be an array with one value per scene"),
         (lambda: kf.Balanced(["a", None]), TypeError, "received object .None at index 1."),
         (lambda: kf.Balanced([1], num_scenes=2.0), TypeError, "num_scenes must be an integer, received 2.0"),
         (lambda: kf.Feed(scenes.Clouds(), 8, order=kf.Weighted([1, 2])), ValueError, "weights has 2 .* 37 scenes"),

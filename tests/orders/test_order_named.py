@@ -106,18 +106,18 @@ def _failing(index):
     [
         (lambda: kf.BlockShuffled(), TypeError, "either block_size .* or block_of .*, received neither"),
         (lambda: kf.BlockShuffled(4, block_of=[1]), TypeError, "received both"),
-        (lambda: kf.BlockShuffled(np.arange(4)), TypeError, "the block of each scene is block_of=..."),
+        (lambda: kf.BlockShuffled(np.arange(4)), TypeError, "pass an array of the block of each scene as block_of"),
         (lambda: kf.BlockShuffled(block_of=[1.5]), TypeError, "block_of must be integers, booleans or strings"),
         (
             lambda: kf.BlockShuffled(block_of=[]),
             ValueError,
-            r"block_of must be one name a scene.*received shape \(0,\)",
+            r"block_of must be one name per scene.*received shape \(0,\)",
         ),
         (lambda: kf.BlockShuffled(4).report(), TypeError, r"fits sequences of any length: write report\(length\)"),
         (
             lambda: kf.Feed(scenes.Clouds(), 8, order=kf.BlockShuffled(block_of=[1, 2])),
             ValueError,
-            "block_of has 2 entries and the sequence 37 scenes",
+            "block_of has 2 entries, but the sequence has 37 scenes",
         ),
     ],
 )

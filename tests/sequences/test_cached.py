@@ -159,7 +159,7 @@ def test_a_disk_that_is_full_costs_the_cache_and_not_the_scenes(tmp_path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
-    with pytest.warns(kf.FeedWarning, match=r"cannot write to .*kept.*No space left.*Make room, or give another path"):
+    with pytest.warns(kf.FeedWarning, match=r"cannot write to .*kept.*No space left.*Free some space, or pass"):
         _assert_scene(cached[1], Squares(4)[1])
     for _ in range(2):
         _assert_scene(cached[1], Squares(4)[1])  # told once
@@ -185,10 +185,10 @@ def test_a_folder_that_is_deleted_meanwhile_is_made_again(tmp_path, log, read_on
         (
             {"path": "x"},
             TypeError,
-            r"kf.Cached\(sequence, path\) needs a key: a text such as key='v1'. Scenes",
+            r"kf.Cached\(sequence, path\) needs a key: a text such as key='v1'. Change it",
         ),
         ({"path": "x", "key": 3}, TypeError, "a text such as key='v1', received 3 of type int"),
-        ({"key": "v1"}, TypeError, "key= is for scenes kept on disk: give a path, or leave key out"),
+        ({"key": "v1"}, TypeError, "key= is for scenes kept on disk: pass a path, or leave key out"),
         ({"path": __file__, "key": "v1"}, OSError, "path='.*test_cached.py' must be a folder, or a name for a new one"),
     ],
 )

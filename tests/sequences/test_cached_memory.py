@@ -383,7 +383,7 @@ def test_a_system_without_room_costs_the_cache_and_not_the_scenes(monkeypatch):
     monkeypatch.setattr(cache_store, "_new_file", refused)
     cached = kf.Cached(scenes.Clouds(4))
     with pytest.warns(
-        kf.FeedWarning, match=r"cannot write to memory .*Cannot allocate.*Lower max_memory, or give a path"
+        kf.FeedWarning, match=r"cannot write to memory .*Cannot allocate.*Lower max_memory, or pass a path"
     ):
         assert cached[1][1] == 1
     assert cached[1][1] == 1  # told once

@@ -34,7 +34,7 @@ def test_a_sequence_over_an_hdf5_file_has_one_key_in_every_process(path, tmp_pat
 @pytest.mark.parametrize("sequence", [Noisy(), kf.Map([(np.zeros(2), 0)], jittered), kf.Zip(Noisy(3), range(3))])
 def test_a_random_scene_is_refused_in_words(sequence, where):
     cached = kf.Cached(sequence, **where)
-    message = r"scene 0 of \w+ asks for random numbers.*Put what is random after the cache: kf.Map\(kf.Cached"
+    message = r"scene 0 of \w+ uses random numbers.*Do random changes after the cache: kf.Map\(kf.Cached"
     with pytest.raises(kf.KerasfeedError, match=message):
         cached[0]
     with kf.Feed(cached, 1, workers=0, seed=0) as feed, pytest.raises(kf.KerasfeedError, match=message):
@@ -97,5 +97,5 @@ def test_a_file_of_a_reader_that_changes_is_read_again_under_the_same_key(tmp_pa
 
 
 def test_the_error_without_a_key_says_when_to_change_it(tmp_path):
-    with pytest.raises(TypeError, match="change it whenever the class, its arguments, or data that it reads by itself"):
+    with pytest.raises(TypeError, match="the class, its arguments, or data that it reads by itself"):
         kf.Cached(Squares(), tmp_path)

@@ -212,7 +212,7 @@ def test_a_table_of_arrow_is_told_how_it_becomes_one_of_pandas(tmp_path):
     for given, message in [
         (table, r"the Table is read by column: pass table.to_pandas\(\)"),
         (table["c"], r"the ChunkedArray holds values of Arrow: pass column.to_numpy\(\)"),
-        (dataset.dataset(tmp_path / "a.parquet"), r"the FileSystemDataset is of tables .*: pass dataset.to_table\(\)"),
+        (dataset.dataset(tmp_path / "a.parquet"), r"the FileSystemDataset holds tables .*: pass dataset.to_table\(\)"),
         (table.to_batches()[0], r"RecordBatch is a part of a table: pass batch.to_pandas\(\)"),
     ]:
         for take in (lambda value: kf.Feed(value, 1), lambda value: kf.Zip(value, value)):

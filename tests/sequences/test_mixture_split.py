@@ -158,7 +158,7 @@ def test_a_state_of_a_mixture_or_weights_by_epoch_is_not_that_of_another_functio
 
 
 def test_a_cache_refuses_a_mixture_by_epoch_and_takes_what_is_inside_it():
-    with pytest.raises(kf.KerasfeedError, match="asks for random numbers, or for the epoch, and a cache would keep"):
+    with pytest.raises(kf.KerasfeedError, match="uses random numbers or the epoch, but a cache would keep"):
         kf.Cached(by_epoch())[0]
     inside = kf.Mixture([kf.Cached(range(5)), range(5)], lambda epoch: [1, epoch], num_scenes=4)
     with kf.Feed(inside, 4, workers=0) as feed:
@@ -179,16 +179,16 @@ def test_an_error_of_the_function_tells_the_epoch():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (([range(3)], lambda epoch: [1]), TypeError, "needs num_scenes where weights is a function: as many scenes in"),
+        (([range(3)], lambda epoch: [1]), TypeError, "needs num_scenes if weights is a function: all epochs"),
         (
             ([range(3)], lambda epoch: [0], 3),
             ValueError,
-            "weights=.*lambda.* for epoch 0: all are 0, and no scene could",
+            "weights=.*lambda.* for epoch 0: all are 0, so no scene can",
         ),
         (
             ([range(3)], lambda epoch: [-1], 3),
             ValueError,
-            r"weights=.*lambda.* for epoch 0: weight 0 is -1.0, and must be at least 0",
+            r"weights=.*lambda.* for epoch 0: weight 0 is -1.0, but must be at least 0",
         ),
         (
             ([range(3)], lambda epoch: [1, 2], 3),
@@ -198,12 +198,12 @@ def test_an_error_of_the_function_tells_the_epoch():
         (
             ([range(3)], lambda epoch: None, 3),
             TypeError,
-            "weights=.*lambda.* for epoch 0 must be numbers, one a sequence",
+            "weights=.*lambda.* for epoch 0 must be numbers, one per sequence",
         ),
         (([range(3)], [1, 2]), ValueError, "1 sequences need 1 weights, received 2"),
-        (([range(3), range(2)], [1, 0]), ValueError, "weight 1 is 0.0, and must be positive; leave the sequence out"),
-        (([range(3)], ["a"]), TypeError, "weights must be numbers, one a sequence"),
-        (([range(3)], 1), TypeError, "weights must be numbers, one a sequence"),
+        (([range(3), range(2)], [1, 0]), ValueError, "weight 1 is 0.0, but must be positive; leave the sequence out"),
+        (([range(3)], ["a"]), TypeError, "weights must be numbers, one per sequence"),
+        (([range(3)], 1), TypeError, "weights must be numbers, one per sequence"),
         (([range(3), []], [1, 1]), ValueError, r"sequences\[1\], a list, is empty"),
         (([], []), ValueError, "kf.Mixture needs at least one sequence"),
         ((range(3), [1]), TypeError, "needs a list of sequences and a list of weights"),
@@ -213,7 +213,7 @@ def test_an_error_of_the_function_tells_the_epoch():
         (
             ([range(3), range(3)], [1, 10**30]),
             ValueError,
-            "more than 4,611,686,018,427,387,904 scenes: give num_scenes",
+            "more than 4,611,686,018,427,387,904 scenes: pass num_scenes",
         ),
     ],
 )
@@ -369,8 +369,12 @@ def test_groups_and_classes_of_very_many_values_take_the_memory_of_their_pairs()
         ({"count": 1}, ValueError, "count must be at least 2, received 1"),
         ({"count": 40}, ValueError, "Clouds has 37 scenes, too few for 40 folds"),
         ({"seed": -1}, ValueError, "seed must be at least 0, received -1"),
-        ({"groups": [0, 1]}, ValueError, r"groups needs one label a scene: Clouds has 37 scenes, .* shape \(2,\)$"),
-        ({"groups": [0] * 37}, ValueError, "groups names 1 group, too few for 3 parts, as no group is in two of them"),
+        ({"groups": [0, 1]}, ValueError, r"groups needs one label per scene: Clouds has 37 scenes, .* shape \(2,\)$"),
+        (
+            {"groups": [0] * 37},
+            ValueError,
+            "groups names 1 group, too few for 3 parts, because no group is in two of them",
+        ),
         ({"groups": [None] * 37}, TypeError, "groups must be all numbers, or all text, so that they can be sorted"),
         ({"groups": "7"}, ValueError, "a scene has no field '7': it has '0', '1'"),
         ({"stratify": np.zeros((37, 2))}, ValueError, "For one-hot labels use labels.argmax"),
@@ -416,18 +420,18 @@ def test_classes_come_from_labels_a_field_or_a_function():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (((0.8, 0.1), 0), ValueError, "must sum to 1, and .* leave 0.1 over: add a part for it"),
-        (((0.8, 0.3), 0), ValueError, "must sum to 1, and .* are 0.1 too much"),
-        (((30, 7), 0), ValueError, r"fractions\[0\] is 30.0, .* a count is count / len\(sequence\)"),
-        (((1, 0), 0), ValueError, r"fractions\[1\] is 0.0, and must be in \(0, 1\]"),
-        ((0.5, 0), TypeError, r"fractions must be numbers, one a part, for example \(0.8, 0.2\), received 0.5"),
+        (((0.8, 0.1), 0), ValueError, "must sum to 1, but .* leave 0.1 over: add a part for it"),
+        (((0.8, 0.3), 0), ValueError, "must sum to 1, but .* are 0.1 too much"),
+        (((30, 7), 0), ValueError, r"fractions\[0\] is 30.0, .* for a count, pass count / len\(sequence\)"),
+        (((1, 0), 0), ValueError, r"fractions\[1\] is 0.0, but must be in \(0, 1\]"),
+        ((0.5, 0), TypeError, r"fractions must be numbers, one per part, for example \(0.8, 0.2\), received 0.5"),
         (((0.99, 0.01), 0), ValueError, "Clouds has 37 scenes, too few .*: part 1 would be empty"),
         (((0.5, 0.5), None), TypeError, "seed must be an integer, received None"),
         (((0.5, 0.5), -1), ValueError, "seed must be at least 0, received -1"),
         (
             ((0.5, 0.5), 0, [1, 2]),
             ValueError,
-            r"one label a scene: Clouds has 37 scenes, received labels of shape",
+            r"one label per scene: Clouds has 37 scenes, received labels of shape",
         ),
         (((0.5, 0.5), 0, "2"), ValueError, "a scene has no field '2': it has '0', '1'"),
         (((0.5, 0.5), 0, 0), ValueError, r"field 0 of a scene must be a single value, received shape \(4, 3\)"),
@@ -442,7 +446,7 @@ def test_a_split_that_cannot_be_is_refused_in_words(arguments, error, message):
 @pytest.mark.parametrize("dtype", [float, object])
 def test_scenes_of_no_known_group_are_refused_for_they_may_be_of_any(dtype):
     patients = np.array([1, np.nan, 1, 2, np.nan, 3] * 4, dtype)  # in an object array NumPy sorts them apart
-    with pytest.raises(ValueError, match="groups has no value for scene 1, nan: name one for each scene, or leave"):
+    with pytest.raises(ValueError, match="groups has no value for scene 1, nan: give every scene a value, or leave"):
         kf.split(range(24), (0.5, 0.5), 0, groups=patients)
 
 

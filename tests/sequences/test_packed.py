@@ -187,7 +187,7 @@ def two(**fields):
         (
             lambda: kf.Packed(Texts([9]), 8),
             ValueError,
-            "length=8: give a larger length, or overflow='cut' .* or 'drop'",
+            "length=8: pass a larger length, or overflow='cut' .* or 'drop'",
         ),
         (lambda: kf.Packed(Texts([9]), 8, overflow="drop"), ValueError, "Texts has no scene to pack: all are left out"),
         (lambda: kf.Packed([], 8), ValueError, "list has no scene to pack"),
@@ -202,9 +202,9 @@ def two(**fields):
         (
             lambda: kf.Packed(Texts([3]), 8, lengths=[1, 2]),
             ValueError,
-            "lengths has 2 entries and the sequence 1 scene",
+            "lengths has 2 entries, but the sequence has 1 scene",
         ),
-        (lambda: kf.Packed(Texts([3]), 8, lengths="n"), ValueError, "lengths must be one number a scene"),
+        (lambda: kf.Packed(Texts([3]), 8, lengths="n"), ValueError, "lengths must be one number per scene"),
         (lambda: kf.Packed(Texts([3]), 8, lengths=[1.5]), TypeError, "lengths must be integers, received float64"),
         (
             lambda: kf.Packed(Texts([3]), 8, lengths=[-1]),
@@ -217,7 +217,7 @@ def two(**fields):
             "below 2[*][*]63, received 9223372036854775811 at index 1",
         ),
         (lambda: kf.Packed(Texts([3]), 8, lengths=[4])[0], ValueError, "a scene of length 3 had length 4 when it was"),
-        (lambda: kf.Packed([(np.zeros(2),)], 8), kf.SpecError, r"dicts of arrays, received a tuple: kf.Map\(sequence"),
+        (lambda: kf.Packed([(np.zeros(2),)], 8), kf.SpecError, r"received a tuple. Convert them by kf.Map\(sequence"),
         (lambda: kf.Packed([{}], 8), kf.SpecError, "dicts of arrays, received a dict without any"),
         (lambda: kf.Packed([{"x": None}], 8), kf.SpecError, "field 'x' is of type NoneType"),
         (
@@ -232,21 +232,25 @@ def two(**fields):
             kf.SpecError,
             r"share their first axis, received 'x' \(2,\), 'y' \(3,\)",
         ),
-        (lambda: kf.Packed(two(positions=np.zeros(2)), 8), kf.SpecError, "field 'positions' is what kf.Packed adds"),
+        (
+            lambda: kf.Packed(two(positions=np.zeros(2)), 8),
+            kf.SpecError,
+            "field 'positions' has the name of a field that kf.Packed adds",
+        ),
         (
             lambda: kf.Packed(two(y=np.zeros(2)), 8)[0],
             kf.SpecError,
-            r"field 'y' is float64\[\*\], and absent in the scene",
+            r"field 'y' is float64\[\*\], but absent in the scene",
         ),
         (
             lambda: kf.Packed(two(x=np.zeros((2, 3))), 8)[0],
             kf.SpecError,
-            r"field 'x' is float64\[\*, 3\], and float64\[\*\]",
+            r"field 'x' is float64\[\*, 3\], but float64\[\*\]",
         ),
         (
             lambda: kf.Packed(two(x=np.zeros(2, int)), 8)[0],
             kf.SpecError,
-            r"field 'x' is int64\[\*\], and float64\[\*\] in",
+            r"field 'x' is int64\[\*\], but float64\[\*\] in",
         ),
         (lambda: kf.Packed(Texts([3]), 8)[1], IndexError, "index 1 is out of range: Packed of Texts, 1 scene"),
     ],

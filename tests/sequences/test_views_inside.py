@@ -89,7 +89,7 @@ def test_a_sequence_that_has_shrunk_is_told():
     with pytest.raises(IndexError) as caught:
         view[7]
     assert caught.value.__notes__[-1] == (
-        "list had 10 scenes when Concat was made of it, and has 5 now: make the view again when the sequence has grown "
+        "list had 10 scenes when Concat was made, and has 5 now: make the view again when the sequence has grown "
         "or shrunk"
     )
 
@@ -116,9 +116,9 @@ class Other(NoisyBatches):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("shape", r"field '0': the scenes of Other have the shape \(1, 3\), the others \(2, 3\)"),
-        ("dtype", "field '0': the scenes of Other have dtype float64, the others float32. Return one dtype"),
-        ("rows", "get_batch of Other, field '0': expected a leading axis of 2, one row an index"),
+        ("shape", r"field '0': the scenes of Other have the shape \(1, 3\), but the others have \(2, 3\)"),
+        ("dtype", "field '0': the scenes of Other have dtype float64, but the others have float32. Return one dtype"),
+        ("rows", "get_batch of Other, field '0': expected a leading axis of 2, one row per index"),
         ("nesting", "get_batch of Other returned the structure"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_ragged_field_is_told_as_values_and_row_splits():
 @pytest.mark.parametrize(
     ("collation", "message"),
     [
-        (kf.Pad(value=-1.5), "field 'ids' is uint8.*no element of it can be -1.5. Name another value for this field"),
+        (kf.Pad(value=-1.5), "field 'ids' is uint8.*no element of it can be -1.5. Pass another value for this field"),
         (kf.Pad(value=np.nan), "field 'ids' is uint8.*can be nan.*kf.Pad\\(value=\\{'ids': ...\\}\\)"),
         (kf.Pad(value="x"), "can be 'x'"),
         (kf.Pad(value={"ids": 300}), "can be 300"),
@@ -85,7 +85,7 @@ def test_a_ragged_field_is_told_as_values_and_row_splits():
         (kf.Pad(value={0: 1, "1": 2}), "kf.Pad names the field 0, which scenes do not have: .* 'ids', 'n', 'p'"),
         (kf.Pad(value={"id": 3}), "kf.Pad names the field 'id', which scenes do not have: .* 'ids', 'n', 'p'"),
         (kf.Pad(mask="n"), "names the field 'n', which is str.*text and single numbers have no axis"),
-        (kf.Pad(length={"p": (4, 4)}), r"length\['p'\] is \(4, 4\), 2 sizes, and field 'p', .* has 1 padded axes"),
+        (kf.Pad(length={"p": (4, 4)}), r"length\['p'\] is \(4, 4\), 2 sizes, but field 'p', .* has 1 padded axes"),
         (kf.Ragged("q"), "kf.Ragged names the field 'q', which scenes do not have"),
         (kf.Ragged("n"), "text and single numbers have no axis to pad or to join"),
     ],
@@ -98,14 +98,16 @@ def test_what_does_not_fit_the_fields_is_refused_by_name(collation, message):
 
 
 def test_a_field_that_differs_on_a_later_axis_cannot_be_ragged():
-    with pytest.raises(SpecError, match=r"field 'scene' is float64\[3, \?\]: a ragged field may differ on its first"):
+    with pytest.raises(
+        SpecError, match=r"field 'scene' is float64\[3, \?\]: a ragged field may differ only on its first"
+    ):
         kf.Ragged().resolve(_spec(np.zeros((3, 2)), np.zeros((3, 4))))
 
 
 def test_a_mask_takes_no_key_that_a_field_has():
     for there in (np.zeros(2), {"a": np.zeros(2)}):
         scenes = [{"p": np.zeros(n), "p_mask": there} for n in (2, 4)]
-        with pytest.raises(SpecError, match="mask of field 'p' would stand under 'p_mask', where scenes have a field"):
+        with pytest.raises(SpecError, match="field 'p' needs the key 'p_mask', but scenes already have a field"):
             kf.Pad(mask=True).resolve(_spec(*scenes))
 
 

@@ -184,7 +184,7 @@ def test_a_scene_that_is_none_is_told_where_a_function_would_drop_it(feed_on):
         return np.array([scene for scene in scenes if scene is not None])
 
     feed = feed_on("inline", [None, 1, 2, 3], collate=dropping)
-    with pytest.raises(SpecError, match=r"__getitem__ returned None, and a collate function .*on_error"):
+    with pytest.raises(SpecError, match=r"__getitem__ returned None, but a collate function .*on_error"):
         list(feed)
 
 

@@ -252,7 +252,7 @@ def test_another_fault_of_a_scene_is_told_as_it_was(feed_on):
 
 def test_text_arrays_of_unequal_shape_are_told_what_helps(feed_on):
     words = [np.array(["a"] * (n % 3 + 1)) for n in range(9)]
-    with pytest.raises(SpecError, match=r"cannot be stacked: .* Text is stacked whatever `collate` is"):
+    with pytest.raises(SpecError, match=r"cannot be stacked: .* Text is always stacked, whatever `collate` is"):
         list(feed_on("inline", words, collate="pad"))
 
 

@@ -47,7 +47,7 @@ def test_no_scene_is_read_before_it_is_needed_and_python_numbers_take_the_dtype(
         ),
         (
             signature(None, label=np.bool_),
-            r"field '1': expected bool\[\], received \d.*does not hold.*output_signature",
+            r"field '1': expected bool\[\], received \d.*cannot hold.*output_signature",
         ),
         (signature()[:1], r"expected the structure \(\*,\), received \(\*, \*\).*the one of output_signature"),
     ],

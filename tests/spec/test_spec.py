@@ -112,9 +112,9 @@ class Pydantic:
         ((), r"holds no field"),
         (
             {"a": None},
-            r"holds no field: __getitem__ returned \{'a': None\}, where 'a' is None. Return an array.*arrays$",
+            r"holds no field: __getitem__ returned \{'a': None\}, with None at 'a'. Return an array.*arrays$",
         ),
-        ({"a": None, "b": (None, {})}, r"where 'a', 'b.0' are None. Return an array"),
+        ({"a": None, "b": (None, {})}, r"with None at 'a', 'b.0'. Return an array"),
         ((1, lambda: 0), r"field '1' is of type function"),
     ],
     ids=lambda value: str(value)[:20],

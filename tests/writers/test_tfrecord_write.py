@@ -155,7 +155,7 @@ def test_an_unfinished_set_is_not_gone_on_with_in_another_way(tmp_path):
     sequence = FailsAt(40, 37, tmp_path / "flag")
     with pytest.raises(ValueError, match="no such scene"):
         write(sequence, tmp_path, 4)
-    with pytest.raises(FileExistsError, match=r"begun with another seed: 0, now 1\. Call it as before to go on"):
+    with pytest.raises(FileExistsError, match=r"unfinished write with another seed: 0, now 1\. Repeat the first call"):
         write(sequence, tmp_path, 4, seed=1)
     (tmp_path / "flag").unlink()
     assert sorted(indices_in(write(sequence, tmp_path, 2, seed=1, overwrite=True))) == list(range(40))
@@ -187,7 +187,7 @@ def test_a_shard_that_was_cut_off_meanwhile_is_written_again(tmp_path):
 def test_a_worker_that_is_killed_has_its_shard_begun_anew(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
-    with pytest.warns(kf.FeedWarning, match="1 worker process died .* no scene is lost, none is there twice"):
+    with pytest.warns(kf.FeedWarning, match="1 worker process died .* no scene is missing or doubled"):
         paths = write(FailsAt(40, 17, flag, kills="once"), tmp_path, worker_type="process")
     assert sorted(indices_in(paths)) == list(range(40))
     assert not [name for name in listing(tmp_path) if name.endswith(".part")]
@@ -334,7 +334,7 @@ def test_scenes_whose_axes_vary_more_than_five_tell_need_a_spec(tmp_path):
         (
             {"num_shards": 11},
             ValueError,
-            "num_shards is 11 and the sequence has 10 scenes: use at most one shard a scene",
+            "num_shards is 11, but the sequence has 10 scenes: use at most one shard per scene",
         ),
         ({"num_shards": 0}, ValueError, "num_shards must be at least 1"),
         ({"num_shards": 2.0}, TypeError, "num_shards must be an integer"),

@@ -1,8 +1,8 @@
-"""How scenes lie in an HDF5 file: a dataset for every field, its first axis the scenes.
+"""The layout of an HDF5 file: a dataset per field, scenes first.
 
-Invariant: chunks hold whole scenes, and a number of them that divides the scenes of a segment, so that the chunks of
-segments are those of the file. What HDF5 cannot hold is refused before anything is written. Every filter set here is
-lossless and is there: HDF5 itself, h5py, or a plugin registered in this process.
+Invariant: a chunk holds whole scenes, and their number divides the scenes of a segment, so that segments and the file
+have the same chunks. Values that HDF5 cannot hold are refused before anything is written. Every filter is lossless and
+available: in HDF5 itself, in h5py, or in a plugin registered in this process.
 """
 
 import contextlib
@@ -23,26 +23,26 @@ from kerasfeed.spec.spec_json import spec_to_json
 from kerasfeed.util.error_text import message_of
 
 CHUNK_LIMIT = (1 << 32) - 1  # bytes; HDF5's own
-LEAST_CHUNK_BYTES = 1 << 14  # of those nobody asked for: 100,000 of 8 bytes take 5 MB, and are read 300 times as slowly
+LEAST_CHUNK_BYTES = 1 << 14  # by default: 100,000 chunks of 8 bytes take 5 MB, and are read 300 times as slowly
 _GZIP_LEVEL = 4
 # Filters that plugins register, with the options that make them lossless and quick.
 _PLUGINS = {"blosc": (32001, (0, 0, 0, 0, 5, 1, 1)), "zstd": (32015, (3,)), "lz4": (32004, ())}
-_CHUNK_BYTES = 1 << 16  # of fields that need several scenes for a chunk worth its overhead
+_CHUNK_BYTES = 1 << 16  # of fields whose single scenes are too small for a chunk
 _SMALL_ROW = 1 << 12
-_TEXT_BYTES = 64  # taken for a text
+_TEXT_BYTES = 64  # assumed for a text
 _BUFFER_BYTES = 1 << 20
 _SEGMENT_BYTES = 1 << 26
-_LEAST_SEGMENTS = 16  # so that a few workers share small files too
+_LEAST_SEGMENTS = 16  # so that several workers can share a small file
 
 
 @dataclass(frozen=True)
 class Filters:
-    """How a new dataset is compressed.
+    """The compression of a new dataset.
 
     Attributes:
         code: HDF5's number of the filter that compresses; None for none.
-        options: What it takes.
-        shuffles: Whether bytes are shuffled before.
+        options: The filter's options.
+        shuffles: Whether bytes are shuffled first.
     """
 
     code: int | None = None
@@ -53,16 +53,16 @@ class Filters:
         """Set the filters on a dataset creation property list."""
         if self.code is None:
             return
-        if self.shuffles and dtype.itemsize > 1 and dtype.kind != "O":  # bytes of objects are references to a heap
+        if self.shuffles and dtype.itemsize > 1 and dtype.kind != "O":  # objects are stored as references to a heap
             plist.set_shuffle()
         plist.set_filter(self.code, h5py.h5z.FLAG_OPTIONAL, self.options)
 
 
 def filters_for(compression: Any) -> Filters:
-    """The filters that a user's `compression` asks for; see `write_hdf5`.
+    """Return the filters for a user's `compression`; see `write_hdf5`.
 
     Raises:
-        ValueError: It is unknown here; the message lists what is known.
+        ValueError: It is unknown or unavailable here; the message lists the valid values.
     """
     if isinstance(compression, str) and compression in _PLUGINS:
         with contextlib.suppress(ImportError):
@@ -76,7 +76,7 @@ def filters_for(compression: Any) -> Filters:
     if compression == "lzf":
         return Filters(h5py.h5z.FILTER_LZF)
     if isinstance(compression, str) and compression in plugins:
-        return Filters(*_PLUGINS[compression], shuffles=False)  # blosc shuffles by itself
+        return Filters(*_PLUGINS[compression], shuffles=False)  # blosc shuffles itself
     known = ", ".join(["None", "'gzip'", "0 to 9 (gzip of that level)", "'lzf'", *map(repr, plugins)])
     more = " (blosc, zstd and lz4 need `pip install hdf5plugin`)" if len(plugins) < len(_PLUGINS) else ""
     raise ValueError(f"compression must be one of {known}{more}, received {compression!r}")
@@ -90,7 +90,7 @@ class Column:
         name: Path of the dataset.
         path: Name of the field.
         field: Its spec; all axes have fixed sizes.
-        chunk: Scenes of a chunk; None where the dataset is contiguous.
+        chunk: Scenes in a chunk; None if the dataset is contiguous.
     """
 
     name: str
@@ -112,11 +112,11 @@ class Column:
 
     @property
     def buffered(self) -> int:
-        """Scenes that are written at a time."""
+        """Number of scenes that are written at a time."""
         return self.chunk or max(1, _BUFFER_BYTES // max(1, self.field.nbytes or _TEXT_BYTES))
 
     def create(self, file: h5py.File, scenes: int, compression: Any) -> h5py.Dataset:
-        """Make the dataset, for so many scenes."""
+        """Make the dataset for a number of scenes."""
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         links = links_in_utf8()
         links.set_create_intermediate_group(True)
@@ -124,26 +124,26 @@ class Column:
         if self.chunk is not None:
             plist.set_chunk((self.chunk, *self.row_shape))
             filters_for(compression).add_to(plist, np.dtype(self.dtype))
-            most = (h5py.h5s.UNLIMITED, *self.row_shape)  # so that a chunk may be larger than a short segment
+            most = (h5py.h5s.UNLIMITED, *self.row_shape)  # so that a short segment may be smaller than a chunk
         space = h5py.h5s.create_simple(shape, most)
         stored = h5py.h5t.py_create(np.dtype(self.dtype), logical=True)
         return h5py.Dataset(h5py.h5d.create(file.id, self.name.encode(), stored, space, plist, links))
 
     def encoded(self, leaf: Any) -> Any:
-        """A value as it is written.
+        """Return a value as it is written.
 
         Raises:
-            SpecError: It is not what the spec says, or HDF5 cannot hold it.
+            SpecError: It does not match the spec, or HDF5 cannot hold it.
         """
         value = coerce(leaf, self.field, self.path)
         if not self.field.is_text:
             return value
         values = [value] if isinstance(value, str | bytes) else value.ravel().tolist()
         row = np.empty(len(values), object)
-        for place, text in enumerate(values):
+        for number, text in enumerate(values):
             if isinstance(text, str):
                 self._check_text(text)
-            row[place] = text if isinstance(text, str) else np.frombuffer(text, np.uint8)
+            row[number] = text if isinstance(text, str) else np.frombuffer(text, np.uint8)
         return row.reshape(self.row_shape) if self.row_shape else row[0]
 
     def _check_text(self, text: str) -> None:
@@ -164,7 +164,7 @@ class Columns:
 
     Attributes:
         spec: Spec of a scene.
-        columns: One a field, in its order.
+        columns: One per field, in the spec's order.
         compression: As in `write_hdf5`.
     """
 
@@ -173,7 +173,7 @@ class Columns:
     compression: Any
 
     def segments(self, length: int) -> list[range]:
-        """The scenes of each segment: whole chunks of every field, 64 MiB or a 16th of all, if that is less."""
+        """Return the scenes of each segment: whole chunks, up to 64 MiB."""
         unit = max(column.chunk or 1 for column in self.columns)
         step = -(-_most_scenes(self.spec, length) // unit) * unit
         return [range(start, min(start + step, length)) for start in range(0, length, step)]
@@ -183,22 +183,22 @@ class Columns:
         return [column.create(file, scenes, self.compression) for column in self.columns]
 
     def describe(self, file: h5py.File) -> None:
-        """Note the spec in the file."""
+        """Write the spec into the file."""
         file.attrs[SPEC_ATTRIBUTE] = json.dumps(spec_to_json(self.spec))
 
 
 def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any, length: int) -> Columns:
-    """How scenes of a spec are laid out.
+    """Return the layout for scenes of a spec.
 
     Args:
         spec: Spec of a scene.
-        scenes_per_chunk: Scenes of a chunk; None for about 64 KiB of them, and contiguous storage without
-            compression or where that would be less than 16 KiB.
+        scenes_per_chunk: Scenes in a chunk. None means about 64 KiB of scenes, and contiguous storage if there is no
+            compression or a chunk would be less than 16 KiB.
         compression: As in `write_hdf5`.
-        length: Scenes in all.
+        length: Number of all scenes.
 
     Raises:
-        SpecError: A field has no fixed shape, or a dtype that HDF5 lacks, or two fields one name.
+        SpecError: A field has no fixed shape or a dtype that HDF5 lacks, or two fields have one name.
         ValueError: A chunk would be too large, or the compression is unknown.
     """
     filters_for(compression)
@@ -211,13 +211,13 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
             (other for other in names if other.startswith(f"{name}/")), name if names.count(name) > 1 else None
         )
         if clash is not None:
-            raise SpecError(f"the fields of the datasets {name!r} and {clash!r} are in each other's way: rename one")
+            raise SpecError(f"the datasets {name!r} and {clash!r} of two fields conflict: rename one of the fields")
         scenes = _chunk(field, scenes_per_chunk, length, most)
         is_small = compression is None or scenes * (field.nbytes or _TEXT_BYTES) < LEAST_CHUNK_BYTES
         chunk = None if (scenes_per_chunk is None and is_small) or 0 in field.shape else scenes
         if chunk is not None and chunk * field.nbytes > CHUNK_LIMIT:
             raise ValueError(
-                f"a chunk of {chunk:,} scenes of field {path!r} would take {chunk * field.nbytes:,} bytes, and HDF5 "
+                f"a chunk of {chunk:,} scenes of field {path!r} would take {chunk * field.nbytes:,} bytes, but HDF5 "
                 f"allows {CHUNK_LIMIT:,}: use a smaller scenes_per_chunk"
             )
         columns.append(Column(name, path, field, chunk))
@@ -225,13 +225,13 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
 
 
 def _most_scenes(spec: SceneSpec, length: int) -> int:
-    """Scenes that a segment should hold, more only where a chunk does."""
+    """Return the number of scenes in a segment; a chunk may hold more."""
     scene_bytes = sum(field.nbytes or _TEXT_BYTES for field in spec.fields)
     return max(1, min(_SEGMENT_BYTES // scene_bytes, -(-length // _LEAST_SEGMENTS)))
 
 
 def _chunk(field: ArraySpec, scenes_per_chunk: int | None, length: int, most: int) -> int:
-    """Scenes of a chunk: `scenes_per_chunk`, times a power of 2 for fields of a few bytes."""
+    """Return the number of scenes in a chunk, larger for small fields."""
     row = field.nbytes or _TEXT_BYTES
     chunk = min(scenes_per_chunk or 1, length)
     while 2 * chunk <= most and 2 * chunk * row <= _CHUNK_BYTES and (scenes_per_chunk is None or row < _SMALL_ROW):
@@ -242,10 +242,10 @@ def _chunk(field: ArraySpec, scenes_per_chunk: int | None, length: int, most: in
 def _check(path: str, field: ArraySpec) -> None:
     if None in field.shape:
         raise SpecError(
-            f"field {path!r} is {field}, and all rows of an HDF5 dataset have one shape. Pad, crop or resample it in "
-            "__getitem__, or use kf.write_tfrecords, where shapes may vary"
+            f"field {path!r} is {field}, but all rows of an HDF5 dataset have one shape. Pad, crop or resample it in "
+            "__getitem__, or use kf.write_tfrecords, which allows shapes to vary"
         )
-    # h5py stores NumPy's extensions (bfloat16, float8) as bytes without a meaning.
+    # h5py would store NumPy's extensions (bfloat16, float8) as plain bytes.
     if field.dtype.kind == "V" and field.dtype.type is not np.void:
         raise SpecError(f"field {path!r} is {field}, a dtype that HDF5 lacks: return it as another, such as float32")
 
@@ -253,8 +253,8 @@ def _check(path: str, field: ArraySpec) -> None:
 def write_rows(dataset: h5py.Dataset, start: int, rows: Any) -> None:
     """Write rows of a dataset from `start` on.
 
-    h5py's own assignment makes one array of rows of variable length that happen to be equally long. Items that are
-    arrays of text are left to it.
+    h5py's own assignment would join rows of variable length into one array if they happen to be equally long. It still
+    writes items that are arrays of text.
     """
     if not dataset.dtype.hasobject or dataset.dtype.subdtype is not None:
         dataset[start : start + len(rows)] = rows
@@ -269,7 +269,7 @@ class ColumnWriter:
     """Fills a dataset row by row, a chunk at a time."""
 
     def __init__(self, column: Column, dataset: h5py.Dataset, check: Callable[[], None]) -> None:
-        """Write to `dataset`; `check` raises where the file can no longer be written."""
+        """Write to `dataset`. `check` raises if the file can no longer be written."""
         self._dataset = dataset
         self._check = check
         dtype = object if column.field.is_text else column.field.dtype
@@ -284,7 +284,7 @@ class ColumnWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write the buffered rows."""
         if self._held:
             write_rows(self._dataset, self._written, self._buffer[: self._held])
             self._written += self._held
@@ -293,7 +293,7 @@ class ColumnWriter:
 
 
 def links_in_utf8() -> Any:
-    """How links are made, with names in UTF-8."""
+    """Return the properties of links whose names are in UTF-8."""
     made = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     made.set_char_encoding(h5py.h5t.CSET_UTF8)
     return made

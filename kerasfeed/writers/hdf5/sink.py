@@ -1,8 +1,8 @@
-"""How a new HDF5 file is written: a disk that is full and Ctrl-C do not strike within HDF5.
+"""Write HDF5 files so that no error or Ctrl-C raises inside HDF5.
 
-Invariant: HDF5 is never told that a write failed. It would leave a file that cannot be closed and end the process with
-a segmentation fault at exit (h5py issue 914, seen with h5py 3.14 and HDF5 1.14.6). What could not be written is kept in
-memory instead, so that the file can be closed in order, and the error is raised here.
+Invariant: HDF5 never sees a failed write. It would leave a file that cannot be closed, and end the process with a
+segmentation fault at exit (h5py issue 914, seen with h5py 3.14 and HDF5 1.14.6). Data that cannot be written is kept in
+memory instead, so that the file can be closed, and the error is raised here.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ Result = TypeVar("Result")
 
 
 class Sink(io.RawIOBase):
-    """A file for h5py's file-object driver that notes errors of the system instead of raising them.
+    """A file for h5py that stores system errors instead of raising them.
 
     Attributes:
-        error: The first error; the file is then worthless, and whoever writes must stop and close it soon.
+        error: The first error; the file is then incomplete, and the writer must soon stop and close it.
     """
 
     def __init__(self, fd: int) -> None:
         super().__init__()
         self.error: OSError | None = None
         self._fd = fd
-        self._place = 0
+        self._position = 0
         self._kept: list[tuple[int, bytes]] = []
 
     def check(self) -> None:
@@ -38,53 +38,53 @@ class Sink(io.RawIOBase):
             raise self.error
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the place of the next read or write."""
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place}.get(whence)
-        self._place = (self._size() if start is None else start) + offset
-        return self._place
+        """Set the position of the next read or write."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
+        self._position = (self._size() if start is None else start) + offset
+        return self._position
 
     def _size(self) -> int:
         return max([os.fstat(self._fd).st_size, *(start + len(data) for start, data in self._kept)])
 
     def tell(self) -> int:
-        """The place of the next read or write."""
-        return self._place
+        """Return the position of the next read or write."""
+        return self._position
 
     def write(self, data: Any) -> int:
-        """Write all of `data`, on the disk if possible."""
+        """Write all of `data`, to the disk if possible."""
         view = memoryview(data).cast("B")
         done = 0
         try:
             while done < len(view) and self.error is None:
-                done += os.pwrite(self._fd, view[done:], self._place + done)
+                done += os.pwrite(self._fd, view[done:], self._position + done)
         except OSError as error:
             self.error = error
         if done < len(view):
-            self._kept.append((self._place + done, bytes(view[done:])))
-        self._place += len(view)
+            self._kept.append((self._position + done, bytes(view[done:])))
+        self._position += len(view)
         return len(view)
 
     def readinto(self, target: Any) -> int:
-        """Read what was written; zeros where nothing was."""
+        """Read written data; unwritten bytes are zero."""
         view = memoryview(target).cast("B")
         done = 0
         while done < len(view):
-            data = os.pread(self._fd, len(view) - done, self._place + done)
+            data = os.pread(self._fd, len(view) - done, self._position + done)
             if not data:
                 break
             view[done : done + len(data)] = data
             done += len(data)
         view[done:] = bytes(len(view) - done)
         for start, data in self._kept:
-            first, last = max(start, self._place), min(start + len(data), self._place + len(view))
+            first, last = max(start, self._position), min(start + len(data), self._position + len(view))
             if first < last:
-                view[first - self._place : last - self._place] = data[first - start : last - start]
-        self._place += len(view)
+                view[first - self._position : last - self._position] = data[first - start : last - start]
+        self._position += len(view)
         return len(view)
 
     def truncate(self, size: int | None = None) -> int:
         """Set the size of the file."""
-        size = self._place if size is None else size
+        size = self._position if size is None else size
         try:
             if self.error is None:
                 os.ftruncate(self._fd, size)
@@ -94,12 +94,12 @@ class Sink(io.RawIOBase):
 
 
 def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
-    """Run `job(check)` on a thread of its own and wait; `check()` raises there once this thread is interrupted.
+    """Run `job(check)` on another thread and wait. `check()` raises there after this thread is interrupted.
 
-    So Ctrl-C never strikes inside a callback of HDF5. It is raised here after the job has ended.
+    So Ctrl-C is never raised inside a callback of HDF5, but here, after the job has ended.
 
     Raises:
-        BaseException: What interrupted the wait, or what the job raised.
+        BaseException: It interrupted the wait, or the job raised it.
     """
     stop = threading.Event()
     future: Future[Result] = Future()
@@ -111,10 +111,10 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
     def run() -> None:
         try:
             future.set_result(job(check))
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
             future.set_exception(error)
 
-    # Not joined: Python 3.11 takes a thread whose join was interrupted for one that has ended.
+    # Not joined, because Python 3.11 marks a thread as ended if its join is interrupted.
     thread = threading.Thread(target=run, name="kerasfeed-write")
     try:
         start_thread(thread, "kf.write_hdf5")
@@ -122,11 +122,11 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
     except BaseException:
         stop.set()
         while thread.ident is not None and not future.done():
-            with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is stopping already
+            with contextlib.suppress(KeyboardInterrupt):  # another Ctrl-C; the job is stopping already
                 wait([future])
         raise
     return future.result()
 
 
 class _InterruptedError(Exception):
-    """Internal: whoever waits for the job has been interrupted."""
+    """Internal: the waiting thread was interrupted."""

@@ -1,8 +1,8 @@
 """`write_hdf5`: the scenes of any sequence as one HDF5 file, in parallel.
 
-Invariant: `path` is what it was, or the complete file. Workers write segments, files of some scenes each, which appear
-when they are complete; their chunks, compressed already, are then copied into the file as they are. A call that was
-broken off is gone on with by the same call.
+Invariant: `path` has its old content or the complete file. Workers write segments, files of some scenes each, which get
+their names when they are complete. Their compressed chunks are then copied unchanged into the file. After an
+interruption, the same call continues.
 """
 
 import os
@@ -40,27 +40,27 @@ def write_hdf5(
     seed: int = 0,
     progress: bool = True,
 ) -> str:
-    """Write the scenes of a sequence to an HDF5 file; scenes are loaded and compressed in parallel.
+    """Write the scenes of a sequence to an HDF5 file. Scenes are loaded and compressed in parallel.
 
     Each field becomes a dataset of its name ("points", "1/mask"), whose first axis is the scenes. `kf.HDF5File` reads
-    these datasets, and `kf.HDF5Scenes` returns scenes again. If the call is interrupted, the same call continues: the
-    segments that are complete are kept in a hidden folder beside `path` until the file is complete. Meanwhile the
-    scenes take twice their space on the disk.
+    these datasets, and `kf.HDF5Scenes` returns scenes again. If the call is interrupted, the same call continues:
+    complete segments are kept in a hidden folder beside `path` until the file is complete. Meanwhile the scenes take
+    twice their space on the disk.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`. Every field
             must have one shape. `str` become variable-length strings, and `bytes` variable-length uint8.
         path: The file.
-        scenes_per_chunk: Scenes in a chunk, at least 1; fields of less than 4 KiB get a multiple of it. None is about
-            64 KiB of scenes, or one scene that is larger. Without compression storage is contiguous, and so it is for
-            fields of a few bytes beside large ones, whose chunks would be less than 16 KiB.
+        scenes_per_chunk: Scenes in a chunk, at least 1; fields of less than 4 KiB get a multiple of it. None means
+            about 64 KiB of scenes, or one larger scene. Storage is then contiguous without compression, and for small
+            fields beside large ones whose chunks would be less than 16 KiB.
         compression: None, "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf";
             or "blosc", "zstd" or "lz4", if `hdf5plugin` is installed.
         workers: Segments written at the same time; see `write_tfrecords`.
         worker_type: "thread", "process" or "auto"; see `Feed`. h5py compresses on one thread of a process at a time.
-        shuffle: Whether to write the scenes in random order, as epoch 0 of `kf.Feed(sequence, shuffle=True, seed=seed)`
-            has it. A feed that reads such a file in sequence sees its scenes in random order.
-        overwrite: Whether to replace `path`, and to begin again where a call was interrupted.
+        shuffle: Whether to write the scenes in random order: the order of epoch 0 of `kf.Feed(sequence, shuffle=True,
+            seed=seed)`. A feed that reads such a file in sequence gets its scenes in random order.
+        overwrite: Whether to replace `path`, and to restart an interrupted call.
         seed: Integer >= 0 that decides the order, and each scene's `rng` (of epoch 0).
         progress: Whether to show a progress bar, if there is a terminal or a notebook; it moves with each segment.
 
@@ -70,10 +70,10 @@ def write_hdf5(
     Raises:
         TypeError, ValueError: An argument is wrong.
         FileExistsError: `path` exists, or an unfinished file of a call with other arguments, and `overwrite` is False.
-        SpecError: Scenes differ, or contain what HDF5 cannot store.
+        SpecError: Scenes differ, or contain values that HDF5 cannot store.
         WorkerDiedError: A scene ended its worker process several times.
         OSError: Writing failed (a full disk); `path` has not changed.
-        Exception: What the sequence raised, with the scene as a note.
+        Exception: The sequence raised it; a note has the scene.
 
     Examples:
         >>> scenes = kf.Zip(np.zeros((10, 8, 3), np.float32), np.arange(10))
@@ -126,7 +126,7 @@ def write_hdf5(
 
 
 class SegmentFormat(ShardFormat):
-    """Segments: HDF5 files of the same datasets as the whole."""
+    """Segments: HDF5 files with the same datasets as the complete file."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -163,7 +163,7 @@ class SegmentFormat(ShardFormat):
 
 
 def _join(segments: Sequence[PlannedShard], columns: Columns, out: Path, length: int, *, overwrite: bool) -> None:
-    """Copy segments into one file, chunks as they are."""
+    """Copy segments into one file, chunks unchanged."""
 
     def job(check: Callable[[], None]) -> None:
         sink = Sink(descriptor)
@@ -191,7 +191,7 @@ def _join(segments: Sequence[PlannedShard], columns: Columns, out: Path, length:
 
 
 def _copy(source: h5py.Dataset, target: h5py.Dataset, start: int, check: Callable[[], None]) -> None:
-    """Copy all rows of `source` to rows of `target` from `start` on."""
+    """Copy all rows of `source` to `target`, from row `start` on."""
     rows = len(source)
     if source.chunks is None or source.dtype.hasobject:
         row = max(1, source.nbytes // max(1, rows))

@@ -1,8 +1,8 @@
 """`write_tfrecords`: the scenes of any sequence as TFRecord shards, in parallel.
 
-Invariant: each shard is written by one worker under a temporary name and is renamed when it is complete and on the
-disk. A call that was broken off is gone on with by the same call: which shards are complete their names tell. What a
-scene returned is written, or copied, before the next one is asked for: its arrays may be used again.
+Invariant: each shard is written by one worker under a temporary name, and is renamed when it is complete and synced to
+the disk. After an interruption, the same call continues: a shard with its final name is complete. A scene is written or
+copied before the next one is read, because the sequence may reuse its arrays.
 """
 
 import os
@@ -46,7 +46,7 @@ def write_tfrecords(
     seed: int = 0,
     progress: bool = True,
 ) -> list[str]:
-    """Write the scenes of a sequence as TFRecord files, each record a `tf.train.Example`, without TensorFlow.
+    """Write a sequence as TFRecord files of `tf.train.Example`s, without TensorFlow.
 
     Each shard is written by one worker, under a temporary name until it is complete. If the call is interrupted (an
     error, Ctrl-C, a crash, a power cut), the same call continues: complete shards are kept, the others are written
@@ -62,16 +62,16 @@ def write_tfrecords(
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`.
         pattern: Path of the shards, such as "train-{shard:05d}-of-{count:05d}.tfrecord".
         num_shards: Number of files, at most one for each scene.
-        workers: Shards written at the same time; 0 writes in the calling thread, which for less than a second's work is
-            the quickest. "auto" is the number of cores.
+        workers: Shards written at the same time; 0 writes in the calling thread, which is the fastest for less than a
+            second's work. "auto" is the number of cores.
         worker_type: "thread", "process" or "auto"; see `Feed`.
         assignment: "round_robin": scene i goes to shard i % num_shards. "contiguous": each shard gets consecutive
             scenes.
         compression: None, or "GZIP". Compressed shards can only be read in their order: by tf.data, or by
             `kf.TFRecordSequence.read` in a `kf.StreamFeed`.
-        spec: A nesting of `kf.ArraySpec`s, if five scenes spread over the sequence do not tell which axes vary.
+        spec: A nesting of `kf.ArraySpec`s, needed if five scenes spread over the sequence do not show which axes vary.
         overwrite: Whether to replace files of these names, and the rest of the set that they belong to.
-        seed: Integer >= 0 that decides each scene's `rng`, which is that of epoch 0.
+        seed: Integer >= 0 for each scene's `rng`, with epoch 0.
         progress: Whether to show a progress bar, if there is a terminal or a notebook; it moves with each shard.
 
     Returns:
@@ -83,7 +83,7 @@ def write_tfrecords(
         SpecError: Scenes differ, or cannot be stored.
         WorkerDiedError: A scene ended its worker process several times.
         OSError: Writing failed (a full disk); only complete shards stay.
-        Exception: What the sequence raised, with scene and shard as a note; complete shards stay.
+        Exception: The sequence raised it; a note has scene and shard. Complete shards stay.
 
     Examples:
         >>> scenes = kf.Zip(np.zeros((10, 8, 3), np.float32), np.arange(10))
@@ -97,7 +97,7 @@ def write_tfrecords(
     count = check_integer("num_shards", num_shards, 1)
     if count > length:
         raise ValueError(
-            f"num_shards is {count} and the sequence has {counted(length, 'scene')}: use at most one shard a scene"
+            f"num_shards is {count}, but the sequence has {counted(length, 'scene')}: use at most one shard per scene"
         )
     if assignment not in ASSIGNMENTS:
         raise ValueError(f"assignment must be one of {', '.join(map(repr, ASSIGNMENTS))}, received {assignment!r}")
@@ -105,11 +105,11 @@ def write_tfrecords(
         raise ValueError(f"compression must be None or 'GZIP', received {compression!r}")
     if workers != "auto" and options.count > count:
         warn_caller(
-            f"{options.count} workers have {counted(count, 'shard')} to write, each of which is one worker's: "
+            f"{options.count} workers have {counted(count, 'shard')} to write, and one worker writes each shard, so "
             f"{options.count - count} have nothing to do. Use num_shards={options.count} or more",
             UserWarning,
         )
-    pattern = str(local_path("pattern", pattern, what="that of files"))
+    pattern = str(local_path("pattern", pattern, what="a pattern of files"))
     paths, sidecar = shard_paths(pattern, count), sidecar_path(pattern)
 
     def cut(found: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
@@ -142,14 +142,14 @@ def write_tfrecords(
 
 
 def assigned(length: int, count: int, shard: int, assignment: str) -> range:
-    """Indices of the scenes of one shard."""
+    """Return the indices of the scenes in one shard."""
     if assignment == "round_robin":
         return range(shard, length, count)
     return range(shard * length // count, (shard + 1) * length // count)
 
 
 def _discard(paths: list[Path], sidecar: Path, names: list[str]) -> None:
-    """Remove these files, those of an unfinished set, and all of the set that a sidecar of this name describes."""
+    """Remove these files, files `names`, and the set of the sidecar."""
     described = read_sidecar(sidecar)
     names = names if described is None else [*names, *described.scenes]
     sidecar.unlink(missing_ok=True)
@@ -171,7 +171,7 @@ class TFRecordFormat(ShardFormat):
         self._compression = compression
 
     def encode(self, scene: Any) -> list[Piece]:
-        """See `ShardFormat.encode`; pieces of the record, which may be the scene's own arrays."""
+        """See `ShardFormat.encode`. Pieces of the record, which may be the scene's own arrays."""
         return framed(self._codec.pieces(scene))
 
     def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> None:
@@ -179,7 +179,7 @@ class TFRecordFormat(ShardFormat):
         with open(descriptor, "wb", _WRITTEN_BYTES, closefd=False) as file:
             if self._compression is None:
                 for pieces in encoded:
-                    file.writelines(pieces)  # may be arrays of the scene, which the sequence may change after this
+                    file.writelines(pieces)  # written now, because the sequence may reuse its arrays
                 return
             compressor = isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS)
             for pieces in encoded:
