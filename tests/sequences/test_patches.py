@@ -220,7 +220,7 @@ class Bare:
         (np.zeros((4, 4)), {"size": (5, 2), "border": "shift"}, ValueError, "a patch has 5 items on axis 0"),
         (np.zeros((4, 0)), {"size": (2, 2), "border": "pad"}, ValueError, "but the source has 0: it has no items"),
         (np.zeros(4), {"size": (2, 2)}, ValueError, r"must have the same 2 leading axes, received 'scene'"),
-        ((np.zeros(4), np.zeros(5)), {"size": (2,)}, ValueError, r"'1' of shape \(5,\), but '0' of shape \(4,\)"),
+        ((np.zeros(4), np.zeros(5)), {"size": (2,)}, ValueError, r"shape \(5,\), but '0' of shape \(4,\)"),
         ([1, 2, 3], {"size": (2,)}, TypeError, "received a int for '0': pass a dataset of a file"),
         ({"a": [1, 2, 3]}, {"size": (2,)}, TypeError, r"received a list for 'a': .* np.asarray\(...\) of a list"),
         ("scan.h5", {"size": (2,)}, TypeError, "needs arrays with a shape and a dtype, received a str"),

@@ -98,9 +98,7 @@ def test_what_does_not_fit_the_fields_is_refused_by_name(collation, message):
 
 
 def test_a_field_that_differs_on_a_later_axis_cannot_be_ragged():
-    with pytest.raises(
-        SpecError, match=r"field 'scene' is float64\[3, \?\]: a ragged field may differ only on its first"
-    ):
+    with pytest.raises(SpecError, match=r"field 'scene' is float64\[3, \?\]: a ragged field may differ only on"):
         kf.Ragged().resolve(_spec(np.zeros((3, 2)), np.zeros((3, 4))))
 
 
