@@ -93,10 +93,10 @@ class WorkerDiedError(KerasfeedError, RuntimeError):
 
 
 class HostLostError(WorkerDiedError):
-    """A batch lost its host several times, or there are no hosts any more; see `Feed(hosts=...)`.
+    """A batch lost its host several times, or no host is left; see `Feed(hosts=...)`.
 
-    A host that is lost is replaced, or its batches are asked of others. This error is raised where one batch has lost
-    its host `max_failures` times (3 by default), and where the cluster is gone.
+    Ray restarts a host that is lost, and other hosts load its batches. This error is raised if one batch has lost its
+    host `max_failures` times (3 by default), if Ray does not restart a host, or if no host is back in `start_timeout`.
 
     Examples:
         >>> issubclass(kf.HostLostError, kf.WorkerDiedError)

@@ -21,7 +21,7 @@ ALLOWED = {
     "explore/check/case.py": "a copy of the sequence that was pickled here",
     "orders/groups.py": "a user's function within a pickle that the user, or the program, is loading already",
     "pool/processes/pool.py": "payloads of a worker, over the socket pair that it inherited",
-    "loaders/hosts/session.py": "what the driver and the hosts that it has started tell each other, as Ray brings it",
+    "loaders/hosts/session.py": "calls of the driver and answers of the hosts that it has started, as Ray brings them",
     "feeds/generators/chunks.py": "scenes that a worker has packed, in memory that it inherited",
     "feeds/streams/item_store.py": "the parent's items, in a memory file without a path, inherited by the worker",
 }

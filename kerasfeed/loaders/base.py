@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.orders.plan import Plan
@@ -16,10 +16,6 @@ from kerasfeed.pool.environment import Environment
 from kerasfeed.sequences.view_base import is_safe_function, is_thread_safe
 from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
-
-if TYPE_CHECKING:
-    from kerasfeed.loaders.hosts.ray_hosts import RayHosts
-    from kerasfeed.loaders.hosts.session import HostStats
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Job:
         environment: Directory and environment of worker processes: those of the moment when the feed was made.
         watches_random: Whether to look if the first scenes use random generators other than `rng`.
         has_seed: Whether the user has given the seed of the plan.
-        hosts: The hosts that make the batches, by `workers` worker processes each; None for this machine.
+        hosts: The `RayHosts` that make the batches, by `workers` worker processes each; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
         place: Where this machine is among those hosts, in a loader of one of them.
         free: What of the workers is to be chosen with the first batch: "workers", "worker_type", both or nothing.
@@ -59,7 +55,7 @@ class Job:
     environment: Environment = field(default_factory=Environment.now)
     watches_random: bool = True
     has_seed: bool = False
-    hosts: "RayHosts | None" = None
+    hosts: Any = None
     every_core: bool = False
     place: HostPlace = field(default_factory=HostPlace)
     free: frozenset[str] = frozenset()
@@ -94,6 +90,21 @@ class Job:
 
 
 @dataclass(frozen=True)
+class HostStats:
+    """The hosts of a feed, at one moment.
+
+    Attributes:
+        wanted: Hosts that there should be.
+        alive: Of these, hosts that take batches.
+        batches: Batches that each host has made, by the number of the host.
+    """
+
+    wanted: int
+    alive: int
+    batches: dict[int, int]
+
+
+@dataclass(frozen=True)
 class LoaderStats:
     """Counters of a feed at one moment; what `feed.stats()` returns.
 
@@ -105,10 +116,10 @@ class LoaderStats:
         slots: Batch buffers that exist.
         slot_bytes: Size of one buffer, bytes.
         pids: Process ids of the workers; empty unless they are processes.
-        respawns: Worker processes that died and were replaced.
+        respawns: Worker processes that died and were replaced; if there are `hosts`, hosts that were started again.
         failed: Scenes that failed and were replaced, masked or skipped.
         seeds_random: Whether random generators other than `rng` are seeded for each scene, because scenes use them.
-        hosts: What became of batches on other hosts; None where there are none.
+        hosts: Other hosts, and their batches; None if there are none.
         chosen: What "auto" came to with the first batch, and why; empty where nothing was to be chosen, or not yet.
     """
 
@@ -122,7 +133,7 @@ class LoaderStats:
     respawns: int = 0
     failed: int = 0
     seeds_random: bool = False
-    hosts: "HostStats | None" = None
+    hosts: HostStats | None = None
     chosen: str = ""
 
     @property

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,10 +134,5 @@ def _start_error(error: BaseException, name: str) -> WorkerStartError:
 def _environment(driver: Environment) -> Environment:
     """That of this process, with the driver's seed of text hashes, and the driver's directory if it exists here."""
     variables = {**os.environ, "PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
-    with suppress(OSError):  # only Linux has /proc
-        # Unless the user sets it, Ray sets it to the CPUs of the actor, and each worker would start so many threads.
-        given = b"\0" + Path("/proc/self/environ").read_bytes()
-        if "RAY_RAYLET_PID" in variables and b"\0OMP_NUM_THREADS=" not in given:
-            variables.pop("OMP_NUM_THREADS", None)
     here = driver.directory is not None and Path(driver.directory).is_dir()
     return Environment(driver.directory if here else Environment.now().directory, variables, driver.modules)

@@ -17,7 +17,6 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.validate import check_integer
 
 _SMALL = 50_000  # bytes; Ray sends arguments of up to 100 KB as part of a call
-_KINDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # other resources have names of the user's
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,11 @@ class RayCluster:
 
     Attributes:
         hosts: The actors.
-        asked: What was asked for, in words, for the error about a feed that has no host.
+        asked: The hosts that were requested, as an error names them.
     """
 
     def __init__(self, ray: Any, given: RayHosts) -> None:
-        """Start what is `given`; see `RayHosts.join`."""
+        """Start the hosts `given`; see `RayHosts.join`."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         from kerasfeed.loaders.hosts.host import FeedHost
@@ -121,10 +120,9 @@ class RayCluster:
         wanted = dict(given.resources or {"CPU": 1.0})
         # Ray would repeat a call on the restarted actor alone, which waits for a node if none is free. The session
         # asks another host instead.
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
-        options |= {_KINDS[name]: value for name, value in wanted.items() if name in _KINDS}
-        options["resources"] = {name: value for name, value in wanted.items() if name not in _KINDS}
-        options |= {"max_concurrency": MOST_CALLS + 4, "runtime_env": dict(given.runtime_env or {})}  # 4: start, live
+        options: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0, "max_concurrency": MOST_CALLS + 4}
+        # The placement group reserves the resources. With CPUs of the actor, each worker would start so many threads.
+        options |= {"num_cpus": 0, "num_gpus": wanted.get("GPU", 0), "runtime_env": dict(given.runtime_env or {})}
         actor_class = ray.remote(**options)(FeedHost)
         self._ray, self._session = ray, _joined_session(ray, given.address)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -136,8 +134,8 @@ class RayCluster:
             for number in range(count)
         ]
         self.asked = (
-            f"asked for {count} nodes with {wanted} each, where {fit} nodes have that when nobody uses them (`ray "
-            "status` shows who does). Ask for fewer hosts or resources, start more nodes, or raise start_timeout"
+            f"asked for {count} nodes with {wanted} each, and {fit} nodes have that if no job uses them (`ray "
+            "status` shows the use). Ask for fewer hosts or resources, start more nodes, or raise start_timeout"
         )
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Batches of a job that other hosts load: what a host is asked, what it answers, and which host is asked next.
+"""Batches of a job that other hosts load: calls, answers, and the choice of the host for each batch.
 
 Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may load it, and load it again. The
 first answer counts, and is copied to memory of this process. Failures are counted here, for all hosts together. A
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from kerasfeed import __version__
 from kerasfeed.errors import FeedClosedError, FeedWarning, HostLostError, KerasfeedError, WorkerStartError
-from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.base import HostStats, Job
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -33,7 +33,7 @@ from kerasfeed.pool.environment import Environment, search_path
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.processes.shared_objects import pickled
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.error_text import summary, wrapped
+from kerasfeed.util.error_text import class_name, summary, wrapped
 from kerasfeed.util.user_modules import module_values
 
 MOST_CALLS = 32  # batches that a host has at once
@@ -46,7 +46,7 @@ _registering = threading.RLock()
 Packed = Sequence[NDArray[np.uint8]]  # an object as bytes: everything except its large arrays, then those
 
 
-def pack(value: Any, ship: Sequence[Any] = (), **how: Any) -> Packed:
+def pack(value: Any, ship: Sequence[str] = (), **how: Any) -> Packed:
     """`value` as bytes, with what the modules `ship` define; `how`: see `pickled`.
 
     Raises:
@@ -100,21 +100,6 @@ class HostAnswer:
     failures: Sequence[tuple[int | None, int | None, int | None, Sent]] = ()
     warnings: Sequence[tuple[str, str, type[Warning]]] = ()
     used_random: int = 0
-
-
-@dataclass(frozen=True)
-class HostStats:
-    """The hosts of a feed, at one moment.
-
-    Attributes:
-        wanted: Hosts that there should be.
-        alive: Of these, hosts that take batches.
-        batches: Batches that each host has made, by the number of the host.
-    """
-
-    wanted: int
-    alive: int
-    batches: dict[int, int]
 
 
 @dataclass(eq=False)
@@ -183,7 +168,7 @@ class HostsSession:
                 "hosts load any batch anywhere, and this sequence needs open files of this process: leave hosts out"
             )
         self.job, self.failure_log, self.runner, self._given = job, failure_log, BatchRunner(job), job.hosts
-        who = f"the feed of {type(job.sequence).__name__}"
+        who = f"the feed of {class_name(job.sequence)}"
         self.options = PoolOptions(job.workers, who, deferred_warnings=failure_log.deferred_warnings)
         self.layout: Layout | None = None
         self.failure: BaseException | None = None
@@ -273,7 +258,7 @@ class HostsSession:
     def close(self) -> None:
         """End the hosts and free everything; open calls fail with `FeedClosedError`. Idempotent."""
         self._fail(FeedClosedError(CLOSED_BEFORE_DONE))
-        if self._thread is not threading.current_thread():  # where the garbage collector may close a feed
+        if self._thread is not threading.current_thread():  # the garbage collector may close a feed there
             self._thread.join(_RELEASE_SECONDS)
 
     def _settle(self, call: _Call, value: Any = None, error: BaseException | None = None) -> None:
@@ -332,14 +317,16 @@ class HostsSession:
         return had_host
 
     def _start(self, host: _Host) -> None:
-        self._tell(host, self._started, "start", self._hosts.index(host), len(self._hosts), __version__, search_path())
+        self._send(host, self._started, "start", self._hosts.index(host), len(self._hosts), __version__, search_path())
 
     def _call(self, host: _Host, method: str, *arguments: Any) -> Future[Any]:
         generation, job = self._shared
         state = State(generation, self.layout, self.failure_log.used_random)
-        return self._cluster.call(host.handle, method, job if method != "live" else None, state, *arguments)
+        brought = job if method != "live" else None  # Ray keeps it as long as the call lasts
+        future: Future[Any] = self._cluster.call(host.handle, method, brought, state, *arguments)
+        return future
 
-    def _tell(self, host: _Host, do: Callable[[_Host, Any], None], method: str, *arguments: Any) -> None:
+    def _send(self, host: _Host, do: Callable[[_Host, Any], None], method: str, *arguments: Any) -> None:
         """Call a host. The thread then calls `do(host, answer)`, or `_lose` if the host has ended."""
         losses = host.losses
 
@@ -362,7 +349,7 @@ class HostsSession:
             host.calls.append(call)
             if len(host.calls) == host.depth:
                 free.remove(host)
-            self._tell(host, partial(self._answered, call), call.method, *call.arguments)
+            self._send(host, partial(self._answered, call), call.method, *call.arguments)
 
     def _started(self, host: _Host, answer: HostAnswer) -> None:
         if answer.error is not None:
@@ -370,13 +357,13 @@ class HostsSession:
         host.name, workers = unpack(answer.value)
         host.depth = self._depth(workers)
         LOGGER.info("%s: %s started", self.options.who, host.name)
-        self._tell(host, self._warned, "live")
+        self._send(host, self._warned, "live")
 
     def _warned(self, host: _Host, answer: HostAnswer) -> None:
         """Issue a warning about a host that hangs, and wait for the next, or for the end of the host."""
         for warning in answer.warnings:
             self.options.deferred_warnings.issue_now(*warning)
-        self._tell(host, self._warned, "live")
+        self._send(host, self._warned, "live")
 
     def _lose(self, host: _Host, losses: int, error: BaseException) -> None:
         """A host has ended after so many `losses`: it starts again, and other hosts are asked for its batches.
@@ -404,7 +391,9 @@ class HostsSession:
                 self._waiting.appendleft(call)
                 continue
             text = f"epoch {call.arguments[0]}, step {call.arguments[1]} lost its host {call.lost} times (max_failures)"
-            self._settle(call, error=HostLostError(f"{text}: it, or a batch beside it, may end hosts. {lost}"))
+            self._settle(
+                call, error=HostLostError(f"{text}: this batch, or another on the same host, may end hosts. {lost}")
+            )
 
     def _answered(self, call: _Call, host: _Host, answer: HostAnswer) -> None:
         """A host has answered a call; the first answer counts."""

@@ -74,24 +74,6 @@ def test_what_scenes_draw_from_global_generators_is_that_of_worker_processes():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("is_given", [True, False])
-def test_workers_start_as_many_threads_as_the_user_has_said_and_not_what_ray_says_of_the_actor(monkeypatch, is_given):
-    class Threads(Noisy):
-        def __getitem__(self, index):
-            return int(os.environ["OMP_NUM_THREADS"])
-
-    monkeypatch.setenv("RAY_RAYLET_PID", "1")
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if is_given:
-        monkeypatch.setenv("OMP_NUM_THREADS", "1000")
-    else:
-        monkeypatch.setenv("KERASFEED_TEST_HOST", "os.environ['OMP_NUM_THREADS'] = '1000'")  # as Ray does
-    feed, _ = feed_of(Threads(0, 16), count=1)
-    with feed:
-        assert (feed[0].max() == 1000) == is_given
-
-
-@pytest.mark.heavy
 def test_a_feed_goes_on_where_another_one_stopped():
     with BaseFeed(Noisy(0, 160), 16, seed=1, shuffle=True, workers=0) as feed:
         batches = iter(feed)
@@ -237,7 +219,7 @@ def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batch
         assert not feed.stats().respawns
 
 
-STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 4.0"
+STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 8.0"
 
 
 @pytest.mark.heavy

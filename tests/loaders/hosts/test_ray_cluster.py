@@ -231,7 +231,7 @@ def test_a_feed_for_which_there_are_too_few_nodes_says_what_was_asked_for_and_wh
         feed_of(Noisy(), hosts={"count": 9, "start_timeout": 3.0}) as feed,
         pytest.raises(
             kf.KerasfeedError,
-            match=r"no host for start_timeout=3 s: asked for 9 nodes with {'CPU': 1.0} each, where \d nodes have",
+            match=r"no host for start_timeout=3 s: asked for 9 nodes with {'CPU': 1.0} each, and \d nodes have",
         ),
     ):
         next(iter(feed))
