@@ -2,7 +2,7 @@
 
 Invariant: each batch carries the position behind it, and a cursor knows the position of the last batch received. A
 repetition is thrown away, never repaired: it is closed when its loop is left and after Ctrl-C. Batches that were made
-ahead and not received do not come again. Only what was read for a spec, or to build a model, does.
+ahead and not received do not come again, except those read for a spec or to build a model.
 """
 
 import threading
@@ -81,7 +81,7 @@ class Repetition:
                     break
                 self._entries.append(entry)
                 self._changed.notify_all()
-                del entry  # the traceback of what was raised holds this frame
+                del entry  # the traceback of an error holds this frame
                 self._changed.wait_for(lambda: self.closed or len(self._entries) < self._core.ahead)
                 more = more and not self.closed
 
@@ -114,7 +114,7 @@ class Repetition:
                 del items  # they are not kept while this waits
                 try:
                     core.infer(self.read.step - 1, held[-1][0])
-                except NothingReadError as error:  # one of the next batches will tell the spec
+                except NothingReadError as error:  # the spec follows from one of the next batches
                     unreadable = unreadable or error.__cause__
             while held and core.inferred:
                 yield self._submitted(*held.popleft())
@@ -195,7 +195,7 @@ class Repetition:
             accept()
             return position, batch
         finally:
-            del entry  # it holds what is raised, whose traceback holds this frame
+            del entry  # it may hold an error whose traceback holds this frame
 
     def pop(self) -> None:
         """The first batch was received."""
@@ -276,7 +276,7 @@ class StreamCursor:
             feed: A weak reference to it.
             repetitions: How many, at least 1. None is one after the other, until one of them is empty.
             required: Whether it is an error that there is nothing.
-            building: Whether Keras takes only to build a model: what is taken stays for the next loop.
+            building: Whether Keras takes only to build a model: the batches stay for the next loop.
             kept: How many positions are kept, for `position_after`.
 
         Attributes:
@@ -386,7 +386,7 @@ class StreamCursor:
         return self._positions[-1 - behind] if behind < len(self._positions) else None
 
     def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`; what was `returned` does not come again."""
+        """See `kerasfeed.feeds.cursor.Cursor.close`; the `returned` batches do not come again."""
         with self._lock:
             self.left = True
             repetition, self._repetition = self._repetition, None

@@ -223,7 +223,7 @@ class BaseStreamFeed(AnyFeed):
     # ---- repetitions
 
     def begin_repetition(self) -> Repetition:
-        """Begin the next repetition, or return the one of which nothing was received.
+        """Return the present repetition if no batch of it was received, else begin the next one.
 
         Raises:
             FeedClosedError: The feed is closed.
@@ -239,8 +239,8 @@ class BaseStreamFeed(AnyFeed):
                     last.close()
                     if last.is_stuck:
                         raise RuntimeError(
-                            "the stream cannot begin anew: what was left of the repetition before still waits for its "
-                            "source, which does not return. Give generators a timeout, or make a new feed"
+                            "the stream cannot begin again: the repetition before still waits for its generators, "
+                            "which do not return. Give generators a timeout, or make a new feed"
                         )
                 self._running[:] = [Repetition(core, self._next)]
                 self._next = StreamPosition(self._next.repetition + 1)
@@ -249,7 +249,7 @@ class BaseStreamFeed(AnyFeed):
             return self._running[0]
 
     def keep(self, repetition: Repetition) -> bool:
-        """Keep a repetition of which nothing was received for the next loop; whether it is still the last one."""
+        """Keep an unused repetition for the next loop; return False if it is not the last one or is closed."""
         with self._lock:
             self._is_unused = repetition in self._running and not repetition.closed
             return self._is_unused
@@ -345,7 +345,7 @@ class BaseStreamFeed(AnyFeed):
         repetition, as far as they were, which takes as long as the first time. A `kerasfeed.FeedWarning` says so, once.
 
         Args:
-            epoch: Repetition of the next batch, from 0: the last one begun. None is where the consumer is. Give both
+            epoch: Repetition of the next batch, from 0: the last one begun. None is the consumer's. Give both
                 this and `step`, or neither: for loops over something made of `to_tf_dataset()`.
             step: Step of the next batch in it; at most one more than that of the last batch made so far.
 

@@ -168,7 +168,7 @@ class StreamLoader:
             collation: How scenes become a batch.
             source: The source of the items; closed with this, or if this fails.
             functions: Applied to every item one after the other, by workers.
-            spec: Spec of what they return, if it is known.
+            spec: Spec of a scene, if it is known.
             dealt: The shard, if all shards run the same generators.
 
         Raises:

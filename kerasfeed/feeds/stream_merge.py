@@ -22,7 +22,7 @@ from kerasfeed.util.error_text import counted
 from kerasfeed.util.resources import memory
 
 _AT_ONCE = 1024  # items requested at a time while the buffer is filled
-_SAMPLE = 16  # items from which the bytes of the buffer are estimated
+_SAMPLE = 16  # items that are measured to estimate the bytes of the buffer
 
 # Returns the next items, at least 1 and at most so many; none at the end. May raise what made them raised.
 Take = Callable[[int], list[Any]]
@@ -56,7 +56,7 @@ def positions(numbers: Sequence[int], items: int, lengths: Mapping[int, int]) ->
         lengths: Scenes of the generators whose end is known.
 
     Returns:
-        By generator, without those that have left; the one whose turn it is comes first.
+        By generator, without generators that have left; the generator whose turn it is comes first.
     """
     rounds, left, living = 0, items, len(numbers)
     for length in sorted(lengths[n] for n in numbers if n in lengths):
@@ -79,7 +79,7 @@ class Lane:
         n: Its number.
         position: The scene that is joined next, from 0.
         length: How many scenes it has; None as long as that is unknown.
-        scenes: Those that have come and are not joined yet.
+        scenes: The scenes that have come and are not joined yet.
         ended: Whether no scene comes after these.
     """
 
@@ -107,7 +107,7 @@ class Merge:
 
     Attributes:
         lanes: The generators that have not left; the one whose turn it is comes first.
-        ended: Number and scenes of those that have left, and of those whose end was known at the beginning.
+        ended: Number and scenes of the generators that have left, or whose end was known at the beginning.
     """
 
     def __init__(
@@ -152,8 +152,8 @@ class Merge:
 class Dealer:
     """Items of one shard: item k is item `k * shard.count + shard.index` of all, which are the same on each shard.
 
-    All shards have the same number of batches, and together all items, except those that would give only some of the
-    shards one batch more.
+    All shards have the same number of batches, and together all items, except a last round that would give only
+    some of the shards one batch more.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class Shuffler:
             self._wanted = {number: place for place, number in enumerate(held)}
         self.first = self._number = min(self._wanted) if self._wanted else 0
         self._places: Iterator[int] = order.places_from(filled_at, seed=seed, epoch=repetition)
-        self._rest: list[Any] | None = None  # after the end of the items, those that are left, the last one first
+        self._rest: list[Any] | None = None  # the items left after the end, the last one first
         self._error: Exception | None = None  # raised after the items before it
 
     def shuffled(self, take: Take) -> Take:
@@ -263,7 +263,7 @@ class Shuffler:
         return items
 
     def _read(self, take: Take, limit: int) -> list[Any]:
-        """The next items; at their end, what is left in the buffer is put in order."""
+        """The next items; at their end, the items left in the buffer are put in order."""
         try:
             found = take(limit)
         except Left:
@@ -300,7 +300,7 @@ class Shuffler:
             self._warnings.defer(
                 "buffer",
                 f"the shuffle buffer of {size:,} scenes will take about {nbytes / 1e9:,.1f} GB, of "
-                f"{memory() / 1e9:,.1f} GB of memory: pass a smaller shuffle_buffer, or yield what is small and load "
-                "it in a map()",
+                f"{memory() / 1e9:,.1f} GB of memory: pass a smaller shuffle_buffer, or yield names and load "
+                "scenes in a map()",
                 FeedWarning,
             )

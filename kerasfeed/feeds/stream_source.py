@@ -37,7 +37,7 @@ class GeneratorSource:
         generators: What runs.
         failure_log: The record of failures: `index` is `position * count + n`, the scene's number in the repetition as
             long as no generator has ended; `epoch` is the repetition.
-        is_share: Whether other shards have generators of their own, so that nobody knows how many items they get.
+        is_share: Whether other shards have generators of their own, so that the number of their items is unknown.
         in_turn: Whether the generators take turns.
         pool: The workers; None if the generators run in the calling thread.
         failed: Numbers of the generators that have failed, in any repetition.
@@ -59,12 +59,12 @@ class GeneratorSource:
         Args:
             generators: What to run.
             policy: What to do about generators that fail.
-            workers: How many; never more than there are generators. 0 runs them in the calling thread, where items may
+            workers: How many; never more than there are generators. 0 runs them in the calling thread; items may then
                 be of any kind.
             worker_type: "process", "thread", or "auto": processes if the generators can be sent there.
             deterministic: Whether generators take turns; else items come as they are ready.
             max_memory: Upper limit of the memory of blocks, bytes.
-            environment: Directory and environment of worker processes; None is those of this moment.
+            environment: Directory and environment of worker processes; None is the present ones.
 
         Raises:
             TypeError: The generators cannot be sent to worker processes.
@@ -119,7 +119,7 @@ class _SourceLane:
         run: What runs in the calling thread; None if a worker runs the generator.
         pending: Promises of the next blocks, in their order.
         start: The scene with which the next requested block begins; `GO_ON` to continue.
-        error: What is raised after the scenes that have come.
+        error: Raised after the scenes that have come.
     """
 
     def __init__(self, run: GeneratorRun | None, start: int) -> None:
@@ -363,7 +363,7 @@ class SourceRun:
         self._source.failure_log.deferred_warnings.defer(
             "shorter",
             f"generator {lane.n} was run again, to go on behind its scene {lane.received - 1}, and has ended after "
-            f"{counted(scenes, 'scene')}: it does not give what it gave before, so what comes now is not what would "
-            "have come. Have it depend on its arguments alone (draw from `rng`, sort its files), and its data stay",
+            f"{counted(scenes, 'scene')}: it gives other scenes than before, so the stream is not the same. "
+            "Make it depend on its arguments alone: draw from `rng`, sort its files",
             FeedWarning,
         )

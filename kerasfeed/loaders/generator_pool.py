@@ -32,7 +32,7 @@ _serials = itertools.count(1)
 
 
 class BlockFuture(SlotFuture):
-    """The promise of a `Block`, of which the scenes so far may be had before it is done.
+    """The promise of a `Block`, whose first scenes may be read before it is done.
 
     Attributes:
         given: Bytes of it that were.

@@ -1,11 +1,11 @@
 """Blocks of scenes: how workers run generators, and how scenes travel from them.
 
-Invariant: whoever asks for the blocks of a generator in their order gets its scenes in their order. If a generator was
+Invariant: blocks of a generator that are requested in their order hold its scenes in their order. If a generator was
 lost with its worker, the answer says so, and the next request says where to begin.
 
-What is taken out of a block equals what was put in, and does not change when the generator goes on: an array is copied
-once, as its scene is put in. Scenes lie one behind the other, each readable as soon as the slot counts its bytes, so
-that the consumer has the first of them while the generator pauses.
+A scene read from a block equals the scene that was put in, and does not change when the generator continues: an array
+is copied once, when its scene is put in. Scenes lie one behind the other, each readable as soon as the slot counts its
+bytes, so that the consumer has the first of them while the generator pauses.
 """
 
 import mmap
@@ -38,14 +38,14 @@ from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import message_of
 
 BLOCK = 1  # the kind of a task
-GO_ON = -1  # instead of a position: the generator continues where it is
+GO_ON = -1  # instead of a position: the generator continues
 HEADER = 64  # bytes before a block, which keep it aligned to 64 bytes
 _LARGEST = 64 << 20  # bytes of a slot, at most; pages that are not written cost nothing
 _MOST_BYTES = 1 << 20  # of a block
 _SECONDS = 0.004  # a block's time: messages of about 100 us are 3 % of it
 _MOST = 512  # scenes of a block
 _SUSPECTS = 64  # scenes after a lost position that travel alone, so that one that ends its worker is found
-_SCENE = struct.Struct("=qq")  # bytes of what is pickled of a scene, and of all of it
+_SCENE = struct.Struct("=qq")  # bytes of a scene's pickled part, and of the whole scene
 _ALIGNMENT = 16  # of scenes and fields, bytes
 _NUMBERS = frozenset("biufc")  # kinds of dtypes
 _ITEM = frozenset({bool, int, float, complex, str, bytes})  # these are pickled as they are
@@ -227,7 +227,7 @@ def _as_plain(leaf: Any, number: int, treespec: optree.PyTreeSpec) -> Any:
 
 
 class _BlockRun:
-    """One generator in one repetition, and what is between its blocks.
+    """One generator in one repetition, and its state between two blocks.
 
     Attributes:
         run: The generator.
@@ -284,7 +284,7 @@ class _BlockRun:
 
 @dataclass
 class _WorkerState:
-    """What one worker runs.
+    """The generators of one worker.
 
     Attributes:
         thread: Its thread.

@@ -59,7 +59,7 @@ class StreamRun(KerasRun):
         return cursor
 
     def close(self) -> None:
-        """See `KerasRun.close`; the feed's position is then that of the last batch used."""
+        """See `KerasRun.close`; the feed is then positioned behind the last batch used."""
         with self._leaving:  # Keras's iterator may be dropped in another thread
             super().close()
             position, feed = self.position(before=False), self.feed_reference()
