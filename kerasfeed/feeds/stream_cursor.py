@@ -1,18 +1,26 @@
-"""Batches of a stream that one loop takes, of the user's, of Keras's or of a dataset, and what of them comes again.
+"""Repetitions of a stream, and the batches that one loop takes of them: of the user's, of Keras's or of a dataset.
 
-Invariant: what was taken and not used comes again, in its order, as far as it is still known.
+Invariant: each batch carries the position behind it, and a cursor knows the position of the last batch received. A
+repetition is thrown away, never repaired: it is closed when its loop is left and after Ctrl-C. Batches that were made
+ahead and not received do not come again, except those read for a spec or to build a model.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import EndOfData, check_alive
-from kerasfeed.feeds.streams.source import StreamPlace
-from kerasfeed.util.error_text import is_the_programs
-from kerasfeed.util.polling import NotYet
+from kerasfeed.feeds.stream_loader import StreamLoader
+from kerasfeed.feeds.stream_merge import Left, StreamPosition, Take
+from kerasfeed.feeds.stream_source import SourceRun
+from kerasfeed.loaders.batches.spec_inference import NothingReadError
+from kerasfeed.loaders.failures.exceptions import without_reproduction
+from kerasfeed.pool.resource_errors import start_thread
+from kerasfeed.util.error_text import can_travel, counted, is_the_programs, wrapped
+from kerasfeed.util.polling import NotYet, result_of
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
 EMPTY = (
@@ -20,6 +28,234 @@ EMPTY = (
     "for all, outside make_generator, is exhausted after one repetition"
 )
 KEPT = 8  # more than Keras and its backends take ahead of what they use
+_JOIN_SECONDS = 5.0
+
+# A batch with the position behind it; at the end of a repetition what ended it, or None.
+Entry = tuple[Future[Any] | BaseException | None, StreamPosition]
+
+
+class Repetition:
+    """One run of the generators: batches in their order, made ahead by a thread if the feed has workers."""
+
+    def __init__(self, core: StreamLoader, start: StreamPosition) -> None:
+        """Begin at `start`; nothing is read before `begin`.
+
+        Attributes:
+            start: As it was given.
+            read: The position behind the last batch that was read.
+            closed: Whether it was ended.
+        """
+        self.start = self.read = start
+        self._core = core
+        self._run: SourceRun | None = None
+        self._error: BaseException | None = None  # of the source; raised after the items before it
+        self._entries: deque[Entry] = deque()
+        self._lock = threading.RLock()  # a Condition of one is not left in the middle by Ctrl-C
+        self._changed = threading.Condition(self._lock)
+        self.closed = False
+        self._batches = self._read()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Start the thread that reads ahead, if there is to be one. The feed knows the repetition by then."""
+        if self._core.ahead:
+            self._thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
+            start_thread(self._thread, "a stream feed that reads ahead")
+
+    @property
+    def number(self) -> int:
+        """Number of the repetition, from 0."""
+        return self.start.repetition
+
+    # ---- the reading thread, or the consumer's if there is none
+
+    def _read_ahead(self) -> None:
+        more = True
+        while more:
+            entry = self._next_entry()
+            more = isinstance(entry[0], Future)
+            with self._lock:
+                if self.closed:
+                    if isinstance(entry[0], Future):
+                        entry[0].cancel()
+                    break
+                self._entries.append(entry)
+                self._changed.notify_all()
+                del entry  # the traceback of an error holds this frame
+                self._changed.wait_for(lambda: self.closed or len(self._entries) < self._core.ahead)
+                more = more and not self.closed
+
+    def _next_entry(self) -> Entry:
+        try:
+            return next(self._batches, (None, self.read))
+        except BaseException as error:
+            if is_the_programs(error):
+                raise
+            return error if can_travel(error) else wrapped(error, "the stream raised "), self.read
+
+    def _read(self) -> Iterator[Entry]:
+        """Read items, and submit batches of them as soon as the spec is known."""
+        core, plan = self._core, self._core.plan
+        self._run, take = core.begin(self.start)
+        if self.closed:
+            self._run.leave()
+        scenes = self.start.step * plan.rows
+        held: deque[tuple[list[Any], StreamPosition]] = deque()
+        unreadable: BaseException | None = None
+        over = False
+        while not over:
+            items, over = self._collect(take)
+            if self.closed:
+                return
+            scenes += len(items)
+            if items and not (over and plan.drop_remainder and len(items) < plan.rows):
+                self.read = StreamPosition(self.number, self.read.step + 1, self._run.ended)
+                held.append((items, self.read))
+                del items  # they are not kept while this waits
+                try:
+                    core.infer(self.read.step - 1, held[-1][0])
+                except NothingReadError as error:  # the spec follows from one of the next batches
+                    unreadable = unreadable or error.__cause__
+            while held and core.inferred:
+                yield self._submitted(*held.popleft())
+        if self._error is None and held:
+            self._error, unreadable = unreadable, None
+        if self._error is not None:
+            raised, self._error = [self._error], None
+            raise raised.pop()  # its traceback holds this frame, which must not hold it
+        if core.source.is_share:
+            self._warn_of_steps(scenes)
+
+    def _collect(self, take: Take) -> tuple[list[Any], bool]:
+        """The items of the next batch, and whether none come after them."""
+        items: list[Any] = []
+        try:
+            while missing := self._core.plan.rows - len(items):
+                found = take(missing)
+                if not found:
+                    return items, True
+                items += found
+        except Left:
+            self.closed = True
+        except Exception as error:  # noqa: BLE001 - raised after the items before it
+            self._error = error
+            return items, True
+        return items, False
+
+    def _submitted(self, items: list[Any], position: StreamPosition) -> Entry:
+        return self._core.submit(self.number, position.step - 1, items), position
+
+    def _warn_of_steps(self, scenes: int) -> None:
+        """Report how many steps, and scenes, this shard had."""
+        plan, steps = self._core.plan, self.read.step
+        self._core.source.failure_log.deferred_warnings.defer(
+            "steps",
+            f"repetition {self.number} had {counted(steps, 'step')} ({counted(scenes, 'scene')}) on "
+            f"shard {plan.shard_index} of {plan.shard_count}. The others run other generators, and may have more or "
+            "fewer: a training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or count=1 "
+            "for generators that all shards run, with the scenes dealt in turn, to all the same number of steps",
+            FeedWarning,
+        )
+
+    # ---- the consumer
+
+    def take(self, timeout: float | None, kept: int, accept: Callable[[], object]) -> tuple[StreamPosition, Any]:
+        """The next batch, and the position behind it; waits. The batch is None if every scene of it was skipped.
+
+        Args:
+            timeout: How long to wait, s; None is for ever, and 0 never gives an error or an end. Without a thread that
+                reads ahead, the batch is made now all the same.
+            kept: Batches that were taken and stay here, as this one does if it is not `pop`ped.
+            accept: Called before the batch is given; if it raises, the batch stays.
+
+        Raises:
+            NotYet: It was not there for so long.
+            EndOfData: There is none.
+            FeedClosedError: The repetition is closed.
+            Exception: What the source raised, or whatever made a scene of an item.
+        """
+        entry, position = self._entry(kept, timeout)
+        try:
+            if timeout == 0 and not _is_batch(entry):
+                raise NotYet
+            if entry is None:
+                raise EndOfData
+            if not isinstance(entry, Future):
+                without_reproduction(entry)
+                raise entry
+            try:
+                batch = result_of(entry, timeout)
+            except NotYet:
+                raise
+            except CancelledError:
+                raise _ended(self.number) from None
+            except Exception as error:
+                without_reproduction(error)
+                raise
+            accept()
+            return position, batch
+        finally:
+            del entry  # it may hold an error whose traceback holds this frame
+
+    def pop(self) -> None:
+        """The first batch was received."""
+        with self._lock:
+            if self._entries:
+                self._entries.popleft()
+            self._changed.notify_all()
+
+    def _entry(self, number: int, timeout: float | None) -> Entry:
+        if self._thread is None and len(self._entries) == number and not self.closed:
+            self._entries.append(self._next_entry())
+        with self._lock:
+            if not self._changed.wait_for(lambda: self.closed or len(self._entries) > number, timeout):
+                raise NotYet
+            if self.closed:
+                raise _ended(self.number)
+            return self._entries[number]
+
+    def peek(self) -> bool:
+        """Wait until the first batch was read; whether there is one.
+
+        Raises:
+            Exception: What the source raised before it.
+        """
+        entry = self._entry(0, None)[0]
+        if isinstance(entry, BaseException):
+            raise entry
+        return entry is not None
+
+    def close(self) -> None:
+        """End the repetition; idempotent, also after Ctrl-C in an earlier call."""
+        with self._lock:
+            self.closed = True
+            entries = list(self._entries)
+            self._entries.clear()
+            self._batches = iter(())  # a shuffle buffer is freed
+            self._changed.notify_all()
+        if self._run is not None:
+            self._run.leave()
+        for entry, _ in entries:
+            if isinstance(entry, Future):
+                entry.cancel()
+        if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it was closed, and the source still does not return."""
+        return self.closed and self._thread is not None and self._thread.is_alive()
+
+
+def _is_batch(entry: Future[Any] | BaseException | None) -> bool:
+    return isinstance(entry, Future) and entry.done() and not entry.cancelled() and entry.exception() is None
+
+
+def _ended(number: int) -> FeedClosedError:
+    return FeedClosedError(
+        f"repetition {number} of the stream has ended: the feed was closed, or another loop has begun the next one. A "
+        "stream is read by one loop at a time; make a feed for each"
+    )
 
 
 class StreamCursor:
@@ -30,7 +266,6 @@ class StreamCursor:
         feed: Callable[[], Any],
         repetitions: int | None = 1,
         *,
-        chained: bool = False,
         required: bool = False,
         building: bool = False,
         kept: int = 0,
@@ -40,10 +275,9 @@ class StreamCursor:
         Args:
             feed: A weak reference to it.
             repetitions: How many, at least 1. None is one after the other, until one of them is empty.
-            chained: Whether to go on where a chained cursor before this one ended, instead of beginning a repetition.
             required: Whether it is an error that there is nothing.
-            building: Whether Keras takes only to build a model, and so uses nothing.
-            kept: How many of the last batches are kept, for `leave`.
+            building: Whether Keras takes only to build a model: the batches stay for the next loop.
+            kept: How many positions are kept, for `position_after`.
 
         Attributes:
             left: Whether no more is taken.
@@ -53,18 +287,18 @@ class StreamCursor:
         """
         self._feed = feed
         self._repetitions = repetitions
-        self._chained = chained
         self._required = required
         self.building = building
-        self._repetition: Any = None
-        self._last: deque[Any] = deque(maxlen=kept)
-        self._places: deque[StreamPlace] = deque(maxlen=kept + 1)  # behind each of these, and before
+        self._repetition: Repetition | None = None
+        self._positions: deque[StreamPosition] = deque(maxlen=kept + 1)  # behind each of the last batches, and before
         self.taken = 0
-        self._ended = self._failed = False
+        self._is_unused = True  # whether no batch of the repetition was received
+        self._kept = 0  # batches that were taken and stay in the repetition
+        self._over = False
         self.left = self.superseded = False
         self._lock = threading.Lock()
 
-    def take(self, timeout: float | None) -> tuple[StreamPlace, Any]:
+    def take(self, timeout: float | None) -> tuple[StreamPosition, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition; there is no batch after it.
 
         Raises:
@@ -75,100 +309,87 @@ class StreamCursor:
             Exception: What the stream raised.
         """
         with self._lock:
-            return self._take(check_alive(self._feed()), timeout)
+            feed = check_alive(self._feed())
+            if timeout == 0 and not feed.reads_ahead:
+                raise NotYet
+            empty = False
+            while not (self.left or self._over):
+                if self._repetition is None:
+                    self._begin(feed)
+                try:
+                    position, batch = self._take(feed, timeout)
+                except EndOfData:
+                    empty = self._end(empty=empty)
+                    continue
+                if batch is not None:
+                    self.taken += 1
+                    self._positions.append(position)
+                    return position, batch
+            if self.superseded:
+                raise FeedClosedError(SUPERSEDED)
+            if self._required and not (self.taken or self.left):
+                raise ValueError(EMPTY)
+            raise EndOfData
 
-    def _take(self, feed: Any, timeout: float | None) -> tuple[StreamPlace, Any]:
-        if timeout == 0 and not feed.reads_ahead:
-            raise NotYet
-        empty = False
-        while not (self.left or self._ended or self._failed):
-            if self._repetition is None:
-                self._repetition = feed.begin_repetition(chained=self._chained, timeout=timeout)
-                if not self._places:
-                    self._places.append(self._repetition.place)
-            if timeout == 0 and not self._repetition.has_batch:
-                raise NotYet  # also of an error, or the end, which are for a consumer that has had all before
-            try:
-                batch = self._take_from(feed, timeout)
-            except EndOfData:
-                if self._repetitions == 1:
-                    self._places[-1] = StreamPlace(self._repetition.number + 1)
-                if self._repetitions == 1 or (self._repetitions is None and empty):
-                    self._ended = True
-                    break
-                if self._repetitions is not None:
-                    self._repetitions -= 1
-                self._repetition.close()
-                empty, self._repetition = True, None
-                continue
-            if batch is not None:
-                place = self._repetition.place
-                self._last.append(batch)
-                self._places.append(place)
-                self.taken += 1
-                return place, batch
-        if self.superseded:
-            raise FeedClosedError(SUPERSEDED)
-        if self._required and not (self.taken or self.left):
-            raise ValueError(EMPTY)
-        raise EndOfData
+    def _begin(self, feed: Any) -> None:
+        self._repetition = feed.begin_repetition()
+        self._is_unused, self._kept = True, 0
+        if not self._positions:
+            self._positions.append(self._repetition.start)
 
-    def _take_from(self, feed: Any, timeout: float | None) -> Any:
+    def _take(self, feed: Any, timeout: float | None) -> tuple[StreamPosition, Any]:
+        repetition = self._repetition
+        assert repetition is not None
         try:
-            batch = self._repetition.next_batch(timeout)
-            try:
-                feed.issue_warnings()
-            except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
-                self._repetition.put_back([batch])
-                raise
-            return batch
+            position, batch = repetition.take(timeout, self._kept, feed.issue_warnings)
+            if self.building:
+                self._kept += 1
+            else:
+                repetition.pop()
+                self._is_unused = False
+            return position, batch
         except (NotYet, EndOfData):
             raise
-        except BaseException as error:
-            self._failed = not is_the_programs(error)
+        except BaseException:
+            self._over = True
+            repetition.close()
             raise
 
-    def received(self, place: StreamPlace | None) -> None:
+    def _end(self, *, empty: bool) -> bool:
+        """The repetition is over; whether it has given nothing to this call, as the one before it if `empty`."""
+        repetition, self._repetition = self._repetition, None
+        assert repetition is not None
+        repetition.close()
+        if self._is_unused and not self._kept and repetition.start.step:  # resumed at its end
+            return empty
+        if self._repetitions is None:
+            self._over = empty
+            return True
+        self._repetitions -= 1
+        if not self._repetitions:
+            self._over = True
+            self._positions[-1] = StreamPosition(repetition.number + 1)
+        return True
+
+    def received(self, place: StreamPosition | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
         feed = check_alive(self._feed())
+        if place is None:
+            place = self._positions[-1] if self._positions else None
+            feed.issue_warnings()
         if place is not None:
-            feed.note_place(place)
-            return
-        with self._lock:
-            repetition, self._repetition = self._repetition, None
-        if repetition is not None:
-            feed.note_place(StreamPlace(repetition.number + 1))
-            repetition.close()
-        feed.issue_warnings()
+            feed.note_position(place)
 
-    def place_after(self, used: int) -> StreamPlace | None:
-        """Where a consumer stands that has used so many batches; None where nothing was taken, or nobody knows."""
+    def position_after(self, used: int) -> StreamPosition | None:
+        """The position of a consumer that has used so many batches; None if nothing was taken, or it is unknown."""
         behind = max(0, self.taken - used)
-        return self._places[-1 - behind] if behind < len(self._places) else None
-
-    def leave(self, used: int) -> None:
-        """No more is taken: the batches after the first `used` ones come again. Idempotent."""
-        with self._lock:
-            place, feed = self.place_after(used), self._feed()
-            if place is not None and feed is not None and not self.left:
-                feed.note_place(place)
-            left = max(0, self.taken - used)
-            self._leave(list(self._last)[max(0, len(self._last) - left) :], left)
+        return self._positions[-1 - behind] if behind < len(self._positions) else None
 
     def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`."""
+        """See `kerasfeed.feeds.cursor.Cursor.close`; the `returned` batches do not come again."""
         with self._lock:
-            self._leave(returned, len(returned))
-
-    def _leave(self, kept: list[Any], left: int) -> None:
-        """Take no more. Of the `left` batches that were not used, `kept` come again."""
-        self.left = True
-        repetition, self._repetition = self._repetition, None
-        feed = self._feed()
-        if repetition is None:
-            return
-        if feed is None or (self._ended and not kept):  # None: collected before Keras's generator
-            repetition.close()
-            return
-        repetition.put_back(kept)
-        feed.keep_repetition(repetition, chained=self._chained, whole=left == len(kept) and not self._failed)
+            self.left = True
+            repetition, self._repetition = self._repetition, None
+            feed = self._feed()  # None: collected before Keras's generator
+            if repetition is not None and not (self._is_unused and feed is not None and feed.keep(repetition)):
+                repetition.close()

@@ -12,27 +12,25 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Literal, Self
 
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.feeds.cursor import batches_of, wait_for_background
+from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import stream_html, workers_text
-from kerasfeed.feeds.generators.generators import Generators
-from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import VERSION, numbers_of, refuse_changes
-from kerasfeed.feeds.stream_cursor import EMPTY, StreamCursor
-from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, StreamPlan
-from kerasfeed.feeds.streams.repetition import Repetition, Repetitions
-from kerasfeed.feeds.streams.source import Departure, Source, StreamPlace
-from kerasfeed.feeds.streams.wrapped import DealtSource, ShuffledSource
+from kerasfeed.feeds.stream_cursor import EMPTY, Repetition, StreamCursor
+from kerasfeed.feeds.stream_loader import Function, StreamLoader, StreamPlan
+from kerasfeed.feeds.stream_merge import StreamPosition
+from kerasfeed.feeds.stream_source import GeneratorSource
 from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
+from kerasfeed.loaders.generators import Generators
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.pool.base import CLOSED
@@ -49,7 +47,7 @@ class BaseStreamFeed(AnyFeed):
     """Batches of what generators yield, for loops; see `kerasfeed.StreamFeed`."""
 
     plan: StreamPlan
-    _place: StreamPlace | None
+    _position: StreamPosition | None  # of the consumer; None if only the consumer knows
     _no_methods = NO_METHODS_OF_STREAMS
     _instead_of_overriding = (
         "kf.StreamFeed(...).map(function) changes scenes, as kf.Map does for a kf.Feed, and collate=function makes the "
@@ -125,39 +123,31 @@ class BaseStreamFeed(AnyFeed):
                 "and others not at all"
             )
 
-    def _consumed(self) -> StreamPlace | None:
+    def _consumed(self) -> StreamPosition | None:
         """The position of the consumer; None if only the consumer knows it."""
-        return self._place
+        return self._position
 
-    def note_place(self, place: StreamPlace | None) -> None:
+    def note_position(self, position: StreamPosition | None) -> None:
         """Set the position of the consumer; None if only the consumer knows it."""
-        self._place = place
+        self._position = position
 
     def _reset_state(self) -> None:
         super()._reset_state()
         self.plan = dataclasses.replace(self.plan)
         self._lock = threading.RLock()
         self._parts: StreamLoader | None = None
-        self._repetitions = Repetitions()
-        self._place = StreamPlace()  # of the consumer; None if only the consumer knows
+        self._running: list[Repetition] = []  # the last one begun, unless it was closed with the feed
+        self._is_unused = False  # whether nothing of that was received, so that the next loop takes it
+        self._next = self._position = StreamPosition()
         self._closed = False
 
     # ---- the parts
 
-    def _make_source(self) -> Source:
-        plan, generators = self.plan, self.generators
-        if self._deals:
-            source: Source = DealtSource(
-                self._joined(generators), self.shard, plan.rows, whole_batches=plan.drop_remainder
-            )
-        else:
-            source = self._joined(generators.only(self.shard.index, self.shard.count))
-        return ShuffledSource(source, plan.order, self.seed) if isinstance(plan.order, BufferShuffled) else source
-
-    def _joined(self, generators: Generators) -> Source:
+    def _make_source(self) -> GeneratorSource:
         options = self._options
+        generators = self.generators if self._deals else self.generators.only(self.shard.index, self.shard.count)
         workers = len(generators.numbers) if options.given["workers"] == "auto" else options.workers
-        return JoinedGenerators(
+        return GeneratorSource(
             generators, options.policy, workers=0 if self._functions else workers, worker_type=options.worker_type,
             deterministic=self.deterministic, max_memory=options.max_memory, environment=options.environment,
         )  # fmt: skip
@@ -204,10 +194,11 @@ class BaseStreamFeed(AnyFeed):
                 raise FeedClosedError(CLOSED)
             if self._parts is None:
                 self._parts = StreamLoader(
-                    self._options, self.plan, self._collation, self._make_source(), self._functions, self._spec
-                )
+                    self._options, self.plan, self._collation, self._make_source(), self._functions, self._spec,
+                    self.shard if self._deals else None,
+                )  # fmt: skip
                 self.job, self._loader = self._parts.job, self._parts.loader
-                weakref.finalize(self, _close, self._repetitions, self._parts)
+                weakref.finalize(self, _close, self._running, self._parts)
             return self._parts
 
     def mixing(self, length: int) -> float:
@@ -231,33 +222,50 @@ class BaseStreamFeed(AnyFeed):
 
     # ---- repetitions
 
-    def begin_repetition(self, *, chained: bool = False, timeout: float | None = None) -> Repetition:
-        """The next repetition, or the one that is kept; unless `chained`, only if none of its batches was used.
+    def begin_repetition(self) -> Repetition:
+        """Return the present repetition if no batch of it was received, else begin the next one.
 
         Raises:
-            NotYet: The kept repetition gave nothing for `timeout` s.
+            FeedClosedError: The feed is closed.
+            RuntimeError: The repetition before does not end.
         """
         core = self._core()
-        wait_for_background()  # batches that a dropped iterator had taken come again
-        self.cursors.wait()
-        return self._repetitions.begin(core, chained=chained, timeout=timeout)
+        self.cursors.wait()  # two threads at once would run the user's code
+        with self._lock:
+            if self._closed:
+                raise FeedClosedError(CLOSED)
+            if not self._is_unused:
+                for last in self._running:
+                    last.close()
+                    if last.is_stuck:
+                        raise RuntimeError(
+                            "the stream cannot begin again: the repetition before still waits for its generators, "
+                            "which do not return. Give generators a timeout, or make a new feed"
+                        )
+                self._running[:] = [Repetition(core, self._next)]
+                self._next = StreamPosition(self._next.repetition + 1)
+                self._running[0].begin()
+            self._is_unused = False
+            return self._running[0]
 
-    def pass_end(self) -> bool:
-        """Whether of the repetition that is resumed nothing is left, so that the next one begins."""
-        number = self._repetitions.resumed_number
+    def keep(self, repetition: Repetition) -> bool:
+        """Keep an unused repetition for the next loop; return False if it is not the last one or is closed."""
+        with self._lock:
+            self._is_unused = repetition in self._running and not repetition.closed
+            return self._is_unused
+
+    def is_at_end(self) -> bool:
+        """Whether nothing is left of the repetition that is resumed; the next loop then begins the next one."""
         repetition = self.begin_repetition()
-        self.keep_repetition(repetition)
-        passed = number is not None and repetition.number != number
-        if passed:
-            self._place = StreamPlace(repetition.number)
-        return passed
+        if repetition.peek():
+            self.keep(repetition)
+            return False
+        repetition.close()
+        self._position = StreamPosition(repetition.number + 1)
+        return True
 
     def end_fit(self) -> None:
-        """Have a fit that was stopped give back the batches that it still holds."""
-
-    def keep_repetition(self, repetition: Repetition, *, chained: bool = False, whole: bool = True) -> None:
-        """Leave a repetition that was begun; see `Repetitions.keep`."""
-        self._repetitions.keep(repetition, chained=chained, whole=whole)
+        """End a fit that was stopped, but still takes batches."""
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next repetition, loaded ahead.
@@ -304,7 +312,7 @@ class BaseStreamFeed(AnyFeed):
         core = self._parts
         if core is not None:
             core.loader.failure_log.deferred_warnings.issue()
-            core.source.deferred_warnings.issue()
+            core.source.failure_log.deferred_warnings.issue()
 
     # ---- the spec
 
@@ -317,11 +325,9 @@ class BaseStreamFeed(AnyFeed):
         """
         core = self._core()
         if not core.inferred:
-            repetition = self.begin_repetition(chained=True)
-            try:
-                repetition.peek()
-            finally:
-                self.keep_repetition(repetition, chained=True)
+            repetition = self.begin_repetition()
+            if repetition.peek():
+                self.keep(repetition)
             if not core.inferred:
                 raise ValueError(EMPTY)
         return core.loader.spec
@@ -339,13 +345,13 @@ class BaseStreamFeed(AnyFeed):
         repetition, as far as they were, which takes as long as the first time. A `kerasfeed.FeedWarning` says so, once.
 
         Args:
-            epoch: Repetition of the next batch, from 0, one of the last 8. None is where the consumer is. Give both
-                this and `step`, or neither: for whoever iterates over something made of `to_tf_dataset()`.
+            epoch: Repetition of the next batch, from 0: the last one begun. None is the consumer's. Give both
+                this and `step`, or neither: for loops over something made of `to_tf_dataset()`.
             step: Step of the next batch in it; at most one more than that of the last batch made so far.
 
         Returns:
-            A dict with `version`, `kind`, `seed`, `epoch` and `step` of the next batch, the `departures` of generators
-            that had ended or failed by then, and a `fingerprint` of the stream.
+            A dict with `version`, `kind`, `seed`, `epoch` and `step` of the next batch, `ended` with number and scenes
+            of the generators that had ended or failed by then, and a `fingerprint` of the stream.
 
         Raises:
             RuntimeError: The stream cannot be resumed, or the position of the consumer is not known; the message says
@@ -367,8 +373,8 @@ class BaseStreamFeed(AnyFeed):
         fingerprint = self._fingerprint()
         if (epoch is None) != (step is None):
             raise TypeError(f"get_state() takes epoch and step together, received epoch={epoch!r}, step={step!r}")
-        place = self._consumed() if epoch is None else _known_place(epoch, step, self._repetitions.known)
-        if place is None:
+        position = self._consumed() if epoch is None else self._known(epoch, step)
+        if position is None:
             raise RuntimeError(
                 "only the consumer knows which batch is next: a dataset loads ahead. Say feed.get_state(epoch=..., "
                 "step=...) of the next batch, where an epoch is a repetition, or pass the feed itself to fit"
@@ -376,14 +382,25 @@ class BaseStreamFeed(AnyFeed):
         self._warn_of_cost(
             "to go on from this state, its generators are run again from the beginning of their repetition"
         )
-        departures = place.departures if place.step else ()
-        if self._parts is not None:  # those that had left before the last item was read, the same at any time
-            joined = self._parts.source.joined(place.step * self.plan.rows)
-            departures = [each for each in departures if each.items < joined]
         return {
-            "version": VERSION, "kind": _KIND, "seed": self.seed, "epoch": place.repetition, "step": place.step,
-            "departures": [[each.n, each.items] for each in departures], "fingerprint": fingerprint,
+            "version": VERSION, "kind": _KIND, "seed": self.seed, "epoch": position.repetition, "step": position.step,
+            "ended": [list(each) for each in position.ended if position.step], "fingerprint": fingerprint,
         }  # fmt: skip
+
+    def _known(self, epoch: Any, step: Any) -> StreamPosition:
+        """A position that a user gave.
+
+        Raises:
+            TypeError, ValueError: It is none, or lies neither at the beginning of a repetition nor in the last one.
+        """
+        epoch, step = check_integer("epoch", epoch, 0), check_integer("step", step, 0)
+        read = [each.read for each in self._running if each.number == epoch and each.read.step >= step]
+        if step and not read:
+            raise ValueError(
+                f"nothing is known of step {step} of repetition {epoch}: get_state() takes a place "
+                "that this feed has come to, in its last repetition"
+            )
+        return StreamPosition(epoch, step, read[0].ended if read else ())  # ends that come later do no harm
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the batch that is next by `state`.
@@ -412,19 +429,25 @@ class BaseStreamFeed(AnyFeed):
             [array([4, 5])]
         """
         fingerprint = self._fingerprint()
-        numbers = numbers_of(state, _KIND, "departures")
-        departures = _departures(state["departures"], state["fingerprint"].get("count"))
+        if isinstance(state, Mapping) and "departures" in state:
+            raise ValueError(
+                "the state of the stream was saved by an earlier kerasfeed, which this one cannot read: begin again "
+                "without it, or resume with the kerasfeed that saved it"
+            )
+        numbers = numbers_of(state, _KIND, "ended")
         refuse_changes({"seed": numbers["seed"], **state["fingerprint"]}, {"seed": self.seed, **fingerprint})
-        place = StreamPlace(numbers["epoch"], numbers["step"], departures)
-        if place.step:
-            scenes = place.step * self.plan.rows * (self.shard.count if self._deals else 1)
+        ended = _ended(state["ended"], self.generators.count)
+        position = StreamPosition(numbers["epoch"], numbers["step"], ended)
+        if position.step:
+            scenes = position.step * self.plan.rows * (self.shard.count if self._deals else 1)
             self._warn_of_cost(
-                f"to go on at step {place.step:,} of repetition {place.repetition}, its generators are run again, and "
-                f"the first {counted(scenes, 'scene')} thrown away"
+                f"to go on at step {position.step:,} of repetition {position.repetition}, its generators are run "
+                f"again, and the first {counted(scenes, 'scene')} thrown away"
             )
         self.end_fit()
-        self._place = place
-        self._repetitions.resume(place)
+        with self._lock:
+            self._next = self._position = position
+            self._is_unused = False
 
     def state_dict(self) -> dict[str, Any]:
         """What `get_state()` returns, by the name that PyTorch's tools look for (Lightning, Accelerate, torchdata)."""
@@ -519,7 +542,7 @@ class BaseStreamFeed(AnyFeed):
             self._closed = True
             core = self._parts
         if core is not None:
-            _close(self._repetitions, core)
+            _close(self._running, core)
             core.loader.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
@@ -533,37 +556,22 @@ class BaseStreamFeed(AnyFeed):
         )  # fmt: skip
 
 
-def _close(repetitions: Repetitions, core: StreamLoader) -> None:
-    repetitions.close()
+def _close(running: list[Repetition], core: StreamLoader) -> None:
+    while running:
+        running.pop().close()
     core.close()
 
 
-def _departures(given: Any, count: Any) -> tuple[Departure, ...]:
+def _ended(given: Any, count: int) -> tuple[tuple[int, int], ...]:
     with suppress(TypeError, ValueError):
-        found = tuple(Departure(operator.index(n), operator.index(items)) for n, items in given)
-        numbers, items = {each.n for each in found if 0 <= each.n < count}, [0, *(each.items for each in found)]
-        if len(numbers) == len(found) and items == sorted(items):
-            return found
+        ended = tuple((operator.index(n), operator.index(scenes)) for n, scenes in given)
+        numbers = {n for n, scenes in ended if 0 <= n < count and scenes >= 0}
+        if len(numbers) == len(ended):
+            return ended
     raise ValueError(
-        f"departures of the state must be pairs [n, scenes before] of integers, in their order, one for each of the "
-        f"{count} generators at most, received {given!r}: restore the state as get_state() gave it"
+        f"ended of the state must be pairs [n, scenes] of integers, one for each of the {count} generators at most, "
+        f"received {given!r}: restore the state as get_state() gave it"
     )
-
-
-def _known_place(epoch: Any, step: Any, known: Iterable[Repetition]) -> StreamPlace:
-    """A place that a user gave, in one of the `known` repetitions.
-
-    Raises:
-        TypeError, ValueError: It is none, or nothing is known of it.
-    """
-    epoch, step = check_integer("epoch", epoch, 0), check_integer("step", step, 0)
-    known = [each for each in known if each.number == epoch]
-    if step and not any(each.steps >= step for each in known):
-        raise ValueError(
-            f"nothing is known of step {step} of repetition {epoch}: get_state() takes a place "
-            "that this feed has come to, in one of its last repetitions"
-        )
-    return StreamPlace(epoch, step, known[-1].departures if known else ())
 
 
 def _restore(

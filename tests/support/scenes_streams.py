@@ -10,18 +10,46 @@ from pathlib import Path
 import numpy as np
 
 import kerasfeed as kf
-from kerasfeed.feeds.generators.generators import Generators
-from kerasfeed.feeds.generators.joined import JoinedGenerators
+from kerasfeed.feeds.stream_merge import Left
+from kerasfeed.feeds.stream_source import GeneratorSource
 from kerasfeed.loaders.failures.failure_log import FailurePolicy
+from kerasfeed.loaders.generators import Generators
 
 KINDS = {"inline": (0, "thread"), "thread": (3, "thread"), "process": (2, "process")}
+
+
+class Source:
+    """A source of generators, of which one repetition runs at a time."""
+
+    def __init__(self, generators, policy=None, **arguments):
+        self._source = GeneratorSource(generators, policy or FailurePolicy(), **arguments)
+        self._run = None
+        self.failure_log, self.stats = self._source.failure_log, self._source.stats
+
+    def begin(self, repetition, items=0):
+        self.leave()
+        self._run = self._source.begin(repetition, items)
+
+    def take(self, limit):
+        try:
+            return self._run.take(limit)
+        except Left:
+            return []
+
+    def leave(self):
+        if self._run is not None:
+            self._run.leave()
+
+    def close(self):
+        self._source.close()
+        self.leave()
 
 
 def new_source(kind, make_generator, count=1, *, seed=7, policy=None, **arguments):
     """A source that runs `count` generators in one of the `KINDS`."""
     workers, worker_type = KINDS[kind]
     arguments = {"workers": workers, "worker_type": worker_type, "max_memory": 1 << 28, **arguments}
-    return JoinedGenerators(Generators(make_generator, count, seed), policy or FailurePolicy(), **arguments)
+    return Source(Generators(make_generator, count, seed), policy, **arguments)
 
 
 def all_of(source, repetition=0, limit=7):

@@ -2,8 +2,8 @@
 
 Invariant: to Keras they look ahead by themselves, so Keras's own threads and processes stay unused. An epoch of `fit`
 without `steps_per_epoch` is a repetition of the stream; so is an `evaluate`, a `predict`. With `steps_per_epoch` the
-epochs of all `fit`s take one batch after the other, through as many repetitions as that needs. What Keras takes to
-build a model, and what its backend has taken beyond the last step, comes again.
+epochs of one `fit` take one batch after the other, through as many repetitions as that needs. What Keras takes to
+build a model comes again; what its backend has taken beyond the last step does not.
 """
 
 import contextvars
@@ -21,7 +21,7 @@ from kerasfeed.feeds.cursor import Cursor, check_alive
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
-from kerasfeed.feeds.streams.source import StreamPlace
+from kerasfeed.feeds.stream_merge import StreamPosition
 from kerasfeed.loaders.arguments import refuse_skip
 
 if TYPE_CHECKING:
@@ -38,12 +38,6 @@ class StreamRun(KerasRun):
 
     closed = SUPERSEDED
 
-    def reset(self) -> None:
-        """See `KerasRun.reset`; what came before was taken to build the model, also by `predict`."""
-        if self._stream_cursor is not None and not self.built:
-            self._stream_cursor.building = True
-        super().reset()
-
     def begin_epoch(self, epoch: int) -> int | None:
         """See `KerasRun.begin_epoch`; of one that is resumed, of so many steps, the rest."""
         if not (self.request.trains and self.built):
@@ -55,30 +49,32 @@ class StreamRun(KerasRun):
         """See `KerasRun.end_epoch`."""
 
     def begin_taking(self) -> StreamCursor:
-        """See `KerasRun.begin_taking`. First, a fit that was stopped gives back what it still holds."""
+        """See `KerasRun.begin_taking`. First, a fit that was stopped is ended."""
         if not self.request.trains:
             self.feed.end_fit()
-        goes_on = bool(self.steps_per_epoch)
         self._stream_cursor = cursor = StreamCursor(
-            self.feed_reference, None if goes_on else 1, chained=goes_on and self.request.trains, required=True,
+            self.feed_reference, None if self.steps_per_epoch else 1, required=True,
             building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
         )  # fmt: skip
         return cursor
 
     def close(self) -> None:
-        """See `KerasRun.close`; what was not used comes again."""
-        with self._leaving:  # Keras's iterator may be let go of in another thread
+        """See `KerasRun.close`; the feed is then positioned behind the last batch used."""
+        with self._leaving:  # Keras's iterator may be dropped in another thread
             super().close()
+            position, feed = self.position(before=False), self.feed_reference()
             cursor, self._stream_cursor = self._stream_cursor, None
             if cursor is not None:
-                cursor.leave(0 if cursor.building else self.used())
+                if position is not None and feed is not None and not cursor.left:
+                    feed.note_position(position)
+                cursor.close([])
 
-    def place(self, *, before: bool) -> StreamPlace | None:
-        """Where training stands, `before` the execution that runs or behind it; None where nothing was taken yet."""
+    def position(self, *, before: bool) -> StreamPosition | None:
+        """The position of training, `before` the execution that runs or behind it; None before its first batch."""
         cursor = self._stream_cursor
-        if cursor is None or not self.built:
+        if cursor is None or cursor.building:
             return None
-        return cursor.place_after(min(self.used(before=before), cursor.taken))
+        return cursor.position_after(min(self.used(before=before), cursor.taken))
 
     def supersede(self) -> None:
         """See `KerasRun.supersede`; where this fit was stopped, Keras may let go of the data only much later."""
@@ -93,7 +89,7 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
     For sources that cannot be indexed. Use `kerasfeed.Feed` where scenes can be indexed, since that shuffles fully and
     resumes at no cost. One loop over the feed is one repetition: all generators are created again and run to their
     end. Infinite generators need a loop that stops by itself, or `fit(feed, steps_per_epoch=...)`, where each epoch
-    continues where the one before ended.
+    continues where the one before ended. The next `fit` begins the next repetition.
 
     Args:
         make_generator: Function `(n, count)` that returns generator n of `count`, or any iterable. With `count=1` it
@@ -188,13 +184,13 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         rest, self._rest = self._rest, None
         return rest
 
-    def _consumed(self) -> StreamPlace | None:
+    def _consumed(self) -> StreamPosition | None:
         position, run = trainer_position("fit"), self.fit_run
         if run is not None:
             before = position is not None and position.is_before_execution
-            place: StreamPlace | None = run.place(before=before)
-            if place is not None:
-                return place
+            training: StreamPosition | None = run.position(before=before)
+            if training is not None:
+                return training
         return super()._consumed()
 
     def resume_fit(self, state: dict[str, Any], behind: int, done: int, steps: int | None) -> bool:
@@ -214,7 +210,7 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         """
         self.set_state(state)
         self._rest = steps - done if steps and done else None
-        return bool(done and not steps and self.pass_end())
+        return bool(done and not steps and self.is_at_end())
 
     # ---- frameworks
 
@@ -264,5 +260,5 @@ def _begin_cursor(feed: BaseStreamFeed, context: contextvars.Context) -> Cursor:
 def _begun(feed: Callable[[], BaseStreamFeed | None]) -> StreamCursor:
     known = check_alive(feed())
     cursor = known.begin_loop()
-    known.note_place(None)
+    known.note_position(None)
     return cursor

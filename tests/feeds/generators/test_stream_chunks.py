@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.feeds.generators.chunks import ChunkWriter, scenes_in
+from kerasfeed.loaders.generator_runner import BlockWriter, scenes_in
 
 
 def taken_out(writer):
@@ -18,12 +18,12 @@ def assert_same(found, wanted):
         np.testing.assert_array_equal(scene, other)
 
 
-def test_scenes_of_different_kinds_keep_their_order_in_one_chunk():
+def test_scenes_of_different_kinds_keep_their_order_in_one_block():
     scenes = [
         np.zeros(3), np.ones(3), np.ones(4), np.zeros(0), np.float32(3), 4, 5.0, "a", b"b", True, np.arange(6)[::2],
         np.array(["x", "y"], object), np.arange(4, dtype=">i2"), np.zeros((2, 2)), np.zeros((1, 2)), np.ones(3), 2j,
     ]  # fmt: skip
-    writer = ChunkWriter(4096)
+    writer = BlockWriter(4096)
     for _ in range(2):
         writer.begin(np.empty(4096, np.uint8))
         for scene in scenes:
@@ -32,8 +32,8 @@ def test_scenes_of_different_kinds_keep_their_order_in_one_chunk():
 
 
 @pytest.mark.parametrize("even", [True, False])
-def test_a_chunk_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
-    writer, memory = ChunkWriter(10_240), np.empty(30_000, np.uint8)
+def test_a_block_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
+    writer, memory = BlockWriter(10_240), np.empty(30_000, np.uint8)
     for nbytes, wanted in ((1000, (8, 11)), (10_240, (1, 1)), (50_000, (1, 1)), (4000, (2, 2))):
         writer.begin(memory)
         scenes = []
@@ -45,16 +45,16 @@ def test_a_chunk_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
         assert_same(taken_out(writer), scenes)
 
 
-def test_text_fills_a_chunk_too():
-    writer = ChunkWriter(10_000)
+def test_text_fills_a_block_too():
+    writer = BlockWriter(10_000)
     writer.begin(np.empty(20_000, np.uint8))
     while not writer.is_full:
         writer.add("x" * 1000)
     assert taken_out(writer) == ["x" * 1000] * 8
 
 
-def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_chunk():
-    writer = ChunkWriter(10_000)
+def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_block():
+    writer = BlockWriter(10_000)
     writer.begin(np.empty(20_000, np.uint8))
     scenes = [np.full(nbytes, nbytes % 251, np.uint8) for nbytes in (100, 200, 50_000)]
     for scene in scenes:
@@ -76,7 +76,7 @@ def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_chunk():
     ids=["empty", "field of None", "set"],
 )
 def test_what_no_batch_can_hold_is_refused(scene, told):
-    writer = ChunkWriter(1024)
+    writer = BlockWriter(1024)
     writer.begin(np.empty(2000, np.uint8))
     with pytest.raises(SpecError, match=told):
         writer.add(scene)

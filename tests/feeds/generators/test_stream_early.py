@@ -7,7 +7,7 @@ import pytest
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.feeds.generators.generators import Generators
+from kerasfeed.loaders.generators import Generators
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

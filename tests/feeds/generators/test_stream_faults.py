@@ -12,7 +12,7 @@ import pytest
 from streams import WAYS
 
 import kerasfeed as kf
-from kerasfeed.feeds.streams.item_store import FileStore
+from kerasfeed.feeds.stream_items import FileStore
 from kerasfeed.loaders.failures.failure_log import FailureLog, FailurePolicy
 from kerasfeed.pool.task import CancelledTaskError
 

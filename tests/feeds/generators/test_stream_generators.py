@@ -5,11 +5,10 @@ import threading
 
 import numpy as np
 import pytest
-from scenes_streams import all_of, counting, drawing, in_turn, new_source, until_error
+from scenes_streams import Source, all_of, counting, drawing, in_turn, new_source, until_error
 
 from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.feeds.generators.generators import Generators
-from kerasfeed.feeds.generators.joined import JoinedGenerators
+from kerasfeed.loaders.generators import Generators
 
 
 class Scans:
@@ -32,7 +31,7 @@ def three(a, b, c):
 
 
 def scenes_of(*arguments):
-    return all_of(JoinedGenerators(Generators(*arguments)))
+    return all_of(Source(Generators(*arguments)))
 
 
 def test_one_generator_may_be_a_method_without_arguments_as_it_is():
@@ -122,14 +121,14 @@ async def asynchronous():
     ids=["none", "number", "function", "dict", "text", "async"],
 )
 def test_a_function_that_returns_no_iterable_is_refused_with_the_remedy(made, told):
-    _, error = until_error(JoinedGenerators(Generators(made)))
+    _, error = until_error(Source(Generators(made)))
     assert isinstance(error, TypeError)
     with pytest.raises(TypeError, match=told):
         raise error
 
 
 def test_a_function_that_raises_stop_iteration_does_not_end_in_silence():
-    _, error = until_error(JoinedGenerators(Generators(lambda: next(iter([])))))
+    _, error = until_error(Source(Generators(lambda: next(iter([])))))
     assert isinstance(error, SceneError)
     assert "StopIteration" in str(error)
 
@@ -139,7 +138,7 @@ def test_an_exit_of_a_generator_is_no_exit_of_the_program():
         yield 1
         raise SystemExit(3)
 
-    items, error = until_error(JoinedGenerators(Generators(leaving)))
+    items, error = until_error(Source(Generators(leaving)))
     assert items == [1]
     assert isinstance(error, SceneError)
     assert "generator 0 raised SystemExit: 3" in str(error)
@@ -156,7 +155,7 @@ def test_a_generator_is_ended_by_whoever_leaves_it_even_while_it_runs():
         finally:
             ended.set()
 
-    source = JoinedGenerators(Generators(waiting))
+    source = Source(Generators(waiting))
     source.begin(0)
     found = []
     taker = threading.Thread(target=lambda: found.extend(source.take(5)))

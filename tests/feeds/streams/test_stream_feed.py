@@ -6,8 +6,6 @@ import pickle
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import cloudpickle
 import h5py
@@ -15,13 +13,11 @@ import numpy as np
 import pytest
 from interrupts import interrupted_at
 from streams import WAYS, Rooms, endless, labels_in, names, numbered, scene_of
-from waits import SECONDS
 
 import kerasfeed as kf
+from kerasfeed.feeds import stream_cursor
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.feeds.stream_cursor import StreamCursor
-from kerasfeed.feeds.streams import repetition
 from kerasfeed.util.polling import NotYet
 
 LABELS = [list(range(start, min(start + 4, 22))) for start in range(0, 22, 4)]
@@ -150,16 +146,15 @@ def test_a_second_loop_ends_the_first_with_an_error_that_says_so(stream):
         list(first)
 
 
-def test_a_loop_begins_anew_after_a_fit_that_has_begun_within_a_repetition_and_used_nothing(stream):
+def test_batches_taken_to_build_a_model_come_again_and_those_of_a_loop_that_was_left_do_not(stream):
     feed = stream()
-    for used, label in ((2, 0), (0, 8), (1, 8)):
-        cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8)
-        taken = [cursor.take(None)[1] for _ in range(2)]
-        assert taken[0][1][0] == label
-        cursor.leave(used)
-    cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8)
-    assert cursor.take(None)[1][1][0] == 12
-    cursor.leave(0)
+    building = StreamCursor(weakref.ref(feed), None, building=True)
+    assert [building.take(None)[1][1][0] for _ in range(2)] == [0, 4]
+    building.close([])
+    cursor = StreamCursor(weakref.ref(feed), None, kept=8)
+    assert cursor.take(None)[1][1][0] == 0
+    cursor.close([])
+    assert feed.begin_repetition().number == 1
     assert labels_in(feed) == LABELS
 
 
@@ -171,40 +166,29 @@ def test_who_takes_what_is_there_is_told_neither_of_an_error_nor_of_the_end_and_
             raise OSError("no more")
 
     feed = stream(made, 2, count=1)
-    cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8) if fails else feed.begin_loop()
+    cursor = StreamCursor(weakref.ref(feed), None, kept=8) if fails else feed.begin_loop()
     place, _ = cursor.take(None)
     for _ in range(50):  # what is behind it is there soon
         with pytest.raises(NotYet):
             cursor.take(0)
         time.sleep(0.005)
-    assert cursor.place_after(1) == place
-    if fails:
-        cursor.leave(1)
-        cursor = StreamCursor(weakref.ref(feed), None, chained=True, kept=8)
+    assert cursor.position_after(1) == place
     with pytest.raises(OSError if fails else EndOfData):
         cursor.take(None)
 
 
-def test_ctrl_c_wherever_a_batch_is_taken_keeps_nobody_from_taking_the_next(stream):
-    taken = stream(endless).begin_repetition()
+def test_ctrl_c_wherever_a_batch_is_taken_leaves_a_stream_of_which_the_next_loop_has_every_scene(stream):
+    feed = stream(count=2)
+
+    def take_one():
+        batches = iter(feed)
+        next(batches)
+        batches.close()
+
     number = 1
-    with ThreadPoolExecutor(1) as executor:
-        while interrupted_at(number, taken.next_batch, module=repetition):
-            executor.submit(taken.next_batch).result(SECONDS)
-            number += 1
+    while interrupted_at(number, take_one, module=stream_cursor):
+        number += 1
     assert number > 10
-
-
-def test_a_loop_after_one_that_ctrl_c_has_struck_as_it_began_has_every_scene(stream, monkeypatch):
-    feed, begin = stream(workers=0), JoinedGenerators.begin
-
-    def struck(source, *arguments):
-        monkeypatch.setattr(JoinedGenerators, "begin", begin)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(JoinedGenerators, "begin", struck)
-    with pytest.raises(KeyboardInterrupt):
-        next(iter(feed))
     assert labels_in(feed) == LABELS
 
 
@@ -226,19 +210,10 @@ def test_ctrl_c_in_a_generator_of_this_thread_costs_the_next_loop_no_scene(strea
     wanted = [[batch.tolist() for batch in feed] for _ in range(2)]
 
     struck.add(strikes)
-    feed, taken = stream(made, 3, **arguments), []
-    cursor = StreamCursor(weakref.ref(feed), None, chained=True)
-    while len(taken) < len(wanted[0]):  # as a fit that goes on in the midst of a repetition
-        with suppress(KeyboardInterrupt):
-            taken.append(cursor.take(None)[1].tolist())
-    assert taken == wanted[0]
-    cursor.leave(len(taken))
-
-    struck.add(strikes)
-    feed, used = stream(made, 3, **arguments), []
-    with suppress(KeyboardInterrupt):
-        used += (batch.tolist() for batch in feed)
-    assert [batch.tolist() for batch in feed] == wanted[bool(used)]  # of one of which something was used, the next
+    feed = stream(made, 3, **arguments)
+    with pytest.raises(KeyboardInterrupt):
+        list(feed)
+    assert [batch.tolist() for batch in feed] == wanted[1]
 
 
 def test_no_more_than_so_many_batches_are_made_ahead(stream):
@@ -430,7 +405,7 @@ def test_three_thousand_batches_take_no_more_slots_threads_and_items_than_a_hund
     held = []
     for number, _ in enumerate(batches):
         if number in (100, 3000):
-            store = os.fstat(feed._parts._item_store.fds[0]).st_size
+            store = os.fstat(feed._parts._store.fds[0]).st_size
             threads = sorted(each.name for each in threading.enumerate() if each.name.startswith("kerasfeed"))
             assert feed.stats().slots <= 16
             assert store < 1 << 20

@@ -129,12 +129,15 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
             stream(starting, 3, **{"count": 4, **arguments}).set_state(state)
     with pytest.raises(ValueError, match=r"of kind 'feed', and not that of a kf\.StreamFeed"):
         stream(starting, 3, count=4).set_state({"version": 1})
-    with pytest.raises(ValueError, match="departures of the state must be pairs"):
-        stream(starting, 3, count=4).set_state({**state, "departures": [3]})
-    for departures in ([[4, 1]], [[0, -1]], [[0, 1], [0, 1]], [[0, 2], [1, 1]], [[0, 1.0]]):
+    with pytest.raises(ValueError, match="ended of the state must be pairs"):
+        stream(starting, 3, count=4).set_state({**state, "ended": [3]})
+    for ended in ([[4, 1]], [[0, -1]], [[0, 1], [0, 1]], [[0, 1.0]]):
         with pytest.raises(ValueError, match="one for each of the 4 generators at most"):
-            stream(starting, 3, count=4).set_state({**state, "departures": departures})
-    changed = {**state, "departures": [[0, 1]], "fingerprint": {**state["fingerprint"], "count": 10**6}}
+            stream(starting, 3, count=4).set_state({**state, "ended": ended})
+    old = {name: value for name, value in state.items() if name != "ended"}
+    with pytest.raises(ValueError, match=r"saved by an earlier kerasfeed.*begin again without it"):
+        stream(starting, 3, count=4).set_state({**old, "departures": []})
+    changed = {**state, "ended": [[0, 1]], "fingerprint": {**state["fingerprint"], "count": 10**6}}
     feed = stream(starting, 3, count=4)
     tracemalloc.start()
     with pytest.raises(ValueError, match="count was 1,000,000, is 4"):

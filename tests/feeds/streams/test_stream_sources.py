@@ -22,10 +22,10 @@ from scenes_streams import (
 )
 
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
-from kerasfeed.feeds.streams import wrapped
-from kerasfeed.feeds.streams.wrapped import ShuffledSource
+from kerasfeed.feeds.stream_merge import Shuffler
 from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.orders.buffered import BufferShuffled
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -66,66 +66,12 @@ def test_the_rng_of_a_sequence_is_that_of_the_scene_whoever_runs_its_generator(s
     assert items == all_of(new_source("inline", Drawing().scenes, 2), 3)
 
 
-class Struck:
-    """Items 0 to 29; Ctrl-C strikes before item 20, once."""
-
-    def __init__(self):
-        self.number, self.struck = -1, False
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.number == 19 and not self.struck:
-            self.struck = True
-            raise KeyboardInterrupt
-        if self.number == 29:
-            raise StopIteration
-        self.number += 1
-        return self.number
-
-
-def test_a_shuffle_buffer_keeps_what_it_holds_where_ctrl_c_strikes_its_source():
-    source = ShuffledSource(new_source("inline", Struck), BufferShuffled(8), 0)
-    source.begin(0)
-    items, strikes = [], 0
-    while len(items) < 30:
-        try:
-            items += source.take(1)
-        except KeyboardInterrupt:
-            strikes += 1
-    assert strikes == 1
-    assert sorted(items) == list(range(30))
-    assert source.take(1) == []
-    source.close()
-
-
-def test_a_shuffle_buffer_is_filled_anew_where_ctrl_c_strikes_as_it_is_filled(monkeypatch):
-    strikes = [True]
-
-    def struck(item):
-        if item == 5 and strikes.pop():
-            raise KeyboardInterrupt
-        return item
-
-    source = ShuffledSource(new_source("inline", lambda: range(30)), BufferShuffled(8), 0)
-    monkeypatch.setattr(wrapped, "own_copy", struck)
-    source.begin(0)
-    with pytest.raises(KeyboardInterrupt):
-        source.take(3)
-    strikes.append(False)
-    items = []
-    while found := source.take(3):
-        items += found
-    assert sorted(items) == list(range(30))
-    source.close()
-
-
 def test_a_buffer_larger_than_the_data_takes_no_more_than_these():
-    source = ShuffledSource(new_source("inline", lambda: range(30)), BufferShuffled(10**12), 0)
-    items = all_of(source)
+    source = new_source("inline", lambda: range(30))
+    source.begin(0)
+    take = Shuffler(BufferShuffled(10**12), 0, 0, 0, DeferredWarnings()).shuffled(source.take)
+    items = [item for found in iter(lambda: take(7), []) for item in found]
     assert items != sorted(items) == list(range(30))
-    source.close()
 
 
 def test_endless_generators_can_be_left_and_begun_again(source_of):

@@ -1,10 +1,10 @@
-"""The workers that run generators: one pool, and chunks of scenes as its tasks.
+"""The workers that run generators: one pool, and blocks of scenes as its tasks.
 
 Invariant: a generator is always asked for at the same worker, and a worker serves in the order in which it is asked. A
-pool that has failed stays failed; the next chunk that is asked for starts another.
+pool that has failed stays failed; the next block that is asked for starts another.
 
 What has failed is told in the words of a stream, here where it is known which generator was at work. The future gives
-the chunk, or the error of the generator; it raises what is no generator's fault. A slot is given back once, when no
+the block, or the error of the generator; it raises what is no generator's fault. A slot is given back once, when no
 worker can write to it any more.
 """
 
@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.generators.chunks import HEADER, Chunk, ChunkLayout, Word
-from kerasfeed.feeds.generators.generators import Generators, named
-from kerasfeed.feeds.generators.worker_side import CHUNK, ChunkRunner
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.exceptions import ending_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.generator_runner import BLOCK, HEADER, Block, BlockLayout, GeneratorRunner, Word
+from kerasfeed.loaders.generators import Generators, named
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Sessions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
@@ -32,8 +31,8 @@ from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 _serials = itertools.count(1)
 
 
-class ChunkFuture(SlotFuture):
-    """The promise of a `Chunk`, of which the scenes so far may be had before it is done.
+class BlockFuture(SlotFuture):
+    """The promise of a `Block`, whose first scenes may be read before it is done.
 
     Attributes:
         given: Bytes of it that were.
@@ -42,7 +41,7 @@ class ChunkFuture(SlotFuture):
     given = 0
     _looked = 0  # bytes that were there the last time
 
-    def early(self, position: int) -> Chunk | None:
+    def early(self, position: int) -> Block | None:
         """A copy of what there is of it, where that is more than was given, and no more than at the last call.
 
         Args:
@@ -52,7 +51,7 @@ class ChunkFuture(SlotFuture):
         self._looked = self._made()
         if not self.given < self._looked == looked or not (self.given or view.control[Word.POSITION] == position):
             return None
-        found = Chunk.of(view.room[:looked].copy(), view)
+        found = Block.of(view.room[:looked].copy(), view)
         if self._made() < looked:  # its worker has died, or the slot has another task
             return None
         self.given = looked
@@ -64,29 +63,29 @@ class ChunkFuture(SlotFuture):
         return nbytes
 
 
-class ChunkSession:
-    """One pool, and the slots of its chunks.
+class BlockSession:
+    """One pool, and the slots of its blocks.
 
     Attributes:
         pool: The workers.
-        slots: Memory of chunks.
+        slots: Memory of blocks.
         generators: What is run.
-        chunks: Delivered so far.
+        blocks: Delivered so far.
         copied: Of these, copied out of their slots.
     """
 
     def __init__(self, pool: Pool, slots: SlotPool, generators: Generators) -> None:
-        """Ask the workers of `pool` for chunks, in `slots`, of `generators`."""
+        """Ask the workers of `pool` for blocks, in `slots`, of `generators`."""
         self.pool = pool
         self.slots = slots
         self.generators = generators
-        self.chunks = 0
+        self.blocks = 0
         self.copied = 0
-        self._stuck: set[ChunkTask] = set()  # a thread that was given up may still write to their slots
+        self._stuck: set[BlockTask] = set()  # a thread that was given up may still write to their slots
         pool.on_failure = slots.close  # whoever waits for memory is to know
 
-    def submit(self, n: int, start: int, repetition: int) -> ChunkFuture:
-        """Promise a chunk; see `GeneratorWorkers.ask`."""
+    def submit(self, n: int, start: int, repetition: int) -> BlockFuture:
+        """Promise a block; see `GeneratorPool.ask`."""
         try:
             slot = self.slots.acquire()
         except FeedClosedError:  # the slots close with the pool: say why that ended
@@ -94,9 +93,9 @@ class ChunkSession:
         try:
             serial = next(_serials)
             worker = self.generators.numbers.index(n) % self.pool.options.workers
-            future = ChunkFuture(slot, serial)
-            task = ChunkTask(
-                CHUNK, n, worker, future, session=self, held=[slot], slot=slot, start=start, repetition=repetition,
+            future = BlockFuture(slot, serial)
+            task = BlockTask(
+                BLOCK, n, worker, future, session=self, held=[slot], slot=slot, start=start, repetition=repetition,
                 serial=serial,
             )  # fmt: skip
             self.pool.submit([task])
@@ -105,8 +104,8 @@ class ChunkSession:
             raise
         return future
 
-    def chunk(self, task: "ChunkTask", payload: NDArray[np.uint8] | None) -> Chunk | None:
-        """The chunk of a task that was done, whose memory is free again when nothing refers to it.
+    def block(self, task: "BlockTask", payload: NDArray[np.uint8] | None) -> Block | None:
+        """The block of a task that was done, whose memory is free again when nothing refers to it.
 
         Args:
             task: The task.
@@ -115,34 +114,34 @@ class ChunkSession:
         try:
             if not task.held or task.future.done():
                 return None
-            self.chunks += 1
+            self.blocks += 1
             view = task.slot.view
             if payload is None:
                 nbytes = view.control[Word.BYTES]
                 exporter = self.slots.lease(task.slot)
                 if exporter is not None:
                     task.held.clear()
-                    return Chunk.of(np.ndarray((nbytes,), np.uint8, exporter, HEADER), view)
+                    return Block.of(np.ndarray((nbytes,), np.uint8, exporter, HEADER), view)
                 payload = view.room[:nbytes].copy()
                 self.copied += 1
-            return Chunk.of(payload, view)
+            return Block.of(payload, view)
         finally:
             self.release(task)  # unless it was leased
 
-    def release(self, task: "ChunkTask") -> None:
+    def release(self, task: "BlockTask") -> None:
         """Give the slot of a task back, unless that was done before, or it was leased."""
         if task.held:
             self.slots.release(task.held.pop())
         self.note_stuck(task)
 
-    def note_stuck(self, task: "ChunkTask") -> None:
+    def note_stuck(self, task: "BlockTask") -> None:
         """Note whether a task that a thread hangs in has its slot yet, to which the thread may still write."""
         with self.pool.lock:
             (self._stuck.add if task.held else self._stuck.discard)(task)
             self.slots.stuck = len(self._stuck)
 
     def close(self) -> None:
-        """End the workers and free everything; idempotent. Chunks already delivered stay valid."""
+        """End the workers and free everything; idempotent. Blocks already delivered stay valid."""
         if not self.pool.is_here:
             return
         self.slots.close()  # whoever waits for one need not wait for the workers
@@ -152,19 +151,19 @@ class ChunkSession:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ChunkTask(FutureTask):
-    """The next chunk of generator `number`, into a slot.
+class BlockTask(FutureTask):
+    """The next block of generator `number`, into a slot.
 
     Attributes:
         session: Whose task it is.
-        held: The slot where the chunk goes, alone in a list, until it is leased or released.
+        held: The slot where the block goes, alone in a list, until it is leased or released.
         slot: The same, also after that.
         start: The scene to begin with, in a generator made afresh; `GO_ON` for going on.
         repetition: Number of the repetition.
-        serial: Unique in the process, so that a cancellation that comes late cannot touch the slot's next chunk.
+        serial: Unique in the process, so that a cancellation that comes late cannot touch the slot's next block.
     """
 
-    session: ChunkSession
+    session: BlockSession
     held: list[Slot]
     slot: Slot
     start: int
@@ -180,8 +179,8 @@ class ChunkTask(FutureTask):
         )  # fmt: skip
 
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
-        """See `Task.done`; the payload is a chunk that had no room in the slot."""
-        self.set_result(self.session.chunk(self, payload))
+        """See `Task.done`; the payload is a block that had no room in the slot."""
+        self.set_result(self.session.block(self, payload))
         return ()
 
     def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
@@ -216,11 +215,11 @@ class ChunkTask(FutureTask):
         return named(error, self.number, self.session.generators.count, position, self.repetition, worker, traceback)
 
 
-class GeneratorWorkers:
+class GeneratorPool:
     """Workers of one kind, at least one.
 
     Attributes:
-        depth: Chunks of each generator that are worth asking for ahead.
+        depth: Blocks of each generator that are worth asking for ahead.
     """
 
     def __init__(
@@ -233,7 +232,7 @@ class GeneratorWorkers:
         max_memory: int,
         environment: Environment,
     ) -> None:
-        """Start them, without waiting; see `JoinedGenerators` for the arguments.
+        """Start them, without waiting; see `GeneratorSource` for the arguments.
 
         Raises:
             TypeError: The generators cannot be sent to worker processes.
@@ -243,23 +242,23 @@ class GeneratorWorkers:
         policy, count = failure_log.policy, len(generators.numbers)
         size = max(1, min(workers, count))
         self.depth = 3 if count <= 4 * size else 2
-        self._most = count * self.depth + size  # chunks in flight
+        self._most = count * self.depth + size  # blocks in flight
         self._max_memory = max_memory
-        # What has arrived waits for its turn, and scenes of other chunks are held.
-        self._layout = ChunkLayout.sharing(max_memory, 2 * self._most + 3 * count + 4 * size)
-        self._runner = ChunkRunner(generators, self._layout)
-        self._sessions: Sessions[ChunkSession] = Sessions(self, forks=False)
+        # What has arrived waits for its turn, and scenes of other blocks are held.
+        self._layout = BlockLayout.sharing(max_memory, 2 * self._most + 3 * count + 4 * size)
+        self._runner = GeneratorRunner(generators, self._layout)
+        self._sessions: Sessions[BlockSession] = Sessions(self, forks=False)
         self._options = PoolOptions(
             workers=size, who=f"the feed of {generators.name}", seed=generators.seed, timeout=policy.timeout,
             # Failures are dealt with by whoever joins the generators; of the workers it is only wanted that they are
-            # replaced. A chunk is tried twice at least: the scenes before the one that ended the worker come then.
+            # replaced. A block is tried twice at least: the scenes before the one that ended the worker come then.
             tries=max(2, policy.tries),
             addressed=True, environment=environment, deferred_warnings=failure_log.deferred_warnings,
         )  # fmt: skip
         self._worker_type = worker_type
         self._sessions.current(self._start)
 
-    def _start(self) -> ChunkSession:
+    def _start(self) -> BlockSession:
         pool = make_pool(self._runner, self._options, self._worker_type)
         try:
             self._worker_type = pool.worker_type
@@ -267,10 +266,10 @@ class GeneratorWorkers:
         except BaseException:
             pool.close()
             raise
-        return ChunkSession(pool, slots, self._generators)
+        return BlockSession(pool, slots, self._generators)
 
-    def ask(self, n: int, start: int, repetition: int) -> ChunkFuture:
-        """Promise the next `Chunk` of a generator, or what it has raised, as the result.
+    def ask(self, n: int, start: int, repetition: int) -> BlockFuture:
+        """Promise the next `Block` of a generator, or what it has raised, as the result.
 
         Args:
             n: Number of the generator.
@@ -284,12 +283,12 @@ class GeneratorWorkers:
         return self._sessions.current(self._start).submit(n, start, repetition)
 
     def stats(self) -> LoaderStats:
-        """Counters; a batch is a chunk here."""
+        """Counters; a batch is a block here."""
         session = self._sessions.present
-        chunks, copied, slots = (session.chunks, session.copied, session.slots.total) if session else (0, 0, 0)
+        blocks, copied, slots = (session.blocks, session.copied, session.slots.total) if session else (0, 0, 0)
         pids = session.pool.pids() if session else ()
         return LoaderStats(
-            self._worker_type, self._options.workers, chunks, copied, slots, self._layout.nbytes, pids,
+            self._worker_type, self._options.workers, blocks, copied, slots, self._layout.nbytes, pids,
             self._sessions.respawns,
         )  # fmt: skip
 

@@ -1,11 +1,10 @@
 """The parts of a stream feed put together: a source, a plan of batches that are announced, and a loader for its items.
 
-Invariant: batches are submitted and delivered in the order of their items. How many wait for the consumer is bounded,
-so a source never runs away from it. What is announced does not change: a batch has the same indices for every loader.
+Invariant: a batch that was announced does not change: it has the same indices for every loader.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,12 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.feeds.options import FeedOptions
-from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
-from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.sharding import Shard
+from kerasfeed.feeds.stream_items import FileStore, ItemStore, MemoryStore
+from kerasfeed.feeds.stream_merge import Dealer, Shuffler, StreamPosition, Take
+from kerasfeed.feeds.stream_source import GeneratorSource, SourceRun
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.loader import make_loader
 from kerasfeed.orders.base import Order, Sequential
+from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.sequences.context import current_context
@@ -106,18 +108,27 @@ class StreamPlan(Plan):
         return list(self.others)
 
 
-class StoredItems:
-    """What the loader takes for a sequence: the items of the item store, or what functions make of them in turn."""
+class StreamItems:
+    """What the loader takes for a sequence: the items of a batch, or what functions make of them in turn.
 
-    def __init__(self, item_store: Any, functions: tuple[Function, ...], shard_count: int) -> None:
-        self._item_store = item_store
+    Attributes:
+        present: Without functions, the items of the batch that is being made in this thread.
+        first: Index of the first of these.
+    """
+
+    def __init__(self, store: ItemStore, functions: tuple[Function, ...], shard_count: int) -> None:
+        self.present: Sequence[Any] = ()
+        self.first = 0
+        self._store = store
         self._functions = functions
         self._shard_count = shard_count
 
     def __getitem__(self, index: int) -> Any:
+        if not self._functions:
+            return self.present[(index - self.first) // self._shard_count]
         context = current_context()
         assert context is not None
-        made = item = self._item_store.item(context.epoch, index // self._shard_count)
+        made = item = self._store.item(context.epoch, index // self._shard_count)
         try:
             for function in self._functions:
                 made = function(made)
@@ -133,9 +144,9 @@ class StreamLoader:
     Attributes:
         source: Where items come from.
         plan: Which items each batch has.
-        job: What the loader was told.
+        job: What the loader was given.
         loader: Makes batches of the items.
-        ahead: How many batches a thread reads ahead of the consumer; 0 where the consumer reads.
+        ahead: How many batches a thread reads ahead of the consumer; 0 if the consumer reads.
         inferred: Whether the spec of a scene is known.
     """
 
@@ -144,19 +155,21 @@ class StreamLoader:
         options: FeedOptions,
         plan: StreamPlan,
         collation: Collation,
-        source: Source,
+        source: GeneratorSource,
         functions: tuple[Function, ...],
         spec: SceneSpec | None,
+        dealt: Shard | None,
     ) -> None:
         """Start the workers that make batches of the items.
 
         Args:
             options: What the user has asked for.
-            plan: Nobody else's.
+            plan: Used by this loader alone.
             collation: How scenes become a batch.
             source: The source of the items; closed with this, or if this fails.
             functions: Applied to every item one after the other, by workers.
-            spec: Spec of what they return, where it is known.
+            spec: Spec of a scene, if it is known.
+            dealt: The shard, if all shards run the same generators.
 
         Raises:
             TypeError: Something cannot be sent to worker processes.
@@ -164,33 +177,52 @@ class StreamLoader:
         """
         workers = options.workers if functions else 0
         processes = workers > 0 and options.worker_type != "thread" and processes_supported()
-        self.source, self.plan = source, plan
+        self.source, self.plan, self._dealt = source, plan, dealt
         with ExitStack() as undo:
             undo.callback(source.close)
             store: ItemStore = FileStore(plan.rows, options.ahead) if processes else MemoryStore(plan.rows)
-            self._item_store = store
+            self._store = store
             undo.callback(store.close)
+            self._items = StreamItems(store, functions, plan.shard_count)
             text = partial(_item_text, store, plan.shard_count) if functions else None
             self.job = options.job(
-                StoredItems(store, functions, plan.shard_count), plan, collation, workers=workers, spec=spec,
-                inherit=store.fds, item_text=text,
+                self._items, plan, collation, workers=workers, spec=spec, inherit=store.fds, item_text=text,
                 watches_random=bool(functions),  # without functions, no code of the user runs here
             )  # fmt: skip
             self.loader = make_loader(self.job, options.worker_type)
             undo.pop_all()
+        self._has_functions = bool(functions)
         self.ahead = self.job.look_ahead if options.workers else 0
         self.inferred = spec is not None
 
+    def begin(self, position: StreamPosition) -> tuple[SourceRun, Take]:
+        """Begin a repetition at a position: the run of the source, and what gives the items."""
+        plan, warnings = self.plan, self.source.failure_log.deferred_warnings
+        first, shuffler = position.step * plan.rows, None
+        if isinstance(plan.order, BufferShuffled):
+            shuffler = Shuffler(plan.order, plan.seed, position.repetition, first, warnings)
+            first = shuffler.first
+        joined = first * (1 if self._dealt is None else self._dealt.count)
+        run = self.source.begin(position.repetition, joined, position.ended)
+        take: Take = run.take
+        if self._dealt is not None:
+            take = Dealer(take, self._dealt, plan.rows, first, warnings, whole_batches=plan.drop_remainder).take
+        return run, take if shuffler is None else shuffler.shuffled(take)
+
     def submit(self, epoch: int, step: int, items: list[Any]) -> Future[Any]:
         """Promise the batch of these items; the spec must be known."""
+        numbers = self.plan.numbered(step, len(items))
         try:
-            self._item_store.put(epoch, step, items)
-            self.plan.announce(epoch, step, self.plan.numbered(step, len(items)))
+            self._put(epoch, step, items)
+            self.plan.announce(epoch, step, numbers)
             promised = [self.loader.submit(epoch, step)]
         except BaseException:
             self._drop(epoch, step)
             raise
-        promised[0].add_done_callback(lambda _: self._drop(epoch, step))
+        if self._has_functions:
+            promised[0].add_done_callback(lambda _: self._drop(epoch, step))
+        else:
+            self._drop(epoch, step)
         return promised.pop()  # of a scene read in this thread it holds an error whose traceback holds this frame
 
     def infer(self, step: int, items: list[Any]) -> None:
@@ -207,19 +239,26 @@ class StreamLoader:
         self.plan.readable[:] = [numbers[row] for row in rows]
         self.plan.others[:] = [number for row, number in enumerate(numbers) if row not in rows]
         try:
-            self._item_store.put(0, step, items)
+            self._put(0, step, items)
             self.inferred = isinstance(self.loader.spec, SceneSpec)
         finally:
-            self._item_store.drop(0, step)
+            self._drop(0, step)
+
+    def _put(self, epoch: int, step: int, items: list[Any]) -> None:
+        if self._has_functions:
+            self._store.put(epoch, step, items)
+        else:
+            self._items.present, self._items.first = items, step * self.plan.rows * self.plan.shard_count
 
     def _drop(self, epoch: int, step: int) -> None:
-        self._item_store.drop(epoch, step)
+        self._items.present = ()
+        self._store.drop(epoch, step)
         self.plan.forget(epoch, step)
 
     def failures(self) -> FailureTable:
         """The scenes that have failed, in the loader or in the source."""
         table = self.loader.failure_log.table()
-        return FailureTable([*table, *self.source.failures()], table.forgotten)
+        return FailureTable([*table, *self.source.failure_log.table()], table.forgotten)
 
     def stats(self) -> LoaderStats:
         """Counters of the loader; of the source's workers, where it has some."""
@@ -235,10 +274,10 @@ class StreamLoader:
         """End threads and processes; idempotent. Batches already delivered stay valid."""
         self.source.close()
         self.loader.close()
-        self._item_store.close()
+        self._store.close()
 
 
-def _item_text(item_store: ItemStore, shard_count: int, epoch: int, index: int) -> str:
+def _item_text(store: ItemStore, shard_count: int, epoch: int, index: int) -> str:
     # Its batch may have been cancelled meanwhile, or it may not unpickle.
-    item = partial(item_store.item, epoch, index // shard_count)
+    item = partial(store.item, epoch, index // shard_count)
     return guarded(lambda: shown(item()), lambda _: f"number {index} of repetition {epoch}")

@@ -1,1 +1,0 @@
-"""Generators run by threads or worker processes, joined scene by scene in turn."""

@@ -1,0 +1,379 @@
+"""Blocks of scenes: how workers run generators, and how scenes travel from them.
+
+Invariant: blocks of a generator that are requested in their order hold its scenes in their order. If a generator was
+lost with its worker, the answer says so, and the next request says where to begin.
+
+A scene read from a block equals the scene that was put in, and does not change when the generator continues: an array
+is copied once, when its scene is put in. Scenes lie one behind the other, each readable as soon as the slot counts its
+bytes, so that the consumer has the first of them while the generator pauses.
+"""
+
+import mmap
+import pickle
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import optree
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SpecError
+from kerasfeed.loaders.generators import ENDED, GeneratorRun, Generators, generator_seed
+from kerasfeed.pool.base import Runner, WorkerContext
+from kerasfeed.pool.memory import align
+from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
+from kerasfeed.sequences.context import Worker
+from kerasfeed.sequences.global_random import restore, seed_globals, states
+from kerasfeed.spec.field_values import as_array, start_of
+from kerasfeed.spec.inference import no_field_text
+from kerasfeed.spec.lists import is_weak
+from kerasfeed.spec.nesting import field_paths, flatten, structure_text
+from kerasfeed.util.error_text import message_of
+
+BLOCK = 1  # the kind of a task
+GO_ON = -1  # instead of a position: the generator continues
+HEADER = 64  # bytes before a block, which keep it aligned to 64 bytes
+_LARGEST = 64 << 20  # bytes of a slot, at most; pages that are not written cost nothing
+_MOST_BYTES = 1 << 20  # of a block
+_SECONDS = 0.004  # a block's time: messages of about 100 us are 3 % of it
+_MOST = 512  # scenes of a block
+_SUSPECTS = 64  # scenes after a lost position that travel alone, so that one that ends its worker is found
+_SCENE = struct.Struct("=qq")  # bytes of a scene's pickled part, and of the whole scene
+_ALIGNMENT = 16  # of scenes and fields, bytes
+_NUMBERS = frozenset("biufc")  # kinds of dtypes
+_ITEM = frozenset({bool, int, float, complex, str, bytes})  # these are pickled as they are
+# What scenes have in common: nesting, and the dtype of each field that travels as the bytes of its array.
+Kind = tuple[optree.PyTreeSpec, tuple[np.dtype[Any] | None, ...]]
+
+
+class Word(IntEnum):
+    """Places in the `control` of a slot; the last ones are what a `Block` says."""
+
+    GIVEN_UP = 0  # number of the last task that was, while in the slot
+    SERIAL = 1  # number of the task whose block is there
+    BYTES = 2  # of that, so far
+    POSITION = 3
+    IS_LAST = 4
+    LOST = 5
+
+
+class BlockSlot:
+    """The views of one slot.
+
+    Attributes:
+        control: int64[8], by `Word`.
+        room: uint8[bytes] for the block.
+    """
+
+    __slots__ = ("control", "room")
+
+    def __init__(self, memory: Any, base: int, nbytes: int) -> None:
+        self.control = memoryview(memory)[base : base + HEADER].cast("q")
+        self.room = np.ndarray((nbytes - HEADER,), np.uint8, memory, base + HEADER)
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """What slots are like.
+
+    Attributes:
+        nbytes: Of a slot, whole pages.
+    """
+
+    nbytes: int
+
+    @classmethod
+    def sharing(cls, max_memory: int, slots: int) -> "BlockLayout":
+        """The layout of slots of which so many have room in `max_memory` bytes."""
+        page = mmap.ALLOCATIONGRANULARITY
+        return cls(max(align(8192, page), min(_LARGEST, max_memory // slots) // page * page))
+
+    def view(self, memory: Any, base: int) -> BlockSlot:
+        """The views of the slot at `base` in `memory`."""
+        return BlockSlot(memory, base, self.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Scenes of one generator.
+
+    Attributes:
+        data: The scenes, uint8[bytes].
+        position: Number of the first of them, from 0.
+        ended: Whether no scene comes after them.
+        lost: Whether the generator does not run there: ask again, saying where to begin.
+    """
+
+    data: NDArray[np.uint8]
+    position: int
+    ended: bool
+    lost: bool
+
+    @classmethod
+    def of(cls, data: NDArray[np.uint8], slot: BlockSlot) -> "Block":
+        """The block that `slot` describes; `data` are its scenes, which may have had no room there."""
+        control = slot.control
+        return cls(data, control[Word.POSITION], bool(control[Word.IS_LAST]), bool(control[Word.LOST]))
+
+
+class BlockWriter:
+    """Packs scenes of one generator, block after block.
+
+    Attributes:
+        data: The block so far, uint8[bytes].
+        fits: Whether that is in the room that `begin` was given; else the last scene had no room there.
+        is_full: Whether another scene as large as the last one has no room there.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        """Make blocks of about `capacity` bytes; of more if the last scene is larger than those before it."""
+        self._capacity = capacity
+
+    def begin(self, room: NDArray[np.uint8]) -> None:
+        """Begin a block in `room`, uint8[bytes]."""
+        self._memory = room
+        self._most = min(self._capacity, len(room))
+        self.data, self.fits, self.is_full = room[:0], True, False
+
+    def add(self, scene: Any) -> None:
+        """Put a scene in.
+
+        Raises:
+            SpecError: A field is of a type that no batch can hold; the message names the field.
+        """
+        leaves, treespec = flatten(scene)
+        if not leaves:
+            made = f"the generator yielded {start_of(scene)} ({structure_text(treespec)})"
+            raise SpecError(no_field_text(scene, made, "Yield an array, or a tuple or dict of arrays"))
+        dtypes: list[np.dtype[Any] | None] = []
+        nbytes = 0
+        arrays = []
+        for number, leaf in enumerate(leaves):
+            kind = type(leaf)
+            if kind is np.ndarray and leaf.dtype.kind in _NUMBERS:
+                dtypes.append(leaf.dtype)
+                arrays.append(leaf)
+                nbytes += leaf.nbytes + -leaf.nbytes % _ALIGNMENT
+                leaves[number] = leaf.shape
+                continue
+            dtypes.append(None)
+            if kind not in _ITEM and not (isinstance(leaf, np.generic) and leaf.dtype.kind in _NUMBERS):
+                leaves[number] = _as_plain(leaf, number, treespec)
+        pickled = pickle.dumps((_described(treespec, tuple(dtypes)), leaves), pickle.HIGHEST_PROTOCOL)
+        start = len(self.data)
+        offset = start + _SCENE.size + len(pickled)
+        offset += -offset % _ALIGNMENT
+        stop = offset + nbytes
+        if stop > len(self._memory):
+            self._memory, self.fits = np.empty(stop, np.uint8), False
+            self._memory[:start] = self.data
+        memory = self._memory
+        _SCENE.pack_into(memory.data, start, len(pickled), stop - start)
+        memory.data[start + _SCENE.size : start + _SCENE.size + len(pickled)] = pickled
+        for array in arrays:
+            np.ndarray(array.shape, array.dtype, memory, offset)[...] = array
+            offset += array.nbytes + -array.nbytes % _ALIGNMENT
+        self.data, self.is_full = memory[:stop], 2 * stop - start > self._most
+
+
+def scenes_in(data: NDArray[np.uint8], known: dict[bytes, Kind]) -> Iterator[Any]:
+    """The scenes of a block.
+
+    Args:
+        data: What a writer has packed, as well aligned as there; arrays of the scenes refer to it.
+        known: The kinds of earlier scenes, by their bytes; added to.
+    """
+    memory, start = data.data, 0
+    while start < len(data):
+        length, nbytes = _SCENE.unpack_from(memory, start)
+        offset = start + _SCENE.size + length
+        described, leaves = pickle.loads(memory[start + _SCENE.size : offset])
+        if described not in known:
+            known[described] = pickle.loads(described)
+        treespec, dtypes = known[described]
+        offset += -offset % _ALIGNMENT
+        for number, dtype in enumerate(dtypes):
+            if dtype is not None:
+                array: NDArray[Any] = np.ndarray(leaves[number], dtype, data, offset)
+                leaves[number] = array
+                offset += array.nbytes + -array.nbytes % _ALIGNMENT
+        yield treespec.unflatten(leaves)
+        start += nbytes
+
+
+@lru_cache(64)
+def _described(treespec: optree.PyTreeSpec, dtypes: tuple[np.dtype[Any] | None, ...]) -> bytes:
+    """A `Kind` as bytes."""
+    kind: Kind = (treespec, dtypes)
+    described: bytes = cloudpickle.dumps(kind)
+    return described
+
+
+def _as_plain(leaf: Any, number: int, treespec: optree.PyTreeSpec) -> Any:
+    """A leaf that is no number, text or array of numbers as an array; a list of numbers stays one.
+
+    Raises:
+        SpecError: It is something else.
+    """
+    # The feed chooses the dtype of a list.
+    return leaf if type(leaf) is list and is_weak(leaf) else as_array(leaf, field_paths(treespec)[number])
+
+
+class _BlockRun:
+    """One generator in one repetition, and its state between two blocks.
+
+    Attributes:
+        run: The generator.
+        random: The global random generators as it has left them, while another one runs in their process.
+    """
+
+    def __init__(self, run: GeneratorRun) -> None:
+        self.run = run
+        self.random: Any = None
+        self._writer = BlockWriter(_MOST_BYTES)
+        self._raised: BaseException | None = None
+        self._raised_at = 0
+
+    def block(self, slot: BlockSlot, serial: int, note: Note) -> NDArray[np.uint8] | None:
+        """Put the next scenes in the slot, or return them if they have no room there.
+
+        What the generator raises comes after the scenes before it.
+        """
+        run, writer, control = self.run, self._writer, slot.control
+        note[1] = run.position
+        if self._raised is not None:
+            note[1] = self._raised_at
+            raise self._raised
+        writer.begin(slot.room)
+        while run.position < run.goal and run.next(note) is not ENDED:  # given before
+            pass
+        until = time.perf_counter() + _SECONDS
+        first = run.position
+        # The first comes alone, so that one that ends its worker again and again is known, and soon.
+        alone = first == run.goal or 0 < run.goal > first - _SUSPECTS
+        control[Word.POSITION], control[Word.SERIAL] = first, serial
+        try:
+            for _ in range(1 if alone else _MOST):
+                scene = run.next(note)
+                if scene is ENDED:
+                    control[Word.IS_LAST] = True
+                    break
+                writer.add(scene)
+                if writer.fits:
+                    control[Word.BYTES] = len(writer.data)
+                if writer.is_full or time.perf_counter() > until:
+                    break
+        except BaseException as error:
+            if not len(writer.data) or isinstance(error, KeyboardInterrupt):
+                raise
+            self._raised, self._raised_at = error, note[1]
+        return None if writer.fits else writer.data
+
+    def end(self) -> None:
+        """The generator leaves its `with` statements."""
+        self.run.end()
+        self._raised = None  # its traceback refers to this object
+
+
+@dataclass
+class _WorkerState:
+    """The generators of one worker.
+
+    Attributes:
+        thread: Its thread.
+        is_process: Whether it is one of our own, with global random generators that are ours to seed.
+        runs: By number of the generator.
+        last: Which of them has run last.
+    """
+
+    thread: threading.Thread
+    is_process: bool
+    runs: dict[int, _BlockRun] = field(default_factory=dict)
+    last: _BlockRun | None = None
+
+    def enter(self, run: _BlockRun, seed: np.random.SeedSequence | None = None) -> None:
+        """`run` continues, or begins with a `seed`: with the global random generators as it has left them."""
+        if not self.is_process or run is self.last:
+            return
+        if self.last is not None:
+            self.last.random = states()
+        self.last = run
+        if seed is None:
+            restore(run.random)
+        else:
+            seed_globals(seed)
+
+
+class GeneratorRunner(Runner):
+    """Runs the generators whose blocks are requested, and packs their scenes into slots."""
+
+    def __init__(self, generators: Generators, layout: BlockLayout) -> None:
+        """Run `generators`; `layout` is that of the slots."""
+        self._generators = generators
+        self._layout = layout
+        self._workers: dict[int, _WorkerState] = {}  # by number; each is used by its worker alone
+
+    @property
+    def target(self) -> Any:
+        """See `Runner`."""
+        return self
+
+    def unpicklable(self, error: Exception) -> TypeError:
+        """See `Runner.unpicklable`."""
+        return TypeError(
+            f"make_generator ({self._generators.name}) cannot be sent to worker processes: {message_of(error)}. "
+            "It is pickled with all that it refers to: open files and start generators (which do not pickle) inside "
+            "it, leave locks out of the state of its object, or use worker_type='thread'"
+        )
+
+    def on_worker_begin(self, worker: Worker) -> None:
+        """Called by the pool."""
+        thread = threading.current_thread()
+        state = _WorkerState(thread, worker.worker_type == "process")
+        self._workers.setdefault(worker.index, state).thread = thread  # that of a thread that hangs goes on
+
+    def on_worker_end(self) -> None:
+        """Called by the pool: generators leave their `with` statements."""
+        for state in list(self._workers.values()):
+            while state.runs and state.thread is threading.current_thread():
+                state.runs.popitem()[1].end()
+
+    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+        """See `Runner.run`: the block, if it has no room in the slot."""
+        _, n, start, repetition, serial, segment_offset, segment_bytes, slot_offset = record
+        slot = self._layout.view(context.memory_at(segment_offset, segment_bytes), slot_offset)
+        control = slot.control
+        if control[Word.GIVEN_UP] == serial:
+            raise CancelledTaskError
+        state = self._workers[context.worker.index]
+        for word in (Word.SERIAL, Word.BYTES, Word.IS_LAST, Word.LOST):
+            control[word] = 0
+        run = state.runs.get(n)
+        if start >= 0:
+            run = self._begin(state, n, repetition, start, note)
+        elif run is None or run.run.repetition != repetition:
+            control[Word.LOST] = True
+            return None
+        else:
+            state.enter(run)
+        try:
+            with run.run.context:
+                return run.block(slot, serial, note)
+        except BaseException as error:
+            raise FailedTaskError(Place(note[1])) from error
+
+    def _begin(self, state: _WorkerState, n: int, repetition: int, start: int, note: Note) -> _BlockRun:
+        note[1] = start
+        for other, run in list(state.runs.items()):
+            if other == n or run.run.repetition != repetition:
+                state.runs.pop(other).end()
+        run = state.runs[n] = _BlockRun(GeneratorRun(self._generators, n, repetition, start))
+        state.enter(run, generator_seed(self._generators.seed, repetition, n))
+        return run
