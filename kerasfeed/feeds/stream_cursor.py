@@ -115,7 +115,7 @@ class Repetition:
                 try:
                     core.infer(self.read.step - 1, held[-1][0])
                 except NothingReadError as error:  # the spec follows from one of the next batches
-                    unreadable = unreadable or error.__cause__
+                    unreadable = error.__cause__ if unreadable is None else unreadable
             while held and core.inferred:
                 yield self._submitted(*held.popleft())
         if self._error is None and held:
