@@ -9,7 +9,6 @@ from scenes_sized import padded
 import kerasfeed as kf
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.arguments import check_collate
-from kerasfeed.loaders.batches.scene_writer import expand
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Custom, Stack
 from kerasfeed.spec.field_forms import Padded, PaddedAxis, RaggedRows, batch_structure
@@ -173,20 +172,18 @@ def test_weights_of_the_scenes_own_that_could_not_be_0_are_refused(collation):
     dtype=st.sampled_from(["u1", "f4", "c16", "V12"]),
     multiple=st.integers(1, 5),
 )
-def test_rows_are_padded_in_place_as_numpy_would_pad_them(lengths, dtype, multiple):
+def test_rows_are_padded_as_numpy_would_pad_them(lengths, dtype, multiple):
     rng = np.random.default_rng(0)
     itemsize = np.dtype(dtype).itemsize
     rows = [np.frombuffer(rng.bytes(size * itemsize), dtype) for size in lengths]
-    form = Padded((PaddedAxis(0, multiple),), np.zeros((), dtype)[()])
-    shapes = np.array([[size] for size in lengths])
-    (target,) = form.target(shapes)
-    items = np.zeros(max(1, target * len(rows)), dtype)
-    items[: sum(lengths)] = np.concatenate(rows)
-    expand(items, np.cumsum([0, *lengths[:-1]]), shapes, (target,), form)
-    expected = np.zeros((len(rows), target), dtype)
+    collate = kf.Pad(np.zeros((), dtype)[()], multiple_of=multiple, fields="scene")
+    with kf.Feed(rows, len(rows), collate=collate, workers=0) as feed:
+        found = feed[0]
+    expected = np.zeros((len(rows), -(-max(lengths) // multiple) * multiple), dtype)
     for row, array in zip(expected, rows, strict=True):
         row[: len(array)] = array
-    assert items[: expected.size].tobytes() == expected.tobytes()
+    assert found.shape == expected.shape
+    assert found.tobytes() == expected.tobytes()
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=5))

@@ -19,7 +19,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty, field_array
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
-from kerasfeed.loaders.batches.scene_writer import COMPLETE, Beside, expand, pad_into
+from kerasfeed.loaders.batches.scene_writer import COMPLETE, Beside, pad_into
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
@@ -87,20 +87,15 @@ class FormedField:
             if self._empty_rows:
                 items[list(self._empty_rows)] = form.value
             return items
-        shape = form.target(self._shapes)
+        shape = (self._rows, *form.target(self._shapes))
         if len(self._empty_rows) == self._rows:
-            shape = form.smallest(self._layout.spec.fields[self._number].shape)
-        count = self._rows * prod(shape)
+            shape = (self._rows, *form.smallest(self._layout.spec.fields[self._number].shape))
         if self._starts[0] == COMPLETE:
-            return items[:count].reshape(self._rows, *shape)
-        if self._beside or count > items.size:
-            padded = aligned_empty((self._rows, *shape), self._dtype)
-            for row in range(self._rows):
-                pad_into(padded[row], self._row(items, row), form)
-            return padded
-        self._join(items)
-        expand(items, self._starts, self._shapes, shape, form)
-        return items[:count].reshape(self._rows, *shape)
+            return items[: prod(shape)].reshape(shape)
+        padded = aligned_empty(shape, self._dtype)
+        for row in range(self._rows):
+            pad_into(padded[row], self._row(items, row), form)
+        return padded
 
     def _mask(self, form: Padded, array: NDArray[Any], shapes: NDArray[np.int64], copy: bool) -> NDArray[np.bool_]:
         shape = tuple(size or 0 for size in form.mask_shape(array.shape[1:]))
@@ -115,18 +110,14 @@ class FormedField:
     # ---- ragged
 
     def _joined(self) -> NDArray[Any]:
+        assert self._starts is not None
         items = field_array(self._layout, self._number, self._rows, self._memory, self._base)
         inner = tuple(size or 0 for size in self._layout.spec.fields[self._number].shape[1:])
-        total = int(self._shapes[:, 0].sum())
-        if not self._beside:
-            self._join(items)
-            return items[: total * prod(inner)].reshape(total, *inner)
-        joined = aligned_empty((total, *inner), self._dtype)
-        stop = 0
-        for row, length in enumerate(self._shapes[:, 0].tolist()):
-            joined[stop : stop + length] = self._row(items, row)
-            stop += length
-        return joined
+        shape = (int(self._shapes[:, 0].sum()), *inner)
+        if self._starts[0] == COMPLETE:
+            return items[: prod(shape)].reshape(shape)
+        rows = [self._row(items, row) for row in range(self._rows)]
+        return np.concatenate(rows, out=aligned_empty(shape, self._dtype))
 
     # ---- rows
 
@@ -137,30 +128,6 @@ class FormedField:
         assert self._starts is not None
         start, shape = int(self._starts[row]), tuple(self._shapes[row].tolist())
         return items[start : start + prod(shape)].reshape(shape)
-
-    def _join(self, items: NDArray[Any]) -> None:
-        """Move runs of rows towards the first, until all rows stand one behind the other.
-
-        From the first run to the last: none is moved over one that is still to be moved, for no run is larger than
-        the room that its rows have.
-        """
-        assert self._starts is not None
-        if self._starts[0] == COMPLETE:
-            return
-        sizes = np.prod(self._shapes, axis=1)
-        wanted = np.cumsum(sizes) - sizes
-        shifts = self._starts - wanted
-        if not shifts[sizes > 0].any():
-            self._starts[:] = wanted
-            return
-        moved = np.flatnonzero(sizes)  # where an empty row stands is of no matter
-        firsts = moved[np.flatnonzero(np.diff(shifts[moved], prepend=-1))]
-        for first, after in zip(firsts.tolist(), [*firsts[1:].tolist(), self._rows], strict=True):
-            start, place = int(self._starts[first]), int(wanted[first])
-            if start != place:
-                size = int(sizes[first:after].sum())
-                items[place : place + size] = items[start : start + size]
-        self._starts[:] = wanted
 
 
 _TASK_SECONDS = 0.002

@@ -5,7 +5,7 @@ field, or of a field padded to a fixed length, is written straight into the slot
 are collected, and written when a task has read all its rows. Values without room (text, rows too large) are returned.
 
 If a task loads a whole batch, it writes these fields as the consumer gets them (`COMPLETE`). Otherwise it writes its
-rows one after the other, from the offset of its first row on, and the parent joins or pads the rows of all tasks.
+rows one after the other, from the offset of its first row on, and the batch is put together in ordinary memory.
 """
 
 import itertools
@@ -141,35 +141,6 @@ def pad_into(target: NDArray[Any], array: NDArray[Any], form: Padded) -> None:
         return
     target[...] = form.value
     target[tuple(map(slice, array.shape))] = array
-
-
-def expand(
-    items: NDArray[Any], starts: NDArray[np.int64], shapes: NDArray[np.int64], shape: tuple[int, ...], form: Padded
-) -> None:
-    """Pad rows that stand one behind the other, from the first element on, in the memory in which they stand.
-
-    They go from the last to the first: where a row goes there is none before it, for no row is larger than when
-    padded. (NumPy copies one-dimensional arrays that overlap as memmove does.)
-
-    Args:
-        items: dtype[at least B * size of a padded row].
-        starts: int64[B], the first element of every row.
-        shapes: int64[B, axes], the shape of every row.
-        shape: The shape of a padded row.
-        form: How it is padded.
-    """
-    stride, value, prefix = prod(shape), form.value, form.is_prefix
-    sizes = np.prod(shapes, axis=1)
-    for row, start, size in zip(reversed(range(len(shapes))), starts[::-1].tolist(), sizes[::-1].tolist(), strict=True):
-        place = row * stride
-        if prefix:
-            if start != place:
-                items[place : place + size] = items[start : start + size]
-            if size < stride:
-                items[place + size : place + stride] = value
-            continue
-        array = items[start : start + size].reshape(shapes[row])
-        pad_into(items[place : place + stride].reshape(shape), array.copy(), form)
 
 
 # Values that stand beside the slot: field number -> row -> value.
