@@ -215,9 +215,9 @@ def test_what_a_consumer_holds_outlives_a_loader_closed_at_any_moment(kind):
 
 
 def test_the_canary_catches_a_slot_that_is_released_too_early(monkeypatch):
-    def lease_and_release(self, held):
-        exporter = self._exporter_type.from_buffer(held[0].memory, held[0].offset)
-        self.release(held)
+    def lease_and_release(self, slot):
+        exporter = self._exporter_type.from_buffer(slot.memory, slot.offset)
+        self.release(slot)
         return exporter
 
     monkeypatch.setattr(SlotPool, "lease", lease_and_release)

@@ -78,7 +78,7 @@ def test_what_is_one_index_is_given_to_the_class(index):
 
 
 def test_a_mask_of_another_length_is_refused():
-    with pytest.raises(ValueError, match="the mask has 2 values, and Recording has 6 scenes"):
+    with pytest.raises(ValueError, match="the mask has 2 values, but Recording has 6 scenes"):
         Recording()[[True, False]]
     assert len(Recording()[[]]) == 0
 
@@ -144,7 +144,7 @@ def test_indices_may_be_integers_a_slice_a_range_or_a_mask():
         ("ab", TypeError, "must be integers in a list or array, .* received 'ab' of type str"),
         (3, TypeError, "must be integers in a list or array, .* received 3 of type int"),
         ([[1]], ValueError, r"one axis, received shape \(1, 1\)"),
-        ([True], ValueError, "the mask has 1 value, and list has 6 scenes"),
+        ([True], ValueError, "the mask has 1 value, but list has 6 scenes"),
     ],
 )
 def test_indices_that_mean_nothing_are_refused_in_words(indices, error, message):
@@ -201,7 +201,7 @@ def test_zip_and_map_and_concat_say_what_they_cannot_be_made_of():
         kf.Zip(x=[1, 2], y=range(3))
     with pytest.raises(TypeError, match="name all sequences or none"):
         kf.Zip([1], y=[1])
-    with pytest.raises(TypeError, match=r"given one list of sequences, .*: write kf.Zip\(\*sequences"):
+    with pytest.raises(TypeError, match=r"received one list of sequences, .*: write kf.Zip\(\*sequences"):
         kf.Zip([scenes.Clouds(), scenes.Clouds()])
     with pytest.raises(ValueError, match=r"kf.Zip needs at least one"):
         kf.Zip()

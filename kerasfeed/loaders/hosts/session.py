@@ -271,7 +271,8 @@ class HostsSession:
 
     def _fail(self, error: BaseException) -> None:
         """No host can be asked any more."""
-        self.failure = self.failure or error
+        if self.failure is None:
+            self.failure = error
         self._events.put(lambda: None)  # wakes the thread
         for call in list(self._open):
             self._settle(call, error=error)

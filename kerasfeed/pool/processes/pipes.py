@@ -58,11 +58,12 @@ class Pipes:
         waiting = self._waiting[pipe]
         waiting.extend(b"".join(tasks[first : first + _GROUP]) for first in range(0, len(tasks), _GROUP))
         while waiting:
+            group = waiting.popleft()  # before it is written: another thread may clear the queue meanwhile
             try:
-                os.write(self.tasks_in[pipe], waiting[0])  # at most PIPE_BUF: all or nothing
+                os.write(self.tasks_in[pipe], group)  # at most PIPE_BUF: all or nothing
             except BlockingIOError:
+                waiting.appendleft(group)
                 return
-            waiting.popleft()
 
     def flush(self) -> None:
         """Write what waits, as far as the kernel takes it."""

@@ -70,7 +70,7 @@ def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_block():
     ("scene", "told"),
     [
         ({}, r"the scene holds no field: the generator yielded \{\}"),
-        ({"a": None}, r"the generator yielded \{'a': None\} \(.*\), where 'a' is None. Yield an array"),
+        ({"a": None}, r"the generator yielded \{'a': None\} \(.*\), with None at 'a'. Yield an array"),
         ((1, {2}), "field '1' is of type set"),
     ],
     ids=["empty", "field of None", "set"],

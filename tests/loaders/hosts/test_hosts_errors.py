@@ -38,7 +38,8 @@ def fails(match, **arguments):
 
 
 def test_a_feed_that_has_no_host_in_time_says_so(monkeypatch):
-    monkeypatch.setenv("KERASFEED_TEST_HOST", "import time; time.sleep(60)")
+    slow = "import time; FeedHost.start = lambda *_: time.sleep(60)"
+    monkeypatch.setenv("KERASFEED_TEST_HOST", slow)
     fails(
         r"the feed of Noisy has had no host for start_timeout=0.3 s: asked for 1 processes", count=1, start_timeout=0.3
     )
