@@ -54,7 +54,7 @@ class StreamRun(KerasRun):
             self.feed.end_fit()
         self._stream_cursor = cursor = StreamCursor(
             self.feed_reference, None if self.steps_per_epoch else 1, required=True,
-            building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
+            building=self.request.builds and not self.built, kept=KEPT + self.execution,
         )  # fmt: skip
         return cursor
 

@@ -174,6 +174,7 @@ class TrainerRequest:
         class_weight: Weight by class.
         shuffle: Whether `fit` shuffles the batches.
         needs_targets: Whether it is Keras's own `fit`, of a model that was compiled with a loss.
+        builds: Whether Keras takes a batch to build the model, and then resets its iterator.
     """
 
     method: str
@@ -182,6 +183,7 @@ class TrainerRequest:
     class_weight: Any
     shuffle: bool
     needs_targets: bool
+    builds: bool
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ def _request(frame: FrameType) -> TrainerRequest:
     trains = position.method == "fit" and position.iterator is None
     return TrainerRequest(
         position.method, trains, position.initial_epoch, found.get("class_weight"), bool(found.get("shuffle")),
-        trains and _needs_targets(position.model),
+        trains and _needs_targets(position.model), _builds(position.method, position.model),
     )  # fmt: skip
 
 
@@ -267,6 +269,14 @@ def adapter_of(iterator: Any) -> Any:
 def asked_steps(iterator: Any) -> int | None:
     """Return the batches per epoch set by the user or Keras."""
     return iterator.steps_per_epoch  # type: ignore[no-any-return]
+
+
+def _builds(method: str, model: Any) -> bool:
+    if method != "predict":
+        return method in ("fit", "evaluate")
+    # `predict` does so on JAX alone, and only if something is not built.
+    is_built = all(getattr(each, "built", True) for each in (model, *getattr(model, "layers", ())))
+    return sys.modules["keras"].backend.backend() == "jax" and not is_built
 
 
 def _needs_targets(model: Any) -> bool:
