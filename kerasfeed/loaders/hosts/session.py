@@ -130,6 +130,7 @@ class _Host:
         calls: Those that it has.
         batches: Made so far.
         losses: How often it has ended.
+        listens: Whether a call waits for its warnings.
     """
 
     handle: Any
@@ -138,6 +139,7 @@ class _Host:
     calls: list[_Call] = field(default_factory=list)
     batches: int = 0
     losses: int = 0
+    listens: bool = False
 
 
 class HostsSession:
@@ -319,6 +321,12 @@ class HostsSession:
 
     def _start(self, host: _Host) -> None:
         self._send(host, self._started, "start", self._hosts.index(host), len(self._hosts), __version__, search_path())
+        self._listen(host)
+
+    def _listen(self, host: _Host) -> None:
+        """Wait for a warning about a host that hangs, or for the end of the host."""
+        host.listens = True
+        self._send(host, self._warned, "live")
 
     def _call(self, host: _Host, method: str, *arguments: Any) -> Future[Any]:
         generation, job = self._shared
@@ -333,8 +341,10 @@ class HostsSession:
 
         def put(future: Future[Any]) -> None:  # on a thread of the cluster's
             error = future.exception()
-            event = partial(do, host, future.result()) if error is None else partial(self._lose, host, losses, error)
-            self._events.put(event)
+            if error is None:
+                self._events.put(partial(do, host, future.result()))
+            else:
+                self._events.put(partial(self._lose, host, losses, method, error))
 
         self._call(host, method, *arguments).add_done_callback(put)
 
@@ -358,21 +368,24 @@ class HostsSession:
         host.name, workers = unpack(answer.value)
         host.depth = self._depth(workers)
         LOGGER.info("%s: %s started", self.options.who, host.name)
-        self._send(host, self._warned, "live")
+        if not host.listens:
+            self._listen(host)
 
     def _warned(self, host: _Host, answer: HostAnswer) -> None:
-        """Issue a warning about a host that hangs, and wait for the next, or for the end of the host."""
         for warning in answer.warnings:
             self.options.deferred_warnings.issue_now(*warning)
-        self._send(host, self._warned, "live")
+        self._listen(host)
 
-    def _lose(self, host: _Host, losses: int, error: BaseException) -> None:
+    def _lose(self, host: _Host, losses: int, method: str, error: BaseException) -> None:
         """A host has ended after so many `losses`: it starts again, and other hosts are asked for its batches.
 
         Raises:
             HostLostError: The cluster does not start it again.
         """
         if losses != host.losses:  # it has started again
+            return
+        if method == "live" and not host.depth:  # the cluster calls "start" again, or fails that call too
+            host.listens = False
             return
         lost = f"{host.name} was lost ({summary(error)[:300]})"
         LOGGER.warning("%s: %s", self.options.who, lost)
