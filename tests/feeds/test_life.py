@@ -144,9 +144,10 @@ LEAVING = """
 @pytest.mark.parametrize(
     "leave",
     [
-        "child = os.fork()\n        if child == 0:\n            os.closerange(0, 3)\n            time.sleep(1000)",
+        "child = os.fork()\n        if child == 0:\n            os.setsid()\n            os.closerange(0, 3)\n"
+        "            time.sleep(1000)",
         "from subprocess import Popen\n"
-        '        child = Popen(["sleep", "1000"], close_fds=False, stdout=-3, stderr=-3).pid',
+        '        child = Popen(["sleep", "1000"], close_fds=False, stdout=-3, stderr=-3, start_new_session=True).pid',
     ],
     ids=["fork", "subprocess"],
 )
