@@ -159,14 +159,14 @@ class Repetition:
 
     # ---- the consumer
 
-    def take(self, timeout: float | None, kept: int, accept: Callable[[], object]) -> tuple[StreamPosition, Any]:
+    def take(self, timeout: float | None, kept: int, check: Callable[[], object]) -> tuple[StreamPosition, Any]:
         """The next batch, and the position behind it; waits. The batch is None if every scene of it was skipped.
 
         Args:
             timeout: How long to wait, s; None is for ever, and 0 never gives an error or an end. Without a thread that
                 reads ahead, the batch is made now all the same.
             kept: Batches that were taken and stay here, as this one does if it is not `pop`ped.
-            accept: Called before the batch is given; if it raises, the batch stays.
+            check: Called before the batch is given; if it raises, the batch stays.
 
         Raises:
             NotYet: It was not there for so long.
@@ -192,7 +192,7 @@ class Repetition:
             except Exception as error:
                 without_reproduction(error)
                 raise
-            accept()
+            check()
             return position, batch
         finally:
             del entry  # it may hold an error whose traceback holds this frame
