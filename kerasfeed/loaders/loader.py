@@ -134,7 +134,7 @@ class Loader:
         """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""
         session = self._sessions.current(self._start_session)
         if session.layout is None:
-            with self._inferring:
+            with self._closing_if_interrupted(), self._inferring:
                 session = self._sessions.current(self._start_session)
                 if session.layout is None:
                     session = self._begun(session, least)
@@ -228,8 +228,7 @@ class Loader:
     @property
     def spec(self) -> SceneSpec:
         """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
-        with self._closing_if_interrupted():
-            self._ready(2)  # whoever asks for it, such as a graph of TensorFlow, is bound to it
+        self._ready(2)  # whoever asks for it, such as a graph of TensorFlow, is bound to it
         assert self.layout is not None
         return self.layout.spec
 
@@ -261,16 +260,16 @@ class Loader:
             IndexError: `step` is out of range.
             FeedClosedError: The loader is closed.
         """
-        with self._closing_if_interrupted():
-            session = self._ready()
-            try:
+        session = self._ready()
+        try:
+            with self._closing_if_interrupted():
                 return session.submit(epoch, step, timeout)
-            except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
-                if session.pool.failure is None:
-                    raise
-                promise: Future[Any] = Future()
-                promise.set_exception(error)
-                return promise
+        except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
+            if session.pool.failure is None:
+                raise
+            promise: Future[Any] = Future()
+            promise.set_exception(error)
+            return promise
 
     @contextmanager
     def _closing_if_interrupted(self) -> Iterator[None]:

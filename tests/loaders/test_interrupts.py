@@ -1,6 +1,9 @@
 """Ctrl-C at any moment of a submission leaves nobody waiting and nothing behind, and spoils no later batch."""
 
+import os
+import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -51,6 +54,7 @@ PROGRAM = """
             hits += 1
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+        loader.start()  # as before the first one; interrupts of a start have a test of their own below
         futures.clear()  # not while it may be hit: the end of a lease is not proof against that
         if number % 20 == 19:  # let a queue build up in between
             assert loader.submit(0, 3).result(timeout=60)[1].tolist() == expected[3]
@@ -100,6 +104,25 @@ def test_after_an_interrupt_within_a_scene_the_sequence_begins_again(make):
     batches = [loader.submit(1, step).result() for step in range(4)]
     assert sorted(np.concatenate([labels for _, labels in batches]).tolist()) == [*range(64)]
     assert began == ["inline", "inline"]
+
+
+def test_after_an_interrupt_while_the_first_scenes_are_read_the_next_call_begins_again(make):
+    class Slow(scenes.Clouds):
+        slow = True
+
+        def __getitem__(self, index):
+            if self.slow:
+                self.slow = False
+                os.kill(os.getpid(), signal.SIGINT)  # Python raises it in the main thread, which waits for this scene
+                time.sleep(0.2)
+            return super().__getitem__(index)
+
+    loader = make("thread", Slow(64), 16)
+    with pytest.raises(KeyboardInterrupt):
+        loader.look_ahead  # noqa: B018 - which infers the spec
+    assert loader.pool is None
+    batches = [loader.submit(0, step).result(SECONDS) for step in range(4)]
+    assert sorted(np.concatenate([labels for _, labels in batches]).tolist()) == [*range(64)]
 
 
 @pytest.mark.parametrize("when", ["as the last one starts", "as they are ended"])

@@ -71,11 +71,15 @@ class RayHosts:
                 f"address=None starts Ray on this machine, which is one host, and count is {self.count}: leave count "
                 'out, or join a cluster with address="auto"'
             )
-        if not isinstance(self.start_timeout, int | float) or not self.start_timeout > 0:
+        is_number = isinstance(self.start_timeout, int | float) and not isinstance(self.start_timeout, bool)
+        if not is_number or not self.start_timeout > 0:
             raise ValueError(f"start_timeout must be a positive number of seconds, received {self.start_timeout!r}")
         for name in ("resources", "runtime_env"):
             if not isinstance(getattr(self, name), Mapping | None):
                 raise TypeError(f"{name} must be a dict, received {getattr(self, name)!r}")
+        for name, most in (self.resources or {}).items():
+            if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0:
+                raise ValueError(f"resources[{name!r}] must be a number of at least 0, received {most!r}")
         given = self.ship if isinstance(self.ship, list | tuple | set | frozenset) else [self.ship]
         object.__setattr__(self, "ship", tuple(map(_module_name, given)))  # modules do not pickle, and feeds do
 
