@@ -37,7 +37,7 @@ def _read(stream):
 
 def serve():
     """Body of a host."""
-    exec(os.environ.get("KERASFEED_TEST_HOST", ""))  # what a test wants otherwise on hosts
+    exec(os.environ.get("KERASFEED_TEST_HOST", ""), globals())  # what a test wants otherwise on hosts
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what scenes print is no message
     host, lock = FeedHost(), threading.Lock()

@@ -22,7 +22,7 @@ from kerasfeed.readers.hdf5.chunked import ChunkCache, ChunkedReader
 from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
 from kerasfeed.readers.hdf5.error_messages import HDF5_ERRORS, shown_name, stored_name, unfollowed
-from kerasfeed.readers.hdf5.inspection import examine, refusal
+from kerasfeed.readers.hdf5.inspection import HDF5_LOCK, examine, refusal
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous, ReaderChoice
 from kerasfeed.readers.opened_files import Identity
@@ -131,21 +131,25 @@ class SharedFile:
         HDF5Files with equal limits share a cache; with different ones they share the handle alone. None is the cache
         that all files share.
         """
-        with self._lock:
+        found = self._datasets.get((name, cache_limit))
+        if found is not None:
+            return found
+        with HDF5_LOCK, self._lock:
             found = self._datasets.get((name, cache_limit))
             if found is None:
                 handle = self.get(name)
                 if not isinstance(handle, h5py.Dataset):
                     return None
-                found = self._datasets[name, cache_limit] = OpenDataset(handle, cache_limit)
+                found = OpenDataset(handle, cache_limit)
                 nbytes = (handle.size or 0) * found.dtype.itemsize
-                if len(self._datasets) <= _EXAMINED_AT_ONCE or nbytes > _SMALL:
+                if len(self._datasets) < _EXAMINED_AT_ONCE or nbytes > _SMALL:
                     self._examine(found)
+                self._datasets[name, cache_limit] = found
             return found
 
     def examine(self, opened: OpenDataset, *, to_read: bool = False) -> None:
         """Find out who reads a dataset; not at its first reading, which h5py does in less time."""
-        with self._lock:
+        with HDF5_LOCK, self._lock:
             if opened.choice is None and (opened.was_read or not to_read):
                 self._examine(opened)
             opened.was_read = opened.was_read or to_read
@@ -262,7 +266,7 @@ class Registry:
         # Options of HDF5's usual driver tune it alone. A handle for each choice would be several of one file.
         options = "" if how.driver is None and not is_url(path) else repr(how.options)
         key = (*place, how.swmr, how.driver, options)
-        with self._lock:
+        with HDF5_LOCK, self._lock:
             shared = self._files.get(key)
             if shared is None:
                 self._make_room()

@@ -429,6 +429,28 @@ def test_threads_and_a_callback_that_hold_the_lock_of_hdf5_read_such_chunks(scal
     assert not wrong
 
 
+def test_threads_and_a_callback_that_hold_the_lock_of_hdf5_open_the_same_datasets(tmp_path):
+    path, names = tmp_path / "many.h5", [f"x{number}" for number in range(64)]
+    with h5py.File(path, "w") as file:
+        for name in names:
+            file.create_dataset(name, data=np.arange(20000), chunks=(5000,), compression="gzip")
+    wrong = []
+
+    def read(_name="", _=None):
+        wrong.extend(name for name in names if file[name][7] != 7)
+
+    for _ in range(10):
+        with kf.HDF5File(path) as file, h5py.File(path) as other:
+            threads = [threading.Thread(target=read, daemon=True) for _ in range(4)]
+            threads.append(threading.Thread(target=other.visititems, args=(read,), daemon=True))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(SECONDS)
+            assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+
+
 def test_a_file_that_is_cut_while_h5py_decodes_its_chunks_is_an_error(scaled):
     path, _ = scaled
     with kf.HDF5File(path) as file:
