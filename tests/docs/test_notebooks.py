@@ -117,7 +117,7 @@ def _assert_looks_and_checks(cells, name):
     assert name in _printed(cells["setup"])
     for look in ("look", "look_at_one"):
         assert [output for output in cells[look].outputs if "image/png" in output.get("data", {})], look
-    assert "<svg" in cells["describe"].outputs[0].data["text/html"]
+    assert "background-color" in cells["describe"].outputs[0].data["text/html"]
     report = cells["check"].outputs[0].data["text/plain"]
     assert "failed   same_twice" in report
     assert "failed   global_random" in report

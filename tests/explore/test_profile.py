@@ -50,7 +50,7 @@ def test_a_profile_is_text_a_picture_and_numbers(waiting):
     assert text.startswith("Waits: 1 thread load")
     for each in waiting.alternatives:
         assert each.change in text
-    assert picture.count("<svg") == 1 + len(waiting.alternatives)
+    assert picture.count("background-color") == 1 + len(waiting.alternatives)
     assert picture.count("<div") == picture.count("</div>")
     found = json.loads(json.dumps(waiting.to_dict()))
     assert found["verdict"] == waiting.verdict
