@@ -74,8 +74,17 @@ def public(thing):
     return [name for name in dir(thing) if not name.startswith("__")]
 
 
-@pytest.mark.parametrize(("name", "instead"), [("SummaryWriter", "keras.callbacks.TensorBoard")])
-def test_a_name_that_is_gone_tells_what_to_use_instead(name, instead):
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("SummaryWriter", "keras.callbacks.TensorBoard"),
+        ("DataLoader", "kf.Feed(sequence, batch_size)"),
+        ("PyDataset", "kf.SceneSequence"),
+        ("HDF5Matrix", "kf.HDF5File(path)[name]"),
+        ("train_test_split", "kf.split"),
+    ],
+)
+def test_a_name_that_people_try_tells_what_to_use_instead(name, instead):
     with pytest.raises(AttributeError, match=re.escape(instead)):
         getattr(kf, name)
 

@@ -4,10 +4,11 @@ Invariant: every refusal says what was needed, what came and what to write inste
 """
 
 import difflib
+import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -134,10 +135,15 @@ def check_order(order: Any, shuffle: bool) -> Order:
         return Shuffled() if shuffle else Sequential()
     refuse_class("order", order, Order)
     if not isinstance(order, Order) and not callable(order):
+        remedy = ""
+        if isinstance(order, list | tuple | range | np.ndarray):
+            remedy = ". For these scenes, use kf.Subset(sequence, indices)"
+        elif hasattr(order, "weights"):
+            remedy = ". For its weights, use kf.Weighted(sampler.weights)"
         raise TypeError(
             "order must be kf.Sequential(), kf.Shuffled(), kf.BlockShuffled(block_size), kf.Weighted(weights), "
             "kf.Balanced(labels), kf.Bucketed(lengths, boundaries), or a function (length, seed, epoch) -> indices, "
-            f"received {order!r} of type {type(order).__name__}"
+            f"received {order!r:.60} of type {type(order).__name__}{remedy}"
         )
     if shuffle:
         raise ValueError(
@@ -243,6 +249,7 @@ def _check_padding(plan: Plan, on_error: Any) -> None:
         )
 
 
+_Arguments = ParamSpec("_Arguments")
 _WORD_HERE = {
     "num_workers": "workers",
     "num_parallel_calls": "workers",
@@ -274,15 +281,17 @@ _WORD_HERE = {
     "pin_memory": "feed.to_torch(device, pin_memory=...), which copies batches to a GPU ahead of their use",
     "shuffle": "shuffle_buffer of a kf.StreamFeed; what can be indexed is shuffled by a kf.Feed",
     "order": "kf.Feed: what can be indexed has an order, and what is read forward a shuffle_buffer",
+    "replacement": "order=kf.Weighted(weights), which draws with replacement",
     "hosts": "kf.Feed: any host can load a scene by its index, and what is read forward is read on this machine",
 }
 _NOT_NEEDED = {
+    "in_order": "batches always come in order",
     "persistent_workers": "workers stay until feed.close()",
     "output_signature": "structure, shapes and dtypes are those of the first scenes",
     "output_types": "dtypes are those of the first scenes",
     "output_shapes": "shapes are those of the first scenes",
 }
-# Of datasets of tf.data, and of PyTorch's samplers.
+# What people look for on a feed: methods of tf.data's datasets and of PyTorch, and other names of ours.
 NO_METHODS = {
     "map": "Change scenes before they are batched: kf.Feed(kf.Map(sequence, function), ...)",
     "filter": "Choose scenes by index: kf.Feed(sequence[indices], ...)",
@@ -295,6 +304,10 @@ NO_METHODS = {
     "take": "Loop over itertools.islice(feed, count), or feed some scenes, kf.Feed(sequence[:count], ...)",
     "skip": "Go on at a place with feed.set_state(...), or feed some scenes, kf.Feed(sequence[count:], ...)",
     "set_epoch": "Each loop over a feed is the next epoch by itself; feed.epoch(number) gives the batches of one",
+    "as_numpy_iterator": "Loop over the feed: its batches are NumPy arrays",
+    "to_numpy": "Loop over the feed: its batches are NumPy arrays",
+    "to_dataset": "Use to_tf_dataset()",
+    "cuda": 'Loop over feed.to_torch("cuda")',
 }
 NO_METHODS_OF_STREAMS = NO_METHODS | {
     "filter": "Leave items out where they are made: in the generator, or before put()",
@@ -307,17 +320,35 @@ NO_METHODS_OF_STREAMS = NO_METHODS | {
 }
 
 
-def refuse_unknown(unknown: Mapping[str, Any], method: Callable[..., Any], kind: str = "Feed") -> None:
-    """Raise a TypeError for keyword arguments that `method` does not have, naming the right word.
+def with_known_words(kind: str) -> Callable[[Callable[_Arguments, None]], Callable[_Arguments, None]]:
+    """Let a constructor answer an unknown keyword with the right word.
 
-    Raises:
-        TypeError: `unknown` is not empty.
+    Type checkers see the signature of the constructor, and refuse such a keyword themselves.
+
+    Args:
+        kind: What messages call the class.
     """
-    for name in unknown:
-        if name in _WORD_HERE:
-            raise TypeError(f"{kind}() has no argument {name!r}. Use {_WORD_HERE[name]}")
-        if name in _NOT_NEEDED:
-            raise TypeError(f"{kind}() has no argument {name!r}, and none is needed: {_NOT_NEEDED[name]}")
-        known = list(inspect.signature(method).parameters)[1:-1]  # without self and **unknown
-        meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(name, known, 1))
-        raise TypeError(f"{kind}() has no argument {name!r}.{meant} It takes {', '.join(known)}")
+
+    def decorate(init: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+        known = list(inspect.signature(init).parameters)[1:]  # without self
+        init.__qualname__ = f"{kind}.__init__"  # for Python's own messages
+
+        @functools.wraps(init)
+        def checked(*positional: _Arguments.args, **named: _Arguments.kwargs) -> None:
+            for name in named:
+                if name not in known:
+                    raise TypeError(f"{kind}() has no argument {name!r}{_advice(name, known)}")
+            init(*positional, **named)
+
+        return checked
+
+    return decorate
+
+
+def _advice(name: str, known: list[str]) -> str:
+    if name in _WORD_HERE:
+        return f". Use {_WORD_HERE[name]}"
+    if name in _NOT_NEEDED:
+        return f", and none is needed: {_NOT_NEEDED[name]}"
+    meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(name, known, 1))
+    return f".{meant} It takes {', '.join(known)}"

@@ -39,6 +39,8 @@ import kerasfeed as kf
         ({"collate_fn": len}, TypeError, "no argument 'collate_fn'. Use collate: 'stack', 'pad', 'ragged'"),
         ({"pin_memory": True}, TypeError, "no argument 'pin_memory'. Use feed.to_torch"),
         ({"suffle": True}, TypeError, "no argument 'suffle'. Did you mean 'shuffle'. It takes sequence, batch_size"),
+        ({"in_order": True}, TypeError, "no argument 'in_order', and none is needed: batches always come in order"),
+        ({"order": [4, 3, 2]}, TypeError, r"received \[4, 3, 2\] of type list. .* kf.Subset"),
         ({"colour": 1}, TypeError, "no argument 'colour'. It takes sequence, batch_size, shuffle"),
         ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops everything: .* 37 scenes"),
         (
@@ -402,7 +404,8 @@ def test_a_feed_says_how_many_workers_it_has_and_refuses_others():
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [("map", "kf.Map"), ("shuffle", "shuffle=True"), ("batch", "batch_size="), ("prefetch", "max_queue_size"),
-     ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)")],
+     ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)"),
+     ("as_numpy_iterator", "NumPy arrays"), ("to_dataset", r"to_tf_dataset\(\)")],
 )  # fmt: skip
 def test_methods_of_other_datasets_are_answered_with_the_word_used_here(name, remedy):
     with kf.Feed(np.arange(6), 2, workers=0) as feed:
