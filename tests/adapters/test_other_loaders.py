@@ -83,7 +83,7 @@ if __name__ == "__main__":
             try:
                 list(DataLoader(feed, batch_size=None, num_workers=1, multiprocessing_context="fork"))
             except kf.FeedClosedError as error:
-                assert "PyTorch's DataLoader is given the sequence itself" in str(error), error
+                assert "Pass the sequence itself to PyTorch's DataLoader" in str(error), error
             else:
                 raise AssertionError("not refused")
     print("done")

@@ -48,7 +48,7 @@ def test_a_process_that_is_replaced_is_warned_of(make, told):
     wait_until(lambda: pool.respawns == 1)
     assert gives(pool, 1)
     [line] = [line for line in told() if line.startswith("WARNING")]
-    assert f": a new process takes the place of a worker: worker process 0 (pid {pid}) was killed by SIGKILL" in line
+    assert f": a new process replaces a worker: worker process 0 (pid {pid}) was killed by SIGKILL" in line
 
 
 def test_a_thread_that_is_replaced_is_warned_of(make, told, target):
@@ -58,7 +58,7 @@ def test_a_thread_that_is_replaced_is_warned_of(make, told, target):
     target.release()
     assert gives(pool, 1)
     [line] = [line for line in told() if line.startswith("WARNING")]
-    assert line.endswith("another thread takes the place of worker thread 0, which hangs at task 5")
+    assert line.endswith("another thread replaces worker thread 0, which hangs at task 5")
 
 
 def test_nothing_is_shown_by_default():

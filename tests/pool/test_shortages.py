@@ -58,7 +58,7 @@ def test_too_many_open_files_names_the_feed_its_descriptors_and_the_remedy(tmp_p
         assert error.errno == errno.EMFILE, error
         text = str(error)
         assert "the feed of Rooms (2 worker processes) needs about 18 file descriptors" in text, text
-        assert re.search(r"this process has not so many left of \\d+", text), text
+        assert re.search(r"the limit of this process, \\d+, is reached", text), text
         assert "Too many open files" in text and "ulimit -n" in text and "fewer workers" in text, text
         del error
     feed = make()
@@ -94,7 +94,7 @@ def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_p
         text = str(error)
         assert error.errno == errno.EFBIG, text
         asked, had = re.search(
-            r"the feed of Rooms \\(2 worker processes\\) asked for ([\\d,]+) bytes more for batches, beside ([\\d,]+)",
+            r"the feed of Rooms \\(2 worker processes\\) asked for ([\\d,]+) bytes for batches, besides the ([\\d,]+)",
             text,
         ).groups()
         assert int(asked.replace(",", "")) >= size and bool(int(had.replace(",", ""))) == has, text
@@ -109,13 +109,13 @@ def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_p
 
     def make_large(): return kf.Feed(Large(), 8, workers=1, worker_type="process")
     error = limited(resource.RLIMIT_FSIZE, 100_000, make_large)
-    assert error.errno == errno.EFBIG and "bytes more for what its workers are to know" in str(error), error
+    assert error.errno == errno.EFBIG and "bytes for the objects of its workers" in str(error), error
     assert_works(make_large())
 
     stream = kf.StreamFeed(lambda: iter([np.zeros(1_000_000)] * 4), 2, workers=1, worker_type="process")
     stream = stream.map(lambda item: item[:3])
     error = limited(resource.RLIMIT_FSIZE, 1_000_000, lambda: list(stream))
-    assert "bytes more for items on their way to workers" in str(error), error
+    assert "bytes for items on their way to workers" in str(error), error
     stream.close()
     print("right")
     """,
@@ -131,7 +131,7 @@ def test_the_remedy_fits_the_refusal(number, remedy):
         raise OSError(number, "refused")
     error = caught.value
     assert error.errno == number
-    assert "asked for 1,000,000 bytes more for batches, beside 5,000 that it has" in str(error)
+    assert "asked for 1,000,000 bytes for batches, besides the 5,000 that it has" in str(error)
     assert remedy in str(error)
 
 

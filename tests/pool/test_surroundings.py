@@ -204,7 +204,7 @@ def test_a_directory_that_is_gone_when_a_worker_is_replaced_is_a_clear_error(fol
         monkeypatch.chdir(folders)
         (folders / "first" / "place.txt").unlink()
         (folders / "first").rmdir()
-        message = r"worker processes start in the directory in which the feed was made.*'.*first'"
+        message = r"worker processes start in the directory where the feed was made.*'.*first'"
         with pytest.raises(WorkerStartError, match=message):
             list(feed)
 

@@ -28,7 +28,7 @@ def test_the_advice_fits_the_feed(kind, timeout, remedy):
 
 def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
     options = PoolOptions(1, "the test")
-    with pytest.warns(kf.FeedWarning, match=r"worker process 0 is still loading scene 3\. Where it is cannot be told"):
+    with pytest.warns(kf.FeedWarning, match=r"worker process 0 is still loading scene 3\. Its position is unknown"):
         watch.warn_of_stall(options, "process", "worker process 0", "scene 3", 31.0, lambda: "")
 
 
@@ -127,7 +127,7 @@ def test_a_look_that_raises_is_told_once_and_the_next_one_follows(recwarn):
     watching = watch.Watchdog(owner.look, 0.01, "the feed of Rooms", DeferredWarnings())
     assert owner.enough.wait(60)
     watching.stop()
-    text = "the workers of the feed of Rooms could not be looked after just now: RuntimeError: can't start new thread."
+    text = "the workers of the feed of Rooms could not be checked: RuntimeError: can't start new thread."
     assert [str(warning.message)[: len(text)] for warning in recwarn] == [text]
 
 

@@ -256,14 +256,14 @@ class SubprocessPool(Pool):
         if task is not None:
             self._settle(handle, task, self._judge(task, handle.note, crash), first=True)
         elif handle.started and self._deaths.between(crash):
-            self._fail(WorkerDiedError(f"worker processes end one after the other: the last, {crash}"))
+            self._fail(WorkerDiedError(f"worker processes end one after another: the last, {crash}"))
 
     def _judge(self, task, note, crash):
         culprit = task.culprit(note)
         if culprit is None:
             parts = task.parts(note)
             if not parts and self._deaths.between(crash):
-                self._fail(WorkerDiedError(f"worker processes end one after the other: the last, {crash}"))
+                self._fail(WorkerDiedError(f"worker processes end one after another: the last, {crash}"))
             return parts or [task]
         count = self._deaths.at_place(culprit, crash)
         if count < self._deaths.enough(crash, self.options.tries):

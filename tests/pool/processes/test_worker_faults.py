@@ -1,4 +1,4 @@
-"""Workers that die or starve: their work is done by others, and the consumer sees the same batches."""
+"""Workers that die or starve: other workers do their work, and the consumer sees the same batches."""
 
 import dataclasses
 import os
@@ -454,7 +454,10 @@ def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothi
 
 @pytest.mark.parametrize(
     ("ending", "why"),
-    [("was killed by SIGKILL", "out of memory shows as SIGKILL"), ("ended with exit code 1", "stderr says why")],
+    [
+        ("was killed by SIGKILL", "out of memory shows as SIGKILL"),
+        ("ended with exit code 1", "see its output on stderr"),
+    ],
 )
 def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
     death = Crash("worker process 0 (pid 7)", ending, started=False)
