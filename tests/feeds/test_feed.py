@@ -40,7 +40,7 @@ import kerasfeed as kf
         ({"pin_memory": True}, TypeError, "no argument 'pin_memory'. Use feed.to_torch"),
         ({"suffle": True}, TypeError, "no argument 'suffle'. Did you mean 'shuffle'. It takes sequence, batch_size"),
         ({"colour": 1}, TypeError, "no argument 'colour'. It takes sequence, batch_size, shuffle"),
-        ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops everything: .* 37 scenes"),
+        ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops every scene: .* 37 scenes"),
         (
             {"shard_count": 2},
             ValueError,

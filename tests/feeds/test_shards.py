@@ -194,15 +194,15 @@ def test_a_shard_without_a_scene_in_a_step_is_filled_up_with_one_of_the_global_b
         (
             {"shard": (0, 3), "shuffle": True, "seed": None},
             ValueError,
-            "3 shards of a shuffled epoch need a seed, the same for all: each would draw an order of its own",
+            "3 shards of a shuffled epoch need the same seed: otherwise each draws a different order",
         ),
         (
             {"pad_remainder": True, "drop_remainder": True},
             ValueError,
-            "drop_remainder=True and pad_remainder=True are two answers to one question",
+            "drop_remainder=True and pad_remainder=True exclude each other",
         ),
         ({"pad_remainder": True, "batch_size": None}, ValueError, "pad_remainder=True needs a batch_size"),
-        ({"pad_remainder": True, "on_error": "skip"}, ValueError, "on_error='skip' leaves rows out: use"),
+        ({"pad_remainder": True, "on_error": "skip"}, ValueError, "on_error='skip' removes rows: use"),
         ({"batch_size": 2, "shard": (0, 6)}, ValueError, "the last step has 1 scene for 6 shards: one would"),
     ],
 )  # fmt: skip

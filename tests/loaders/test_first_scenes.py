@@ -344,7 +344,7 @@ def test_batches_that_take_a_while_may_differ_on_any_axis(workers):
 
 def test_batches_that_do_not_go_by_their_index_are_told_of_and_read_by_one_worker():
     with BaseFeed(scenes_first.NextInLine(), None) as feed:
-        with pytest.warns(kf.FeedWarning, match=r"another when .*, not by a counter.*current_rng.*one worker"):
+        with pytest.warns(kf.FeedWarning, match=r"another when .*, not a counter.*current_rng.*one worker"):
             numbers = [batch[0] for batch in feed]
         assert feed.stats().workers == 1
     assert len(set(numbers)) == 20

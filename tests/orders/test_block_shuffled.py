@@ -219,7 +219,7 @@ def test_a_feed_takes_an_order_and_keeps_it_through_pickling():
         (
             {"order": BlockShuffled(4), "shuffle": True},
             ValueError,
-            r"order=BlockShuffled\(block_size=4, window=4\) and shuffle=True are two answers.*leave shuffle out",
+            r"order=BlockShuffled\(block_size=4, window=4\) and shuffle=True exclude each other.*leave shuffle out",
         ),
         ({"order": BlockShuffled}, TypeError, r"needs an instance.*write BlockShuffled\(\.\.\.\)"),
         (

@@ -130,7 +130,7 @@ def test_an_empty_bucket_and_lengths_of_nothing_are_no_trouble():
         (
             lambda: kf.Feed(scenes.Clouds(), None, order=kf.Bucketed(range(37), [5], [4, 4])),
             ValueError,
-            "batches of up to 4 items, and with batch_size=None every item .* is a batch already",
+            "batches of up to 4 items, but with batch_size=None every item .* is a batch already",
         ),
         (
             lambda: check_plan(Plan(9, 2, kf.Bucketed(range(9), [5]), shard_count=2), "raise"),
@@ -140,7 +140,7 @@ def test_an_empty_bucket_and_lengths_of_nothing_are_no_trouble():
         (
             lambda: check_plan(Plan(9, 40, kf.Bucketed(range(9), [5]), drop_remainder=True), "raise"),
             ValueError,
-            "drops everything: an epoch has 9 scenes and a step takes 40",
+            "drops every scene: an epoch has 9 scenes and a step takes 40",
         ),
     ],
 )

@@ -132,7 +132,7 @@ PLAN = Plan(10, 4)
         ("padded", PLAN, "raise", ValueError, "collate must be one of 'stack', 'pad', 'ragged', received 'padded'"),
         (3, PLAN, "raise", TypeError, "collate must be a str, received 3 of type int .or kf.Pad"),
         (kf.Pad, PLAN, "raise", TypeError, r"received the class Pad: write kf.Pad\(\)"),
-        ("pad", Plan(10, None), "raise", ValueError, "batch_size=None says that items are batches already"),
+        ("pad", Plan(10, None), "raise", ValueError, "batch_size=None means that items are batches already"),
         (len, PLAN, "mask", ValueError, "on_error='mask' gives single rows.*use collate='pad'.*on_error='replace'"),
         (len, Plan(10, 4, pad_remainder=True), "raise", ValueError, "pad_remainder=True gives.*drop_remainder=True"),
     ],

@@ -1,1 +1,1 @@
-"""What becomes of scenes that fail, hang, or end their worker."""
+"""Handle scenes that fail, hang, or end their worker."""
