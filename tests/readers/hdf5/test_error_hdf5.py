@@ -157,7 +157,7 @@ def test_a_source_that_is_missing_or_renamed_is_an_error_and_no_fill_value(elsew
     for name in ("virtual", "above"):
         with kf.HDF5File(elsewhere / "whole.h5") as file:
             told = (
-                rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that is not there"
+                rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that does not"
             )
             with pytest.raises(FileNotFoundError, match=told):
                 file[name][0]
@@ -177,7 +177,7 @@ def test_an_external_file_that_is_cut_off_or_missing_is_an_error(elsewhere):
     with kf.HDF5File(elsewhere / "whole.h5") as file:
         assert file["external"][:].tolist() == list(range(8))
         os.truncate(elsewhere / "raw1", 5)
-        with pytest.raises(OSError, match=r"its external file '.*raw1' is cut off: 5 bytes, of 6"):
+        with pytest.raises(OSError, match=r"its external file '.*raw1' is truncated: it has 5 bytes and needs 6"):
             file["external"][:2]
     for name in ("raw0", "raw1"):
         (elsewhere / name).unlink()

@@ -78,7 +78,7 @@ def test_missing_chunks_are_the_fill_value(path):
 @pytest.mark.parametrize(
     ("out", "error", "message"),
     [
-        (np.empty((40, 8), "f4"), ValueError, r"out must have the shape \(40, 9\) of what is read, received \(40, 8\)"),
+        (np.empty((40, 8), "f4"), ValueError, r"out must have the selection's shape \(40, 9\), received \(40, 8\)"),
         (np.empty((40, 9), "f8"), TypeError, "out must be of dtype .f4|float32, .* received float64"),
         ([[0.0]], TypeError, "out must be a NumPy array, received list"),
         (np.broadcast_to(np.float32(0), (40, 9)), ValueError, "out is read-only"),

@@ -116,7 +116,7 @@ def test_a_dataset_of_another_file_is_not_taken_for_one_of_the_same_name_here(li
 def test_a_link_that_leads_nowhere_and_a_datatype_are_told_as_what_they_are(linked):
     with kf.HDF5File(linked) as file:
         for name, target in (("soft", "/nowhere"), ("circle", "/circle"), ("gone", "gone.h5:/data")):
-            with pytest.raises(KeyError, match=rf"'{name}' in '.*' is a link to '{target}', where nothing is"):
+            with pytest.raises(KeyError, match=rf"'{name}' in '.*' is a link to '{target}', which does not exist"):
                 file[name]
             assert name not in file
             assert file.get(name) is None
@@ -132,14 +132,14 @@ def test_paths_and_tree_follow_links_once_and_show_those_that_lead_nowhere(linke
         assert all(file[path].shape for path in file.dataset_paths())
         lines = file.tree().splitlines()
     for line in (
-        "  circle  -> /circle, where nothing is",
+        "  circle  -> /circle (missing)",
         "  data  int64 (3,)  contiguous  none  [direct]",
         "  folder/  -> other.h5:/group",
         "    data  int64 (4,)  contiguous  none  [h5py: in another file, by an external link]",
-        "  gone  -> gone.h5:/data, where nothing is",
+        "  gone  -> gone.h5:/data (missing)",
         "  kind  datatype",
         "  same  -> /data",
-        "  soft  -> /nowhere, where nothing is",
+        "  soft  -> /nowhere (missing)",
         "  there  int64 (10,)  contiguous  none  [h5py: in another file, by an external link]  -> other.h5:/data",
     ):
         assert line in lines
@@ -151,7 +151,7 @@ def test_a_reference_gives_the_object_that_it_stands_for(linked):
         assert np.array_equal(file[there][:], np.arange(3))
         assert np.array_equal(file["/"][there][:], np.arange(3))
         assert pickle.loads(pickle.dumps(file[there])).shape == (3,)
-        with pytest.raises(KeyError, match="the reference stands for nothing: it is empty in"):
+        with pytest.raises(KeyError, match="the reference points to nothing: it is empty in"):
             file[empty]
 
 

@@ -277,7 +277,7 @@ def test_a_path_made_of_a_url_is_refused():
 
 
 def test_a_file_by_url_does_not_grow():
-    with pytest.raises(ValueError, match=r"swmr=True follows a file .* on a disk of this machine, received 's3://b/a'"):
+    with pytest.raises(ValueError, match=r"swmr=True follows a file .* on a local disk, received 's3://b/a'"):
         kf.HDF5File("s3://b/a", swmr=True)
 
 
