@@ -117,7 +117,7 @@ def test_no_modules_import_each_other_in_a_circle_not_even_for_types():
 
 
 def test_the_map_in_the_guide_is_what_the_packages_say():
-    rows = ["| package | what lives there | may import |", "|---|---|---|"]
+    rows = ["| package | content | may import |", "|---|---|---|"]
     for package in sorted(PACKAGES, key=lambda path: ([*TOP, *RIM].index(path.relative_to(PACKAGE).parts[0]), path)):
         text = " ".join(re.sub(r"May import: [^.]*\.", "", _docstring(package)).split())
         names = _may_import(package)

@@ -1,1 +1,1 @@
-"""Handle scenes that fail, hang, or end their worker."""
+"""Recovery from scenes that fail, hang, or end their worker."""

@@ -156,9 +156,7 @@ def test_a_source_that_is_missing_or_renamed_is_an_error_and_no_fill_value(elsew
     (elsewhere / "part1.h5").rename(elsewhere / "kept.h5")
     for name in ("virtual", "above"):
         with kf.HDF5File(elsewhere / "whole.h5") as file:
-            told = (
-                rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that does not"
-            )
+            told = rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that does not"
             with pytest.raises(FileNotFoundError, match=told):
                 file[name][0]
             with pytest.raises(FileNotFoundError, match=r"in 'part1\.h5'"):
