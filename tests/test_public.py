@@ -1,4 +1,4 @@
-"""What users see of kerasfeed in a console: names, and what an object says of itself."""
+"""kerasfeed in a console: names, and the representations of objects."""
 
 import importlib
 import pickle

@@ -11,7 +11,7 @@ import kerasfeed as kf
 
 
 class Scenes(kf.SceneSequence):
-    """Scenes with a number each, some of which may fail."""
+    """Numbered scenes; some may fail."""
 
     def __init__(self, bad=()):
         self.bad = bad
@@ -82,7 +82,7 @@ def test_batches_that_are_kept_stay_what_they_were(batches_of, make):
         assert numbers(kept) == list(range(22))
 
 
-def test_whoever_leaves_early_leaves_nothing_running(batches_of, make):
+def test_leaving_early_leaves_nothing_running(batches_of, make):
     with make() as feed:
         found = iter(batches_of(feed))
         assert numbers([next(found)]) == [0, 1, 2, 3]
@@ -94,7 +94,7 @@ def test_whoever_leaves_early_leaves_nothing_running(batches_of, make):
 def test_what_a_scene_raises_arrives_with_its_index_behind_the_batches_before_it(batches_of, make):
     with make(Scenes(bad=(13,))) as feed:
         seen = []
-        with pytest.raises(Exception, match="bad scan 13") as caught:  # noqa: PT012 - what came before counts
+        with pytest.raises(Exception, match="bad scan 13") as caught:  # noqa: PT012 - the batches before it count
             for batch in batches_of(feed):
                 seen += numbers([batch])
         assert seen == list(range(12))

@@ -101,7 +101,7 @@ if __name__ == "__main__":
 def test_a_sequence_is_a_dataset_of_a_data_loader(context, kinds):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     code = LOADED.replace("CONTEXT", repr(context)).replace("KINDS", repr(kinds))
-    # A short path: PyTorch's workers wait for ever where that of a socket in TMPDIR has more than 107 bytes.
+    # A short path: PyTorch's workers wait for ever if the path of a socket in TMPDIR has more than 107 bytes.
     with tempfile.TemporaryDirectory() as folder:
         assert finish(launch(Path(folder), code)) == "done\n"
 

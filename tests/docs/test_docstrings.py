@@ -1,4 +1,4 @@
-"""Every public name has an example in its docstring, and the examples do what they say."""
+"""Every public name has an example in its docstring, and the examples run."""
 
 import doctest
 import inspect
@@ -30,7 +30,7 @@ RETURNED = [
     "kerasfeed.readers.hdf5.stats:ReadStats",
     "kerasfeed.sequences.context:Worker",
 ]
-# Those that train a model or start worker processes.
+# Examples that train a model or start worker processes.
 SLOW = {"BackupAndRestore", "FeedCheckpoint", "WorkerDiedError"}
 
 
@@ -46,7 +46,7 @@ def members_of(name):
 
 
 def places():
-    """A name and, in turn, each of its members, of which inherited ones come once."""
+    """A name and each of its members; inherited ones come once."""
     seen = set()
     for name in [*(f"kerasfeed:{name}" for name in NAMES), *RETURNED]:
         yield name

@@ -35,7 +35,7 @@ def test_a_notebook_says_what_it_needs_and_begins_with_an_import_and_a_class(pat
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a notebook, or its cells before the one called `until`, in a folder of its own: its cells by their id."""
+    """Run a notebook, or its cells before the one called `until`, in a new folder; return its cells by their ids."""
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient (pip install kerasfeed[test])")
     pytest.importorskip("ipykernel", reason="needs ipykernel (pip install kerasfeed[test])")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -125,7 +125,7 @@ def _assert_looks_and_checks(cells, name):
 
 
 def _warnings(cells):
-    """What stands in stderr, but for what TensorFlow logs before it reads a setting."""
+    """The content of stderr, without TensorFlow's logs before it reads a setting."""
     texts = [
         output.text for cell in cells.values() for output in cell.get("outputs", []) if output.get("name") == "stderr"
     ]

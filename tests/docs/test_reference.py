@@ -65,7 +65,7 @@ def strings_of(tree):
 
 @cache
 def sources():
-    """Every text of the package; not read where the tests are merely found."""
+    """Every text of the package; not read while pytest only collects tests."""
     paths = sorted(PACKAGE.rglob("*.py"))
     return "\0".join(text for path in paths for text in strings_of(ast.parse(path.read_text())))
 

@@ -113,7 +113,7 @@ def test_an_object_that_is_no_sequence_is_refused_with_a_remedy(sequence, batch_
         kf.Feed(sequence, batch_size, workers=0)
 
 
-def test_a_slice_of_a_feed_is_told_of_islice():
+def test_the_error_for_a_slice_of_a_feed_names_islice():
     with kf.Feed([1, 2, 3], 2, workers=0) as feed:
         with pytest.raises(
             TypeError, match=r"number of a batch, received a slice. Loop over itertools.islice\(feed, count"
@@ -291,7 +291,7 @@ def test_hooks_of_the_sequence_are_called_once_an_epoch_and_reach_the_workers(wo
     assert sequence.began == 3
 
 
-def test_a_hook_that_wants_an_argument_is_told_how_a_feed_calls_it():
+def test_the_error_for_a_hook_with_an_argument_says_how_a_feed_calls_it():
     class Scheduled(scenes.Clouds):
         def on_epoch_begin(self, epoch):
             self.epoch = epoch
@@ -371,7 +371,7 @@ def test_data_in_memory_need_no_workers_by_default_and_workers_of_a_class_are_pr
 
 
 class Named(kf.Feed):
-    """A feed with an `__init__` of its own."""
+    """A feed with its own `__init__`."""
 
     def __init__(self, name):
         self.name = name

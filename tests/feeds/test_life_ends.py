@@ -1,4 +1,4 @@
-"""Programs with feeds in flight that fork, become another or end: workers and memory end with them."""
+"""Programs with feeds in flight that fork, exec or end: workers and memory end with them."""
 
 import os
 import signal
@@ -173,7 +173,7 @@ LIGHT_ENDS = ["by sys.exit in a loop", "while only daemon threads read", "in an 
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", ENDS)
 def test_an_interpreter_with_feeds_in_flight_ends_cleanly(tmp_path, how):
-    with_keras = how == "in the middle of an epoch"  # it has exit handlers and threads of its own; once shows that
+    with_keras = how == "in the middle of an epoch"  # it has its own exit handlers and threads; one case is enough
     program = launch(tmp_path, (LEAN if with_keras else LIGHT) + FEEDS + ENDS[how])
     pids, end, *more = finish(program).splitlines()
     assert end == "end"

@@ -77,7 +77,7 @@ def test_a_full_shuffle_of_large_chunks_warns_once_with_what_was_measured(path, 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_warnings_are_errors_the_consumer_gets_it_and_may_go_on(path, kind):
+def test_if_warnings_are_errors_the_consumer_gets_them_and_may_continue(path, kind):
     with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed:
         with pytest.raises(kf.ReadCostWarning):
             _epochs(feed, 3)
@@ -135,7 +135,7 @@ def test_blocks_in_random_order_decode_each_chunk_once_an_epoch_from_a_small_cac
         assert np.array_equal(scenes, stored[indices])
 
 
-def test_two_feeds_of_one_file_are_each_told_their_own_cost(path):
+def test_two_feeds_of_one_file_each_get_their_own_cost(path):
     sequence = Clouds(path, 2 * CHUNK)
     with _feed(sequence, "thread", shuffle=True) as random, _feed(sequence, "thread") as sequential:
         for _ in range(2):
@@ -224,7 +224,7 @@ def test_fit_as_it_is_by_default_leaves_the_blocks_together(path):
 
 
 @pytest.mark.heavy
-def test_a_tf_dataset_s_consumer_is_told_too(path):
+def test_the_consumer_of_a_tf_dataset_is_warned_too(path):
     with _feed(Clouds(path, 2 * CHUNK), "thread", shuffle=True) as feed:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -371,7 +371,7 @@ def test_the_remedy_for_patches_and_windows_is_the_blocks_that_they_know(tmp_pat
     assert "A chunk holds 16 rows" in str(told[0].message)
 
 
-def test_a_feed_asks_no_more_once_it_has_told(monkeypatch):
+def test_a_feed_stops_checking_once_it_has_warned(monkeypatch):
     asked = []
 
     def waste():

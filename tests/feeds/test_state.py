@@ -378,7 +378,7 @@ def test_a_batch_that_was_skipped_counts_as_consumed():
         assert feed.get_state()["epoch"] == 1
 
 
-def test_nobody_but_the_clock_of_a_feed_writes_what_it_knows_for_it_does_so_under_its_lock():
+def test_only_the_clock_of_a_feed_writes_its_state_because_it_holds_its_lock():
     for path in Path(kf.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

@@ -26,7 +26,7 @@ def as_measured():
 
 @pytest.fixture(autouse=True)
 def choices(monkeypatch, request):
-    """Every choice that is made. Scenes cost what they do on a quiet machine: on a busy one they may cost anything."""
+    """Record every choice. Scenes have the cost of a quiet machine, because on a busy one it may be anything."""
     made = []
     choose = loader_module.choose
 

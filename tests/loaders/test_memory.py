@@ -41,7 +41,7 @@ def _rollup(pid, *fields):
 
 
 def _slot_bytes(pids):
-    """Bytes of the shared slots that a tree of processes holds: each page counted in parts by those that map it."""
+    """Bytes of the shared slots that a tree of processes holds: each page is divided among its processes."""
     total = 0
     for pid in pids:
         counted = False
@@ -159,7 +159,7 @@ def test_max_memory_is_a_ceiling_for_tf_data_too(kind):
 
 
 class Names(kf.SceneSequence):
-    """A list of strings, all of which an epoch reads."""
+    """A list of strings; an epoch reads all."""
 
     def __init__(self, count):
         self.names = [f"scan-{number:012d}.npy" for number in range(count)]

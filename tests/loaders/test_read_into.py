@@ -335,7 +335,7 @@ def test_scenes_are_announced_before_they_are_loaded_and_the_batches_are_the_sam
         _assert_same(one, other)
 
 
-def test_threads_are_told_of_batches_well_ahead(make, tmp_path):
+def test_read_ahead_is_called_in_threads_well_ahead(make, tmp_path):
     sequence = Announced(tmp_path / "calls")
     with kf.Feed(sequence, 4, workers=1, worker_type="thread", max_queue_size=5) as feed:
         _ = feed.element_spec
@@ -372,7 +372,7 @@ def test_read_ahead_cannot_draw_from_the_generator_of_a_scene(make, kind, monkey
         future.result(timeout=60)
 
 
-def test_whoever_loads_is_who_pays_for_what_is_read(make):
+def test_reads_count_for_the_feed_that_loads(make):
     class Paying(OneArray):
         def read_ahead(self, indices):
             meters.add(read_cost.current())

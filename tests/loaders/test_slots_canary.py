@@ -1,6 +1,6 @@
-"""No slot is handed out twice while anything refers to it: released slots are soiled, and what is held must not change.
+"""No slot is reused while anything refers to it: released slots are overwritten, and held batches must not change.
 
-A release writes a canary over the slot's fields. Were it released too early, whoever still holds the batch would see
+A release writes a canary over the slot's fields. If it were released too early, the holder of the batch would see
 the canary, or the next batch's values; were it given to two batches, one of them would have the other's values.
 """
 

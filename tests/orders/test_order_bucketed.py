@@ -65,7 +65,7 @@ def test_the_scenes_of_a_step_do_not_depend_on_the_number_of_shards():
         assert np.array_equal(joined, whole.indices(2, step))
 
 
-def test_members_and_steps_are_shuffled_anew_every_epoch():
+def test_members_and_steps_are_shuffled_again_every_epoch():
     plan = Plan(5000, 16, kf.Bucketed(LENGTHS, BOUNDARIES), 9)
     bucket_of = np.searchsorted(BOUNDARIES, LENGTHS, side="right")
     turns = [[int(bucket_of[plan.indices(epoch, step)[0]]) for step in range(plan.steps)] for epoch in (0, 1)]

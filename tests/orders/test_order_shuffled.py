@@ -11,7 +11,7 @@ import kerasfeed as kf
 from kerasfeed.orders import permutation as permute
 from kerasfeed.orders.permutation import EXACT_BELOW, SMALL_ROUNDS, permute_each, stream_keys
 
-BOUND = 4.5  # standard deviations: a chance of 5e-4 at most where all is well, and the draws are fixed
+BOUND = 4.5  # standard deviations: a correct shuffle exceeds it with a chance of 5e-4 at most, and the draws are fixed
 DRAWN, COMPUTED = 2_000, EXACT_BELOW + 9_001
 
 

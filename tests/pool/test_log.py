@@ -1,4 +1,4 @@
-"""What becomes of workers is told in the log "kerasfeed", each thing once, and nothing of tasks."""
+"""The log "kerasfeed" reports events of workers, each once, and nothing about tasks."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ def told(caplog):
 
 
 @EVERY
-def test_that_workers_start_and_end_is_told_once_whatever_they_do(kind, make, told):
+def test_start_and_end_of_workers_are_logged_once(kind, make, told):
     pool = make(kind)
     for number in range(50):
         assert gives(pool, number)

@@ -102,7 +102,7 @@ def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_p
         first = len(held)
         held.clear()
         del error
-        assert_works(feed)  # nothing of what was refused is counted
+        assert_works(feed)  # refused memory is not counted
 
     class Large(Rooms):
         def __init__(self): self.array = np.zeros(1_000_000)

@@ -1,4 +1,4 @@
-"""Workers of a feed, those that replace dead ones too, are alike: hashes, current directory, environment."""
+"""All workers of a feed, including replacements, have equal hashes, current directory and environment."""
 
 import dataclasses
 import os
@@ -68,7 +68,7 @@ FEEDS = {
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """Two folders, each of which says in a file which it is."""
+    """Two folders, each with its name in a file."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "place.txt").write_text(name)
@@ -79,7 +79,7 @@ def folders(tmp_path, monkeypatch):
 
 
 def _batches_of_replaced_workers(feed, before=lambda: None):
-    """Batches of the first workers and of those that replaced them; `before` is called before the first of them."""
+    """Batches of the first workers and of their replacements; `before` is called before the first of them."""
     found, dead = [], set()
     before()
     deadline = time.monotonic() + 60

@@ -83,7 +83,7 @@ def inner(begun, go_on):
     assert "in inner" in stack
 
 
-def test_a_stall_timer_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():
+def test_a_stall_timer_counts_time_at_one_step_and_hardly_time_between_missed_checks():
     timer = watch.StallTimer(1.0)
     for now, expected in [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (100.0, 4.0)]:
         timer.begin(now)
@@ -122,7 +122,7 @@ class Owner:
         self.enough.set()
 
 
-def test_a_look_that_raises_is_told_once_and_the_next_one_follows(recwarn):
+def test_a_check_that_raises_is_reported_once_and_the_next_one_follows(recwarn):
     owner = Owner(3)
     watching = watch.Watchdog(owner.look, 0.01, "the feed of Rooms", DeferredWarnings())
     assert owner.enough.wait(60)

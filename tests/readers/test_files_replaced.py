@@ -89,7 +89,7 @@ def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(pat
 @pytest.mark.heavy
 def test_a_worker_that_holds_a_file_finds_that_another_stands_in_its_place(path):
     rooms = Rooms(path)
-    rooms.file = kf.HDF5File(path, chunk_cache=0)  # what it keeps it need not read
+    rooms.file = kf.HDF5File(path, chunk_cache=0)  # it need not read a kept file
     with kf.Feed(rooms, 2, workers=1, worker_type="process") as feed:
         assert values(feed) == {1}
         replace(path)
@@ -205,7 +205,7 @@ def test_a_sequence_that_closes_its_file_between_epochs_takes_another_in_all_wor
         assert values(feed) == {2}
         os.kill(feed.stats().pids[0], signal.SIGKILL)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it died is told in one of these epochs
+            warnings.simplefilter("ignore")  # the warning of its death comes in one of these epochs
             while not feed.stats().respawns:
                 assert values(feed) == {2}
             assert values(feed) == {2}
@@ -260,7 +260,7 @@ def test_a_file_that_is_read_again_is_the_same_or_an_error(tmp_path, workers):
     files = kf.FileSequence(paths, _load, 4, cache_files=1)
     with kf.Feed(files, 4, workers=workers, worker_type="thread") as feed:
         assert values(feed) == {1}
-        _ = files[11]  # what is kept now is the last file, whichever thread was last
+        _ = files[11]  # the last file is kept now, for any last thread
         np.save(paths[0], np.full((4, 8), 2.0))
         os.utime(paths[0], ns=(5, 5))
         with pytest.raises(OSError, match=f"0.npy' {CHANGED}"):

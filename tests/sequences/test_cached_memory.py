@@ -349,7 +349,7 @@ with memory._locked():
 
 
 @pytest.mark.parametrize("row", [True, False])
-def test_a_process_that_is_killed_while_it_writes_keeps_nobody_waiting_and_leaves_no_scene(row):
+def test_a_process_that_is_killed_while_it_writes_blocks_no_reader_and_leaves_no_scene(row):
     arrays = np.arange(12.0).reshape(4, 3)
     cached = kf.Cached(kf.Zip(arrays, -arrays))
     assert cached[0][0].tolist() == [0, 1, 2]

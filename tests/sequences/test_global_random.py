@@ -349,7 +349,7 @@ def test_threads_and_the_calling_thread_tell_that_they_do_not_seed(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_functions_of_a_stream_in_threads_are_told_of(workers):
+def test_functions_of_a_stream_in_threads_are_reported(workers):
     with pytest.warns(kf.FeedWarning, match="share these with the rest of the program"):
         _streamed(None, workers=workers, worker_type="thread")
 
@@ -371,7 +371,7 @@ _KINDS = {"process": (1, "process"), "thread": (2, "thread"), "inline": (0, "thr
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_generators_of_a_scene_of_its_own_are_not_told_of(kind):
+def test_generators_that_a_scene_makes_are_not_reported(kind):
     workers, worker_type = _KINDS[kind]
     first = _batches(OfItsOwn(), 1, workers=workers, worker_type=worker_type)  # where warnings are errors
     assert np.array_equal(first, _batches(OfItsOwn(), 1, workers=0))

@@ -102,7 +102,7 @@ def test_methods_count_if_the_class_of_getitem_or_a_subclass_defines_them():
     assert kf.Subset(Again(), [2]).get_batch(np.array([0])).tolist() == [4]
 
 
-def test_hooks_of_a_base_class_are_called_whoever_defines_getitem():
+def test_hooks_of_a_base_class_are_called_whichever_class_defines_getitem():
     class Hooked(Quick):
         def on_epoch_begin(self):
             self.begun = True

@@ -347,7 +347,7 @@ def test_sequences_inside_zip_draw_the_same_numbers():
     assert np.array_equal(one[0], other[0])
 
 
-def test_blocks_are_told_where_they_stay_whole():
+def test_views_have_the_block_size_if_blocks_stay_whole():
     class Blocks(scenes.Clouds):
         block_size = 4
 

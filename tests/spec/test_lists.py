@@ -133,7 +133,7 @@ def test_lists_that_differ_in_length_name_the_field_and_the_collate_that_takes_t
         next(iter(feed))
 
 
-def test_a_field_of_which_only_empty_lists_are_seen_cannot_be_padded_by_name():
+def test_a_field_with_only_empty_lists_cannot_be_padded_by_name():
     with (
         kf.Feed([([], 1)] * 3, 1, workers=0, collate=kf.Pad(fields="0")) as feed,
         pytest.raises(SpecError, match=r"field '0'.*only empty lists.*np.asarray\(values, dtype=...\)"),

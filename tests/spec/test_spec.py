@@ -1,4 +1,4 @@
-"""Specs: what is inferred, what is merged, what is refused and in which words."""
+"""Specs: inference, merging, and errors."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""`write_hdf5`: a complete file of all scenes, or what was there before."""
+"""`write_hdf5`: a complete file of all scenes, or the previous file."""
 
 import os
 import pickle

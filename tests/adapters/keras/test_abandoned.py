@@ -85,7 +85,7 @@ def test_an_iterator_left_half_way_gives_its_scenes_up(kind, tmp_path):
         assert feed.element_spec
         (tmp_path / "hold").touch()
         iterator = iter(feed)
-        next(iterator)  # 10 batches ahead, 40 scenes, of which each worker comes to the first
+        next(iterator)  # 10 batches ahead, 40 scenes; each worker reaches the first
         before = len(sequence.read())
         del iterator
         (tmp_path / "hold").unlink()
@@ -101,7 +101,7 @@ def _train(feed):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_in_the_training_loop_leaves_a_feed_that_goes_on(kind):
+def test_a_feed_continues_after_an_exception_in_the_training_loop(kind):
     with _feed(kind) as feed:
         for epoch in range(3):
             with pytest.raises(ZeroDivisionError):
@@ -119,7 +119,7 @@ class Pairs(scenes.Clouds):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_inside_fit_leaves_a_feed_that_goes_on(kind):
+def test_a_feed_continues_after_an_exception_inside_fit(kind):
     import keras  # here, because workers import this module
 
     def explode(batch, logs):

@@ -276,7 +276,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "kind", "says"), WRONG)
-def test_what_cannot_be_evaluated_is_told(model, call, kind, says):
+def test_bad_arguments_of_evaluate_are_refused(model, call, kind, says):
     with pytest.raises(kind, match=says):
         call(model)
 

@@ -264,7 +264,7 @@ class StepOfDicts(OfDicts):
         return keras.ops.mean((y_pred - x["y"]) ** 2)
 
 
-def test_dicts_of_x_and_y_are_told_to_be_a_pair():
+def test_the_error_for_dicts_of_x_and_y_asks_for_a_pair():
     scenes_of_dicts = kf.Zip(x=np.zeros((8, 3), np.float32), y=np.zeros((8, 1), np.float32))
     with kf.Feed(scenes_of_dicts, 4, workers=0) as feed:
         model = OfDicts()
@@ -290,7 +290,7 @@ X = np.zeros((8, 3), np.float32)
     ],
     ids=["array", "tuple of one", "None", "dict"],
 )
-def test_scenes_without_targets_for_a_model_with_a_loss_are_told_of(sequence, told):
+def test_scenes_without_targets_for_a_model_with_a_loss_are_reported(sequence, told):
     text = f"{told}, but the model has a loss, which needs targets. Return a tuple from __getitem__: .inputs, targets"
     model = OfDicts() if isinstance(sequence, kf.Zip) else keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -1,4 +1,4 @@
-"""Versions of Keras whose `fit` names its variables in other ways: what is kept, and what is refused."""
+"""Versions of Keras whose `fit` names its variables differently: supported behaviour, and errors."""
 
 import threading
 
@@ -89,7 +89,7 @@ def test_a_fit_whose_step_has_an_unknown_name_trains_and_tells_its_state():
 
 
 @pytest.mark.parametrize("name", ["epoch_iterator", "initial_epoch"])
-def test_a_fit_whose_epochs_cannot_be_told_is_refused(name):
+def test_a_fit_with_unknown_epochs_is_refused(name):
     trainer = Trainer()
     with make_feed() as feed, pytest.raises(RuntimeError, match=f"no variable {name}.*train_on_batch in a loop"):
         renamed_fit({name: f"the_{name}"})(trainer.model, feed, verbose=0)

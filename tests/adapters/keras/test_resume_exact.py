@@ -1,7 +1,7 @@
-"""`BackupAndRestore`: whatever a training changes is as if nobody had killed it; on every backend.
+"""`BackupAndRestore`: a killed training ends with the same state as an undisturbed one, on every backend.
 
-A kill is an exception here, after which only what is on the disk is used. The script that is run again begins with
-another seed, so that whatever is not restored is another number.
+A kill is an exception here, after which only the files on the disk are used. The next run of the script begins with
+another seed, so that state that is not restored differs.
 """
 
 import functools
@@ -212,7 +212,7 @@ def test_a_training_that_early_stopping_has_ended_is_not_gone_on_with(tmp_path):
 
 
 class Remembering(keras.callbacks.Callback):
-    """Keeps what nobody else can know."""
+    """Keeps state of its own."""
 
     def __init__(self):
         super().__init__()

@@ -12,7 +12,7 @@ pytestmark = MARKS
 
 
 class Evaluation:
-    """A model, its metrics, and what they are of a whole sequence."""
+    """A model, its metrics, and their values for a whole sequence."""
 
     def __init__(self, loss="mse"):
         self.metrics = [

@@ -170,10 +170,10 @@ def test_no_exception_outlives_its_dataset(feed):
     assert raised() is None
 
 
-def test_of_many_exceptions_that_nobody_asks_for_few_are_kept():
+def test_few_of_many_unread_exceptions_are_kept():
     with kf.Feed(_AllBad(), 1, workers=2, worker_type="thread") as feed:
         dataset = feed.to_tf_dataset()
-        assert len(list(dataset.ignore_errors())) == 5  # those that the spec is inferred from
+        assert len(list(dataset.ignore_errors())) == 5  # the scenes of the spec
         assert len(dataset._source._errors) <= 5
 
 

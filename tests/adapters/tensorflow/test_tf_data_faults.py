@@ -1,4 +1,4 @@
-"""What arrives through `Feed.to_tf_dataset` where a scene fails, a worker is killed, or the feed is closed.
+"""Results of `Feed.to_tf_dataset` if a scene fails, a worker is killed, or the feed is closed.
 
 `test_error_tf_data` has every kind of exception, in loops, in `fit` and in graphs.
 """

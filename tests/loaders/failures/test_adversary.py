@@ -27,7 +27,7 @@ dtypes = st.sampled_from(
 
 
 def orders(length):
-    """Orders in which every scene comes once."""
+    """Orders with every scene once."""
     numbers = st.lists(st.integers(0, 5), min_size=length, max_size=length)
     return st.one_of(
         st.just(Sequential()),

@@ -176,7 +176,7 @@ def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
 
 
 def _stalls(action, hold):
-    """The warnings of a stall, with the first of which the file `hold` is removed; one of a slow start is no such."""
+    """The warnings of a stall; the first one removes the file `hold`. A warning of a slow start does not count."""
     hold.touch()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -209,7 +209,7 @@ def test_no_default_hangs_in_silence(monkeypatch, tmp_path, workers, worker_type
 
 @pytest.fixture(scope="module")
 def slow_module(tmp_path_factory):
-    """A module whose import waits to be told of, in more calls than faulthandler tells; it holds a sequence."""
+    """A module with a sequence whose import waits for the warning, in more calls than faulthandler prints."""
     folder = tmp_path_factory.mktemp("slow")
     (folder / "slow_to_import.py").write_text(
         textwrap.dedent("""
@@ -241,7 +241,9 @@ def slow_module(tmp_path_factory):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("depth", [0, 150])
-def test_a_class_that_is_slow_to_import_is_told_as_loading_with_its_stack(monkeypatch, tmp_path, slow_module, depth):
+def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
+    monkeypatch, tmp_path, slow_module, depth
+):
     monkeypatch.setenv("DEPTH", str(depth))
     monkeypatch.setenv("PARENT", str(os.getpid()))
     monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))

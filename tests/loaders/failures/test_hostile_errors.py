@@ -1,4 +1,4 @@
-"""Exceptions that fail whoever prints or sends them arrive all the same, from wherever users' code is called."""
+"""Exceptions that cannot be printed or sent still arrive, from every call of the user's code."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def _caught(action):
 
 
 def _assert_arrives(action, kind):
-    """pytest must not be shown the exception where it has not."""
+    """If it has not, pytest must not see the exception."""
     error = _caught(action)
     has_arrived, told = arrived(error, kind), error_text.full_text(error)
     del error

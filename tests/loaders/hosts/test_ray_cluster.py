@@ -303,7 +303,7 @@ def test_nothing_is_left_on_the_cluster_of_a_driver_that_was_killed(nodes):
 OWN_SESSIONS = """
     import light_keras
     import os
-    os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
+    os.environ["TMPDIR"] = "/tmp"  # Ray puts its sockets there, and their paths must be short
     import time
     import kerasfeed as kf, numpy as np, ray
 
@@ -312,7 +312,7 @@ OWN_SESSIONS = """
         def __len__(self):
             return 160
         def __getitem__(self, index):
-            while 40 < index < 80 and os.path.exists(self.held):  # none of those that the spec is inferred from
+            while 40 < index < 80 and os.path.exists(self.held):  # not the scenes of the spec
                 time.sleep(0.01)
             time.sleep(0.01)
             return self.rng.normal(size=3) + index
@@ -334,7 +334,7 @@ OWN_SESSIONS = """
     feed = feed_of(address=None)
     batches = iter(feed)
     next(batches)
-    ray.shutdown()  # while batches are in flight: else the feed would go on with the next session
+    ray.shutdown()  # while batches are in flight; otherwise the feed would use the next session
     os.remove(Mine.held)
     begin()  # the user's own
     try:
@@ -374,5 +374,5 @@ def test_a_session_that_is_ended_under_a_feed_is_an_error_and_the_next_one_is_le
     assert (own_sessions["on the next one"], own_sessions["left as it is"]) == ("20", "True")
 
 
-def test_a_loop_whose_session_is_ended_in_it_is_told_so(own_sessions):
+def test_a_loop_whose_session_ends_gets_an_error(own_sessions):
     assert own_sessions["ended in the loop"].endswith("no hosts any more: ray.shutdown() was called True")

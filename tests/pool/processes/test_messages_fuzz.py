@@ -1,4 +1,4 @@
-"""Broken messages between parent and workers are errors: nobody crashes, hangs, or delivers rows never written."""
+"""Broken messages between parent and workers are errors: no process crashes, hangs, or delivers rows never written."""
 
 import os
 import random

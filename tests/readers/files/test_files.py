@@ -180,7 +180,7 @@ def test_threads_that_want_one_file_wait_for_the_one_that_reads_it(tmp_path):
     assert sorted(reads) == [1, 2]
 
 
-def test_whoever_fails_to_read_lets_the_others_try(tmp_path):
+def test_a_failed_read_lets_the_others_try(tmp_path):
     tries = []
 
     def at_the_third(path):
@@ -250,7 +250,7 @@ def test_a_full_shuffle_of_files_that_do_not_fit_is_warned_of_with_the_remedy(tm
 
 
 @pytest.mark.heavy
-def test_processes_that_each_read_every_file_are_told_of_threads(tmp_path):
+def test_the_warning_for_processes_that_each_read_every_file_suggests_threads(tmp_path):
     counts = [40] * 6
     files = kf.FileSequence(write_files(tmp_path, counts), Noting(tmp_path / "log"), counts, cache_files=1)
     with (

@@ -13,7 +13,7 @@ READERS = ["direct", "h5py"]
 
 
 class Rooms(kf.SceneSequence):
-    """Scenes of a file that is damaged where the spec is not inferred from."""
+    """Scenes of a file that is damaged outside the scenes of the spec."""
 
     def __init__(self, path, **options):
         self.file = kf.HDF5File(path, **options)

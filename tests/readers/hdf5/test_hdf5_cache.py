@@ -1,4 +1,4 @@
-"""The cache of chunks: bounded, decoded once by one thread, and stuck for nobody."""
+"""The cache of chunks: bounded, decoded once by one thread, and never blocking."""
 
 import os
 import signal
@@ -107,7 +107,7 @@ def test_a_failed_decode_lets_the_next_thread_try():
 
 
 @pytest.mark.parametrize("where", ["begin", "wait", "load"])
-def test_whoever_is_interrupted_leaves_nobody_waiting(where, monkeypatch):
+def test_an_interrupted_reader_blocks_no_other(where, monkeypatch):
     cache = ChunkCache(1000)
 
     def interrupt(*_):
@@ -123,7 +123,7 @@ def test_whoever_is_interrupted_leaves_nobody_waiting(where, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             cache.get_or_load(1, interrupt)
         if where == "wait":
-            assert cache._loading.pop(1) is flight  # still that of whoever decodes
+            assert cache._loading.pop(1) is flight  # still the array of the decoding thread
         elif where == "begin":
             assert not flights
     assert cache.get_or_load(1, lambda: _array(3))[0][0] == 3
@@ -194,7 +194,7 @@ def test_work_whose_caller_is_interrupted_again_and_again_ends_only_after_its_he
         presses.join()
 
 
-def test_what_was_written_to_is_held_by_nobody_while_all_threads_are_busy(monkeypatch):
+def test_destinations_are_not_held_while_all_threads_are_busy(monkeypatch):
     set_threads(monkeypatch, 1)
     go_on = threading.Event()
     busy = direct_room._threads.here().submit(go_on.wait, SECONDS)
@@ -229,7 +229,7 @@ def test_items_that_fail_in_a_helper_s_hands_fail_the_caller(monkeypatch):
         share(Items(), lambda _: failed.wait(30), 1)
 
 
-def test_forgetting_waits_for_nobody_and_is_made_up_for_later():
+def test_forgetting_never_waits_and_happens_later_if_necessary():
     cache = ChunkCache(1000)
     keys = cache.reserve(2)
     for key in keys:
@@ -264,7 +264,7 @@ def test_many_files_share_one_bound_and_free_their_part_as_they_close(tmp_path, 
     assert registry.cache.weight == 0
 
 
-def test_decoding_one_chunk_stops_nobody_from_decoding_another():
+def test_decoding_one_chunk_does_not_block_decoding_another():
     cache, both = ChunkCache(1000), threading.Barrier(2, timeout=30)
 
     def load():

@@ -60,7 +60,7 @@ def test_every_way_of_reading_gives_the_same_rows(path, name, limit):
             for index, row in enumerate(rows.tolist()):
                 data.read_into(row, out[index])
             assert np.array_equal(out, VALUES[rows])
-        data[0][:] = 0  # what is handed out is the caller's to write
+        data[0][:] = 0  # the caller may write to the result
         assert np.array_equal(data[0], VALUES[0])
 
 
@@ -339,7 +339,7 @@ def test_a_path_as_uri_opens(tmp_path, name):
         assert file["x"][2] == 2
 
 
-def test_what_is_in_a_file_is_told_as_text_and_as_a_table(path):
+def test_the_contents_of_a_file_are_shown_as_text_and_as_a_table(path):
     with h5py.File(path, "r+") as file:
         file["group/<names>"] = ["a", "b"]
         file["group"].attrs["unit"] = "m"

@@ -300,7 +300,7 @@ def test_a_file_cut_again_and_again_during_reads_never_ends_the_process(tmp_path
 
 
 def test_a_file_rewritten_in_place_while_open_gives_an_error_or_the_data_of_one_of_both(path):
-    """Its chunks now stand elsewhere; what is read must not be a mixture. The reader looks five times a second."""
+    """Its chunks have moved; a read must not return a mixture. The reader checks five times a second."""
     other = (WHOLE + 1000).astype("f4")
     with kf.HDF5File(path) as file:
         data = file["data"]
@@ -352,7 +352,7 @@ def test_a_worker_that_finds_another_file_than_the_first_process_says_so(path, h
     assert "changed" in found
 
 
-def test_a_file_unchanged_but_touched_by_nobody_is_read_by_any_worker(path):
+def test_a_file_that_did_not_change_is_read_by_any_worker(path):
     with kf.HDF5File(path) as file:
         dataset = file["data"]
         dataset[1]

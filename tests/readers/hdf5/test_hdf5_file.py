@@ -153,7 +153,7 @@ def test_closing_closes_and_the_next_read_opens_again(path):
     file.close()
 
 
-def test_a_closed_file_may_be_rewritten_and_is_read_anew(path):
+def test_a_closed_file_may_be_rewritten_and_is_read_again(path):
     with kf.HDF5File(path) as file:
         labels = file["labels"]
         assert labels[5] == 5

@@ -52,7 +52,7 @@ def made(tmp_path_factory):
 
 
 def _names_of_references(value, file):
-    """References replaced by what they point to, so that they can be compared."""
+    """References replaced by their targets, so that they can be compared."""
     if isinstance(value, h5py.RegionReference):
         return h5py.h5r.get_region(value, file.id).get_select_bounds() if value else None
     if isinstance(value, h5py.Reference):
@@ -137,7 +137,7 @@ def test_four_threads_that_open_the_file_at_once_and_a_pickled_copy_read_the_sam
     barrier, wrong = threading.Barrier(4), []
 
     def read(number):
-        first = number * len(asked) // 4  # half of them, of which each other thread asks for some at the same time
+        first = number * len(asked) // 4  # half of them, while each other thread reads some at the same time
         order = (list(asked) * 2)[first : first + (len(asked) + 1) // 2]
         barrier.wait(timeout=30)
         try:

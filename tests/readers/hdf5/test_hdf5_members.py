@@ -88,7 +88,7 @@ def test_an_unknown_name_in_a_large_file_looks_at_some_of_it(path, monkeypatch):
 
 @pytest.fixture
 def linked(tmp_path):
-    """Links of every kind, some of which lead nowhere, and a dataset of one name in this file and in another."""
+    """Links of every kind, some of them broken, and a dataset with the same name in this file and in another."""
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["data"] = np.arange(10)
         file["group/data"] = np.arange(4)
@@ -113,7 +113,7 @@ def test_a_dataset_of_another_file_is_not_taken_for_one_of_the_same_name_here(li
         assert str(file["there"].reader) == "h5py: in another file, by an external link"
 
 
-def test_a_link_that_leads_nowhere_and_a_datatype_are_told_as_what_they_are(linked):
+def test_errors_name_broken_links_and_datatypes(linked):
     with kf.HDF5File(linked) as file:
         for name, target in (("soft", "/nowhere"), ("circle", "/circle"), ("gone", "gone.h5:/data")):
             with pytest.raises(KeyError, match=rf"'{name}' in '.*' is a link to '{target}', which does not exist"):
@@ -217,7 +217,7 @@ def test_small_datasets_of_a_file_that_has_many_are_what_h5py_gives(path):
                 assert np.array_equal(out, theirs[1:3])
                 ours.read_into(4, out[0])
                 assert np.array_equal(out[0], theirs[4])
-                ours[0][...] = 7  # what one reader writes no other sees
+                ours[0][...] = 7  # no reader sees the changes of another
                 ours.read_ahead([1, 2])
 
 

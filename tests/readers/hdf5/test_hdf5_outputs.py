@@ -1,4 +1,4 @@
-"""What is asked of a dataset, and what is to receive it: refused where it does not fit, on every storage."""
+"""Selections and output arrays that do not fit are refused, for every storage."""
 
 import contextlib
 import gc
@@ -55,7 +55,7 @@ BAD_SELECTIONS = {
 
 
 def _refusal(error, read):
-    """Message and notes of the error; the error itself, which holds every frame, is let go of."""
+    """Message and notes of the error; the error itself, which holds every frame, is dropped."""
     try:
         read()
     except error as raised:

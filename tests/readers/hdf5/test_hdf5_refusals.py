@@ -1,4 +1,4 @@
-"""What HDF5File cannot open or read is named: the file, the dataset, the selection, and what is there instead."""
+"""Errors of HDF5File name the file, the dataset, the selection, and the object found instead."""
 
 import os
 import subprocess

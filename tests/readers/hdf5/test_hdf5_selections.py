@@ -172,7 +172,7 @@ def test_a_mask_over_all_axes_of_what_h5py_reads_equals_numpy_however_it_is_writ
 
 @pytest.mark.parametrize("over", [(0, 1), (1, 2), (0, 1, 2)])
 def test_a_mask_over_several_axes_reads_little_of_a_large_dataset(tmp_path, over):
-    shape = (16384, 1024, 4)  # 268 MB, of which nothing is written
+    shape = (16384, 1024, 4)  # 268 MB, without written data
     with h5py.File(tmp_path / "large.h5", "w") as file:
         file.create_dataset("data", shape, np.float32, chunks=(256, 256, 4), fillvalue=3)
     mask = np.zeros([shape[axis] for axis in over], bool)

@@ -1,4 +1,4 @@
-"""Files by URL: every reader gives from there what it gives from a disk, or an error that names the URL."""
+"""Files by URL: every reader returns the same as from a disk, or an error that names the URL."""
 
 import pickle
 import subprocess
@@ -144,7 +144,7 @@ def test_a_list_may_mix_urls_and_paths(folder):
     records.close()
 
 
-# ---- what is kept
+# ---- kept copies
 
 
 def test_a_file_that_was_replaced_is_an_error_when_it_is_opened_again(folder):
@@ -316,7 +316,7 @@ def test_a_whole_copy_of_a_file_needs_no_ranges(folder, tmp_path, monkeypatch):
         (403, PermissionError, "fsspec takes keys from its configuration"),
     ],
 )
-def test_what_a_web_server_refuses_is_told_with_the_url(folder, status, kind, message):
+def test_a_refusal_of_a_web_server_is_reported_with_the_url(folder, status, kind, message):
     with serving(folder) as server:
         url = f"{server.url}/rows.h5"
         server.failures += [status] * 4
