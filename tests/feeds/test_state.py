@@ -1,4 +1,4 @@
-"""`Feed.get_state` and `set_state` in plain loops: a feed goes on where another one stopped, bit for bit."""
+"""`Feed.get_state` and `set_state` in plain loops: a feed continues after another one, bit for bit."""
 
 import ast
 import json
@@ -19,7 +19,7 @@ LENGTH, BATCH = 37, 8  # 5 steps
 
 
 class Counted(scenes.Augmented):
-    """Scenes with noise, which count how often they are asked for."""
+    """Scenes with noise, which count their reads."""
 
     def __init__(self, length=LENGTH):
         super().__init__(length)
@@ -51,7 +51,7 @@ def through_json(state):
 
 
 def state_after(number, **arguments):
-    """The state within a loop that has `number` batches, from 1, in hand or behind it."""
+    """The state within a loop that has received `number` batches, from 1."""
     with make_feed(**arguments) as feed:
         count = 0
         while True:

@@ -38,7 +38,7 @@ def _loaded(sequence, **workers):
         return np.concatenate(list(feed)), feed.stats()
 
 
-# ---- several threads by the user's word alone
+# ---- several threads only if the user allows them
 
 
 def test_a_class_that_does_not_pickle_is_read_by_one_thread_and_the_warning_names_what_does_not(seeking):
@@ -117,7 +117,7 @@ def test_the_word_of_a_class_is_inherited_and_passed_on_by_views():
     assert not is_thread_safe(kf.Concat(Derived(), scenes_first.Reusing()))
 
 
-# ---- arrays that are used again, and scenes that change
+# ---- reused arrays, and scenes that change
 
 
 def test_a_reused_array_is_reported_and_read_by_one_worker():
@@ -176,7 +176,7 @@ def test_the_first_batch_is_read_once_and_before_all_others(workers, tmp_path):
         assert [batch[0, 0] for batch in feed] == [0, 1, 2, 3]
     read = scenes.read.read_text().split()
     assert read[0] == "0"
-    # Each worker process begins with the same one, so that all are in the same state.
+    # Each worker process begins with the same batch, so that all are in the same state.
     assert sorted(set(read)) == ["0", "1", "2", "3"]
     can_start_processes = workers in (PROCESSES, {})
     assert len(read) == 4 or (can_start_processes and all(read.count(index) == 1 for index in "123"))

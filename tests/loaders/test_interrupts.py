@@ -119,7 +119,7 @@ def test_after_an_interrupt_while_the_first_scenes_are_read_the_next_call_begins
 
     loader = make("thread", Slow(64), 16)
     with pytest.raises(KeyboardInterrupt):
-        loader.look_ahead  # noqa: B018 - which infers the spec
+        loader.look_ahead  # noqa: B018 - infers the spec
     assert loader.pool is None
     batches = [loader.submit(0, step).result(SECONDS) for step in range(4)]
     assert sorted(np.concatenate([labels for _, labels in batches]).tolist()) == [*range(64)]

@@ -1,4 +1,4 @@
-"""What the loaders do about scenes that fail, or that no batch can hold."""
+"""The loaders' treatment of scenes that fail, or that no batch can hold."""
 
 import dataclasses
 import threading

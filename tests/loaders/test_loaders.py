@@ -1,4 +1,4 @@
-"""The conformance suite of loaders: every implementation, every kind of sequence, bit for bit the reference."""
+"""The conformance suite of loaders: each implementation, for each kind of sequence, equals the reference."""
 
 import gc
 import threading
@@ -170,7 +170,7 @@ def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
     for step in range(100):
         hoard.append(loader.submit(0, step).result(timeout=30))
     assert loader.stats().slots <= 20
-    if kind != "hosts":  # whose batches come to memory of their own
+    if kind != "hosts":  # batches of hosts come in ordinary memory
         assert loader.stats().copied >= 80
     reference = make("inline", scenes.Clouds(400), 4)
     for step, batch in enumerate(hoard):

@@ -96,7 +96,7 @@ def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_th
             sys.setswitchinterval(interval)
         thread.join(5)
         if thread.is_alive():
-            pool.release(flying[-1])  # which wakes it
+            pool.release(flying[-1])  # wakes it
         assert len(ended) == turn + 1
 
 

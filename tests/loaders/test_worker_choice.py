@@ -1,4 +1,4 @@
-"""Which workers suit scenes: arithmetic alone."""
+"""The choice of workers for scenes, as pure arithmetic."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Batches of similar length: one bucket each, every scene once, the steps shuffled, little padding."""
+"""Batches of similar length: one bucket each, every scene once, shuffled steps, little padding."""
 
 import pickle
 
@@ -72,7 +72,7 @@ def test_members_and_steps_are_shuffled_again_every_epoch():
     assert sorted(turns[0]) == sorted(turns[1])
     assert turns[0] != turns[1]
     changes = sum(one != other for one, other in zip(turns[0], turns[0][1:], strict=False))
-    assert changes > plan.steps / 2  # buckets do not come one after the other
+    assert changes > plan.steps / 2  # the buckets are mixed
     batches = [{frozenset(plan.indices(epoch, step).tolist()) for step in range(plan.steps)} for epoch in (0, 1)]
     assert not batches[0] & batches[1]
 
@@ -158,7 +158,7 @@ def test_two_orders_are_one_if_and_only_if_they_give_the_same():
 
 
 class Words(kf.SceneSequence):
-    """Scenes of the length that `LENGTHS` says."""
+    """Scenes with the lengths `LENGTHS`."""
 
     def __len__(self):
         return 300

@@ -1,4 +1,4 @@
-"""Blocks named scene by scene: of unequal size, standing anywhere, each read once."""
+"""Blocks named scene by scene: of unequal size, at any position, each read once."""
 
 import pickle
 from itertools import pairwise

@@ -23,7 +23,7 @@ def _epochs(kind, length, count=12):
         return [rng.permutation(length) for _ in range(count)]
     if kind == "rotation":
         return [(np.arange(length) + rng.integers(length)) % length for _ in range(count)]
-    found = []  # each scene of even index, in random order, and its neighbour behind it
+    found = []  # each scene of even index, in random order, followed by its neighbour
     for _ in range(count):
         first = rng.permutation(length // 2) * 2
         found.append(np.stack([first, first + 1], 1).ravel())

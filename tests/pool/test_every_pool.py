@@ -94,7 +94,7 @@ def test_a_task_may_have_itself_done_again_and_is_in_flight_until_then(kind, mak
 
 @EVERY_PARALLEL
 def test_tasks_that_are_sent_one_by_one_in_a_row_are_begun_by_all_workers(kind, make, target, monkeypatch):
-    monkeypatch.setattr(ThreadPool, "look", lambda pool: None)  # a second later it would call those left asleep
+    monkeypatch.setattr(ThreadPool, "look", lambda pool: None)  # a second later it would wake threads left asleep
     target.hold()
     pool, interval = make(kind, 4), sys.getswitchinterval()
     sys.setswitchinterval(5)  # no thread wakes in between

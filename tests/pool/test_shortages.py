@@ -1,4 +1,4 @@
-"""What the system refuses a feed: the error names the feed, the amount and a remedy, and the next try works."""
+"""Resources that the system refuses: the error names the feed, the amount and a remedy, and the next try works."""
 
 import errno
 import sys
@@ -174,7 +174,7 @@ def test_a_thread_that_is_refused_names_the_feed_and_the_remedy_and_the_next_loo
                 left[0] = most
                 with pytest.raises(RuntimeError, match=f"{who}.* needs . threads?, .*: can't start new .* ulimit -u"):
                     list(feed)
-            if isinstance(feed, kf.Feed):  # no thread stays that has nothing to do
+            if isinstance(feed, kf.Feed):  # idle threads must end
                 assert threading.active_count() == before
         assert len(list(feed)) == 5
 

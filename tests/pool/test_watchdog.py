@@ -1,4 +1,4 @@
-"""What the watching thread counts and says; what becomes of scenes that hang is tested with the loaders."""
+"""Counts and messages of the watching thread; the tests of loaders cover scenes that hang."""
 
 import threading
 import time
@@ -94,7 +94,7 @@ def test_a_stall_timer_counts_time_at_one_step_and_hardly_time_between_missed_ch
 
 
 class Tokens:
-    """A runner whose tasks give what the watching thread sees."""
+    """A runner whose tasks return the watching thread's view."""
 
     def run(self, record, note, context):
         note[1] = 0
@@ -110,7 +110,7 @@ def test_the_next_task_of_a_thread_is_not_taken_for_the_last_one_that_was_at_the
 
 
 class Owner:
-    """Looks after something, and fails at first."""
+    """A checker that fails at first."""
 
     def __init__(self, failures):
         self.failures, self.looks, self.enough = failures, 0, threading.Event()
@@ -178,7 +178,7 @@ def test_a_feed_without_workers_is_watched_while_a_thread_reads_it_and_holds_non
             loop = threading.Thread(target=lambda: list(feed))
             loop.start()
             sequence.begun.wait(60)
-            time.sleep(2.5)  # the watching thread looks once a second
+            time.sleep(2.5)  # the watching thread checks once a second
             assert len(_watching()) == 1
             sequence.go_on.set()
             loop.join()

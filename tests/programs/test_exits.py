@@ -14,7 +14,7 @@ from kerasfeed.errors import WorkerStartError
 
 
 class Abort(BaseException):
-    """As test frameworks and task runners have them."""
+    """Like those of test frameworks and task runners."""
 
 
 class Exiting(kf.SceneSequence):
@@ -40,7 +40,7 @@ def _feed(loader, sequence, **arguments):
 each_loader = pytest.mark.parametrize("loader", LOADERS)
 HERE = ["inline", "thread"]  # in loaders whose workers start fast; for processes, one kind of exception is enough
 RAISED = [SystemExit, GeneratorExit, Abort]
-PLACES = [9, 11]  # in a batch, and of a scene that the spec is inferred from
+PLACES = [9, 11]  # in a batch, and in a scene of the spec
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a scene raises, in loops, in `feed[step]` and in `kf.load`, for every kind of exception and of worker."""
+"""An exception of a scene, in loops, in `feed[step]` and in `kf.load`, for every kind of exception and of worker."""
 
 import pytest
 from error_kinds import BAD, KINDS, Raising, assert_arrived, whole_text
@@ -44,7 +44,7 @@ def test_a_reproduced_scene_raises_it_in_the_calling_thread(case):
         assert note in "\n".join(error.__notes__)
 
 
-# ---- places
+# ---- locations
 
 
 def test_an_exception_raised_again_and_again_tells_the_last_place_alone():

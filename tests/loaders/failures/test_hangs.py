@@ -1,4 +1,4 @@
-"""Scenes that hang: ended in processes, told of in threads, and never passed over in silence."""
+"""Scenes that hang: ended in processes, reported in threads, and never ignored."""
 
 import contextlib
 import importlib
@@ -53,7 +53,7 @@ def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
         assert len(list(feed.epoch(0))) == 5
     respawns = feed.stats().respawns
     assert len(list(feed.epoch(1))) == 5
-    assert feed.stats().respawns == respawns  # known by now, it is not tried again
+    assert feed.stats().respawns == respawns  # known by now, so it is not tried again
     assert feed.failures[0].exception.startswith("SceneTimeoutError: scene 7")
 
 
@@ -82,7 +82,7 @@ def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes()
         assert "cannot be ended because it is a thread" in text
         assert "Use worker_type='process'" in text
         assert "over.wait(60)" in text
-        # Others took over, as many as there were.
+        # As many others took over.
         assert [feed[step][1][0] for step in (1, 2, 3)] == [8, 16, 24]
         assert feed.failures[0].index == 7
         over.set()
@@ -192,7 +192,7 @@ def _stalls(action, hold):
 )
 def test_no_default_hangs_in_silence(monkeypatch, tmp_path, workers, worker_type, name):
     with kf.Feed(scenes.Held(tmp_path, 1), 1, workers=workers, worker_type=worker_type) as feed:
-        feed[0]  # brings the worker up
+        feed[0]  # starts the worker
         (tmp_path / "hold").touch()
         monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
         told = pytest.warns(kf.FeedWarning, match=rf"no progress for \d+ s: {name}.* is still loading scene 0")
@@ -249,7 +249,7 @@ def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
     monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
 
-    def look_once_begun():  # until then a busy machine starts the interpreter
+    def look_once_begun():  # before, a busy machine starts the interpreter
         wait_until((tmp_path / "begun").exists)
         monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
 
@@ -322,7 +322,7 @@ def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch, tmp_path):
     ask = StackDumps.ask
     monkeypatch.setattr(StackDumps, "ask", lambda stacks, pid: asked.append(pid) or ask(stacks, pid))
     feed = feed_of(scenes.Held(tmp_path, 1), 1, workers=1)
-    feed[0]  # brings the worker up
+    feed[0]  # starts the worker
     (tmp_path / "hold").touch()
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
     told = pytest.warns(kf.FeedWarning, match="no progress")

@@ -1,4 +1,4 @@
-"""Scenes that fail: replaced, masked or skipped, alike in every loader, and never without a trace."""
+"""Scenes that fail: replaced, masked or skipped, alike in every loader, and never unreported."""
 
 import numpy as np
 import pytest

@@ -164,7 +164,7 @@ def storm(cluster, seed, over):
     while not over.wait(rng.uniform(0.05, 0.6)):
         process = rng.choice(cluster.processes)
         act = rng.choice(["kill", "freeze"])
-        if act == "kill" and kills < 8:  # else, on a busy machine, hosts are killed before they have started
+        if act == "kill" and kills < 8:  # otherwise, on a busy machine, hosts are killed before they have started
             kills += 1
             process.kill()
         elif act == "freeze":

@@ -86,7 +86,7 @@ def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path,
     import my_shipped_module
 
     class Waiting:
-        """Pickled in the middle of packing; waits there, and refers to the module then."""
+        """Pickled in the middle of packing; waits there, and then refers to the module."""
 
         def __init__(self, inside, go_on):
             self.inside, self.go_on = inside, go_on
@@ -119,7 +119,7 @@ def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path,
 
 
 def answering(submit):
-    """A host whose loader is played."""
+    """A host with a fake loader."""
     host = FeedHost()
     host._loader = SimpleNamespace(pool=None, layout=None, failure_log=FailureLog(FailurePolicy(), 1), submit=submit)
     return host

@@ -45,7 +45,7 @@ def _bits(batch):
 
 
 class Round:
-    """One feed of random arguments, one random consumer, and the batches as the reference loader makes them."""
+    """One feed with random arguments, one random consumer, and the batches of the reference loader."""
 
     def __init__(self, rng, folder):
         self.rng = rng

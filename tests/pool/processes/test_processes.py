@@ -1,4 +1,4 @@
-"""Worker processes as users meet them: crashes, plain scripts, big sequences, dead parents."""
+"""Worker processes from the user's view: crashes, plain scripts, big sequences, dead parents."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def run_script(tmp_path):
     return run
 
 
-# ---- the program around it
+# ---- the user's program
 
 
 LOADER_SCRIPT = """
@@ -530,7 +530,7 @@ def test_libraries_in_workers_do_not_start_a_thread_a_core_each(monkeypatch):
     loader = _loader(Threads(), batch_size=1, workers=2)
     blas, omp = loader.submit(0, 0).result()[0].split()
     assert int(blas) == max(1, len(os.sched_getaffinity(0)) // 2)
-    assert omp == "3"  # the user's word counts
+    assert omp == "3"  # the user's setting is kept
     loader.close()
 
 

@@ -68,7 +68,7 @@ def test_the_peak_of_a_worker_that_died_before_the_first_check_is_known():
 def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way, monkeypatch):
     monkeypatch.setattr(
         worker_process, "own_peak", lambda: 0
-    )  # whatever this process held, the peak of a worker is known
+    )  # the peak of a worker is known, whatever this process held
     feed = feed_of(faulty.Faulty(faulty.DEADLY[way]), shuffle=False, workers=1)
     with pytest.raises(kf.WorkerDiedError) as caught:
         list(feed.epoch(2))
@@ -108,7 +108,7 @@ def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind
                 raise ValueError(index)
             return super().__getitem__(index)
 
-    bad = (0, 20)  # the spec is inferred from the first
+    bad = (0, 20)  # the first is a scene of the spec
     feed = feed_of(kind(faulty.segfault, bad), on_error=on_error)
     with pytest.warns(kf.FeedWarning):
         found = [bits(feed.epoch(epoch)) for epoch in range(3)]
@@ -419,7 +419,7 @@ def test_a_worker_that_could_not_begin_an_epoch_tries_again(feed_of, tmp_path):
 
 
 class Closes(scenes.Clouds):
-    """Closes its feed as an epoch begins; workers know none."""
+    """Closes its feed as an epoch begins; in workers it has none."""
 
     feed = None
 
@@ -449,7 +449,7 @@ def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothi
     assert bits(feed.epoch(0)) == reference(scenes.Augmented())
 
 
-# ---- pieces
+# ---- parts
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
 def test_two_consumers_issue_what_waits_once():
     class OneTurnLate(deque):
         def __bool__(self):
-            return True  # as seen by a thread that another overtakes before it takes
+            return True  # for a thread that another overtakes before it takes the warnings
 
     deferred_warnings = DeferredWarnings()
     deferred_warnings._waiting = OneTurnLate()

@@ -1,4 +1,4 @@
-"""How many scenes each file holds: found in parallel, and checked; bad files."""
+"""How many scenes each file holds: counted in parallel, and checked; bad files."""
 
 import os
 import pty

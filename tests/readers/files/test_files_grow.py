@@ -1,4 +1,4 @@
-"""Files that others add to: taken in between two epochs, with an honest length."""
+"""Files that grow: refreshed between two epochs, with the right length."""
 
 from pathlib import Path
 

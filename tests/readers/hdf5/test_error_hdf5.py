@@ -1,4 +1,4 @@
-"""Whatever fails while HDF5 is read names file and dataset, from worker processes too, and once."""
+"""Every error of reading HDF5 names file and dataset once, also from worker processes."""
 
 import os
 

@@ -41,10 +41,10 @@ FILES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one damage.
+    """The result of one damage.
 
     Attributes:
-        number: Which damage.
+        number: Number of the damage.
         what: The damage.
         found: Verdict of each query; empty after a crash.
         ended: None, or the reader that crashed or hung, and the output of its process.
@@ -116,7 +116,7 @@ def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
     wrong = [f"{finding.number}: {finding.what}: {finding.wrong}" for finding in findings if finding.wrong]
     assert not wrong, "\n".join(wrong)
 
-    # The harness must have bitten: without damage that shows, the assertions above are empty.
+    # Some damage must have had an effect; otherwise the assertions above are empty.
     told = Counter(told for finding in findings for told in finding.found.values())
     assert len(findings) > NUMBER // 2
     assert told["harmless"] > 0

@@ -1,4 +1,4 @@
-"""The direct reader: in parallel, into the destination, of the right file, and out of the way when it cannot."""
+"""The direct reader: parallel, into the destination, from the right file, with a fallback to h5py."""
 
 import os
 import pickle
@@ -100,7 +100,7 @@ def test_two_threads_decode_at_once(path, monkeypatch):
         assert data.shape == VALUES.shape
 
         def decode(self, *args):
-            both.wait()  # breaks, and fails the read, unless two threads are here at the same time
+            both.wait()  # fails the read unless two threads are here at the same time
             return original(self, *args)
 
         monkeypatch.setattr(Pipeline, "decode", decode)
@@ -123,7 +123,7 @@ def test_take_decodes_large_chunks_with_the_help_of_free_threads(tmp_path, monke
         data = file["x"]
         assert data.shape == (8, 200_000)
 
-        def decode(self, *args):  # of four chunks, three threads help: each waits for the other side to have one
+        def decode(self, *args):  # three threads help with four chunks, and each waits until another has one
             names.add(threading.current_thread().name)
             own, other = (here, helped) if threading.current_thread() is threading.main_thread() else (helped, here)
             own.set()
@@ -215,7 +215,7 @@ def test_a_file_modified_while_open_is_an_error_until_it_is_closed(path, name):
         data = file[name]
         data[0]
         _touch(path)
-        time.sleep(0.25)  # it is looked at five times a second
+        time.sleep(0.25)  # it is checked five times a second
         with pytest.raises(OSError, match=r"changed since it was first opened: it was modified 5.000 s later"):
             data[1]
         file.close()

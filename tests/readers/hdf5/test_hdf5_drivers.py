@@ -1,4 +1,4 @@
-"""Files that are not still: other drivers, writers at work, SWMR, files cut, replaced or rewritten while open."""
+"""Files that change: other drivers, active writers, SWMR, files truncated, replaced or rewritten while open."""
 
 import contextlib
 import os
@@ -255,7 +255,7 @@ def test_a_file_cut_while_open_is_an_error_and_never_a_crash(path, share):
 
 
 def test_a_file_cut_again_and_again_during_reads_never_ends_the_process(tmp_path):
-    """Between a look at the size and the read, the file may be cut: mapped memory would end the process (SIGBUS)."""
+    """The file may be truncated between size check and read; mapped memory would end the process (SIGBUS)."""
     path = tmp_path / "kerasfeed.h5"
     rows = values((4000, 100), "u1")
     _write(path, rows, {})

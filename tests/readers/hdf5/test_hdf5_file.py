@@ -260,7 +260,7 @@ def test_threads_read_through_one_handle(path, monkeypatch):
 
 
 def test_other_options_of_one_file_do_not_end_the_process(tmp_path):
-    """HDF5 does that when one of several handles of a file is closed."""
+    """HDF5 does so when one of several handles of a file is closed."""
     program = """
 import h5py, numpy as np, kerasfeed as kf
 rows = np.array([(k, "x" * (k % 20)) for k in range(256)], [("a", "f4"), ("name", h5py.string_dtype())])

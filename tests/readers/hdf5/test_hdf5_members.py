@@ -24,7 +24,7 @@ def scene(number):
 
 @pytest.fixture
 def path(tmp_path):
-    """A group a scene, and beside them other things."""
+    """One group per scene, and other objects."""
     with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
         for number in range(len(LENGTHS)):
             how = {"compression": "gzip", "shuffle": True} if number % 2 else {}
@@ -186,9 +186,9 @@ def test_of_more_files_than_a_process_may_open_those_used_longest_ago_are_closed
         for number, (file, dataset) in enumerate(zip(files, datasets, strict=True)):
             assert dataset[1] == number + 1
             assert file["x"][2] == number + 2
-            assert files[0]["x"][0] == 0  # used again and again, so it stays
+            assert files[0]["x"][0] == 0  # used repeatedly, so it stays
             assert sum(each._opened is not None for each in files) <= 6
-    paths[3].write_bytes(paths[4].read_bytes())  # closed meanwhile, and known still
+    paths[3].write_bytes(paths[4].read_bytes())  # closed meanwhile, but still known
     with pytest.raises(OSError, match="changed since it was first opened"):
         datasets[3][0]
 
@@ -234,7 +234,7 @@ def test_a_small_dataset_of_many_is_examined_when_it_is_read_again(path, monkeyp
         for _ in range(2):
             assert [file[name].shape for name in names] == [(LENGTHS[number], 3) for number in range(5)]
             assert examined == [f"/{name}" for name in names[:2]]
-        for times in range(1, 4):  # each time by another HDF5Dataset
+        for times in range(1, 4):  # each time through another HDF5Dataset
             assert all(np.array_equal(file[name][:], scene(number)) for number, name in enumerate(names))
             assert examined == [f"/{name}" for name in names[: 2 if times == 1 else 5]]
         held = [file[f"scene_{number:05d}/points"] for number in range(10, 13)]
@@ -242,7 +242,7 @@ def test_a_small_dataset_of_many_is_examined_when_it_is_read_again(path, monkeyp
             assert all(np.array_equal(data[:], scene(10 + number)) for number, data in enumerate(held))
         assert len(examined) == 8
         assert held[1].stats().hits == 1
-        assert str(file["scene_00020/points"].reader) == "direct"  # which has to be found out
+        assert str(file["scene_00020/points"].reader) == "direct"  # which needs an examination
         assert examined[-1] == "/scene_00020/points"
 
 
@@ -269,7 +269,7 @@ def test_a_file_that_changes_is_an_error_for_small_datasets_of_many_too(path):
             file[f"scene_{number:05d}/points"][:]
         data = path.read_bytes()
         path.write_bytes(data + b"more")
-        time.sleep(0.25)  # it is looked at five times a second
+        time.sleep(0.25)  # it is checked five times a second
         with pytest.raises(OSError, match="changed since it was first opened: its size is"):
             file["scene_00007/points"][:]
         file.close()
@@ -291,7 +291,7 @@ def test_what_other_files_hold_is_not_kept_as_part_of_this_one(tmp_path):
         for name in ("0", "1", "2", "linked", "virtual"):
             assert np.array_equal(file[name][:], np.arange(4))
         for name in ("linked", "virtual", "external"):
-            assert file._open().dataset(name, None).choice.kind == "h5py"  # which looks at the other file each time
+            assert file._open().dataset(name, None).choice.kind == "h5py"  # which examines the other file each time
         assert str(file["external"].reader) == "h5py: external storage"
 
 

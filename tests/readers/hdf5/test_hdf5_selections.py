@@ -44,7 +44,7 @@ def datasets(draw):
 
 
 def _axis(size, lists):
-    """One axis of a selection, any that both h5py and NumPy know; lists only where `lists`."""
+    """One axis of a selection that both h5py and NumPy support; lists only if `lists`."""
     place = st.integers(-size, size - 1)
     bound = st.none() | st.integers(-2 * size - 1, 2 * size + 1)
     kinds = [
@@ -86,7 +86,7 @@ def selections(draw, shape):
 
 
 def _expected(whole, axes):
-    """Each axis selected on its own, as h5py means it (NumPy moves an axis of a list beside integers)."""
+    """Each axis selected separately, as in h5py (NumPy moves an axis of a list beside integers)."""
     for axis in range(len(axes) - 1, -1, -1):
         one = axes[axis]
         if isinstance(one, list):
