@@ -48,7 +48,7 @@ def _unguarded(path):
             yield f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
 
 
-# Of exceptions of kerasfeed's own that no user can raise.
+# For kerasfeed's own exceptions, which users cannot raise.
 ALLOWED = {
     "readers/files/sequence.py": ["ended.args"],
     "util/deferred_warnings.py": ["{warning}", "f'{category.__name__}: {warning}'"],

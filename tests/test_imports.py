@@ -1,4 +1,4 @@
-"""The house: who may import whom, and what `import kerasfeed` costs."""
+"""The structure of the package: allowed imports, and the cost of `import kerasfeed`."""
 
 import ast
 import re
@@ -31,7 +31,7 @@ TOP = [
     "errors", "util", "spec", "orders", "sequences", "pool", "readers", "loaders", "writers", "feeds", "adapters",
     "explore",
 ]  # fmt: skip
-RIM = ["demo", "cli"]  # packages that use the others as users do
+RIM = ["demo", "cli"]  # packages that use the others like users
 
 
 def _where(path: Path) -> str:

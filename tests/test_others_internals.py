@@ -1,4 +1,4 @@
-"""Nothing that belongs to another library is written to: no attribute, no method, no class, no module."""
+"""The package sets nothing of another library: no attribute, no method, no class, no module."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What mypy, in strict mode, says of a user's typed classes."""
+"""Results of mypy, in strict mode, for a user's typed classes."""
 
 import os
 import subprocess
@@ -70,7 +70,7 @@ def test_strict_mypy_takes_a_typed_class_and_slices(tmp_path):
     assert len(said) == 3
     assert 'expression has type "Subset", variable has type "int"' in said[0]
     assert 'expression has type "list[float]", variable has type "int"' in said[1]
-    # A class that declares `index: int` alone takes no slices, whatever its base class says.
+    # A class that declares only `index: int` takes no slices, even if its base class does.
     assert 'Invalid index type "slice[int, int, None]" for "Rooms"' in said[2]
 
 

@@ -1,4 +1,4 @@
-"""What every way from a feed to a framework promises; `adapter_kinds.ADAPTERS` names them."""
+"""The promises of every adapter from a feed to a framework; `adapter_kinds.ADAPTERS` names them."""
 
 import gc
 
@@ -35,7 +35,7 @@ def batches_of(request):
 WORKERS = [
     pytest.param((0, "thread"), id="inline"),
     pytest.param((2, "thread"), id="thread"),
-    pytest.param((1, "process"), id="process", marks=pytest.mark.heavy),  # one, for adapters see batches alone
+    pytest.param((1, "process"), id="process", marks=pytest.mark.heavy),  # one: adapters see only batches
 ]
 in_this_process = pytest.mark.parametrize("make", WORKERS[:2], indirect=True)
 

@@ -1,4 +1,4 @@
-"""A sequence in the loaders of others, and what a feed says there."""
+"""A sequence in other loaders, and errors for a feed there."""
 
 import multiprocessing
 import re

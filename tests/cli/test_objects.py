@@ -34,7 +34,7 @@ rooms = Rooms()
 
 @pytest.fixture(autouse=True)
 def module(tmp_path, monkeypatch):
-    """A module of the user's, in the current directory."""
+    """A user's module, in the current directory."""
     (tmp_path / "my_rooms.py").write_text(MODULE)
     (tmp_path / "my_broken.py").write_text("import nothing_of_this_name")
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ import kerasfeed as kf
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = [name for name in kf.__all__ if name != "__version__"]
-# What a public call returns, or a hook receives: users meet the objects, and never write the names of their classes.
+# Classes of objects that public calls return or hooks receive; users never write these names.
 RETURNED = [
     "kerasfeed.adapters.keras.evaluate:MetricDistribution",
     "kerasfeed.adapters.keras.input_monitor:EpochTiming",

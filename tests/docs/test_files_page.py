@@ -63,7 +63,7 @@ FORMATS = {
 
 
 def run(name):
-    """Run a snippet as the user would, behind the first one's imports; the names it leaves."""
+    """Run a snippet like a user, after the imports of the first one; return its names."""
     space = {"__name__": "__main__"}
     exec("import glob, json\nimport numpy as np\nimport kerasfeed as kf\n" + snippet(name), space)
     return space

@@ -113,7 +113,7 @@ def test_the_notebook_looks_at_real_data_as_at_what_it_makes(run, monkeypatch, r
 
 
 def _assert_looks_and_checks(cells, name):
-    """What the cells before the first batch show of the file of this name."""
+    """The output for this file of the cells before the first batch."""
     assert name in _printed(cells["setup"])
     for look in ("look", "look_at_one"):
         assert [output for output in cells[look].outputs if "image/png" in output.get("data", {})], look

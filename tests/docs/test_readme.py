@@ -1,4 +1,4 @@
-"""The README is short, and its links lead somewhere."""
+"""The README is short, and its links work."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The reference names everything that is public, and quotes messages and options as they are."""
+"""The reference lists every public name, and quotes messages and options exactly."""
 
 import ast
 import inspect

@@ -124,7 +124,7 @@ def test_arguments_of_from_indexable_are_inferred(page):
 def test_tf_data_itself_makes_the_same_batches_of_single_scenes(page):
     before, _, names = both(page(), "from_indexable")
     exec(SNIPPETS["from_indexable by scene"], names)
-    dataset = names.pop("dataset")  # TensorFlow keeps the function written by hand for ever, and so these names
+    dataset = names.pop("dataset")  # TensorFlow keeps the handwritten function, and so these names, for ever
     assert scenes_in(dataset) == scenes_in(before)
     assert len(dataset) == len(before)
     del dataset  # AutoGraph has logged an exception, whose traceback holds this frame

@@ -135,7 +135,7 @@ GOOD = {
     "Map": lambda folder: kf.Map(Noisy(), tripled),
     "Mixture": lambda folder: kf.Mixture([Noisy(), Noisy(base=1)], [1, 2]),
     "Packed": lambda folder: kf.Packed(kf.Map(Noisy(), in_dict), 7),
-    "Cached": lambda folder: kf.Cached(Squares()),  # which count how often they are read
+    "Cached": lambda folder: kf.Cached(Squares()),  # they count their reads
     **{
         name: lambda folder, make=make: make(folder, [(np.full(3, k, np.float32), np.int64(k)) for k in range(12)])
         for name, make in READERS.items()
@@ -263,11 +263,11 @@ def test_scenes_that_get_slow_while_threads_read_them_are_no_fault():
 
 
 class Here(bad.Sound):
-    """Notes how many threads of this process read it at once."""
+    """Logs how many threads of this process read it at once."""
 
     at_once, most, lock = 0, 0, threading.Lock()
 
-    def __reduce__(self):  # elsewhere nothing is noted
+    def __reduce__(self):  # other processes log nothing
         return bad.Sound, ()
 
     def scene(self, index):
@@ -325,7 +325,7 @@ def test_a_class_that_opens_its_file_when_it_is_first_read_is_pickled_before():
 
         def scene(self, index):
             if self.file is None:
-                self.file = threading.Lock()  # in place of an open file, which does not pickle either
+                self.file = threading.Lock()  # instead of an open file, which does not pickle either
             return super().scene(index)
 
     found = kf.check_sequence(Lazy(), checks=["pickle"])["pickle"]

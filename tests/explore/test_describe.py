@@ -1,4 +1,4 @@
-"""`kf.describe`: the right numbers, the same whatever the workers, past scenes that fail."""
+"""`kf.describe`: the right numbers, the same with any workers, despite scenes that fail."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from kerasfeed.explore.describe.scene_statistics import SceneStatistics
 
 
 class Wild(kf.SceneSequence):
-    """Fields of every kind, of values that lose digits when they are added carelessly."""
+    """Fields of every kind, with values that lose digits in a careless sum."""
 
     def __init__(self, length=60):
         self.length = length
@@ -70,7 +70,7 @@ def test_how_scenes_are_divided_and_merged_changes_no_bit():
         for begin in range(0, 40, size):
             parts.append(SceneStatistics())
             for place in range(begin, min(40, begin + size)):
-                if place % 5 != 2:  # as if it had failed
+                if place % 5 != 2:  # like a failed scene
                     parts[-1].add(place, sequence[place], 0.0)
             parts[-1].close(begin, min(40, begin + size))
         whole = SceneStatistics()
@@ -247,7 +247,7 @@ class Different(kf.SceneSequence):
     def __getitem__(self, index):
         if self.last_is_read is not None and index == 1:
             assert self.last_is_read.wait(SECONDS)
-            time.sleep(0.2)  # so that the last one is known before
+            time.sleep(0.2)  # so that the last one finishes first
         if self.last_is_read is not None and index == 2:
             self.last_is_read.set()
         return {"zyx"[index]: index}
@@ -279,7 +279,7 @@ def test_many_classes_and_many_shapes_are_no_longer_counted():
 
 
 def test_the_slowest_scenes_are_named_and_sizes_are_those_of_arrays(monkeypatch):
-    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)  # on a real one another scene may be held up
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)  # with a real clock, another scene may be delayed
     monkeypatch.setattr(scene_statistics, "time", clock)
 
     class Slow(scenes.Clouds):
@@ -473,7 +473,7 @@ def test_no_note_is_cut():
 
 
 class Seen(kf.SceneSequence):
-    """Notes which process reads it."""
+    """Logs which process reads it."""
 
     def __init__(self, length, seconds=0.0):
         self.length, self.seconds = length, seconds

@@ -28,7 +28,7 @@ class Numbers(kf.SceneSequence):
 
 
 class Noting(Ahead):
-    """Notes which batches were begun, by their first scene."""
+    """Logs which batches were begun, by their first scene."""
 
     def __init__(self):
         self.begun = []
@@ -53,7 +53,7 @@ def feed_of(sequence=None, **arguments):
 
 
 def taken_until_ahead(feed, conversion, iterator, count):
-    """Take until so many batches were begun: loading takes a moment."""
+    """Take batches until a number of them was begun."""
     seen = firsts([next(iterator)])
     wait_until(lambda: feed.stats().batches >= len(feed))
     seen += firsts([next(iterator)])

@@ -1,4 +1,4 @@
-"""`Feed`: arguments, epochs, iteration, what a notebook shows."""
+"""`Feed`: arguments, epochs, iteration, display in notebooks."""
 
 import contextlib
 import gc
@@ -65,7 +65,7 @@ class NoLength:
 
 
 class ReadByLoop:
-    """Has a length and can be iterated, as a set is; or, as `OfTorch`, is what a torch IterableDataset is."""
+    """Has a length and can be iterated, like a set; or, as `OfTorch`, like a torch IterableDataset."""
 
     def __len__(self):
         return 3
@@ -123,7 +123,7 @@ def test_the_error_for_a_slice_of_a_feed_names_islice():
 
 
 class ReadBothWays:
-    """An iterator that can be indexed, as Keras's `ImageDataGenerator().flow(...)` is."""
+    """An iterator that can be indexed, like Keras's `ImageDataGenerator().flow(...)`."""
 
     def __len__(self):
         return 4

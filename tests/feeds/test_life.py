@@ -85,7 +85,7 @@ def test_a_killed_parent_leaves_no_worker_and_no_memory_behind(tmp_path, situati
             assert "/dev/shm" not in Path(f"/proc/{pid}/maps").read_text()
         parent.kill()
         assert_gone(pids)
-        wait_until(lambda: set(holders(files)) <= set(forked))  # a killed process may take its time to be gone
+        wait_until(lambda: set(holders(files)) <= set(forked))  # a killed process may need time to end
         assert list((tmp_path / "tmp").iterdir()) == []
     finally:
         for pid in forked:

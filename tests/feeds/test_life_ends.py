@@ -108,7 +108,7 @@ def test_a_program_that_becomes_another_leaves_it_no_worker_and_no_memory(tmp_pa
         pids = [int(pid) for pid in program.stdout.readline().split()]
         assert len(pids) == 2
         assert_gone(pids)
-        executable = Path(f"/proc/{program.pid}/exe")  # the workers go first, with the threads that started them
+        executable = Path(f"/proc/{program.pid}/exe")  # the workers end first, with the threads that started them
         wait_until(lambda: executable.resolve().name != Path(sys.executable).resolve().name)
         assert memory_files(program.pid) == set()
         assert program.poll() is None

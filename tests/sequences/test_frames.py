@@ -1,6 +1,6 @@
 """Tables of pandas and polars, and arrays without a length, by position.
 
-Lists of columns, generators, datasets and tensors are told what to write instead.
+Errors for lists of columns, generators, datasets and tensors name the alternative.
 """
 
 import datetime
@@ -300,7 +300,7 @@ def test_what_has_the_shape_of_a_scene_or_none_still_needs_a_length():
             kf.Feed(sequence, 4)
 
 
-# ---- what is no sequence of scenes
+# ---- objects that are not sequences of scenes
 
 
 X, Y = np.zeros((40, 3), np.float32), np.zeros(40, np.int64)

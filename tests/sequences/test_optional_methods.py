@@ -1,4 +1,4 @@
-"""Which optional methods a class has, and whether threads may share an object."""
+"""The optional methods of a class, and whether threads may share an object."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ class Into(kf.SceneSequence):
 
 
 def doubled(kind):
-    """A subclass that overrides `__getitem__` alone."""
+    """A subclass that overrides only `__getitem__`."""
 
     class Doubled(kind):
         def __getitem__(self, index):

@@ -1,4 +1,4 @@
-"""What the sequences inside a view are told, and what their errors tell."""
+"""Calls to the sequences inside a view, and their errors."""
 
 import numpy as np
 import pytest

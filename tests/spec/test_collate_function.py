@@ -1,4 +1,4 @@
-"""Batches that a function of the user's makes: the same from every loader, and what becomes of failures."""
+"""Batches of a user's function: the same from every loader, and the treatment of failures."""
 
 import os
 import threading
@@ -72,7 +72,7 @@ def test_the_function_may_be_a_lambda_or_hold_state_and_return_a_ragged_array(fe
 @pytest.mark.heavy
 def test_a_batch_that_is_larger_than_its_slot_is_no_less_right(feed_on):
     lengths = [3] * 37
-    lengths[5] = 4000  # scenes 0, 9, 18, 27 and 36 are looked at first
+    lengths[5] = 4000  # scenes 0, 9, 18, 27 and 36 are read first
     for kind in KINDS:
         feed = feed_on(kind, Lengths(lengths), collate=lambda scenes: np.concatenate([p for p, _ in scenes]))
         sizes = [len(batch) for batch in feed.epoch(0)]
@@ -286,7 +286,7 @@ def test_a_scene_that_ends_its_worker_is_replaced_and_a_function_that_does_fails
     sequence = Deadly(LENGTHS)
     feed = feed_on("process", sequence, 8, collate=labels_of, on_error="replace", shuffle=False)
     assert 20 not in np.concatenate(list(feed)).tolist()
-    assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # now it is known beforehand
+    assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # known by now
     feed = feed_on("process", sequence, 9, collate=sequence.collate, shuffle=False)
     message = r"exit code 3 while the function given as collate made the batch of epoch 0, step 0.*kf.load"
     with pytest.raises(kf.WorkerDiedError, match=message):

@@ -1,4 +1,4 @@
-"""Padded and ragged batches: what plain NumPy would make, from every loader, in pooled slots."""
+"""Padded and ragged batches equal those of plain NumPy, from every loader, in pooled slots."""
 
 import gc
 import time
@@ -181,7 +181,7 @@ def test_batches_are_copied_out_at_the_ceiling_and_keep_their_bits(feed_on, name
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collate", [kf.Pad(mask=True), kf.Ragged()], ids=["pad", "ragged"])
 def test_a_row_that_has_no_room_is_no_less_right(feed_on, kind, collate):
-    lengths = [3, 4, 5, 5000, 2, 1, 5, 2, 900, 4, 3, 2]  # scenes 0, 3, 6, 8 and 11 are looked at first
+    lengths = [3, 4, 5, 5000, 2, 1, 5, 2, 900, 4, 3, 2]  # scenes 0, 3, 6, 8 and 11 are read first
     lengths[3], lengths[4] = lengths[4], lengths[3]
     sequence = Lengths(lengths)
     feed = feed_on(kind, sequence, 6, collate=collate, shuffle=False)

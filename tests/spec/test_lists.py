@@ -176,7 +176,7 @@ def test_a_list_in_the_place_of_a_scene_that_is_an_array_is_refused():
 
 
 def expected(rows, collate):
-    """What the fields of these scenes are, put together by NumPy."""
+    """The fields of these scenes, assembled by NumPy."""
     scenes = [lists_at(index) for index in rows]
     batch = {
         "pair": np.array([scene["pair"] for scene in scenes], np.float64),
@@ -265,7 +265,7 @@ def test_views_pass_lists_on():
 
 @pytest.mark.parametrize("sequence", [Even(), kf.Concat(Even(11), Even(11)), kf.Zip(Even(), np.arange(22))])
 def test_get_batch_may_return_lists(sequence):
-    plain = kf.Map(sequence, lambda scene: scene)  # which has no get_batch
+    plain = kf.Map(sequence, lambda scene: scene)  # it has no get_batch
     with kf.Feed(sequence, 5, workers=0) as feed, kf.Feed(plain, 5, workers=0) as other:
         for found, wanted in zip(feed, other, strict=True):
             check_same(found, wanted)

@@ -85,7 +85,7 @@ class Colour(enum.Enum):
 
 
 class Attrs:
-    __attrs_attrs__ = ()  # as attrs leaves it
+    __attrs_attrs__ = ()  # attrs sets this
 
 
 class Pydantic:

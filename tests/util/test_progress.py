@@ -1,4 +1,4 @@
-"""Progress bars, and where none can be drawn."""
+"""Progress bars, and environments without them."""
 
 import importlib.util
 import warnings

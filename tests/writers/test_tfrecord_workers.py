@@ -1,4 +1,4 @@
-"""`write_tfrecords`: who writes, and how often workers are started."""
+"""`write_tfrecords`: the workers that write, and the number of starts."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"
 
 
 class Logged(Small):
-    """Leaves a line for each worker that begins and for each scene that is read; opens a file as it is first read."""
+    """Logs a line for each worker that begins and for each read; opens a file at the first read."""
 
     def __init__(self, length, log):
         super().__init__(length)
@@ -34,7 +34,7 @@ class Logged(Small):
 
     def __getitem__(self, index):
         with _OPENING:
-            self.file = self.file or Path(self.log).open()  # noqa: SIM115 - as people do, and it does not pickle
+            self.file = self.file or Path(self.log).open()  # noqa: SIM115 - typical code, and it does not pickle
         self._note("read", os.getpid(), index)
         return super().__getitem__(index)
 

@@ -34,7 +34,7 @@ def write(sequence, folder, num_shards=3, **arguments):
 
 
 def indices_in(paths):
-    """Which scenes a set of shards holds, in order."""
+    """The scenes of a set of shards, in order."""
     return [int(scene[1]) for scene in kf.TFRecordSequence.read(paths)]
 
 

@@ -16,7 +16,7 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.plan import Plan
 
-# ---- an epoch, with a clock of our own
+# ---- an epoch with a fake clock
 
 
 class Clock:
@@ -149,7 +149,7 @@ class Slow(kf.SceneSequence):
 
 
 class Computing(keras.callbacks.Callback):
-    """Makes every step last some seconds more, and until the scenes of the next one are there."""
+    """Extends every step by some seconds, and until the scenes of the next one are there."""
 
     def __init__(self, sequence, seconds):
         super().__init__()

@@ -10,7 +10,7 @@ from kerasfeed.util.polling import NotYet
 
 
 class Batches:
-    """Gives the batches 0, 1, ... before `stop`; raises at `bad`; those from `late` on are not there at once."""
+    """Gives the batches 0, 1, ... before `stop`; raises at `bad`; those from `late` on are not ready at once."""
 
     def __init__(self, stop, *, bad=-1, late=99):
         self.stop, self.bad, self.late, self.taken = stop, bad, late, 0

@@ -75,7 +75,7 @@ def test_an_epoch_that_keras_begins_to_build_a_model_is_the_first_one():
 
 
 class Around(keras.utils.PyDataset):
-    """Batches of a feed, as a `PyDataset` of a user's gives them."""
+    """Batches of a feed from a user's `PyDataset`."""
 
     def __init__(self, feed):
         super().__init__()

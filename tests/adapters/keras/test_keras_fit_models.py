@@ -1,4 +1,4 @@
-"""The ways of models, structures and Keras-style classes in `fit`: on TensorFlow here, and on JAX and PyTorch again."""
+"""Kinds of models, structures and Keras-style classes in `fit`: on TensorFlow here, and on JAX and PyTorch again."""
 
 import collections
 import contextlib
@@ -35,7 +35,7 @@ def feed():
         yield feed
 
 
-# ---- the ways of a model
+# ---- kinds of models
 
 
 @pytest.mark.heavy
@@ -65,7 +65,7 @@ def test_a_model_with_a_fit_of_its_own_sees_the_same(feed):
         def call(self, x):
             return self.dense(x)
 
-        def fit(self, *args, epoch=77, **kwargs):  # a local variable of a name that Keras's own fit has
+        def fit(self, *args, epoch=77, **kwargs):  # a local variable with a name from Keras's own fit
             return super().fit(*args, **kwargs)
 
     trainer = Trainer(model=Own())
@@ -270,7 +270,7 @@ def test_the_error_for_dicts_of_x_and_y_asks_for_a_pair():
         model = OfDicts()
         model.compile("sgd", "mse")
         told = pytest.warns(kf.FeedWarning, match=r'a tuple instead of the dict: \(scene\["x"\], scene\["y"\]\)')
-        with told, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own, which say less
+        with told, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own errors, which say less
             model.fit(feed, verbose=0)
         own = StepOfDicts()
         own.compile("sgd", "mse")

@@ -22,7 +22,7 @@ class Stopped(Exception):
 
 
 class At(keras.callbacks.Callback):
-    """Calls a function after one batch of all."""
+    """Calls a function after one of all batches."""
 
     def __init__(self, count, function):
         super().__init__()
@@ -150,7 +150,7 @@ def test_the_switch_of_keras_for_short_epochs_holds_for_a_feed():
 
 
 def test_a_batch_that_a_trainer_takes_to_build_the_model_comes_again():
-    """As that of Keras 3.16 on JAX: through the data of its iterator, which it resets then."""
+    """Like the trainer of Keras 3.16 on JAX: it takes the data of its iterator, and then resets it."""
     trainer = {"__name__": "keras.trainer_of_3_16"}
     exec("def _maybe_symbolic_build(iterator):\n    return next(iterator.data_adapter.get_jax_iterator())", trainer)
     row = kf.ArraySpec((1,), np.dtype(np.float32))

@@ -1,4 +1,4 @@
-"""`feed.indices()`: which scene each row of a prediction is for, with every order, cut, shard and filler."""
+"""`feed.indices()`: the scene of each row of a prediction, with every order, batch size, shard and filler."""
 
 import warnings
 

@@ -20,7 +20,7 @@ from kerasfeed.adapters.keras.backup import CallbackStates
 from kerasfeed.adapters.keras.trained_model import arrays_of, optimized_by, set_arrays, variables_of
 
 pytestmark = MARKS
-STEPS = 16  # four epochs, after which EarlyStopping ends it
+STEPS = 16  # four epochs; then EarlyStopping ends it
 
 
 class Killed(BaseException):
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("undisturbed")
 
 
-# Each place within an epoch, with the kill before the backup and behind it; each epoch; and ends of epochs.
+# Each position in an epoch, with the kill before and after the backup; each epoch; and ends of epochs.
 KILLS = [
     (2, True),
     (5, True),
@@ -64,7 +64,7 @@ KILLS = [
     (16, False),
 ]
 KILLS += [(-2, True), (-4, False)]
-COMPILED = [(7, True), (16, False)]  # which takes half as long again
+COMPILED = [(7, True), (16, False)]  # takes half as long again
 
 
 @pytest.mark.heavy
@@ -91,7 +91,7 @@ def test_saved_seldom_and_killed_twice_a_training_ends_with_the_numbers_of_an_un
 
 
 class Two(keras.Model):
-    """Trains in turns with two optimizers that only its steps build."""
+    """Trains alternately with two optimizers that only its steps build."""
 
     def __init__(self):
         super().__init__()

@@ -24,7 +24,7 @@ from kerasfeed.adapters.keras.progress_file import Progress
 pytestmark = MARKS
 
 
-# Each backend tries other moments; all of them with a stride of 1.
+# Each backend tests other moments; with a stride of 1, all of them.
 STRIDE = int(os.environ.get("KERASFEED_STRIDE", "7"))
 OFFSET = ["tensorflow", "jax", "torch"].index(BACKEND)
 
@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 
 class Moments:
-    """The moments of a run at which its process may be killed; it is at one of them, if that is given."""
+    """The moments of a run at which its process may be killed; if one is given, it is."""
 
     def __init__(self):
         self.begin()
@@ -55,7 +55,7 @@ class Moments:
 
 @pytest.fixture
 def moments(monkeypatch):
-    """The moments of the run that is on; those around the saving of model and record among them."""
+    """The moments of the present run, including those around the saving of model and record."""
     moments = Moments()
 
     def around(owner, name):
@@ -87,7 +87,7 @@ def killed(folder, moments, kill_at, **options):
 
 
 def train(folder, moments=None, *, save_freq=2, pair=False, dataset=None, model=None, feed=None, double=True, **fit):
-    """Run the script of a user once, from its beginning; returns what the model was trained on."""
+    """Run a user's script once, from its beginning; return the batches that the model was trained on."""
     keras.utils.clear_session()
     model = make_model(**(model or {}))
     with make_feed(**(feed or {})) as fed:
@@ -169,7 +169,7 @@ WAYS = {
     "accumulated gradients": {"model": {"optimizer": "accumulating"}},
     "loss scale": {"model": {"optimizer": "scaled"}, "save_freq": 1},
 }  # fmt: skip
-# What depends on how a backend steps, takes datasets and keeps the optimizer's variables.
+# Tests that depend on the backend's steps, datasets and optimizer variables.
 BACKENDS_WAYS = {
     "jax": ["every epoch", "steps below the feed's", "dataset", "executions", "accumulated gradients", "loss scale"],
     "torch": ["every epoch", "steps below the feed's"],
@@ -274,7 +274,7 @@ def test_the_file_is_a_state_of_the_feed_that_a_loop_resumes_from(tmp_path, mome
         assert [labels.ravel().astype(int).tolist() for _, labels in feed] == stream(feed, 4)[place:]
 
 
-# ---- a callback of one's own
+# ---- a user's callback
 
 
 @pytest.mark.heavy
@@ -330,7 +330,7 @@ def test_a_fit_that_was_stopped_in_mid_epoch_is_continued(tmp_path):
         history = model.fit(feed, epochs=2, callbacks=[ours], verbose=0)  # the same model: nothing to restore
         assert history.epoch == [0, 1]
         assert result_of(model) == undisturbed(8)
-        assert (tmp_path / "feed.json").exists()  # nothing here says that it is not needed any more
+        assert (tmp_path / "feed.json").exists()  # nothing shows that it is no longer needed
 
 
 @pytest.mark.heavy

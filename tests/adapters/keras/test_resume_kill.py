@@ -1,4 +1,4 @@
-"""A training process that is killed (SIGKILL), started again and killed again, ends as if it had not been.
+"""A training process that is killed (SIGKILL), started again and killed again, ends like an undisturbed one.
 
 Only on TensorFlow: the files on the disk are those that `test_resume_fit.py` tests on every backend.
 """

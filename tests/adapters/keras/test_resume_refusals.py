@@ -1,4 +1,4 @@
-"""`FeedCheckpoint`: what does not fit is refused, and what its file holds; on every backend."""
+"""`FeedCheckpoint`: refusals, and the content of its file; on every backend."""
 
 import json
 
@@ -187,7 +187,7 @@ def test_a_backup_refuses_a_model_that_is_built_by_name_alone(tmp_path):
         def __init__(self):
             super().__init__()
             self.dense = keras.layers.Dense(1)
-            self.dropout = keras.layers.Dropout(0.1)  # its seed is a variable, and there before any weights
+            self.dropout = keras.layers.Dropout(0.1)  # its seed is a variable that exists before any weights
 
         def call(self, x):
             return self.dense(self.dropout(x))

@@ -217,7 +217,7 @@ def _collected(gone):
 
 
 class Killed(Exception):
-    """In place of a kill, after a batch."""
+    """Replaces a kill, after a batch."""
 
 
 def starting(n, count, *, start):
@@ -298,7 +298,7 @@ def test_a_fit_with_steps_that_was_stopped_within_an_epoch_continues_in_it(tmp_p
 
 def test_the_model_before_a_step_whose_loss_was_not_finite_stays_known():
     progress = Progress(None, 1, False, {})
-    for done, scale in ((4, 8.0), (5, 4.0)):  # the step changes the loss scale alone
+    for done, scale in ((4, 8.0), (5, 4.0)):  # the step changes only the loss scale
         progress = progress.with_record(Record(4, scale, 0, done, {}))
     assert [progress.at(4, scale)[0].done for scale in (8.0, 4.0)] == [4, 5]
 

@@ -71,7 +71,7 @@ def test_as_many_scenes_are_read_at_once_as_calls_were_asked_for(calls):
     class Meeting(Numbered):
         def __getitem__(self, index):
             if begun and index < calls:
-                barrier.wait(20)  # the first of them, one in each thread, are all here at once
+                barrier.wait(20)  # the first scenes, one in each thread, are all here at once
             with lock:
                 inside.append(inside[-1] + 1)
             time.sleep(0.001)
@@ -239,7 +239,7 @@ def test_hooks_of_workers_are_called_in_each_thread_and_what_they_raise_arrives(
     dataset = kf.from_indexable(Hooked(24), num_parallel_calls=3)
     assert len(list(dataset)) == 24
     assert set(began) <= {(number, 3, "thread") for number in range(3)}
-    assert len(set(began)) == len(began) > 0  # a thread that came too late for a scene has not begun
+    assert len(set(began)) == len(began) > 0  # a thread that got no scene has not begun
     del dataset
     deadline = time.monotonic() + 20
     while len(ended) < len(began) and time.monotonic() < deadline:

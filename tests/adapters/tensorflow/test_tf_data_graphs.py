@@ -49,7 +49,7 @@ def test_the_thread_that_asks_for_an_element_calls_python_itself(monkeypatch):
         return take(*arguments)
 
     monkeypatch.setattr(tf_iteration, "take", noted)
-    dataset = kf.from_indexable(scenes.Clouds(40), num_parallel_calls=2)  # which does not prefetch
+    dataset = kf.from_indexable(scenes.Clouds(40), num_parallel_calls=2)  # it does not prefetch
     assert sum(1 for _ in dataset) == 40
     assert set(threads) == {threading.get_ident()}
 
@@ -69,7 +69,7 @@ def test_an_iteration_ends_with_its_iterator_where_the_graph_of_its_functions_go
     iterator = iter(feed.to_tf_dataset().map(lambda points, labels: labels))
     next(iterator)
     assert len(tf_iteration._iterations) == 1
-    gc.disable()  # in TensorFlow's threads: none may end the iterator within a call that it waits for
+    gc.disable()  # otherwise a TensorFlow thread may end the iterator within a call that it waits for
     try:
         cycle = [iterator]
         cycle.append(cycle)

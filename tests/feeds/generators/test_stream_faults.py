@@ -1,4 +1,4 @@
-"""What a stream does about items whose function fails: from the first, again and again, and with their workers."""
+"""Items of a stream whose function fails: from the first one on, repeatedly, and with their workers."""
 
 import itertools
 import json
@@ -205,7 +205,7 @@ def test_a_batch_takes_the_place_of_one_of_its_step_in_a_repetition_that_was_lef
         tape.put(1, 1, ["c", "d"])
         with pytest.raises(CancelledTaskError):
             reader.item(0, 2)
-        tape.drop(0, 1)  # as its batch is over
+        tape.drop(0, 1)  # because its batch is over
         assert reader.item(1, 3) == "d"
         tape.drop(1, 1)
         with pytest.raises(CancelledTaskError):

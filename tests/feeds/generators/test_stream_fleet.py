@@ -31,7 +31,7 @@ from kerasfeed.loaders.failures.failure_log import FailurePolicy
 
 @pytest.fixture
 def fleet_of():
-    """Make fleets that the test need not close."""
+    """Make fleets, which are closed after the test."""
     made = []
 
     def make(kind, *given, **arguments):

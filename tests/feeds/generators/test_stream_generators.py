@@ -12,7 +12,7 @@ from kerasfeed.loaders.generators import Generators
 
 
 class Scans:
-    """A class as people have them."""
+    """A typical user's class."""
 
     def __init__(self, number=3):
         self.number = number

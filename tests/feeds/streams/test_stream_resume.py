@@ -37,7 +37,7 @@ def drawn_on(scene):
 
 
 def batches_and_states(feed, most=1 << 30):
-    """Batches of two repetitions and more, up to so many, each with the state behind it."""
+    """Batches of two repetitions and more, up to a number, each with the state after it."""
     found = []
     for _ in range(2):
         for batch in feed:
@@ -107,7 +107,7 @@ def test_with_start_nothing_is_made_again_and_without_it_a_warning_gives_the_num
     with pytest.warns(kf.FeedWarning, match="has no parameter `start`: to go on from this state, its generators are"):
         feed.get_state()
     next(iter(feed))
-    state = feed.get_state()  # told once
+    state = feed.get_state()  # warned once
     with pytest.warns(kf.FeedWarning, match=r"at step 1 of repetition 0, .* the first 4 scenes thrown away"):
         stream(numbered, 4, workers=0).set_state(state)
 
@@ -144,7 +144,7 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
         feed.set_state(changed)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 10**7  # no memory by a count that is not this feed's
+    assert peak < 10**7  # a count of another feed must not allocate memory
     with kf.Feed(np.arange(4.0), 2) as feed, pytest.raises(ValueError, match="of kind 'stream', and not that of a kf"):
         feed.set_state(state)
     with pytest.raises(ValueError, match="nothing is known of step 5 of repetition 0"):

@@ -1,4 +1,4 @@
-"""What every way to run generators has in common: in the calling thread, in threads, in processes."""
+"""The common behaviour of generators in the calling thread, in threads, and in processes."""
 
 import numpy as np
 import optree
@@ -30,7 +30,7 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 @pytest.fixture(params=sorted(KINDS))
 def source_of(request):
-    """Make sources of one kind that the test need not close."""
+    """Make sources of one kind, which are closed after the test."""
     made = []
 
     def make(*given, **arguments):

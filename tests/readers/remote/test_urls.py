@@ -160,10 +160,10 @@ def test_a_file_that_was_replaced_is_an_error_when_it_is_opened_again(folder):
                 OSError, match=rf"^'{url}/.*' changed since it was first opened: another version has replaced"
             ):
                 read()
-        assert len(file["x"]) == 32  # which was closed
+        assert len(file["x"]) == 32  # the file was closed
 
 
-# ---- a store that is slow, and fails
+# ---- a slow store that fails
 
 
 def test_16_slow_reads_are_done_at_once_and_those_that_fail_are_tried_again(folder):
@@ -197,7 +197,7 @@ def test_a_store_that_fails_three_times_is_an_error_that_names_url_and_cause(fol
 def test_a_web_server_that_fails_for_a_moment_is_asked_again(folder, monkeypatch):
     monkeypatch.setattr(remote, "_PAUSES", (0.0, 0.0))
     with serving(folder) as told, kf.HDF5File(f"{told.url}/rows.h5") as file:
-        told.failures += [503, 503]  # of the look at the file; fsspec asks twice
+        told.failures += [503, 503]  # for the check of the file, which fsspec requests twice
         assert len(file["x"]) == 32
         file["x"][0]
         told.failures += [500, 429]
@@ -205,7 +205,7 @@ def test_a_web_server_that_fails_for_a_moment_is_asked_again(folder, monkeypatch
 
 
 class ByOthers(ByteSource):
-    """A file that another thread reads, which makes enough objects for a collection of garbage."""
+    """A file that another thread reads; the read makes enough objects for a garbage collection."""
 
     def __init__(self, path):
         self.path, self.identity = str(path), identity_of(path)
@@ -235,7 +235,7 @@ def test_a_read_does_not_wait_for_ever_where_others_collect_objects_of_h5py(fold
             assert np.array_equal(there["x"][row], VALUES[row])
 
 
-# ---- what cannot be read
+# ---- files that cannot be read
 
 
 @pytest.mark.parametrize(

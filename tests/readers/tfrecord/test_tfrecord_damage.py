@@ -47,7 +47,7 @@ def test_any_flipped_bit_is_noticed_by_a_reader_in_order(tmp_path, compression):
             found.extend(kf.TFRecordSequence.read(path))
         except kf.RecordError as error:
             assert f"record {len(found)} of {path!r} is damaged: " in str(error)  # noqa: PT017
-        else:  # a bit of the compressed format that means nothing
+        else:  # a bit without meaning in the compressed format
             assert compression
             assert len(found) == 40
         for scene, wanted in zip(found, scenes, strict=False):
