@@ -1,4 +1,4 @@
-"""Progress bars, and environments without them."""
+"""Progress bars, and where none can be drawn."""
 
 import importlib.util
 import warnings
