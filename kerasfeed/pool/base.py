@@ -95,8 +95,8 @@ class Runner(ABC):
         name, attribute = class_name(parts_of(self.target)[0]), unpicklable_attribute(self.target)
         what = f"its attribute {attribute} does not pickle: " if attribute else ""
         return TypeError(
-            f"the sequence ({name}) cannot be sent to worker processes: {what}{message_of(error)}. Exclude the "
-            "attribute from the state with __getstate__, and open it in __getitem__ or "
+            f"the sequence ({name}) cannot be sent to worker processes: {what}{message_of(error)}. Exclude such "
+            "attributes from the state with __getstate__, and open them in __getitem__ or "
             "on_worker_begin (for HDF5 keep a kerasfeed.HDF5File, which pickles). If several threads may read "
             f"{name} at once, set thread_safe = True in the class, or use worker_type='thread'"
         )

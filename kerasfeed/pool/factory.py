@@ -43,6 +43,6 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
             taken, more = "worker threads", ""
             if not options.thread_safe:
                 taken = "one worker thread"
-                more = ". If only the thread that made an object may use it (a connection of sqlite3), needs workers=0"
+                more = ". An object that only its thread may use, such as a connection of sqlite3, needs workers=0"
             warn_caller(f"worker_type='auto' takes {taken}: {message_of(error)}{more}", UserWarning)
     return ThreadPool(runner, options if options.thread_safe else dataclasses.replace(options, workers=1))
