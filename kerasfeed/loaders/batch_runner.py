@@ -30,7 +30,7 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled, unpickled
 from kerasfeed.util.thread_times import ThreadWatch
 
-# The first scenes are read until this time is over, but at least `FirstOrder.least`. It counts the quickest scene, so
+# The first scenes are read until this time is over, but at least `SpecRequest.least`. It counts the quickest scene, so
 # that the number of scenes hardly depends on other programs.
 _SECONDS, _MOST_SECONDS = 0.1, 1.0
 _QUICK, _WARM_READS = 1e-3, 8  # s per scene; quicker scenes are read this often again to measure their time
@@ -38,7 +38,7 @@ _MOST_COMPARED = 16 << 20  # bytes of a scene that are compared
 
 
 @dataclass(frozen=True)
-class FirstOrder:
+class SpecRequest:
     """The posted request to read the first scenes.
 
     Attributes:
@@ -95,7 +95,7 @@ class FirstScenes:
 
 def read_first(
     sequence: Any,
-    order: FirstOrder,
+    order: SpecRequest,
     seed: int,
     maker: Custom | None,
     note: Note,
@@ -253,7 +253,7 @@ class BatchRunner(Runner):
         self._filler: Filler | None = None
         self._views: dict[tuple[int, int], SlotView] = {}
         self._reported_waste = False
-        self._first: tuple[FirstOrder, FirstScenes] | None = None  # while the same request may come again
+        self._first: tuple[SpecRequest, FirstScenes] | None = None  # while the same request may come again
         self._is_warm = False  # whether this worker has read the first scenes, or need not
         self._kept: tuple[int, int, bytes] | None = None  # epoch, index and pickle of a batch that was read early
 
@@ -344,7 +344,7 @@ class BatchRunner(Runner):
 
     def _describe(self, note: Note, context: WorkerContext) -> FirstScenes | None:
         order = context.posted()
-        if not isinstance(order, FirstOrder):  # the consumer no longer waits for it
+        if not isinstance(order, SpecRequest):  # the consumer no longer waits for it
             return None
         if self._first is None or self._first[0] != order:
             seeds = context.worker.worker_type == "process"
@@ -363,7 +363,7 @@ class BatchRunner(Runner):
     def _warm_up(self, first: tuple[int, int], note: Note, *, seeds: bool) -> None:
         """Read the item (epoch, index) that another worker has read first, which has reported its errors."""
         note[1] = MANY
-        order = FirstOrder((first[1],), 1, first[0])
+        order = SpecRequest((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, order, self._seed, self._maker, [0, 0], self.held, seeds=seeds, owned=True)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstOrder, FirstScenes, Wasteful
+from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstScenes, SpecRequest, Wasteful
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
@@ -149,7 +149,7 @@ class Session:
             self.slots = SlotPool(layout, self.pool.memory, max_memory=self.job.max_memory, in_flight=in_flight)
             self.pool.on_failure = self.slots.close  # wakes threads that wait for memory
 
-    def _read_first(self, order: FirstOrder) -> FirstScenes | FailedFirst:
+    def _read_first(self, order: SpecRequest) -> FirstScenes | FailedFirst:
         self.pool.post(order)
         # All workers begin with a batch that one of them reads first.
         count = self.job.workers if order.keeps and self.pool.worker_type == "process" else 1
@@ -383,13 +383,13 @@ class LoadTask(Task):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FirstTask(FutureTask):
-    """Read the scenes of the posted `FirstOrder`; the future gives `FirstScenes` or a `FailedFirst`.
+    """Read the scenes of the posted `SpecRequest`; the future gives `FirstScenes` or a `FailedFirst`.
 
     Failures are results of the future too; the caller handles them.
     """
 
     session: Session
-    order: FirstOrder
+    order: SpecRequest
 
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
         """See `Task.done`."""

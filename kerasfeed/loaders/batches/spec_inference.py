@@ -12,7 +12,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedWarning, SpecError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batch_runner import FailedFirst, FirstOrder, FirstScenes
+from kerasfeed.loaders.batch_runner import FailedFirst, FirstScenes, SpecRequest
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
@@ -30,7 +30,7 @@ class NothingReadError(Exception):
     """Internal: no item of a stream could be read; the cause is the first exception."""
 
 
-Read = Callable[[FirstOrder], FirstScenes | FailedFirst]
+Read = Callable[[SpecRequest], FirstScenes | FailedFirst]
 
 
 def read_first_scenes(
@@ -86,21 +86,21 @@ def read_first_scenes(
     raise NothingReadError from first_error
 
 
-def _order(job: Job, epoch: int, least: int) -> FirstOrder:
+def _order(job: Job, epoch: int, least: int) -> SpecRequest:
     """Return the request for the first scenes."""
     plan, wanted = job.plan, job.plan.probe_indices()
     if not plan.length:
-        return FirstOrder(tuple(wanted), len(wanted), epoch)
+        return SpecRequest(tuple(wanted), len(wanted), epoch)
     if plan.batch_size is None:
         first = int(plan.indices(epoch, 0)[0])
         wanted = [wanted[-1], *wanted[:-1]]  # the last is often the smallest
         indices = (first, *(index for index in wanted if index != first))
         # Reading one item twice could exceed the timeout.
         compares = (job.workers > 1 or bool(job.free)) and job.policy.timeout is None
-        return FirstOrder(indices, least, epoch, keeps=True, compares=compares)
+        return SpecRequest(indices, least, epoch, keeps=True, compares=compares)
     ends = wanted[0], wanted[-1]
     indices = tuple(sorted(wanted, key=lambda index: index not in ends))
-    return FirstOrder(indices, 2, epoch, compares=job.workers > 1 or bool(job.free))
+    return SpecRequest(indices, 2, epoch, compares=job.workers > 1 or bool(job.free))
 
 
 def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
@@ -166,7 +166,7 @@ def watched(job: Job, note_random: Callable[[int, Held], None], generators: list
     if not job.watches_random:
         return read
 
-    def reading(order: FirstOrder) -> FirstScenes | FailedFirst:
+    def reading(order: SpecRequest) -> FirstScenes | FailedFirst:
         begun, held = time.perf_counter(), Held(generators)
         watch = RandomWatch(held)
         result = read(order)

@@ -19,7 +19,7 @@ from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders.batch_runner import DESCRIBE, FirstOrder
+from kerasfeed.loaders.batch_runner import DESCRIBE, SpecRequest
 from kerasfeed.loaders.session import FirstTask
 from kerasfeed.pool.processes import pool, worker_process
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, start_text
@@ -183,7 +183,7 @@ def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
     deaths = CrashPolicy()
     killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7")
     deaths.at_place(7, killed)
-    deaths.progress(FirstTask(DESCRIBE, 0, session=None, order=FirstOrder((7,))))
+    deaths.progress(FirstTask(DESCRIBE, 0, session=None, order=SpecRequest((7,))))
     assert deaths.enough(killed, 3) == 15
     assert deaths.at_place(7, killed) == 1
 
