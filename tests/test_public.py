@@ -1,4 +1,4 @@
-"""What users see of kerasfeed in a console: names, and what an object says of itself."""
+"""kerasfeed in a console: names, and the representations of objects."""
 
 import importlib
 import pickle
@@ -156,7 +156,7 @@ def test_fit_on_the_dataset_of_a_feed_draws_no_warning():
 
 
 class Own(kf.Feed):
-    """A user's feed, made as a feed is."""
+    """A user's feed, made like a feed."""
 
 
 def test_a_copy_of_a_feed_from_a_pickle_is_of_its_class():

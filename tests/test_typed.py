@@ -1,4 +1,4 @@
-"""What mypy, in strict mode, says of a user's typed classes."""
+"""Results of mypy, in strict mode, for a user's typed classes."""
 
 import os
 import subprocess
@@ -74,7 +74,7 @@ def test_strict_mypy_takes_a_typed_class_and_slices_and_refuses_unknown_argument
     assert [line for line in said if "note:" not in line][5:] == []
     assert 'expression has type "Subset", variable has type "int"' in said[0]
     assert 'expression has type "list[float]", variable has type "int"' in said[1]
-    # A class that declares `index: int` alone takes no slices, whatever its base class says.
+    # A class that declares only `index: int` takes no slices, even if its base class does.
     assert 'Invalid index type "slice[int, int, None]" for "Rooms"' in said[2]
     assert 'Unexpected keyword argument "suffle" for "Feed"; did you mean "shuffle"?' in said[3]
     assert 'Unexpected keyword argument "suffle" for "StreamFeed"' in "".join(said[4:])

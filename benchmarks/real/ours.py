@@ -1,4 +1,4 @@
-"""The same scenes as kerasfeed reads them: a sequence, and more arguments of `kf.Feed`."""
+"""The same scenes for kerasfeed: a sequence, and more arguments of `kf.Feed`."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""The rows of the table: workloads, and who reads them.
+"""The rows of the table: workloads, and their readers.
 
 Invariant: pure values; importing this module loads no framework.
 """
@@ -27,12 +27,12 @@ class Row:
         name: Key on the command line.
         title: Words for the table.
         make: Makes the scenes that peers read.
-        tiny: Its arguments for tests, which make a few.
-        ours: Name of the function of `benchmarks.real.ours` from these to what kerasfeed reads.
+        tiny: Its arguments for tests, which make only a few.
+        ours: Name of the function of `benchmarks.real.ours` from these scenes to kerasfeed's.
         peers: Keys of `benchmarks.catalog.PEERS`.
-        batch_size: Scenes a batch (packed rows, if `scenes_in` is given), which divides an epoch.
-        workers: Concurrent reads asked of all that have workers.
-        ours_by: The same of kerasfeed's set-ups.
+        batch_size: Scenes per batch (packed rows, if `scenes_in` is given), which divides an epoch.
+        workers: Concurrent reads of all readers that have workers.
+        ours_by: The set-ups of kerasfeed.
         collate: From a list of scenes to a batch.
         torch_collate: The same for PyTorch.
         scenes_in: From a batch to its number of scenes, if that varies.

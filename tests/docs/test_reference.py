@@ -1,4 +1,4 @@
-"""The reference names everything that is public, and quotes messages and options as they are."""
+"""The reference lists every public name, and quotes messages and options exactly."""
 
 import ast
 import inspect
@@ -65,7 +65,7 @@ def strings_of(tree):
 
 @cache
 def sources():
-    """Every text of the package; not read where the tests are merely found."""
+    """Every text of the package; not read while pytest only collects tests."""
     paths = sorted(PACKAGE.rglob("*.py"))
     return "\0".join(text for path in paths for text in strings_of(ast.parse(path.read_text())))
 

@@ -21,12 +21,12 @@ from kerasfeed.loaders import loader as loader_module
 
 @pytest.fixture
 def as_measured():
-    """What scenes cost here and now decides."""
+    """Use the measured cost of scenes."""
 
 
 @pytest.fixture(autouse=True)
 def choices(monkeypatch, request):
-    """Every choice that is made. Scenes cost what they do on a quiet machine: on a busy one they may cost anything."""
+    """Record every choice. Scenes have the cost of a quiet machine, because on a busy one it may be anything."""
     made = []
     choose = loader_module.choose
 
@@ -82,7 +82,7 @@ def test_what_is_measured_decides(kind, expected, as_measured):
             feed[0]
             return feed.stats().worker_type
 
-    assert any(chosen() == expected for _ in range(20))  # a busy machine measures wrong now and then
+    assert any(chosen() == expected for _ in range(20))  # measurements on a busy machine are sometimes wrong
 
 
 @pytest.mark.heavy
@@ -99,7 +99,7 @@ def test_batches_are_the_same_before_and_after_worker_processes_take_over(kind):
         assert feed.stats().worker_type == "process"
 
 
-# ---- the thread that begins
+# ---- the first thread
 
 
 def test_an_epoch_under_a_second_starts_no_process(monkeypatch):
@@ -115,7 +115,7 @@ def test_an_epoch_under_a_second_starts_no_process(monkeypatch):
 
 
 class Own(scenes_costs.Costly):
-    """Notes which threads use the object."""
+    """Logs which threads use the object."""
 
     length = 40
     cost = (1e-3, 1e-3)

@@ -1,4 +1,4 @@
-"""What the loaders do about scenes that fail, or that no batch can hold."""
+"""The loaders' treatment of scenes that fail, or that no batch can hold."""
 
 import dataclasses
 import threading
@@ -121,7 +121,7 @@ def test_an_exception_group_and_a_huge_message_arrive_whole(make, kind):
 
 
 class Deviant(scenes.Clouds):
-    """Clouds of which one scene is unlike the others."""
+    """Clouds; one scene differs from the others."""
 
     def __init__(self, scene):
         super().__init__()

@@ -83,7 +83,7 @@ def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_th
         thread = threading.Thread(target=wait)
         thread.start()
         time.sleep(0.06)
-        sys.setswitchinterval(5)  # nobody else runs Python meanwhile
+        sys.setswitchinterval(5)  # no other thread runs Python meanwhile
         try:
             pool.release(flying.pop())
             begun = time.monotonic()
@@ -96,7 +96,7 @@ def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_th
             sys.setswitchinterval(interval)
         thread.join(5)
         if thread.is_alive():
-            pool.release(flying[-1])  # which wakes it
+            pool.release(flying[-1])  # wakes it
         assert len(ended) == turn + 1
 
 
@@ -122,7 +122,7 @@ def test_a_ceiling_below_two_slots_is_refused_with_the_size_needed():
         SlotPool(layout, PoolMemory(shared=False), max_memory=1000, in_flight=1)
 
 
-def test_memory_that_nobody_needs_goes_back_to_the_system():
+def test_unused_memory_is_returned_to_the_system():
     layout = _layout(np.zeros(1 << 17), rows=1)
     arena = PoolMemory(shared=True)
     pool = SlotPool(layout, arena, max_memory=1 << 28, in_flight=4)

@@ -1,4 +1,4 @@
-"""Generator functions that tests run, also in worker processes, and the ways to run them."""
+"""Generator functions of tests, also for worker processes, and functions that run them."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ KINDS = {"inline": (0, "thread"), "thread": (3, "thread"), "process": (2, "proce
 
 
 class Source:
-    """A source of generators, of which one repetition runs at a time."""
+    """A source of generators; one repetition runs at a time."""
 
     def __init__(self, generators, policy=None, **arguments):
         self._source = GeneratorSource(generators, policy or FailurePolicy(), **arguments)
@@ -75,7 +75,7 @@ def until_error(source, repetition=0, limit=100):
 
 
 def in_turn(*generators):
-    """The plain model of generators joined in turn."""
+    """The reference for generators joined in turn."""
     items, living = [], [iter(each) for each in generators]
     while living:
         for each in list(living):
@@ -166,7 +166,7 @@ def old_fashioned(n, count):
 
 
 def killed_once(path):
-    """A generator ends its worker when it comes to its scene 300 for the first time."""
+    """A generator ends its worker when it reaches its scene 300 for the first time."""
 
     def make_generator(n, count):
         for k in range(400):
@@ -179,7 +179,7 @@ def killed_once(path):
 
 
 def killed_once_and_then_short(path):
-    """The same, and when it is run again it gives five scenes."""
+    """The same, but when it runs again it yields five scenes."""
     make = killed_once(path)
 
     def make_generator(n, count):

@@ -33,7 +33,7 @@ def plain(lengths, fails, shard, buffer, repetition):
 
 
 def merged(lengths, fails, shard, buffer, repetition, chance, step=0, ended=()):
-    """The same by the state machines, from a position on: each batch with the ends that are known behind it."""
+    """The same from the state machines, from a position on: each batch with the ends known after it."""
     dealt = len(lengths) < shard[1]
     numbers = range(len(lengths)) if dealt else range(len(lengths))[shard[0] :: shard[1]]
     order = Shuffler(BufferShuffled(buffer), 5, repetition, step * ROWS, DeferredWarnings()) if buffer else None
@@ -44,7 +44,7 @@ def merged(lengths, fails, shard, buffer, repetition, chance, step=0, ended=()):
         while not (items := merge.take(limit)) and merge.lanes:
             lane = merge.lanes[0]
             lanes = [each for each in merge.lanes if each is lane or chance.random() < 0.3]
-            for each in lanes:  # a block of some scenes, of the generator that is waited for or of others
+            for each in lanes:  # a block of scenes, from the next generator or another one
                 stop = min(lengths[each.n], each.received + chance.randint(1, 4))
                 each.add([(each.n, k) for k in range(each.received, stop)])
                 if each.received >= lengths[each.n] and each.n != fails and chance.random() < 0.5:
@@ -86,10 +86,10 @@ def test_merge_deal_and_buffer_give_what_plain_python_gives_from_every_position_
     assert [batch for batch, _ in whole] == wanted
     assert failed == fails_after
     for step, (batch, ended) in enumerate(whole, 1):
-        if failed and len(batch) < ROWS:  # the error comes next: nothing goes on from there
+        if failed and len(batch) < ROWS:  # the error comes next, so there is no continuation
             break
         rest, fails_again = merged(*given, chance, step, ended)
-        assert rest == whole[step:]  # also the ends that are known
+        assert rest == whole[step:]  # including the known ends
         assert fails_again == fails_after
         assert merged(*given, chance, step, whole[-1][1])[0][: len(rest)] == [
             (batch, whole[-1][1]) for batch, _ in rest
