@@ -115,6 +115,11 @@ def test_a_grid_names_its_scenes_their_labels_and_what_it_leaves_out():
     assert any("cloud 99 is\ntruncated" in text for text in found)
 
 
+@pytest.mark.parametrize("index", [[3, 16], slice(3, 17, 13), np.array([3, 16])])
+def test_a_list_of_indices_draws_these_scenes(index):
+    assert words(kf.show(Clouds(), index)) == words(kf.show(Clouds(), scenes=[3, 16]))
+
+
 def test_one_scene_is_drawn_large_with_more_of_it_and_raises_what_it_raises():
     figure = kf.show(Clouds(), -2)
     assert words(figure)[0] == "Clouds, scene 98 of 100"

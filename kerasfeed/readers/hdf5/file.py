@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 
@@ -192,6 +192,7 @@ class HDF5File(Members):
     Args:
         path: The file. A relative path is made absolute now, so that workers find it. A URL such as
             "s3://bucket/rooms.h5" is read through fsspec: several chunks or rows at the same time, as from a disk.
+        mode: "r": an HDF5File only reads.
         chunk_cache: Memory limit for decoded chunks of this file in each process, bytes; 0 keeps
             none. Several HDF5Files of one file with the same limit share one cache. "auto" is 1/16 of the memory that
             the process may use, at most 1 GiB, in one cache for all files of the process that use "auto".
@@ -206,8 +207,8 @@ class HDF5File(Members):
         OSError: On first use: the file is not an HDF5 file, or it has changed since it was first opened; or a URL
             cannot be read at the third try.
         ImportError: On first use of a URL: fsspec is missing, or the package of the protocol.
-        ValueError, TypeError: `chunk_cache` is neither an integer >= 0 nor "auto"; h5py has no such option; or `swmr`
-            is set for a URL, or, on first use, fsspec does not know its protocol.
+        ValueError, TypeError: `mode` is not "r"; `chunk_cache` is neither an integer >= 0 nor "auto"; h5py has no such
+            option; or `swmr` is set for a URL, or, on first use, fsspec does not know its protocol.
 
     Examples:
         >>> import h5py
@@ -227,12 +228,17 @@ class HDF5File(Members):
     def __init__(
         self,
         path: str | os.PathLike[str],
+        mode: Literal["r"] = "r",
         *,
         chunk_cache: int | str = "auto",
         swmr: bool = False,
         driver: str | None = None,
         **driver_options: Any,
     ) -> None:
+        if mode != "r":
+            raise ValueError(
+                f'mode must be "r", received {mode!r}: an HDF5File only reads. Write with kf.write_hdf5 or h5py.File'
+            )
         self.path = str(path)
         self._remote = driver is None and is_url(path)
         self._local = not self._remote and "://" not in self.path and driver != "ros3"
