@@ -128,6 +128,16 @@ class Layout:
             cursor = align(cursor + mask_bytes)
         return tuple(places), cursor
 
+    @cached_property
+    def stacked(self) -> tuple[tuple[tuple[int, ...], np.dtype[Any], int] | None, ...]:
+        """Shape of a scene's part, dtype and offset of every field that needs no assembly; None for others."""
+        return tuple(
+            (tuple(size or 0 for size in field.shape), field.dtype, self.places[number].offset)
+            if field.is_fixed and self.form(number) is None
+            else None
+            for number, field in enumerate(self.spec.fields)
+        )
+
     def _mask_bytes(self, number: int, row_bytes: int) -> int:
         form, field = self.form(number), self.spec.fields[number]
         if not isinstance(form, Padded) or not form.masked:
