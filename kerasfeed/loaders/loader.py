@@ -228,7 +228,8 @@ class Loader:
     @property
     def spec(self) -> SceneSpec:
         """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
-        self._ready(2)  # whoever asks for it, such as a graph of TensorFlow, is bound to it
+        if self.layout is None:  # else no session need be started again
+            self._ready(2)  # a graph of TensorFlow that asks for it is bound to it
         assert self.layout is not None
         return self.layout.spec
 
@@ -262,14 +263,18 @@ class Loader:
         """
         session = self._ready()
         try:
-            with self._closing_if_interrupted():
-                return session.submit(epoch, step, timeout)
+            return session.submit(epoch, step, timeout)
         except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
             if session.pool.failure is None:
                 raise
             promise: Future[Any] = Future()
             promise.set_exception(error)
             return promise
+        except Exception:
+            raise
+        except BaseException:  # a `with self._closing_if_interrupted()` would take 2 us of a batch
+            self._sessions.end_present()
+            raise
 
     @contextmanager
     def _closing_if_interrupted(self) -> Iterator[None]:
