@@ -79,7 +79,7 @@ _ROWS = (
         ("torch", *_THREADS), 16, 16, _OURS),
     Row("table", "rows of a table, from a class", scenes.Rows, {"length": 512}, "as_they_are",
         (*_ALL, "torch_inline"), 256),
-    Row("table-batches", "rows of a table, with `get_batch`", scenes.RowsAtOnce, {"length": 512}, "as_they_are",
+    Row("table-batches", "rows of a table, with `get_batch`", scenes.RowsAtOnce, {"length": 512}, "rows_at_once",
         ("plain", "torch", "torch_inline", "spdl", "keras_enqueuer_threads"), 256, collate=tuple),
 )  # fmt: skip
 ROWS = {row.name: row for row in _ROWS}

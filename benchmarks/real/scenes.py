@@ -296,9 +296,7 @@ class Rows(Scenes):
 
 
 class RowsAtOnce(Rows):
-    """The same; PyTorch reads a batch by `__getitems__`, kerasfeed by `get_batch`."""
+    """The same; PyTorch reads a batch by `__getitems__`."""
 
     def __getitems__(self, indices: Any) -> Any:
         return self.x[indices], self.indices[indices]
-
-    get_batch = __getitems__

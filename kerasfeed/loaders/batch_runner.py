@@ -6,7 +6,6 @@ in the epoch whose hook has been called.
 """
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +22,8 @@ from kerasfeed.readers.read_cost import Meter, ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.global_random import RandomWatch, SeedingContext, seeding
 from kerasfeed.sequences.held_random import HELD, Held
-from kerasfeed.spec.collation import Custom
+from kerasfeed.sequences.view_base import part_reader
+from kerasfeed.spec.collation import Custom, Stack
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of
@@ -33,7 +33,8 @@ from kerasfeed.util.thread_times import ThreadWatch
 # The first scenes are read until this time is over, but at least `SpecRequest.least`. It counts the quickest scene, so
 # that the number of scenes hardly depends on other programs.
 _SECONDS, _MOST_SECONDS = 0.1, 1.0
-_QUICK, _WARM_READS = 1e-3, 8  # s per scene; quicker scenes are read this often again to measure their time
+# Scenes quicker than this, s, are read so often again to measure their time. Slower ones may then come from a cache.
+_QUICK, _WARM_READS = 3e-4, 32
 _MOST_COMPARED = 16 << 20  # bytes of a scene that are compared
 
 
@@ -103,6 +104,7 @@ def read_first(
     *,
     seeds: bool,
     owned: bool,
+    reader: Callable[..., Any] | None = None,
 ) -> tuple[FirstScenes, int, bytes | None]:
     """Read the first scenes.
 
@@ -115,6 +117,7 @@ def read_first(
         held: The random generators that the sequence keeps.
         seeds: Whether these and the global generators are seeded for each scene.
         owned: Whether the sequence is a copy that no other code in this process reads.
+        reader: Its `get_batch`, if that reads the batches.
 
     Returns:
         The scenes; the random generators that they use (see `RandomWatch`); and the first scene, pickled, if it is to
@@ -165,24 +168,36 @@ def read_first(
         may_read = seeds or (not used and (owned or is_quick))  # reading a copy may take any time
         if order.compares and not is_reused and may_read:
             differs = _content(read(order.indices[0])[0]) != first[1]
-    if owned and not (used or order.keeps) and min(times)[0] < _QUICK:
-        with contextlib.suppress(Exception):  # the scene fails again when it is loaded
-            times = [min(_warm_times(sequence, order.indices[: len(specs)], context, clock) for _ in range(3))]
     middle = sorted(times)[(len(times) - 1) // 2]  # of two, the quicker one
+    if owned and not (used or order.keeps) and middle[0] < _QUICK:
+        with contextlib.suppress(Exception):  # the scene fails again when it is loaded
+            indices = order.indices[: len(specs)]
+            middle = min(_warm_times(sequence, indices, context, clock, reader) for _ in range(3))
     return FirstScenes(tuple(specs), *middle, is_reused=is_reused, differs=differs), used, kept
 
 
 def _warm_times(
-    sequence: Any, indices: tuple[int, ...], context: SceneContext, clock: ThreadWatch
+    sequence: Any,
+    indices: tuple[int, ...],
+    context: SceneContext,
+    clock: ThreadWatch,
+    reader: Callable[..., Any] | None,
 ) -> tuple[float, float]:
     """Time and processor time per scene, s, over many reads in a row, because reading the clock takes 40 us."""
+    many, count = np.resize(np.array(indices, np.int64), _WARM_READS), _WARM_READS
     clock.restart()
     with context:
-        for index in itertools.islice(itertools.cycle(indices), _WARM_READS):
-            context.move_to(index)
-            sequence[index]
+        if reader is None:
+            for index in many.tolist():
+                context.move_to(index)
+                sequence[index]
+        else:
+            context.move_to(None)
+            count *= 8
+            for _ in range(8):
+                reader(many.copy())
     took = clock.look()
-    return took.own_seconds / _WARM_READS, took.cpu_seconds / _WARM_READS
+    return took.own_seconds / count, took.cpu_seconds / count
 
 
 def _content(scene: Any) -> list[bytes] | None:
@@ -244,6 +259,7 @@ class BatchRunner(Runner):
         self._length = job.plan.length
         self._context = context
         self._watches_random = job.watches_random
+        self._stacks = isinstance(job.collate, Stack) and job.plan.batch_size is not None
         self.renewed = False
         self._begin()
 
@@ -258,7 +274,7 @@ class BatchRunner(Runner):
         self._kept: tuple[int, int, bytes] | None = None  # epoch, index and pickle of a batch that was read early
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("target", "_maker", "held", "_seed", "_length", "_context", "_watches_random", "renewed")
+        names = ("target", "_maker", "held", "_seed", "_length", "_context", "_watches_random", "_stacks", "renewed")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -353,7 +369,8 @@ class BatchRunner(Runner):
             owned = context.has_copy
             asked = replace(order, keeps=order.keeps and (owned or order.least == 1))
             found, used, kept = read_first(
-                self.target, asked, self._seed, self._maker, note, self.held, seeds=seeds, owned=owned
+                self.target, asked, self._seed, self._maker, note, self.held, seeds=seeds, owned=owned,
+                reader=part_reader(self.target) if self._stacks else None,
             )  # fmt: skip
             self._kept = None if kept is None else (order.epoch, order.indices[0], kept)
             context.note_random(used)

@@ -228,7 +228,8 @@ class Loader:
     @property
     def spec(self) -> SceneSpec:
         """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
-        self._ready(2)  # the caller, such as a TensorFlow graph, depends on an exact spec
+        if self.layout is None:  # otherwise no session has to start again
+            self._ready(2)  # the caller, such as a TensorFlow graph, depends on an exact spec
         assert self.layout is not None
         return self.layout.spec
 
@@ -262,14 +263,18 @@ class Loader:
         """
         session = self._ready()
         try:
-            with self._closing_if_interrupted():
-                return session.submit(epoch, step, timeout)
+            return session.submit(epoch, step, timeout)
         except WorkerDiedError as error:  # the pool has just failed: this batch fails like those in flight
             if session.pool.failure is None:
                 raise
             promise: Future[Any] = Future()
             promise.set_exception(error)
             return promise
+        except Exception:
+            raise
+        except BaseException:  # a `with self._closing_if_interrupted()` would take 2 us of a batch
+            self._sessions.end_present()
+            raise
 
     @contextmanager
     def _closing_if_interrupted(self) -> Iterator[None]:

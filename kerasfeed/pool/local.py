@@ -24,6 +24,7 @@ from kerasfeed.util.error_text import is_the_programs
 
 _T = TypeVar("_T")
 CALLER = "the calling thread"
+_ALONE = Worker(0, 1, "inline")
 _serials = itertools.count(1)
 
 
@@ -166,7 +167,7 @@ class InlinePool(LocalPool):
     def submit(self, tasks: Sequence[Task]) -> None:
         """See `Pool.submit`; also raises Ctrl-C and exceptions of `on_worker_begin`."""
         self.refuse_if_ended()
-        caller = LocalWorker(Worker(0, 1, "inline"), CALLER, self)
+        caller = LocalWorker(_ALONE, CALLER, self)
         self._callers[caller] = None
         try:
             self._be_watched()
@@ -182,7 +183,7 @@ class InlinePool(LocalPool):
         with self._beginning:
             if self._begun:
                 return
-            begin = partial(begin_worker, self.runner.target, Worker(0, 1, "inline"), CALLER)
+            begin = partial(begin_worker, self.runner.target, _ALONE, CALLER)
             failed = self.options.turn.run(begin)
             if failed is not None:
                 raise failed

@@ -133,6 +133,31 @@ def test_going_on_reads_no_scene_before_and_costs_the_same_at_any_position():
     assert asked == [20, 20]
 
 
+def test_a_state_after_ctrl_c_starts_no_workers_again():
+    class Interrupted(scenes.Augmented):
+        begun, interrupts = 0, False
+
+        def on_worker_begin(self, worker):
+            self.begun += 1
+
+        def __getitem__(self, index):
+            if self.interrupts:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    sequence = Interrupted()
+    with make_feed(sequence, workers=0) as feed:
+        batches = iter(feed)
+        next(batches)
+        sequence.interrupts = True
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        feed.set_state(feed.get_state(epoch=0, step=1))
+        assert sequence.begun == 1
+        sequence.interrupts = False
+        assert taken(feed) == stream(1)[1:]
+
+
 @pytest.mark.heavy
 def test_a_state_tells_text_fields_and_needs_no_framework():
     code = """

@@ -331,6 +331,45 @@ def test_scenes_of_microseconds_get_no_workers(choices, as_measured):
         assert "no workers (auto: a batch takes" in repr(feed)
 
 
+def spin(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_scenes_that_one_call_reads_are_measured_by_that_call(as_measured):
+    class ReadAtOnce(scenes_costs.Costly):
+        length = 200_000
+
+        def scene(self, index):
+            spin(2e-5)
+            return super().scene(index)
+
+        def get_batch(self, indices):
+            return np.repeat(indices[:, None], 4, axis=1).astype(np.float32), indices.astype(np.float32)
+
+    with BaseFeed(ReadAtOnce(), 64, seed=1) as feed:
+        feed[0]
+        assert feed.stats().worker_type == "inline"
+
+
+@pytest.mark.heavy
+def test_scenes_that_a_cache_keeps_are_measured_when_they_are_first_read(as_measured):
+    class Kept(scenes_costs.Costly):
+        def __init__(self):
+            self.kept = set()
+
+        def scene(self, index):
+            if index not in self.kept:
+                spin(1e-3)
+                self.kept.add(index)
+            return super().scene(index)
+
+    with _feed(Kept()) as feed:
+        feed[0]
+        assert feed.stats().worker_type == "process"
+
+
 @pytest.mark.heavy
 def test_scenes_in_memory_are_loaded_without_workers(choices, few_processes):
     with _feed(np.zeros((100_000, 2))) as feed:

@@ -167,6 +167,28 @@ def test_a_get_batch_of_the_wrong_length_is_refused(make, kind):
         make(kind, Short()).submit(0, 0).result(timeout=30)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda points, labels: points,
+        lambda points, labels: None,
+        lambda points, labels: [points, labels],
+        lambda points, labels: (points, labels, labels),
+        lambda points, labels: (points, (labels, labels)),
+        lambda points, labels: (points, {"label": labels}),
+        lambda points, labels: (points, [labels, labels]),
+    ],
+)
+def test_a_get_batch_of_another_structure_is_refused(make, change):
+    class Other(scenes.Batched):
+        def get_batch(self, indices):
+            return change(*super().get_batch(indices))
+
+    message = r"get_batch returned the structure .*, __getitem__ \(\*, \*\). Return the same nesting from both"
+    with pytest.raises(SpecError, match=message):
+        make("inline", Other()).submit(0, 0).result(timeout=30)
+
+
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_a_sequence_that_fails_at_once_says_so_while_inferring_the_spec(make, kind):
     loader = make(kind, scenes.Failing(0, ValueError("no data")))

@@ -1,6 +1,7 @@
 """Slots: leased while anything refers to their memory, reused after, bounded by max_memory."""
 
 import gc
+import mmap
 import sys
 import threading
 import time
@@ -39,6 +40,19 @@ def test_every_field_of_every_slot_starts_on_64_bytes(pool):
         slot = pool.acquire()
         for field in slot.view.fields:
             assert field.ctypes.data % 64 == 0
+
+
+def test_a_field_of_large_rows_starts_on_a_page():
+    layout = _layout((np.zeros(3, np.float32), np.zeros(1 << 20, np.uint8), np.zeros(5, np.float32)))
+    arena = PoolMemory(shared=False)
+    pool = SlotPool(layout, arena, max_memory=1 << 26, in_flight=1)
+    for _ in range(3):
+        slot = pool.acquire()
+        assert slot.view.fields[1].ctypes.data % mmap.PAGESIZE == 0
+        for field in slot.view.fields:
+            field[:] = 1
+    pool.free(flying=False)
+    arena.close()
 
 
 def test_a_slot_is_not_handed_out_while_a_view_of_a_view_refers_to_it(pool):

@@ -263,17 +263,21 @@ class BatchInProgress:
                 if self.on_error == "skip":
                     kept = [row for row in range(self.rows) if row not in self.empty_rows]
         leaves: list[Any] = []
-        for number, field in enumerate(layout.spec.fields):
-            form, beside = layout.form(number), self.beside.get(number, {})
-            if form is not None:
+        for number, stacked in enumerate(layout.stacked):
+            if stacked is not None and number not in self.beside:
+                shape, dtype, offset = stacked
+                whole = (self.rows, *shape) if layout.batched else shape
+                leaf = np.ndarray(whole, dtype, buffer=memory, offset=base + offset)
+            elif (form := layout.form(number)) is not None:
                 leaves.append(FormedField(self, layout, number, form, memory, base).leaf(kept, copy=copy))
                 continue
-            leaf = self._field(number, field, beside, layout, memory, base)
-            if field.is_text:
-                leaf = leaf if kept is None else leaf[kept]
-            elif copy or kept is not None:
-                leaf = aligned_copy(leaf, kept)
-            leaves.append(leaf)
+            else:
+                field = layout.spec.fields[number]
+                leaf = self._field(number, field, self.beside.get(number, {}), layout, memory, base)
+                if field.is_text:
+                    leaves.append(leaf if kept is None else leaf[kept])
+                    continue
+            leaves.append(aligned_copy(leaf, kept) if copy or kept is not None else leaf)
         batch = nest(layout.spec, leaves)
         if self.filler is None and self.on_error != "mask":
             return batch
@@ -287,13 +291,11 @@ class BatchInProgress:
             if not layout.batched:
                 return beside[0]
             return stack_text(path, [beside[row] for row in range(self.rows)], view.indices)
-        shapes = view.shapes[number]
-        if shapes is None:
-            shape = tuple(size or 0 for size in field.shape)
-        else:
-            shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
         if beside and not layout.batched:
             return aligned_copy(beside[0])
+        shapes = view.shapes[number]
+        assert shapes is not None
+        shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
         if beside:
             stacked = aligned_empty((self.rows, *shape), field.dtype)
             for row, value in beside.items():

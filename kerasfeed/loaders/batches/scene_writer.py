@@ -277,18 +277,18 @@ class SceneWriter:
     ) -> None:
         """Copy the result of `get_batch`, except leaves that are the arrays `written`, which it was given."""
         count = stop - start
-        leaves, treespec = flatten(batch)
-        if treespec != self._spec.treespec:
-            raise SpecError(
-                f"get_batch returned the structure {structure_text(treespec)}, __getitem__ "
-                f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
-            )
+        try:
+            leaves = [batch] if self._is_leaf else flatten_as(self._spec.treespec, batch)
+        except ValueError:
+            raise self._wrong_batch(batch) from None
         for leaf, (dtype, shape, number, field, _) in zip(leaves, self._checks, strict=True):
             if written is not None and leaf is written[number]:
                 continue
             if type(leaf) is np.ndarray and leaf.dtype is dtype and leaf.shape == (count, *shape):  # the usual case
                 view.fields[number][start:stop] = leaf
                 continue
+            if is_nested(leaf, self._spec.treespec):
+                raise self._wrong_batch(batch)
             path = self._spec.paths[number]
             array = as_array(leaf, path)
             if isinstance(array, str | bytes) or array.ndim == 0 or len(array) != count:
@@ -301,6 +301,12 @@ class SceneWriter:
                 continue
             for row in range(start, stop):
                 self._write_other(view, row, number, field, _weakened(array[row - start], field), beside)
+
+    def _wrong_batch(self, batch: Any) -> SpecError:
+        return SpecError(
+            f"get_batch returned the structure {structure_text(flatten(batch)[1])}, __getitem__ "
+            f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
+        )
 
     def _wrong_structure(self, view: SlotView, row: int, scene: Any) -> SpecError:
         who = self._who(view, row)
