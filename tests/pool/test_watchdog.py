@@ -19,8 +19,8 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 @pytest.mark.parametrize(("kind", "timeout", "remedy"), [
     ("inline", None, "timeout=<seconds> and worker_type='process'"), ("thread", None, "worker_type='process'"),
-    ("thread", 60.0, "timeout=60.0 s will give it up"), ("process", None, "it then replaces the worker"),
-    ("process", 60.0, "timeout=60.0 s will end it"),
+    ("thread", 60.0, "timeout=60.0 s will give up the scene"), ("process", None, "it then replaces the worker"),
+    ("process", 60.0, "timeout=60.0 s will end the scene"),
 ])  # fmt: skip
 def test_the_advice_fits_the_feed(kind, timeout, remedy):
     assert remedy in watch.remedy_of(kind, timeout)
