@@ -23,7 +23,7 @@ ALLOWED = {
     "pool/processes/pool.py": "payloads of a worker, over the socket pair that it inherited",
     "loaders/hosts/session.py": "calls of the driver and answers of the hosts that it has started, as Ray brings them",
     "loaders/generator_runner.py": "scenes that a worker has packed, in memory that it inherited",
-    "feeds/stream_items.py": "the parent's items, in a memory file without a path, inherited by the worker",
+    "feeds/stream_loader.py": "the parent's items, in a memory file without a path, inherited by the worker",
 }
 NETWORK = {
     "bind", "listen", "accept", "connect", "connect_ex", "create_server", "create_connection", "sendto", "Client",

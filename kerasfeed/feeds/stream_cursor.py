@@ -9,17 +9,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from itertools import islice
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.stream_loader import StreamLoader
-from kerasfeed.feeds.stream_merge import Left, StreamPosition, Take
-from kerasfeed.feeds.stream_source import SourceRun
+from kerasfeed.feeds.stream_merge import StreamPosition
+from kerasfeed.feeds.stream_source import Left, SourceRun
 from kerasfeed.loaders.batches.spec_inference import NothingReadError
-from kerasfeed.loaders.failures.exceptions import without_reproduction
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.error_text import can_travel, counted, is_the_programs, wrapped
+from kerasfeed.util.error_text import counted, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
@@ -43,17 +43,18 @@ class Repetition:
         Attributes:
             start: As it was given.
             read: The position behind the last batch that was read.
+            used: Whether a batch was received.
             closed: Whether it was ended.
         """
         self.start = self.read = start
+        self.used = self.closed = False
         self._core = core
         self._run: SourceRun | None = None
-        self._error: BaseException | None = None  # of the source; raised after the items before it
         self._entries: deque[Entry] = deque()
-        self._lock = threading.RLock()  # a Condition of one is not left in the middle by Ctrl-C
+        # Entered by itself: Ctrl-C may come when `Condition.__enter__`, which is Python, has acquired it.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self.closed = False
-        self._batches = self._read()
+        self._reading = self._read()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
@@ -61,11 +62,6 @@ class Repetition:
         if self._core.ahead:
             self._thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
             start_thread(self._thread, "a stream feed that reads ahead")
-
-    @property
-    def number(self) -> int:
-        """Number of the repetition, from 0."""
-        return self.start.repetition
 
     # ---- the reading thread, or the consumer's if there is none
 
@@ -78,79 +74,64 @@ class Repetition:
                 if self.closed:
                     if isinstance(entry[0], Future):
                         entry[0].cancel()
-                    break
+                    return
                 self._entries.append(entry)
                 self._changed.notify_all()
                 del entry  # the traceback of an error holds this frame
                 self._changed.wait_for(lambda: self.closed or len(self._entries) < self._core.ahead)
-                more = more and not self.closed
 
     def _next_entry(self) -> Entry:
         try:
-            return next(self._batches, (None, self.read))
+            return next(self._reading, (None, self.read))
         except BaseException as error:
             if is_the_programs(error):
                 raise
-            return error if can_travel(error) else wrapped(error, "the stream raised "), self.read
+            return error, self.read
 
     def _read(self) -> Iterator[Entry]:
         """Read items, and submit batches of them as soon as the spec is known."""
         core, plan = self._core, self._core.plan
-        self._run, take = core.begin(self.start)
-        if self.closed:
-            self._run.leave()
-        scenes = self.start.step * plan.rows
-        held: deque[tuple[list[Any], StreamPosition]] = deque()
-        unreadable: BaseException | None = None
-        over = False
-        while not over:
-            items, over = self._collect(take)
-            if self.closed:
-                return
-            scenes += len(items)
-            if items and not (over and plan.drop_remainder and len(items) < plan.rows):
-                self.read = StreamPosition(self.number, self.read.step + 1, self._run.ended)
-                held.append((items, self.read))
-                del items  # they are not kept while this waits
-                try:
-                    core.infer(self.read.step - 1, held[-1][0])
-                except NothingReadError as error:  # the spec follows from one of the next batches
-                    unreadable = error.__cause__ if unreadable is None else unreadable
-            while held and core.inferred:
-                yield self._submitted(*held.popleft())
-        if self._error is None and held:
-            self._error, unreadable = unreadable, None
-        if self._error is not None:
-            raised, self._error = [self._error], None
-            raise raised.pop()  # its traceback holds this frame, which must not hold it
-        if core.source.is_share:
-            self._warn_of_steps(scenes)
-
-    def _collect(self, take: Take) -> tuple[list[Any], bool]:
-        """The items of the next batch, and whether none come after them."""
-        items: list[Any] = []
+        waiting: deque[tuple[list[Any], StreamPosition]] = deque()  # no spec followed from these batches
+        raised: list[BaseException] = []  # what ends the repetition, after the batches before it
+        unreadable: list[BaseException] = []
+        self._run, items = core.begin(self.start)
+        run, count, over = self._run, self.start.step * plan.rows, False
         try:
-            while missing := self._core.plan.rows - len(items):
-                found = take(missing)
-                if not found:
-                    return items, True
-                items += found
+            while not (over or self.closed):
+                scenes = _next_items(items, plan.rows, raised)
+                count += len(scenes)
+                over = len(scenes) < plan.rows
+                if scenes and not (over and plan.drop_remainder):
+                    self.read = StreamPosition(self.start.repetition, self.read.step + 1, run.ended)
+                    waiting.append((scenes, self.read))
+                    try:
+                        core.infer(self.read.step - 1, scenes)
+                    except NothingReadError as error:  # the spec follows from one of the next batches
+                        assert error.__cause__ is not None
+                        unreadable.append(error.__cause__)
+                del scenes  # they are not kept while this waits
+                while waiting and core.inferred:
+                    yield self._submitted(*waiting.popleft())
         except Left:
-            self.closed = True
-        except Exception as error:  # noqa: BLE001 - raised after the items before it
-            self._error = error
-            return items, True
-        return items, False
+            return
+        finally:
+            run.leave()
+        if waiting and not raised:
+            raised = unreadable[:1]
+        if raised:
+            raise raised.pop()  # its traceback holds this frame, which must not hold it
+        if core.is_share and not self.closed:
+            self._warn_of_steps(count)
 
     def _submitted(self, items: list[Any], position: StreamPosition) -> Entry:
-        return self._core.submit(self.number, position.step - 1, items), position
+        return self._core.submit(position.repetition, position.step - 1, items), position
 
     def _warn_of_steps(self, scenes: int) -> None:
         """Report how many steps, and scenes, this shard had."""
-        plan, steps = self._core.plan, self.read.step
-        self._core.source.failure_log.deferred_warnings.defer(
+        plan = self._core.plan
+        self._core.failure_log.deferred_warnings.defer(
             "steps",
-            f"repetition {self.number} had {counted(steps, 'step')} ({counted(scenes, 'scene')}) on "
+            f"repetition {self.start.repetition} had {counted(self.read.step, 'step')} ({counted(scenes, 'scene')}) on "
             f"shard {plan.shard_index} of {plan.shard_count}. The others run other generators, and may have more or "
             "fewer: a training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or count=1 "
             "for generators that all shards run, with the scenes dealt in turn, to all the same number of steps",
@@ -159,14 +140,13 @@ class Repetition:
 
     # ---- the consumer
 
-    def take(self, timeout: float | None, kept: int, check: Callable[[], object]) -> tuple[StreamPosition, Any]:
-        """The next batch, and the position behind it; waits. The batch is None if every scene of it was skipped.
+    def take(self, number: int, timeout: float | None) -> tuple[StreamPosition, Any]:
+        """Return batch `number` of the queue, and the position behind it; None if all scenes of the batch were skipped.
 
         Args:
+            number: 0 unless batches before it were taken, and stay until they are `pop`ped.
             timeout: How long to wait, s; None is for ever, and 0 never gives an error or an end. Without a thread that
                 reads ahead, the batch is made now all the same.
-            kept: Batches that were taken and stay here, as this one does if it is not `pop`ped.
-            check: Called before the batch is given; if it raises, the batch stays.
 
         Raises:
             NotYet: It was not there for so long.
@@ -174,45 +154,27 @@ class Repetition:
             FeedClosedError: The repetition is closed.
             Exception: What the source raised, or whatever made a scene of an item.
         """
-        entry, position = self._entry(kept, timeout)
+        entry, position = self._entry(number, timeout)
         try:
             if timeout == 0 and not _is_batch(entry):
                 raise NotYet
             if entry is None:
                 raise EndOfData
-            if not isinstance(entry, Future):
-                without_reproduction(entry)
+            if isinstance(entry, BaseException):
                 raise entry
-            try:
-                batch = result_of(entry, timeout)
-            except NotYet:
-                raise
-            except CancelledError:
-                raise _ended(self.number) from None
-            except Exception as error:
-                without_reproduction(error)
-                raise
-            check()
-            return position, batch
+            return position, result_of(entry, timeout)
+        except CancelledError:
+            raise _ended(self.start.repetition) from None
         finally:
             del entry  # it may hold an error whose traceback holds this frame
 
     def pop(self) -> None:
         """The first batch was received."""
         with self._lock:
+            self.used = True
             if self._entries:
                 self._entries.popleft()
             self._changed.notify_all()
-
-    def _entry(self, number: int, timeout: float | None) -> Entry:
-        if self._thread is None and len(self._entries) == number and not self.closed:
-            self._entries.append(self._next_entry())
-        with self._lock:
-            if not self._changed.wait_for(lambda: self.closed or len(self._entries) > number, timeout):
-                raise NotYet
-            if self.closed:
-                raise _ended(self.number)
-            return self._entries[number]
 
     def peek(self) -> bool:
         """Wait until the first batch was read; whether there is one.
@@ -225,26 +187,46 @@ class Repetition:
             raise entry
         return entry is not None
 
+    def _entry(self, number: int, timeout: float | None) -> Entry:
+        if self._thread is None and len(self._entries) == number and not self.closed:
+            self._entries.append(self._next_entry())
+        with self._lock:
+            if not self._changed.wait_for(lambda: self.closed or len(self._entries) > number, timeout):
+                raise NotYet
+            if self.closed:
+                raise _ended(self.start.repetition)
+            return self._entries[number]
+
     def close(self) -> None:
         """End the repetition; idempotent, also after Ctrl-C in an earlier call."""
         with self._lock:
             self.closed = True
             entries = list(self._entries)
             self._entries.clear()
-            self._batches = iter(())  # a shuffle buffer is freed
+            self._reading = iter(())  # a shuffle buffer is freed
             self._changed.notify_all()
         if self._run is not None:
             self._run.leave()
         for entry, _ in entries:
             if isinstance(entry, Future):
                 entry.cancel()
-        if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it was closed, and the source still does not return."""
+        """Whether it was closed, and the generators still do not return."""
         return self.closed and self._thread is not None and self._thread.is_alive()
+
+
+def _next_items(items: Iterator[Any], count: int, raised: list[BaseException]) -> list[Any]:
+    """The next items, at most `count`; fewer at the end, or if there is an exception, which is added to `raised`."""
+    found: list[Any] = []
+    try:
+        found.extend(islice(items, count))  # keeps the items before an exception
+    except Exception as error:  # noqa: BLE001 - raised after the items before it
+        raised.append(error)
+    return found
 
 
 def _is_batch(entry: Future[Any] | BaseException | None) -> bool:
@@ -292,8 +274,8 @@ class StreamCursor:
         self._repetition: Repetition | None = None
         self._positions: deque[StreamPosition] = deque(maxlen=kept + 1)  # behind each of the last batches, and before
         self.taken = 0
-        self._is_unused = True  # whether no batch of the repetition was received
-        self._kept = 0  # batches that were taken and stay in the repetition
+        self._taken_before = 0  # of them, before the repetition
+        self._staying = 0  # entries that were taken and stay in the repetition
         self._over = False
         self.left = self.superseded = False
         self._lock = threading.Lock()
@@ -312,15 +294,24 @@ class StreamCursor:
             feed = check_alive(self._feed())
             if timeout == 0 and not feed.reads_ahead:
                 raise NotYet
-            empty = False
             while not (self.left or self._over):
-                if self._repetition is None:
-                    self._begin(feed)
+                repetition = self._repetition or self._begin(feed)
                 try:
-                    position, batch = self._take(feed, timeout)
+                    position, batch = repetition.take(self._staying, timeout)
+                    feed.issue_warnings()
+                except NotYet:
+                    raise
                 except EndOfData:
-                    empty = self._end(empty=empty)
+                    self._end(repetition)
                     continue
+                except BaseException:
+                    self._over = True
+                    repetition.close()
+                    raise
+                if self.building:
+                    self._staying += 1
+                else:
+                    repetition.pop()
                 if batch is not None:
                     self.taken += 1
                     self._positions.append(position)
@@ -331,45 +322,28 @@ class StreamCursor:
                 raise ValueError(EMPTY)
             raise EndOfData
 
-    def _begin(self, feed: Any) -> None:
-        self._repetition = feed.begin_repetition()
-        self._is_unused, self._kept = True, 0
+    def _begin(self, feed: Any) -> Repetition:
+        repetition: Repetition = feed.begin_repetition()
+        self._repetition = repetition
+        self._taken_before, self._staying = self.taken, 0
         if not self._positions:
-            self._positions.append(self._repetition.start)
+            self._positions.append(repetition.start)
+        return repetition
 
-    def _take(self, feed: Any, timeout: float | None) -> tuple[StreamPosition, Any]:
-        repetition = self._repetition
-        assert repetition is not None
-        try:
-            position, batch = repetition.take(timeout, self._kept, feed.issue_warnings)
-            if self.building:
-                self._kept += 1
-            else:
-                repetition.pop()
-                self._is_unused = False
-            return position, batch
-        except (NotYet, EndOfData):
-            raise
-        except BaseException:
-            self._over = True
-            repetition.close()
-            raise
-
-    def _end(self, *, empty: bool) -> bool:
-        """The repetition is over; whether it has given nothing to this call, as the one before it if `empty`."""
-        repetition, self._repetition = self._repetition, None
-        assert repetition is not None
+    def _end(self, repetition: Repetition) -> None:
+        """The repetition is over."""
+        self._repetition = None
         repetition.close()
-        if self._is_unused and not self._kept and repetition.start.step:  # resumed at its end
-            return empty
+        empty = self.taken == self._taken_before
+        if empty and repetition.start.step:  # resumed at its end
+            return
         if self._repetitions is None:
             self._over = empty
-            return True
+            return
         self._repetitions -= 1
         if not self._repetitions:
             self._over = True
-            self._positions[-1] = StreamPosition(repetition.number + 1)
-        return True
+            self._positions[-1] = StreamPosition(repetition.start.repetition + 1)
 
     def received(self, place: StreamPosition | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
@@ -391,5 +365,5 @@ class StreamCursor:
             self.left = True
             repetition, self._repetition = self._repetition, None
             feed = self._feed()  # None: collected before Keras's generator
-            if repetition is not None and not (self._is_unused and feed is not None and feed.keep(repetition)):
+            if repetition is not None and (repetition.used or feed is None or not feed.keep(repetition)):
                 repetition.close()

@@ -26,7 +26,6 @@ from kerasfeed.feeds.state import VERSION, numbers_of, refuse_changes
 from kerasfeed.feeds.stream_cursor import EMPTY, Repetition, StreamCursor
 from kerasfeed.feeds.stream_loader import Function, StreamLoader, StreamPlan
 from kerasfeed.feeds.stream_merge import StreamPosition
-from kerasfeed.feeds.stream_source import GeneratorSource
 from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed, with_known_words
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
@@ -113,7 +112,6 @@ class BaseStreamFeed(AnyFeed):
         self._init_framework(options.ahead)
         self.deterministic = bool(deterministic)
         self.generators = Generators(make_generator, count, self.seed, copies=bool(copies))
-        self._is_cost_told = False
         self._deals = self.generators.count < self.shard.count
         if self._deals and (seed is None or not self.deterministic):
             missing = "deterministic=True" if seed is not None else "a seed, the same for all: pass seed=0, for example"
@@ -142,15 +140,6 @@ class BaseStreamFeed(AnyFeed):
         self._closed = False
 
     # ---- the parts
-
-    def _make_source(self) -> GeneratorSource:
-        options = self._options
-        generators = self.generators if self._deals else self.generators.only(self.shard.index, self.shard.count)
-        workers = len(generators.numbers) if options.given["workers"] == "auto" else options.workers
-        return GeneratorSource(
-            generators, options.policy, workers=0 if self._functions else workers, worker_type=options.worker_type,
-            deterministic=self.deterministic, max_memory=options.max_memory, environment=options.environment,
-        )  # fmt: skip
 
     def map(self, function: Function) -> Self:
         """Apply a function to each item of this feed, in the workers, in the order of the items.
@@ -193,9 +182,11 @@ class BaseStreamFeed(AnyFeed):
             if self._closed:
                 raise FeedClosedError(CLOSED)
             if self._parts is None:
+                shard = self.shard
+                generators = self.generators if self._deals else self.generators.only(shard.index, shard.count)
                 self._parts = StreamLoader(
-                    self._options, self.plan, self._collation, self._make_source(), self._functions, self._spec,
-                    self.shard if self._deals else None,
+                    self._options, self.plan, self._collation, generators, self._functions, self._spec,
+                    shard if self._deals else None,
                 )  # fmt: skip
                 self.job, self._loader = self._parts.job, self._parts.loader
                 weakref.finalize(self, _close, self._running, self._parts)
@@ -261,7 +252,7 @@ class BaseStreamFeed(AnyFeed):
             self.keep(repetition)
             return False
         repetition.close()
-        self._position = StreamPosition(repetition.number + 1)
+        self._position = StreamPosition(repetition.start.repetition + 1)
         return True
 
     def end_fit(self) -> None:
@@ -309,10 +300,8 @@ class BaseStreamFeed(AnyFeed):
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""
-        core = self._parts
-        if core is not None:
-            core.loader.failure_log.deferred_warnings.issue()
-            core.source.failure_log.deferred_warnings.issue()
+        if self._parts is not None:
+            self._parts.failure_log.deferred_warnings.issue()
 
     # ---- the spec
 
@@ -341,8 +330,8 @@ class BaseStreamFeed(AnyFeed):
         the batch in hand counts as consumed; in a callback of `fit`, the last batch that was trained on. An epoch is a
         repetition. The state holds numbers alone: what waits in a shuffle buffer is made again from them.
 
-        Where `make_generator` has no parameter `start`, its generators can only be run again from the beginning of the
-        repetition, as far as they were, which takes as long as the first time. A `kerasfeed.FeedWarning` says so, once.
+        If `make_generator` has no parameter `start`, its generators are run again from the beginning of the repetition,
+        as far as they were, which takes as long as the first time.
 
         Args:
             epoch: Repetition of the next batch, from 0: the last one begun. None is the consumer's. Give both
@@ -379,9 +368,6 @@ class BaseStreamFeed(AnyFeed):
                 "only the consumer knows which batch is next: a dataset loads ahead. Say feed.get_state(epoch=..., "
                 "step=...) of the next batch, where an epoch is a repetition, or pass the feed itself to fit"
             )
-        self._warn_of_cost(
-            "to go on from this state, its generators are run again from the beginning of their repetition"
-        )
         return {
             "version": VERSION, "kind": _KIND, "seed": self.seed, "epoch": position.repetition, "step": position.step,
             "ended": [list(each) for each in position.ended if position.step], "fingerprint": fingerprint,
@@ -394,7 +380,7 @@ class BaseStreamFeed(AnyFeed):
             TypeError, ValueError: It is none, or lies neither at the beginning of a repetition nor in the last one.
         """
         epoch, step = check_integer("epoch", epoch, 0), check_integer("step", step, 0)
-        read = [each.read for each in self._running if each.number == epoch and each.read.step >= step]
+        read = [each.read for each in self._running if each.start.repetition == epoch and each.read.step >= step]
         if step and not read:
             raise ValueError(
                 f"nothing is known of step {step} of repetition {epoch}: get_state() takes a place "
@@ -429,20 +415,18 @@ class BaseStreamFeed(AnyFeed):
             [array([4, 5])]
         """
         fingerprint = self._fingerprint()
-        if isinstance(state, Mapping) and "departures" in state:
-            raise ValueError(
-                "the state of the stream was saved by an earlier kerasfeed, which this one cannot read: begin again "
-                "without it, or resume with the kerasfeed that saved it"
-            )
         numbers = numbers_of(state, _KIND, "ended")
         refuse_changes({"seed": numbers["seed"], **state["fingerprint"]}, {"seed": self.seed, **fingerprint})
         ended = _ended(state["ended"], self.generators.count)
         position = StreamPosition(numbers["epoch"], numbers["step"], ended)
-        if position.step:
+        if position.step and not (self.generators.takes_start or self._functions):  # with functions, items are quick
             scenes = position.step * self.plan.rows * (self.shard.count if self._deals else 1)
-            self._warn_of_cost(
-                f"to go on at step {position.step:,} of repetition {position.repetition}, its generators are run "
-                f"again, and the first {counted(scenes, 'scene')} thrown away"
+            warn_caller(
+                f"make_generator ({self.generators.name}) has no parameter `start`: to go on at step "
+                f"{position.step:,} of repetition {position.repetition}, its generators are run again, and the first "
+                f"{counted(scenes, 'scene')} thrown away. Give it one, the number of the scene to begin with, and "
+                "nothing is made twice",
+                FeedWarning,
             )
         self.end_fit()
         with self._lock:
@@ -456,17 +440,6 @@ class BaseStreamFeed(AnyFeed):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """`set_state(state)`, by the name that PyTorch's tools look for."""
         self.set_state(state)
-
-    def _warn_of_cost(self, what: str) -> None:
-        """Warn once that generators are run again from the beginning; `what` says for what."""
-        if self.generators.takes_start or self._functions or self._is_cost_told:  # with functions, items are quick
-            return
-        self._is_cost_told = True
-        warn_caller(
-            f"make_generator ({self.generators.name}) has no parameter `start`: {what}, which takes as long as the "
-            "first time. Give it one, the number of the scene to begin with, and nothing is made twice",
-            FeedWarning,
-        )
 
     def _fingerprint(self) -> dict[str, Any]:
         """What identifies the stream.
@@ -498,7 +471,7 @@ class BaseStreamFeed(AnyFeed):
     def failures(self) -> FailureTable:
         """The scenes that have failed so far, with index, epoch, step, exception and count; a table in a notebook."""
         core = self._parts
-        return FailureTable([]) if core is None else core.failures()
+        return FailureTable([]) if core is None else core.failure_log.table()
 
     def stats(self) -> LoaderStats:
         """The feed's counters at this moment; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
@@ -543,7 +516,7 @@ class BaseStreamFeed(AnyFeed):
             core = self._parts
         if core is not None:
             _close(self._running, core)
-            core.loader.failure_log.deferred_warnings.issue_last()
+            core.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
         asked = self._options.given["shard"]

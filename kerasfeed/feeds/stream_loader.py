@@ -1,10 +1,15 @@
-"""The parts of a stream feed put together: a source, a plan of batches that are announced, and a loader for its items.
+"""The loader of a stream: a `Loader`, as for a sequence, of batches that are announced with their items.
 
-Invariant: a batch that was announced does not change: it has the same indices for every loader.
+Invariant: a batch that was announced does not change: it has the same indices for every loader. An item that was put
+stays until its batch is dropped. A worker that does not find an item skips the batch, which was cancelled.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import os
+import pickle
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,21 +21,31 @@ from numpy.typing import NDArray
 
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import Shard
-from kerasfeed.feeds.stream_items import FileStore, ItemStore, MemoryStore
-from kerasfeed.feeds.stream_merge import Dealer, Shuffler, StreamPosition, Take
-from kerasfeed.feeds.stream_source import GeneratorSource, SourceRun
+from kerasfeed.feeds.stream_merge import Shuffler, StreamPosition, dealt
+from kerasfeed.feeds.stream_source import SourceRun
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.loaders.failures.table import FailureTable
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.generator_pool import GeneratorPool
+from kerasfeed.loaders.generators import Generators
 from kerasfeed.loaders.loader import make_loader
 from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.base import Sessions
+from kerasfeed.pool.memory import anonymous_file
 from kerasfeed.pool.processes.pool import processes_supported
+from kerasfeed.pool.resource_errors import DESCRIPTORS, naming_descriptors, naming_memory
+from kerasfeed.pool.task import CancelledTaskError
 from kerasfeed.sequences.context import current_context
 from kerasfeed.spec.collation import Collation
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import add_note, guarded, shown
+from kerasfeed.util.error_text import add_note, guarded, message_of, shown
+from kerasfeed.util.picklers import cloud_pickled
+
+_MORE = 64  # batches that Ctrl-C has not released yet
+_ENTRY = struct.Struct("=5q")  # of the table: epoch + 1 (0 for none), step, offset, bytes, number of the `put`
+_MOST_BYTES = 1 << 30  # at once; Linux writes at most 2 GB
 
 Function = Callable[[Any], Any]
 
@@ -108,24 +123,151 @@ class StreamPlan(Plan):
         return list(self.others)
 
 
-class StreamItems:
-    """What the loader takes for a sequence: the items of a batch, or what functions make of them in turn.
+class ItemStore:
+    """Items of batches in flight, for workers of this process. `put` and `drop` may be called by any thread."""
 
-    Attributes:
-        present: Without functions, the items of the batch that is being made in this thread.
-        first: Index of the first of these.
+    fds: tuple[int, ...] = ()  # descriptors that worker processes must inherit
+
+    def __init__(self, rows: int) -> None:
+        """`rows`: items in a batch."""
+        self._rows = rows
+        self._batches: dict[tuple[int, int], Sequence[Any]] = {}
+
+    def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
+        """Keep the items of a batch; all but the last batch of an epoch are of the same size."""
+        self._batches[epoch, step] = items
+
+    def drop(self, epoch: int, step: int) -> None:
+        """Forget the items of a batch; idempotent."""
+        self._batches.pop((epoch, step), None)
+
+    def item(self, epoch: int, number: int) -> Any:
+        """An item, by its number in the epoch.
+
+        Raises:
+            CancelledTaskError: Its batch was dropped.
+        """
+        step, row = divmod(number, self._rows)
+        items = self._batches.get((epoch, step))
+        if items is None:
+            raise CancelledTaskError
+        return items[row]
+
+    def close(self) -> None:
+        """Free everything; idempotent."""
+        self._batches.clear()
+
+
+class ItemFile(ItemStore):
+    """The same for worker processes, which inherit a file without a path.
+
+    The file begins with a table of the batches in flight; then the batches, pickled. The step of a batch says where in
+    the table it is. A worker reads the table, then the batch, then the table again: an entry that is still there was
+    not overwritten.
     """
 
+    def __init__(self, rows: int, batches: int) -> None:
+        """`rows`: items in a batch; `batches`: how many are in flight at most."""
+        super().__init__(rows)
+        self._entries = batches + _MORE
+        with naming_descriptors("a stream feed with worker processes", DESCRIPTORS):
+            self._fd = anonymous_file("kerasfeed-items")
+        self.fds = (self._fd,)
+        os.ftruncate(self._fd, _ENTRY.size * self._entries)
+        self._lock = threading.Lock()
+        self._used: dict[int, tuple[int, int, tuple[int, int]]] = {}  # by entry: offset, bytes, epoch and step
+        self._puts = 0
+        self._last: tuple[bytes, list[bytes]] = b"", []  # of a worker: an entry, and its items, each pickled
+
+    def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
+        """See `ItemStore.put`.
+
+        Raises:
+            TypeError: An item cannot be pickled.
+        """
+        pickled = [_pickled(item, number) for number, item in enumerate(items, step * self._rows)]
+        blob = memoryview(pickle.dumps(pickled, protocol=5))
+        with self._lock:
+            if not self.fds:  # closed
+                return
+            entry, offset = step % self._entries, _ENTRY.size * self._entries
+            self._used.pop(entry, None)
+            for start, nbytes, _ in sorted(self._used.values()):  # the first gap that is large enough
+                if start - offset >= len(blob):
+                    break
+                offset = start + nbytes
+            self._write(entry, bytes(_ENTRY.size))
+            with naming_memory("the stream feed", len(blob), offset, what="items on their way to workers"):
+                done = 0
+                while done < len(blob):  # a write up to a limit of the system is cut short there
+                    done += os.pwrite(self._fd, blob[done : done + _MOST_BYTES], offset + done)
+            self._used[entry] = offset, len(blob), (epoch, step)
+            self._puts += 1
+            self._write(entry, _ENTRY.pack(epoch + 1, step, offset, len(blob), self._puts))
+
+    def drop(self, epoch: int, step: int) -> None:
+        """See `ItemStore.drop`."""
+        with self._lock:
+            entry = step % self._entries
+            if self.fds and entry in self._used and self._used[entry][2] == (epoch, step):
+                del self._used[entry]
+                self._write(entry, bytes(_ENTRY.size))
+
+    def item(self, epoch: int, number: int) -> Any:
+        """See `ItemStore.item`."""
+        step, row = divmod(number, self._rows)
+        entry = self._read(step)
+        begun, found, offset, nbytes, _ = _ENTRY.unpack(entry)
+        if (begun, found) != (epoch + 1, step):
+            raise CancelledTaskError
+        last = self._last
+        if last[0] != entry:
+            parts = [
+                os.pread(self._fd, min(_MOST_BYTES, nbytes - start), offset + start)
+                for start in range(0, nbytes, _MOST_BYTES)
+            ]
+            if self._read(step) != entry:
+                raise CancelledTaskError
+            self._last = last = entry, pickle.loads(b"".join(parts))
+        return pickle.loads(last[1][row])
+
+    def _read(self, step: int) -> bytes:
+        return os.pread(self._fd, _ENTRY.size, _ENTRY.size * (step % self._entries))
+
+    def _write(self, entry: int, data: bytes) -> None:
+        os.pwrite(self._fd, data, _ENTRY.size * entry)
+
+    def close(self) -> None:
+        """See `ItemStore.close`."""
+        with self._lock:
+            fds, self.fds = self.fds, ()
+            for fd in fds:
+                os.close(fd)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker needs to read items."""
+        return {name: self.__dict__[name] for name in ("_fd", "_rows", "_entries", "_last")}
+
+
+def _pickled(item: Any, number: int) -> bytes:
+    try:
+        return cloud_pickled(item)
+    except Exception as error:
+        raise TypeError(
+            f"item {number} of the stream, of type {type(item).__name__}, cannot be sent to worker processes: "
+            f"{message_of(error)}. Yield what pickles (names, numbers, arrays), or use worker_type='thread'"
+        ) from error
+
+
+class StreamItems:
+    """What the loader takes for a sequence: the items of a batch, or what functions make of them in turn."""
+
     def __init__(self, store: ItemStore, functions: tuple[Function, ...], shard_count: int) -> None:
-        self.present: Sequence[Any] = ()
-        self.first = 0
         self._store = store
         self._functions = functions
         self._shard_count = shard_count
 
     def __getitem__(self, index: int) -> Any:
-        if not self._functions:
-            return self.present[(index - self.first) // self._shard_count]
         context = current_context()
         assert context is not None
         made = item = self._store.item(context.epoch, index // self._shard_count)
@@ -139,15 +281,16 @@ class StreamItems:
 
 
 class StreamLoader:
-    """A source, and the loader of its items.
+    """The generators, the workers that run them, and the loader of their items.
 
     Attributes:
-        source: Where items come from.
         plan: Which items each batch has.
+        failure_log: The record of failures and warnings, of generators as of functions.
         job: What the loader was given.
         loader: Makes batches of the items.
         ahead: How many batches a thread reads ahead of the consumer; 0 if the consumer reads.
         inferred: Whether the spec of a scene is known.
+        is_share: Whether other shards have generators of their own, so that the number of their items is unknown.
     """
 
     def __init__(
@@ -155,21 +298,21 @@ class StreamLoader:
         options: FeedOptions,
         plan: StreamPlan,
         collation: Collation,
-        source: GeneratorSource,
+        generators: Generators,
         functions: tuple[Function, ...],
         spec: SceneSpec | None,
-        dealt: Shard | None,
+        shard: Shard | None,
     ) -> None:
-        """Start the workers that make batches of the items.
+        """Start the workers, without waiting for them.
 
         Args:
             options: What the user has asked for.
             plan: Used by this loader alone.
             collation: How scenes become a batch.
-            source: The source of the items; closed with this, or if this fails.
-            functions: Applied to every item one after the other, by workers.
+            generators: What runs here.
+            functions: Applied to every item one after the other, by workers; the generators then run in a thread.
             spec: Spec of a scene, if it is known.
-            dealt: The shard, if all shards run the same generators.
+            shard: The shard, if all shards run the same generators.
 
         Raises:
             TypeError: Something cannot be sent to worker processes.
@@ -177,52 +320,62 @@ class StreamLoader:
         """
         workers = options.workers if functions else 0
         processes = workers > 0 and options.worker_type != "thread" and processes_supported()
-        self.source, self.plan, self._dealt = source, plan, dealt
+        self.plan, self._options, self._generators, self._shard = plan, options, generators, shard
+        self.failure_log = FailureLog(options.policy, 0, plan.shard_count)
+        self._pools: Sessions[GeneratorPool] = Sessions(self, forks=False)
+        self._has_pool = options.workers > 0 and not functions
         with ExitStack() as undo:
-            undo.callback(source.close)
-            store: ItemStore = FileStore(plan.rows, options.ahead) if processes else MemoryStore(plan.rows)
-            self._store = store
-            undo.callback(store.close)
-            self._items = StreamItems(store, functions, plan.shard_count)
-            text = partial(_item_text, store, plan.shard_count) if functions else None
+            undo.callback(self._pools.close)
+            if self._has_pool:
+                self._pools.current(self._start_pool)
+            self._store = ItemFile(plan.rows, options.ahead) if processes else ItemStore(plan.rows)
+            undo.callback(self._store.close)
+            text = partial(_item_text, self._store, plan.shard_count) if functions else None
             self.job = options.job(
-                self._items, plan, collation, workers=workers, spec=spec, inherit=store.fds, item_text=text,
+                StreamItems(self._store, functions, plan.shard_count), plan, collation, workers=workers, spec=spec,
+                inherit=self._store.fds, item_text=text,
                 watches_random=bool(functions),  # without functions, no code of the user runs here
             )  # fmt: skip
-            self.loader = make_loader(self.job, options.worker_type)
+            self.loader = make_loader(self.job, options.worker_type, self.failure_log)
             undo.pop_all()
-        self._has_functions = bool(functions)
         self.ahead = self.job.look_ahead if options.workers else 0
         self.inferred = spec is not None
+        self.is_share = len(generators.numbers) < generators.count
 
-    def begin(self, position: StreamPosition) -> tuple[SourceRun, Take]:
-        """Begin a repetition at a position: the run of the source, and what gives the items."""
-        plan, warnings = self.plan, self.source.failure_log.deferred_warnings
+    def _start_pool(self) -> GeneratorPool:
+        options, numbers = self._options, self._generators.numbers
+        return GeneratorPool(
+            self._generators, self.failure_log, max_memory=options.max_memory, environment=options.environment,
+            workers=len(numbers) if options.given["workers"] == "auto" else options.workers,
+            worker_type=options.worker_type,
+        )  # fmt: skip
+
+    def begin(self, position: StreamPosition) -> tuple[SourceRun, Iterator[Any]]:
+        """Begin a repetition at a position: the run of the generators, and the items in the order of the batches."""
+        plan, warnings = self.plan, self.failure_log.deferred_warnings
         first, shuffler = position.step * plan.rows, None
         if isinstance(plan.order, BufferShuffled):
-            shuffler = Shuffler(plan.order, plan.seed, position.repetition, first, warnings)
+            shuffler = Shuffler(plan.order, plan.seed, position.repetition, first)
             first = shuffler.first
-        joined = first * (1 if self._dealt is None else self._dealt.count)
-        run = self.source.begin(position.repetition, joined, position.ended)
-        take: Take = run.take
-        if self._dealt is not None:
-            take = Dealer(take, self._dealt, plan.rows, first, warnings, whole_batches=plan.drop_remainder).take
-        return run, take if shuffler is None else shuffler.shuffled(take)
+        run = SourceRun(
+            self._generators, self._pools.current(self._start_pool) if self._has_pool else None, self.failure_log,
+            position.repetition, first * (self._shard.count if self._shard else 1), position.ended,
+            in_turn=self._options.given["deterministic"],
+        )  # fmt: skip
+        items = dealt(run.items, self._shard, warnings) if self._shard else run.items
+        return run, shuffler.shuffled(items) if shuffler else items
 
     def submit(self, epoch: int, step: int, items: list[Any]) -> Future[Any]:
         """Promise the batch of these items; the spec must be known."""
         numbers = self.plan.numbered(step, len(items))
         try:
-            self._put(epoch, step, items)
+            self._store.put(epoch, step, items)
             self.plan.announce(epoch, step, numbers)
             promised = [self.loader.submit(epoch, step)]
         except BaseException:
             self._drop(epoch, step)
             raise
-        if self._has_functions:
-            promised[0].add_done_callback(lambda _: self._drop(epoch, step))
-        else:
-            self._drop(epoch, step)
+        promised[0].add_done_callback(lambda _: self._drop(epoch, step))  # at once if it was made in this thread
         return promised.pop()  # of a scene read in this thread it holds an error whose traceback holds this frame
 
     def infer(self, step: int, items: list[Any]) -> None:
@@ -239,40 +392,28 @@ class StreamLoader:
         self.plan.readable[:] = [numbers[row] for row in rows]
         self.plan.others[:] = [number for row, number in enumerate(numbers) if row not in rows]
         try:
-            self._put(0, step, items)
+            self._store.put(0, step, items)
             self.inferred = isinstance(self.loader.spec, SceneSpec)
         finally:
             self._drop(0, step)
 
-    def _put(self, epoch: int, step: int, items: list[Any]) -> None:
-        if self._has_functions:
-            self._store.put(epoch, step, items)
-        else:
-            self._items.present, self._items.first = items, step * self.plan.rows * self.plan.shard_count
-
     def _drop(self, epoch: int, step: int) -> None:
-        self._items.present = ()
         self._store.drop(epoch, step)
         self.plan.forget(epoch, step)
 
-    def failures(self) -> FailureTable:
-        """The scenes that have failed, in the loader or in the source."""
-        table = self.loader.failure_log.table()
-        return FailureTable([*table, *self.source.failure_log.table()], table.forgotten)
-
     def stats(self) -> LoaderStats:
-        """Counters of the loader; of the source's workers, where it has some."""
-        stats, workers = self.loader.stats(), self.source.stats()
-        if workers is None:
+        """Counters of the loader, with the workers that run the generators if there are any."""
+        stats, pool = self.loader.stats(), self._pools.present
+        if pool is None:
             return stats
         return dataclasses.replace(
-            stats, worker_type=workers.worker_type, workers=workers.workers, pids=workers.pids,
-            respawns=workers.respawns, failed=stats.failed + workers.failed,
+            stats, worker_type=pool.pool.worker_type, workers=pool.pool.options.workers, pids=pool.pool.pids(),
+            respawns=self._pools.respawns,
         )  # fmt: skip
 
     def close(self) -> None:
         """End threads and processes; idempotent. Batches already delivered stay valid."""
-        self.source.close()
+        self._pools.close()
         self.loader.close()
         self._store.close()
 

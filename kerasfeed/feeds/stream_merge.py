@@ -11,25 +11,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import optree
-
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.sharding import Shard
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import counted
-from kerasfeed.util.resources import memory
-
-_AT_ONCE = 1024  # items requested at a time while the buffer is filled
-_SAMPLE = 16  # items that are measured to estimate the bytes of the buffer
-
-# Returns the next items, at least 1 and at most so many; none at the end. May raise what made them raised.
-Take = Callable[[int], list[Any]]
-
-
-class Left(Exception):
-    """Internal: the consumer has left the repetition, so no more items come."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +26,7 @@ class StreamPosition:
     Attributes:
         repetition: Number of the repetition, from 0.
         step: The next batch of it, from 0.
-        ended: Number and scenes of each generator that had ended, or failed, when the scenes before were joined.
+        ended: Number and scenes of each generator that had ended when the scenes before were joined.
     """
 
     repetition: int = 0
@@ -107,101 +94,59 @@ class Merge:
 
     Attributes:
         lanes: The generators that have not left; the one whose turn it is comes first.
+        in_turn: Whether the generators take turns; else any that has a scene gives the next one.
         ended: Number and scenes of the generators that have left, or whose end was known at the beginning.
     """
 
     def __init__(
         self, numbers: Sequence[int], items: int = 0, ended: Sequence[tuple[int, int]] = (), *, in_turn: bool = True
     ) -> None:
-        """Go on when `items` scenes have been joined, and the ends of the generators in `ended` are known.
-
-        With `in_turn=False`, any generator that has a scene gives the next one.
-        """
+        """Go on when `items` scenes have been joined, and the ends of the generators in `ended` are known."""
         lengths = dict(ended)
         self.lanes = deque(Lane(n, at, lengths.get(n)) for n, at in positions(numbers, items, lengths).items())
+        self.in_turn = in_turn
         self.ended = tuple(ended)
-        self._in_turn = in_turn
 
-    def take(self, limit: int) -> list[Any]:
-        """The next scenes as far as they have come, at most `limit`."""
-        items: list[Any] = []
-        lanes = self.lanes
-        while lanes and len(items) < limit:
-            lane = lanes[0]
-            if not self._in_turn:
-                ready = (each for each in lanes if each.scenes or each.ended)
-                lane = next(ready, lane)
-                lanes.rotate(-lanes.index(lane))
-            if lane.scenes:
-                items.append(lane.scenes.popleft())
-                lane.position += 1
-                lanes.rotate(-1)
-            elif lane.ended:
-                self.drop(lane)
-            else:
-                break
-        return items
-
-    def drop(self, lane: Lane) -> None:
-        """`lane` leaves the rotation: it has ended, or failed."""
-        self.lanes.remove(lane)
-        if lane.length != lane.position:
-            self.ended = (*(each for each in self.ended if each[0] != lane.n), (lane.n, lane.position))
-
-
-class Dealer:
-    """Items of one shard: item k is item `k * shard.count + shard.index` of all, which are the same on each shard.
-
-    All shards have the same number of batches, and together all items, except a last round that would give only
-    some of the shards one batch more.
-    """
-
-    def __init__(
-        self, take: Take, shard: Shard, rows: int, given: int, warnings: DeferredWarnings, *, whole_batches: bool
-    ) -> None:
-        """Deal the items of `take`.
+    def joined(self, supply: Callable[[Sequence[Lane]], None]) -> Iterator[Any]:
+        """Yield the scenes.
 
         Args:
-            take: Gives all items, from the first one of a round on.
-            shard: The shard.
-            rows: Items of a batch of one shard.
-            given: Items of this repetition that the shard was given before.
-            warnings: Where left out items are reported.
-            whole_batches: Whether batches with fewer items are dropped.
+            supply: Called if the next scene has not come, with the lanes that may give it. It adds scenes to one of
+                these, or marks one as ended.
         """
-        self._take, self._shard, self._rows, self._given = take, shard, rows, given
-        self._warnings, self._whole_batches = warnings, whole_batches
-        self._waiting: list[Any] = []  # of a round that is not complete yet
-        self._over = False
+        lanes = self.lanes
+        while lanes:
+            lane = lanes[0]
+            if not self.in_turn:
+                lane = next((each for each in lanes if each.scenes or each.ended), lane)
+                lanes.rotate(-lanes.index(lane))
+            if lane.scenes:
+                lane.position += 1
+                lanes.rotate(-1)
+                yield lane.scenes.popleft()
+            elif lane.ended:
+                lanes.popleft()
+                if lane.length is None:
+                    self.ended = (*self.ended, (lane.n, lane.position))
+            else:
+                supply([lane] if self.in_turn else list(lanes))
 
-    def take(self, limit: int) -> list[Any]:
-        """See `Take`."""
-        count = self._shard.count
-        items: list[Any] = []
-        while not items and not self._over:
-            found = self._take(limit * count - len(self._waiting))
-            waiting = self._waiting + found
-            rounds = len(waiting) // count
-            items = waiting[self._shard.index : rounds * count : count]
-            self._waiting = waiting[rounds * count :]
-            if not found:
-                self._over = True
-                items = self._last_round()
-        self._given += len(items)
-        return items
 
-    def _last_round(self) -> list[Any]:
-        rest, self._waiting = self._waiting, []
-        if not rest or not (self._whole_batches or self._given % self._rows == 0):
-            return rest[self._shard.index : self._shard.index + 1]
-        if not self._whole_batches:
-            self._warnings.defer(
-                "dealt",
-                f"the last {counted(len(rest), 'scene')} of a repetition would have given {len(rest)} of "
-                f"{self._shard.count} shards one batch more, and are left out",
-                FeedWarning,
-            )
-        return []
+def dealt(items: Iterator[Any], shard: Shard, warnings: DeferredWarnings) -> Iterator[Any]:
+    """Yield the items of one shard: item `shard.index` of each round of `shard.count` items.
+
+    The items are the same on all shards, so all have the same number. A last round that is not complete is left out,
+    and `warnings` say so.
+    """
+    while len(found := list(islice(items, shard.count))) == shard.count:
+        yield found[shard.index]
+    if found:
+        warnings.defer(
+            "dealt",
+            f"the last {counted(len(found), 'scene')} of a repetition cannot be dealt to {shard.count} shards evenly, "
+            "and are left out",
+            FeedWarning,
+        )
 
 
 class Shuffler:
@@ -214,93 +159,38 @@ class Shuffler:
         first: The first item that is needed.
     """
 
-    def __init__(
-        self, order: BufferShuffled, seed: int, repetition: int, given: int, warnings: DeferredWarnings
-    ) -> None:
-        """Go on behind the first `given` items of a repetition; a buffer that will be too large is reported."""
-        self._order, self._seed, self._repetition, self._warnings = order, seed, repetition, warnings
-        size = order.buffer_size
-        # An end within the buffer is not known yet, so the buffer is assumed full `size` items before.
-        filled_at = max(0, given - size)
-        self._skip = given - filled_at  # items that come again
-        self._until = filled_at + size  # the item behind the last one of the filled buffer
-        self._buffer: dict[int, Any] = {}  # by place; as large as there are items
-        self._wanted: dict[int, int] | None = None  # place of each item of the filled buffer; None: its number
-        if filled_at:
-            held = order.held(filled_at, seed=seed, epoch=repetition).tolist()
-            self._wanted = {number: place for place, number in enumerate(held)}
-        self.first = self._number = min(self._wanted) if self._wanted else 0
-        self._places: Iterator[int] = order.places_from(filled_at, seed=seed, epoch=repetition)
-        self._rest: list[Any] | None = None  # the items left after the end, the last one first
-        self._error: Exception | None = None  # raised after the items before it
+    def __init__(self, order: BufferShuffled, seed: int, repetition: int, given: int) -> None:
+        """Go on behind the first `given` items of a repetition."""
+        self._order, self._seed, self._repetition = order, seed, repetition
+        # An end within the buffer is not known yet, so the buffer is assumed full at an earlier position.
+        self._filled_at = max(0, given - order.buffer_size)
+        self._again = given - self._filled_at  # items that come again
+        self._places: dict[int, int] | None = None  # of each item of the filled buffer; None: its number
+        if self._filled_at:
+            held = order.held(self._filled_at, seed=seed, epoch=repetition).tolist()
+            self._places = {number: place for place, number in enumerate(held)}
+        self.first = min(self._places) if self._places else 0
 
-    def shuffled(self, take: Take) -> Take:
-        """The items of `take`, which gives them from item `first` on, shuffled."""
+    def shuffled(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Return `items`, which begin with number `first`, shuffled. An error comes after the items before it."""
+        return islice(self._shuffled(items), self._again, None)
 
-        def next_items(limit: int) -> list[Any]:
-            self._fill(take)
-            while self._skip and (again := len(self._next(take, min(self._skip, _AT_ONCE)))):
-                self._skip -= again
-            return self._next(take, limit)
-
-        return next_items
-
-    def _next(self, take: Take, limit: int) -> list[Any]:
-        if self._rest is None:
-            items = []
-            for item in self._read(take, limit):
-                place = next(self._places)
-                items.append(self._buffer[place])
-                self._buffer[place] = own_copy(item)
-            if items:
-                return items
-        rest = self._rest or []
-        items = rest[: -limit - 1 : -1]
-        del rest[-limit:]
-        if not items and self._error is not None:
-            raised, self._error = [self._error], None
-            raise raised.pop()  # its traceback holds this frame, which must not hold it
-        return items
-
-    def _read(self, take: Take, limit: int) -> list[Any]:
-        """The next items; at their end, the items left in the buffer are put in order."""
+    def _shuffled(self, items: Iterator[Any]) -> Iterator[Any]:
+        buffer: dict[int, Any] = {}  # by place; as large as there are items
+        order, seed, epoch = self._order, self._seed, self._repetition
+        raised: list[Exception] = []
         try:
-            found = take(limit)
-        except Left:
-            raise
-        except Exception as error:  # noqa: BLE001 - raised after the items that came before it
-            self._error, found = error, []
-        self._number += len(found)
-        if not found:
-            held = [self._buffer[place] for place in sorted(self._buffer)]
-            order = self._order.rest(len(held), seed=self._seed, epoch=self._repetition)
-            self._rest = [held[place] for place in order[::-1].tolist()]
-            self._buffer = {}
-        return found
-
-    def _fill(self, take: Take) -> None:
-        while self._number < self._until and self._rest is None:
-            number = self._number
-            for item in self._read(take, min(_AT_ONCE, self._until - number)):
-                place = number if self._wanted is None else self._wanted.pop(number, None)
+            for number, item in enumerate(islice(items, self._filled_at + order.buffer_size - self.first), self.first):
+                place = number if self._places is None else self._places.get(number)
                 if place is not None:
-                    self._buffer[place] = own_copy(item)
-                number += 1
-            self._warn_if_large()
-
-    def _warn_if_large(self) -> None:
-        """Warn if the full buffer will take more than half of the memory."""
-        kept = list(islice(self._buffer.values(), _SAMPLE))
-        if not kept or self._warnings.is_known("buffer"):
-            return
-        size = self._order.buffer_size
-        leaves: list[Any] = optree.tree_leaves(kept)  # type: ignore[arg-type]
-        nbytes = sum(int(getattr(leaf, "nbytes", 0)) for leaf in leaves) / len(kept) * size
-        if nbytes > memory() / 2:
-            self._warnings.defer(
-                "buffer",
-                f"the shuffle buffer of {size:,} scenes will take about {nbytes / 1e9:,.1f} GB, of "
-                f"{memory() / 1e9:,.1f} GB of memory: pass a smaller shuffle_buffer, or yield names and load "
-                "scenes in a map()",
-                FeedWarning,
-            )
+                    buffer[place] = own_copy(item)
+            for item, place in zip(items, order.places_from(self._filled_at, seed=seed, epoch=epoch), strict=False):
+                leaving, buffer[place] = buffer[place], own_copy(item)
+                yield leaving
+        except Exception as error:  # noqa: BLE001 - raised after the items that came before it
+            raised.append(error)
+        held = [buffer[place] for place in sorted(buffer)]
+        for place in order.rest(len(held), seed=seed, epoch=epoch).tolist():
+            yield held[place]
+        if raised:
+            raise raised.pop()  # its traceback holds this frame, which must not hold it

@@ -13,6 +13,7 @@ import pickle
 import struct
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -29,7 +30,6 @@ from kerasfeed.loaders.generators import ENDED, GeneratorRun, Generators, genera
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.memory import align
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
-from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.global_random import restore, seed_globals, states
 from kerasfeed.spec.field_values import as_array, start_of
 from kerasfeed.spec.inference import no_field_text
@@ -283,32 +283,16 @@ class _BlockRun:
 
 
 @dataclass
-class _WorkerState:
+class _Worker:
     """The generators of one worker.
 
     Attributes:
-        thread: Its thread.
-        is_process: Whether it is one of our own, with global random generators that are ours to seed.
         runs: By number of the generator.
         last: Which of them has run last.
     """
 
-    thread: threading.Thread
-    is_process: bool
     runs: dict[int, _BlockRun] = field(default_factory=dict)
     last: _BlockRun | None = None
-
-    def enter(self, run: _BlockRun, seed: np.random.SeedSequence | None = None) -> None:
-        """`run` continues, or begins with a `seed`: with the global random generators as it has left them."""
-        if not self.is_process or run is self.last:
-            return
-        if self.last is not None:
-            self.last.random = states()
-        self.last = run
-        if seed is None:
-            restore(run.random)
-        else:
-            seed_globals(seed)
 
 
 class GeneratorRunner(Runner):
@@ -318,7 +302,7 @@ class GeneratorRunner(Runner):
         """Run `generators`; `layout` is that of the slots."""
         self._generators = generators
         self._layout = layout
-        self._workers: dict[int, _WorkerState] = {}  # by number; each is used by its worker alone
+        self._workers: defaultdict[int, _Worker] = defaultdict(_Worker)  # by thread; each is used by that alone
 
     @property
     def target(self) -> Any:
@@ -333,17 +317,10 @@ class GeneratorRunner(Runner):
             "it, leave locks out of the state of its object, or use worker_type='thread'"
         )
 
-    def on_worker_begin(self, worker: Worker) -> None:
-        """Called by the pool."""
-        thread = threading.current_thread()
-        state = _WorkerState(thread, worker.worker_type == "process")
-        self._workers.setdefault(worker.index, state).thread = thread  # that of a thread that hangs goes on
-
     def on_worker_end(self) -> None:
-        """Called by the pool: generators leave their `with` statements."""
-        for state in list(self._workers.values()):
-            while state.runs and state.thread is threading.current_thread():
-                state.runs.popitem()[1].end()
+        """Called by the pool, in the worker: generators leave their `with` statements."""
+        for run in self._workers.pop(threading.get_ident(), _Worker()).runs.values():
+            run.end()
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`: the block, if it has no room in the slot."""
@@ -352,28 +329,35 @@ class GeneratorRunner(Runner):
         control = slot.control
         if control[Word.GIVEN_UP] == serial:
             raise CancelledTaskError
-        state = self._workers[context.worker.index]
+        worker = self._workers[threading.get_ident()]
         for word in (Word.SERIAL, Word.BYTES, Word.IS_LAST, Word.LOST):
             control[word] = 0
-        run = state.runs.get(n)
-        if start >= 0:
-            run = self._begin(state, n, repetition, start, note)
-        elif run is None or run.run.repetition != repetition:
+        if start != GO_ON:
+            note[1] = start
+            for other, left in list(worker.runs.items()):
+                if other == n or left.run.repetition != repetition:
+                    worker.runs.pop(other).end()
+            worker.runs[n] = _BlockRun(GeneratorRun(self._generators, n, repetition, start))
+        run = worker.runs.get(n)
+        if run is None or run.run.repetition != repetition:
             control[Word.LOST] = True
             return None
-        else:
-            state.enter(run)
+        if context.worker.worker_type == "process":
+            self._seed(worker, run, n)
         try:
             with run.run.context:
                 return run.block(slot, serial, note)
         except BaseException as error:
             raise FailedTaskError(Place(note[1])) from error
 
-    def _begin(self, state: _WorkerState, n: int, repetition: int, start: int, note: Note) -> _BlockRun:
-        note[1] = start
-        for other, run in list(state.runs.items()):
-            if other == n or run.run.repetition != repetition:
-                state.runs.pop(other).end()
-        run = state.runs[n] = _BlockRun(GeneratorRun(self._generators, n, repetition, start))
-        state.enter(run, generator_seed(self._generators.seed, repetition, n))
-        return run
+    def _seed(self, worker: _Worker, run: _BlockRun, n: int) -> None:
+        """Set the global random generators: as `run` has left them, or, when it begins, by its number."""
+        if run is worker.last:
+            return
+        if worker.last is not None:
+            worker.last.random = states()
+        worker.last = run
+        if run.random is None:
+            seed_globals(generator_seed(self._generators.seed, run.run.repetition, n))
+        else:
+            restore(run.random)

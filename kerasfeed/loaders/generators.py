@@ -155,13 +155,11 @@ def named(
 def _check_function(made: Any) -> str:
     name = getattr(made, "__qualname__", None) or getattr(getattr(made, "func", None), "__qualname__", None)
     name = str(name or type(made).__name__).split("<locals>.")[-1]
-    if inspect.isgenerator(made) or (isinstance(made, Iterator) and not callable(made)):
-        kind, function = type(made).__name__, "a function that makes it, for example lambda: iter(items)"
-        if inspect.isgenerator(made) and not name.endswith(">"):  # <genexpr>, <lambda>
-            kind, function = f"generator ({name})", f"the function, without calling it ({name} and not {name}(...))"
+    if isinstance(made, Iterator) and not callable(made):
+        call = f" ({name} and not {name}(...))" if inspect.isgenerator(made) and not name.endswith(">") else ""
         raise TypeError(
-            f"make_generator is a {kind}, which can be run through only once: pass {function}, so that every "
-            "repetition and every worker has one of its own"
+            f"make_generator is a {type(made).__name__}, which can be run through only once: pass the function that "
+            f"makes it, without calling it{call}, or lambda: iter(items). Every repetition and every worker calls it"
         )
     if not callable(made):
         raise TypeError(
@@ -191,18 +189,11 @@ def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) 
             continue
         if not numbered or all(each.default is each.empty or each.name in ("n", "count") for each in numbers):
             return numbered, by_name
-    if copies:
-        raise TypeError(
-            f"copies=True runs {count} copies of a generator that is made without arguments, and {name}{signature} "
-            "takes some: leave copies=True out for a function (n, count) that returns the n-th of count generators"
-        )
-    also = " With count=1 it may also be a function that can be called without arguments." if count == 1 else ""
-    if count > 1 and _can_be_called(signature, (), {each for each in _BY_NAME if each in signature.parameters}):
-        also = f" To run {count} copies of one that has no end, and draws its scenes, pass copies=True."
-    remedy = f"lambda n, count: {name}(...)"
+    wanted = f"made without arguments, for count={count} copies" if copies else f"called as {name}(n, count)"
     raise TypeError(
-        f"make_generator is called as {name}(n, count), to return the n-th of count={count} generators, and it takes "
-        f"{name}{signature}.{also} Wrap it: {remedy}, for example with the n-th part of your files, files[n::count]"
+        f"a generator is {wanted}, and the function takes {name}{signature}. Wrap it: lambda n, count: {name}(...), "
+        "for example with the n-th part of your files, files[n::count]. A function without arguments needs count=1, "
+        "or copies=True to run copies of a generator that has no end and draws its scenes"
     )
 
 
@@ -216,16 +207,10 @@ def _can_be_called(signature: inspect.Signature, arguments: tuple[int, ...], by_
 
 def _iterator(made: Any, name: str) -> Iterator[Any]:
     is_iterable = hasattr(type(made), "__iter__") or hasattr(type(made), "__getitem__")
-    if is_iterable and not isinstance(made, str | bytes | Mapping):
-        iterator: Iterator[Any] = iter(made)
-        return iterator
-    remedy = "return a generator, or any iterable of scenes"
-    if made is None:
-        remedy = "is a `yield`, or a `return`, missing?"
-    elif inspect.isroutine(made):
-        remedy = "call that function, and return what it gives"
-    elif hasattr(type(made), "__aiter__") or inspect.iscoroutine(made):
-        if inspect.iscoroutine(made):
-            made.close()  # else Python warns that nobody awaited it
-        remedy = "an asynchronous one cannot be run here: write `def`, not `async def`"
-    raise TypeError(f"{name} must return a generator of scenes, and it returned a {type(made).__name__}: {remedy}")
+    if not is_iterable or isinstance(made, str | bytes | Mapping):
+        raise TypeError(
+            f"{name} must return a generator of scenes, or any iterable of them, and it returned a "
+            f"{type(made).__name__}. Is a `yield` or a `return` missing, or is the function asynchronous (`async def`)?"
+        )
+    iterator: Iterator[Any] = iter(made)
+    return iterator

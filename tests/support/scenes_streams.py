@@ -10,46 +10,63 @@ from pathlib import Path
 import numpy as np
 
 import kerasfeed as kf
-from kerasfeed.feeds.stream_merge import Left
-from kerasfeed.feeds.stream_source import GeneratorSource
-from kerasfeed.loaders.failures.failure_log import FailurePolicy
+from kerasfeed.feeds.stream_source import Left, SourceRun
+from kerasfeed.loaders.failures.failure_log import FailureLog, FailurePolicy
+from kerasfeed.loaders.generator_pool import GeneratorPool
 from kerasfeed.loaders.generators import Generators
+from kerasfeed.pool.environment import Environment
 
 KINDS = {"inline": (0, "thread"), "thread": (3, "thread"), "process": (2, "process")}
 
 
 class Source:
-    """A source of generators; one repetition runs at a time."""
+    """Generators and their workers; one repetition runs at a time."""
 
-    def __init__(self, generators, policy=None, **arguments):
-        self._source = GeneratorSource(generators, policy or FailurePolicy(), **arguments)
+    def __init__(self, generators, policy=None, *, workers=0, deterministic=True, **arguments):
+        self._generators, self._in_turn = generators, deterministic
+        self.failure_log = FailureLog(policy or FailurePolicy(), 0)
+        self.pool = None
+        if workers:
+            arguments = {"environment": Environment.now(), **arguments}
+            self.pool = GeneratorPool(generators, self.failure_log, workers=workers, **arguments)
         self._run = None
-        self.failure_log, self.stats = self._source.failure_log, self._source.stats
 
     def begin(self, repetition, items=0):
         self.leave()
-        self._run = self._source.begin(repetition, items)
+        self._run = SourceRun(
+            self._generators, self.pool, self.failure_log, repetition, items, in_turn=self._in_turn
+        )  # fmt: skip
 
     def take(self, limit):
+        """The next items; fewer than `limit` at the end, or if it is left."""
+        items = []
         try:
-            return self._run.take(limit)
+            items.extend(itertools.islice(self._run.items, limit))
         except Left:
-            return []
+            self._run.leave()
+        return items
+
+    def each(self):
+        """Iterate over the items."""
+        return self._run.items
 
     def leave(self):
         if self._run is not None:
             self._run.leave()
 
     def close(self):
-        self._source.close()
         self.leave()
+        if self.pool is not None:
+            self.pool.close()
+        self._run = self.pool = None  # they hold memory of scenes
 
 
 def new_source(kind, make_generator, count=1, *, seed=7, policy=None, **arguments):
     """A source that runs `count` generators in one of the `KINDS`."""
     workers, worker_type = KINDS[kind]
-    arguments = {"workers": workers, "worker_type": worker_type, "max_memory": 1 << 28, **arguments}
-    return Source(Generators(make_generator, count, seed), policy, **arguments)
+    workers = arguments.pop("workers", workers)
+    arguments = {"worker_type": worker_type, "max_memory": 1 << 28, **arguments} if workers else {}
+    return Source(Generators(make_generator, count, seed), policy, workers=workers, **arguments)
 
 
 def all_of(source, repetition=0, limit=7):
@@ -62,13 +79,12 @@ def all_of(source, repetition=0, limit=7):
     return items
 
 
-def until_error(source, repetition=0, limit=100):
+def until_error(source, repetition=0):
     """The items before an error, and the error."""
     source.begin(repetition)
     items = []
     try:
-        while taken := source.take(limit):
-            items += taken
+        items.extend(source.each())
     except Exception as error:
         return items, error
     raise AssertionError(f"no error, after {len(items)} items")
@@ -110,11 +126,6 @@ def failing(n, count):
         if n == 1 and k == 4:
             raise LookupError(f"no scene {k}")
         yield n, k
-
-
-def all_failing(n, count):
-    yield n
-    raise LookupError("gone")
 
 
 def reusing():

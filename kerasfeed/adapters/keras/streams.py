@@ -128,19 +128,19 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         max_memory: Upper limit of the batch memory, bytes. None is a quarter of the memory of the machine or container.
         collate: How scenes become a batch; see `kerasfeed.Feed`.
         shard_index: Number of this shard, in [0, shard_count); needed with `shard_count`. With at least as many
-            generators as shards, a shard runs every `shard_count`-th of them, and how many steps that were is told at
-            the end of a repetition, for the shards may differ. With fewer, each shard runs all of them and takes every
-            `shard_count`-th scene: all shards then have the same number of steps, and must be given the same seed.
+            generators as shards, a shard runs every `shard_count`-th of them. Shards may then have different numbers
+            of steps, and a warning names the number at the end of a repetition. With fewer, each shard runs all of
+            them and takes every `shard_count`-th scene: all shards then have the same number of steps, and must be
+            given the same seed.
         shard_count: Number of shards, at least 1.
         shard: Instead of these two: a pair of them, "auto", and more; see `kerasfeed.Feed`.
-        on_error: What to do about a generator that raises, or an item whose function raises. "raise": the consumer gets
-            the error, after the scenes that came before it, and the repetition ends. "skip": the item is left out; a
-            generator that raised yields nothing more in this repetition. "mask": the row of an item is zeros with
-            `sample_weight` 0; a generator is treated as with "skip".
+        on_error: What to do about an item whose function raises, or a scene that no batch can hold. "raise": the
+            consumer gets the error, after the scenes that came before it, and the repetition ends. "skip": the scene is
+            left out. "mask": its row is zeros with `sample_weight` 0. A generator that raises always ends the
+            repetition: catch in it what may be passed over.
         max_failures: How often a scene may end its worker process before it counts as failed (None: 3). And, unless
-            `on_error` is "raise", how many scenes, or generators, may fail in one repetition before the feed raises: a
-            number, or a float for a share of its scenes so far (None: a tenth) above 3. All generators may fail only if
-            a number allows it.
+            `on_error` is "raise", how many scenes may fail in one repetition before the feed raises: a number, or a
+            float for a share of its scenes so far (None: a tenth) above 3.
         timeout: Seconds that one scene may take; see `kerasfeed.Feed`.
         error_log: Path of a file to which each failure is appended as one line of JSON.
 

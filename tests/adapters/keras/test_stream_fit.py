@@ -64,8 +64,7 @@ def test_epochs_with_steps_continue_in_the_next_repetition_when_one_ends():
 def test_the_state_after_a_fit_of_so_many_steps_is_that_of_the_next_batch():
     with stream() as feed:  # 22 scenes are 6 batches
         ScalarTrainer().fit(feed, epochs=2, steps_per_epoch=4)
-        with pytest.warns(kf.FeedWarning, match="has no parameter `start`"):
-            state = feed.get_state()
+        state = feed.get_state()
     assert (state["epoch"], state["step"]) == (1, 2)
 
 

@@ -12,7 +12,7 @@ import pytest
 from streams import WAYS
 
 import kerasfeed as kf
-from kerasfeed.feeds.stream_items import FileStore
+from kerasfeed.feeds.stream_loader import ItemFile
 from kerasfeed.loaders.failures.failure_log import FailureLog, FailurePolicy
 from kerasfeed.pool.task import CancelledTaskError
 
@@ -171,7 +171,7 @@ def test_an_item_that_has_ended_its_workers_does_not_keep_others_of_its_number_f
 
 
 def test_the_tape_holds_as_many_batches_as_may_be_in_flight():
-    tape = FileStore(2, 1400)
+    tape = ItemFile(2, 1400)
     try:
         for step in range(1400):
             tape.put(3, step, [f"{step}a", f"{step}b"])
@@ -181,7 +181,7 @@ def test_the_tape_holds_as_many_batches_as_may_be_in_flight():
 
 
 def test_items_that_were_put_again_elsewhere_are_found_by_a_worker_that_had_read_them():
-    tape = FileStore(2, 8)
+    tape = ItemFile(2, 8)
     reader = pickle.loads(pickle.dumps(tape))
     try:
         tape.put(0, 1, ["a", "b"])
@@ -198,7 +198,7 @@ def test_items_that_were_put_again_elsewhere_are_found_by_a_worker_that_had_read
 
 
 def test_a_batch_takes_the_place_of_one_of_its_step_in_a_repetition_that_was_left():
-    tape = FileStore(2, 8)
+    tape = ItemFile(2, 8)
     reader = pickle.loads(pickle.dumps(tape))
     try:
         tape.put(0, 1, ["a", "b"])

@@ -154,7 +154,7 @@ def test_batches_taken_to_build_a_model_come_again_and_those_of_a_loop_that_was_
     cursor = StreamCursor(weakref.ref(feed), None, kept=8)
     assert cursor.take(None)[1][1][0] == 0
     cursor.close([])
-    assert feed.begin_repetition().number == 1
+    assert feed.begin_repetition().start.repetition == 1
     assert labels_in(feed) == LABELS
 
 
@@ -323,7 +323,7 @@ def test_an_item_that_cannot_be_sent_to_processes_is_named(stream):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"make_generator": numbered(0, 1)}, TypeError, "only once: pass the function, without calling it"),
+        ({"make_generator": numbered(0, 1)}, TypeError, "only once: pass the function .* without calling it"),
         ({"make_generator": [1, 2]}, TypeError, "use kf.Feed"),
         ({"count": 0}, ValueError, "count must be at least 1"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
@@ -421,16 +421,3 @@ def test_a_stream_pickles_with_its_functions(stream):
     with pickle.loads(cloudpickle.dumps(feed)) as other:
         assert labels_in(other) == LABELS
         assert other.seed == feed.seed
-
-
-def test_the_only_generator_may_fail_if_max_failures_allows_one():
-    def failing():
-        yield from [1.0, 2.0, 3.0]
-        raise ValueError("damaged")
-
-    with kf.StreamFeed(failing, 2, workers=0, on_error="skip", max_failures=1) as feed:
-        for _ in range(2):
-            assert [batch.tolist() for batch in feed] == [[1.0, 2.0], [3.0]]
-        assert [failure.count for failure in feed.failures] == [2]
-    with kf.StreamFeed(failing, 2, workers=0, on_error="skip") as feed, pytest.raises(kf.TooManyFailuresError):
-        list(feed)

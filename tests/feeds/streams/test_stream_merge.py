@@ -1,13 +1,14 @@
 """The merge of a stream: a pure state machine, compared with plain Python."""
 
 import random
+from itertools import islice
 
 import numpy as np
 import pytest
 from scenes_streams import in_turn
 
 from kerasfeed.feeds.sharding import Shard
-from kerasfeed.feeds.stream_merge import Dealer, Merge, Shuffler, positions
+from kerasfeed.feeds.stream_merge import Merge, Shuffler, dealt, positions
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 
@@ -16,16 +17,13 @@ ROWS = 3
 
 def plain(lengths, fails, shard, buffer, repetition):
     """The batches of one shard, and whether an error comes after them."""
-    dealt = len(lengths) < shard[1]
-    own = range(len(lengths)) if dealt else range(len(lengths))[shard[0] :: shard[1]]
+    is_dealt = len(lengths) < shard[1]
+    own = range(len(lengths)) if is_dealt else range(len(lengths))[shard[0] :: shard[1]]
     scenes = in_turn(*([(n, k) for k in range(lengths[n])] + ["error"] * (n == fails) for n in own))
     failed = "error" in scenes
     scenes = scenes[: scenes.index("error")] if failed else scenes
-    if dealt:
-        rounds, rest = divmod(len(scenes), shard[1])
-        if rest and rounds % ROWS == 0 and not failed:
-            scenes = scenes[: rounds * shard[1]]  # they would give only some shards one batch more
-        scenes = scenes[: rounds * shard[1] if failed else None][shard[0] :: shard[1]]
+    if is_dealt:  # a last round that is not complete is left out
+        scenes = scenes[: len(scenes) // shard[1] * shard[1]][shard[0] :: shard[1]]
     if buffer:
         order = BufferShuffled(buffer).indices(0, len(scenes), length=len(scenes), seed=5, epoch=repetition)
         scenes = [scenes[index] for index in order]
@@ -33,41 +31,39 @@ def plain(lengths, fails, shard, buffer, repetition):
 
 
 def merged(lengths, fails, shard, buffer, repetition, chance, step=0, ended=()):
-    """The same from the state machines, from a position on: each batch with the ends known after it."""
-    dealt = len(lengths) < shard[1]
-    numbers = range(len(lengths)) if dealt else range(len(lengths))[shard[0] :: shard[1]]
-    order = Shuffler(BufferShuffled(buffer), 5, repetition, step * ROWS, DeferredWarnings()) if buffer else None
+    """The same by the state machines, from a position on: each batch with the ends that are known behind it."""
+    is_dealt = len(lengths) < shard[1]
+    numbers = range(len(lengths)) if is_dealt else range(len(lengths))[shard[0] :: shard[1]]
+    order = Shuffler(BufferShuffled(buffer), 5, repetition, step * ROWS) if buffer else None
     first = order.first if order else step * ROWS
-    merge = Merge(numbers, first * (shard[1] if dealt else 1), ended)
+    merge = Merge(numbers, first * (shard[1] if is_dealt else 1), ended)
 
-    def take(limit):
-        while not (items := merge.take(limit)) and merge.lanes:
-            lane = merge.lanes[0]
-            lanes = [each for each in merge.lanes if each is lane or chance.random() < 0.3]
-            for each in lanes:  # a block of scenes, from the next generator or another one
-                stop = min(lengths[each.n], each.received + chance.randint(1, 4))
-                each.add([(each.n, k) for k in range(each.received, stop)])
-                if each.received >= lengths[each.n] and each.n != fails and chance.random() < 0.5:
-                    each.ended = True
-            if not lane.scenes and lane.received >= lengths[lane.n]:
-                if lane.n == fails and lane.length is None:
-                    raise LookupError
-                lane.ended = True
-        return items
+    def supply(awaited):
+        (lane,) = awaited
+        assert lane is merge.lanes[0]
+        assert not lane.scenes
+        for each in [each for each in merge.lanes if each is lane or chance.random() < 0.3]:
+            # a block of some scenes, of the generator that is waited for or of others
+            stop = min(lengths[each.n], each.received + chance.randint(1, 4))
+            each.add([(each.n, k) for k in range(each.received, stop)])
+            if each.received >= lengths[each.n] and each.n != fails and chance.random() < 0.5:
+                each.ended = True
+        if not lane.scenes and lane.received >= lengths[lane.n]:
+            if lane.n == fails and lane.length is None:
+                raise LookupError
+            lane.ended = True
 
-    if dealt:
-        take = Dealer(take, Shard(*shard), ROWS, first, DeferredWarnings(), whole_batches=False).take
-    take = order.shuffled(take) if order else take
+    items = merge.joined(supply)
+    items = dealt(items, Shard(*shard), DeferredWarnings()) if is_dealt else items
+    items = order.shuffled(items) if order else items
     batches, over, failed = [], False, False
     while not over:
         batch = []
         try:
-            while len(batch) < ROWS and not over:
-                found = take(ROWS - len(batch))
-                batch += found
-                over = not found
+            batch.extend(islice(items, ROWS))
         except LookupError:
-            over = failed = True
+            failed = True
+        over = len(batch) < ROWS
         if batch:
             batches.append((batch, merge.ended))
     return batches, failed
@@ -111,9 +107,15 @@ def test_positions_follow_from_the_scenes_joined_and_the_lengths_of_those_that_e
 
 def test_generators_that_take_no_turns_give_what_they_have():
     merge = Merge(range(3), in_turn=False)
-    merge.lanes[1].add("ab")
-    assert merge.take(5) == ["a", "b"]
-    merge.lanes[0].add("c")
-    merge.lanes[0].ended = True
-    assert merge.take(5) == ["c"]
-    assert len(merge.lanes) == 2
+    rounds = iter([{1: "ab"}, {0: "c"}, {2: "de", 1: "f"}])
+
+    def supply(lanes):
+        if (found := next(rounds, None)) is None:
+            for lane in lanes:
+                lane.ended = True
+            return
+        for lane in lanes:
+            lane.add(found.get(lane.n, ""))
+
+    assert "".join(merge.joined(supply)) == "abcfde"
+    assert dict(merge.ended) == {0: 1, 1: 3, 2: 2}

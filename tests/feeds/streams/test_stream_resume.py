@@ -23,13 +23,6 @@ def replayed(n, count):
     yield from starting(n, count, start=0)
 
 
-def failing(n, count, *, start):
-    for scene in starting(n, count, start=start):
-        if scene[0] == 203:
-            raise LookupError("no scene 3")
-        yield scene
-
-
 def drawn_on(scene):
     if int(scene[0]) % 7 == 3:
         raise LookupError("skipped")
@@ -48,7 +41,7 @@ def batches_and_states(feed, most=1 << 30):
 
 
 @pytest.mark.filterwarnings("ignore::kerasfeed.FeedWarning")
-@pytest.mark.parametrize("make", [starting, replayed, failing])
+@pytest.mark.parametrize("make", [starting, replayed])
 @pytest.mark.parametrize("buffer", [None, 5, 100])
 @pytest.mark.parametrize("shard", [(0, 1), (1, 2), (4, 5)])
 @pytest.mark.parametrize("function", [None, drawn_on])
@@ -56,7 +49,7 @@ def test_from_any_state_on_the_batches_are_those_of_an_undisturbed_loop(stream, 
     def new():
         return stream(
             make, 3, function, count=4, seed=3, shuffle_buffer=buffer, shard=shard, workers=0,
-            on_error="raise" if make is not failing and function is None else "skip", max_failures=100,
+            on_error="raise" if function is None else "skip", max_failures=100,
         )  # fmt: skip
 
     whole = batches_and_states(new())
@@ -104,10 +97,8 @@ def test_with_start_nothing_is_made_again_and_without_it_a_warning_gives_the_num
     assert [batch.tolist() for batch in feed] == [[4, 5], [6, 7], [8, 9]]
     assert made == list(range(4, 10))
     feed = stream(numbered, 4, workers=0)
-    with pytest.warns(kf.FeedWarning, match="has no parameter `start`: to go on from this state, its generators are"):
-        feed.get_state()
     next(iter(feed))
-    state = feed.get_state()  # warned once
+    state = feed.get_state()
     with pytest.warns(kf.FeedWarning, match=r"at step 1 of repetition 0, .* the first 4 scenes thrown away"):
         stream(numbered, 4, workers=0).set_state(state)
 
@@ -134,9 +125,6 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
     for ended in ([[4, 1]], [[0, -1]], [[0, 1], [0, 1]], [[0, 1.0]]):
         with pytest.raises(ValueError, match="one for each of the 4 generators at most"):
             stream(starting, 3, count=4).set_state({**state, "ended": ended})
-    old = {name: value for name, value in state.items() if name != "ended"}
-    with pytest.raises(ValueError, match=r"saved by an earlier kerasfeed.*begin again without it"):
-        stream(starting, 3, count=4).set_state({**old, "departures": []})
     changed = {**state, "ended": [[0, 1]], "fingerprint": {**state["fingerprint"], "count": 10**6}}
     feed = stream(starting, 3, count=4)
     tracemalloc.start()
@@ -152,7 +140,7 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
 
 
 def test_shards_that_share_generators_have_the_same_steps_and_all_scenes_except_the_reported_ones(stream):
-    for length, told in ((22, False), (24, False), (25, True)):
+    for length in (22, 24, 25):
 
         def make(length=length):
             yield from (np.float32(k) for k in range(length))
@@ -164,8 +152,8 @@ def test_shards_that_share_generators_have_the_same_steps_and_all_scenes_except_
                 shards.append([batch.tolist() for batch in stream(make, 4, count=1, workers=0, shard=(k, 3))])
         assert len({len(shard) for shard in shards}) == 1
         scenes = sorted(scene for shard in shards for batch in shard for scene in batch)
-        assert scenes == list(range(24 if told else length))
-        assert any("would have given" in str(each.message) for each in caught) == told
+        assert scenes == list(range(length - length % 3))
+        assert any("cannot be dealt to 3 shards evenly" in str(each.message) for each in caught) == bool(length % 3)
 
 
 def test_shards_with_generators_of_their_own_run_those_alone_and_tell_how_many_steps_they_had(stream):
@@ -183,12 +171,6 @@ def test_what_would_give_shards_scenes_twice_is_refused(stream):
         kf.StreamFeed(lambda: iter([1.0]), 2, shard=(0, 2))
     with pytest.raises(ValueError, match="needs deterministic=True"):
         stream(lambda: iter([1.0]), count=1, shard=(0, 2), deterministic=False)
-
-
-def test_a_buffer_that_takes_more_than_half_of_the_memory_is_warned_of(stream):
-    feed = stream(lambda: iter([np.zeros(1 << 20)] * 3), 1, count=1, workers=0, shuffle_buffer=10**5)
-    with pytest.warns(kf.FeedWarning, match="the shuffle buffer of 100,000 scenes will take about"):
-        list(feed)
 
 
 @pytest.mark.heavy
