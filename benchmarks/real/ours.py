@@ -112,7 +112,7 @@ def _windows(rows: Any) -> Ours:
 
 
 def rows_at_once(scenes: Any) -> Ours:
-    """A class whose `get_batch` a feed calls; it does not call that of a class that is no `kf.SceneSequence`."""
+    """A `kf.SceneSequence`, because feeds call `get_batch` of no other class."""
     return RowsAtOnce(scenes.x, scenes.indices), SHUFFLED
 
 

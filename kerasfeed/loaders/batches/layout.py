@@ -24,8 +24,8 @@ _HEADER = 64
 _HEADROOM = 2
 # For padded and ragged fields: lengths often have long tails, and one row that is too large makes its batch a copy.
 _FORM_HEADROOM = 4
-# Bytes from which on a row begins on a page. NumPy's large arrays begin 16 bytes behind one, and the C library copies
-# 256 MB to a place 64 to 512 bytes behind one at a third of the speed.
+# Rows of so many bytes begin on a page. NumPy's large arrays begin 16 bytes behind one, and the C library copies 256 MB
+# to a place 64 to 512 bytes behind one at a third of the speed.
 _LARGE_ROW = 1 << 20
 
 
