@@ -90,8 +90,9 @@ def _required(extra: str = "") -> list[str]:
 
 
 def _floors() -> list[str]:
-    """Every `name>=version` of what kerasfeed and TensorFlow's extra require as `name==version`."""
-    found = [re.fullmatch(r"([\w.-]+)>=([\w.]+)", each) for each in [*_required(), *_required("tensorflow")]]
+    """Every `name>=version` that kerasfeed and its extras tfrecord and tensorflow require, as `name==version`."""
+    required = [*_required(), *_required("tfrecord"), *_required("tensorflow")]
+    found = [re.fullmatch(r"([\w.-]+)>=([\w.]+)", each) for each in required]
     return [f"{match[1]}=={match[2]}" for match in found if match is not None]
 
 

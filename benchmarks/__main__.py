@@ -66,7 +66,7 @@ def tell(outcome: Outcome) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what the command line asks for; returns the exit code, 1 when no case gave a figure."""
+    """Runs the command line; returns the exit code, 1 if no case gave a figure."""
     options = parse(arguments)
     cases = select_cases(_globs(options.workloads), _globs(options.cases))
     if not cases:

@@ -1,10 +1,10 @@
-"""What "auto" chooses, against a grid of set-ups: `python -m benchmarks.auto`.
+"""The choice of "auto", against a grid of set-ups: `python -m benchmarks.auto`.
 
-Each workload runs with each set-up of the grid, and with "auto"; each run in a process of its own, in batches of 32 in
-random order, and all of them take turns. Ratios are of runs of one turn, and the middle one counts, because machines
-are not equally fast all the time. The bar: "auto" reaches 0.9 of the best of the grid.
+Each workload runs with each set-up of the grid, and with "auto"; each run in its own process, in batches of 32 in
+random order, and all of them take turns. Because a machine's speed varies, ratios compare runs of one turn, and the
+median counts. The bar: "auto" reaches 0.9 of the best of the grid.
 
-"auto" of a `StreamFeed` reads no scene to find out: a process for each generator.
+"auto" of a `StreamFeed` reads no scene first: it takes one process per generator.
 """
 
 import argparse
@@ -33,11 +33,11 @@ GENERATORS = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """Scenes, and the set-ups that they are loaded with.
+    """Scenes, and the set-ups that load them.
 
     Attributes:
         title: In words.
-        make: Makes the sequence; for a stream the function that makes a generator.
+        make: Makes the sequence, or for a stream the function that makes a generator.
         grid: Type and number of workers.
         is_stream: Whether generators yield the scenes.
     """
@@ -92,7 +92,7 @@ def _feed(name: str, workers: Any, worker_type: Any) -> Any:
 
 
 def rate(feed: Any, seconds: float) -> float:
-    """Scenes/s after the first batches, epoch after epoch."""
+    """Scenes/s after the first batches, over several epochs."""
 
     def batches() -> Iterator[Any]:
         while True:
@@ -112,7 +112,7 @@ def rate(feed: Any, seconds: float) -> float:
 
 
 def one(name: str, worker_type: str, workers: str, seconds: float) -> dict[str, Any]:
-    """A run: of a set-up, or of "auto"."""
+    """A run of a set-up, or of "auto"."""
     warnings.simplefilter("ignore", kf.ReadCostWarning)
     kind = "auto" if worker_type == "inline" else worker_type
     with _feed(name, "auto" if workers == "auto" else int(workers), kind) as feed:
@@ -149,7 +149,7 @@ def measure(name: str, seconds: float, repeats: int) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Prints the table; one figure, where `--one` asks for it."""
+    """Prints the table, or one figure with `--one`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.auto", description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,4 +1,4 @@
-"""What a bar is: a figure with a goal, and the verdict on it.
+"""Bars: figures with goals, and their verdicts.
 
 Invariant: pure. A bar whose cases were not run is "not measured", never met.
 """
@@ -14,11 +14,11 @@ class Bar:
     """A figure with a goal.
 
     Attributes:
-        title: What is claimed.
+        title: The claim.
         goal: The number to reach.
-        at_least: Whether the figure has to be at least `goal`, or else less than it.
+        at_least: Whether the figure must be at least `goal`; else it must be less.
         unit: Unit of the figure, "x" for a ratio.
-        measure: From the figures to the number, None when its cases were not run; and a remark.
+        measure: Function from the figures to the number and a remark; the number is None if its cases were not run.
     """
 
     title: str
@@ -30,12 +30,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A bar and what came of it.
+    """A bar with its result.
 
     Attributes:
-        title: What is claimed.
+        title: The claim.
         goal: The goal in words, such as ">= 5 x".
-        measured: The figure in words, "not measured" without one.
+        measured: The figure in words, or "not measured".
         verdict: "met", "short" or "not measured".
     """
 
@@ -65,10 +65,10 @@ def ratio_to_best(title: str, goal: float, ours: str, theirs: dict[str, str]) ->
     """At least `goal` times the rate of the fastest of some cases.
 
     Args:
-        title: What is claimed.
+        title: The claim.
         goal: The least ratio.
         ours: Name of a case.
-        theirs: From names of cases to what a remark calls them.
+        theirs: The names of the other cases, with their names in remarks.
     """
 
     def measure(figures: Figures) -> tuple[float | None, str]:

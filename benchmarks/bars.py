@@ -1,4 +1,4 @@
-"""The bars that kerasfeed has set itself, and whether the figures meet them.
+"""The bars of kerasfeed, and whether the figures meet them.
 
 Invariant: pure. A bar whose cases were not run is "not measured", never met.
 """
@@ -9,15 +9,15 @@ from benchmarks.figures import Figures
 from benchmarks.hdf5.bars import hdf5_bars
 
 FLAT_MB = 10.0
-"""Memory counts as flat when it grows by less than this many megabytes over 2,000 batches."""
+"""Memory counts as flat if it grows by less than this many megabytes over 2,000 batches."""
 FIRST_BATCH_SECONDS = 0.6
 NOISE = 0.98
-"""Never slower: at least this ratio, since two cases that both wait differ by noise alone."""
+"""Never slower: at least this ratio, because two cases that both wait differ only by noise."""
 FIT_PEERS = ("keras_threads", "keras_processes", "from_generator")
 
 
 def judge(figures: Figures) -> list[Verdict]:
-    """Every bar, in the order in which they are stated."""
+    """Every bar, in the order of the report."""
     return [verdict(bar, figures) for bar in all_bars()]
 
 

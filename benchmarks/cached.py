@@ -1,7 +1,7 @@
 """Epochs over scenes that `kf.Cached` keeps, against the same scenes in NumPy arrays: `python -m benchmarks.cached`.
 
-Two worker processes; feeds take turns, and the middle ratio counts. The first epoch, which reads the scenes, does not.
-Beside it, how many scenes were read in four epochs.
+Two worker processes; feeds take turns, and the median ratio counts. The first epoch, which reads the scenes, does not
+count. The table also shows how many scenes were read in four epochs.
 """
 
 import argparse
@@ -21,7 +21,7 @@ SIZES = {"12 kB": (1024, 3), "200 kB": (16_384, 3)}  # shapes of float32 scenes
 
 
 class Read:
-    """Scenes float32[shape] that are made when they are read, which adds a byte to the file `log`."""
+    """Scenes float32[shape], made at each read, which appends a byte to the file `log`."""
 
     def __init__(self, shape: tuple[int, ...], length: int, log: Path) -> None:
         self.shape, self.length, self.log = shape, length, log
@@ -45,7 +45,7 @@ def rate(feed: Any, epochs: int) -> float:
 
 
 def measure(shape: tuple[int, ...], length: int, turns: int, epochs: int, log: Path) -> tuple[list[float], int]:
-    """Ratio of the cache to arrays in each turn, and how many scenes were read in all."""
+    """Ratio of the cache to arrays in each turn, and the total number of reads."""
     log.touch()
     arrays = kf.Zip(np.zeros((length, *shape), np.float32), np.arange(length))
     options: dict[str, Any] = {"shuffle": True, "seed": 0, "workers": 2, "worker_type": "process"}

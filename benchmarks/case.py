@@ -1,6 +1,6 @@
 """The process of one case: `python -m benchmarks.case NAME SECONDS`.
 
-Invariant: the frameworks are imported and the data made first; then it waits for its parent (`benchmarks.events`).
+Invariant: it first imports the frameworks and makes the data. Then it waits for its parent (`benchmarks.events`).
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What is measured: the workloads, the peers, and the cases that join them.
+"""The catalogue: the workloads, the peers, and the cases that join them.
 
 Invariant: pure values; importing this module loads no framework.
 """
@@ -12,17 +12,17 @@ from benchmarks.hdf5 import tables
 from benchmarks.kinds import Peer, Workload
 
 START_SECONDS = 0.2
-"""Seconds of a core that a new interpreter with NumPy takes to start."""
+"""Seconds of one core that a new interpreter with NumPy takes to start."""
 LOOP_SCENES = 4_000_000
-"""Length of an epoch in loop cases: longer than any measurement, so none pays for an epoch's end."""
+"""Length of an epoch in loop cases: longer than any measurement, so that no peer pays for the end of an epoch."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A peer on a workload, and who consumes it.
+    """A peer on a workload, and its consumer.
 
-    A loop, `fit`, the loop that watches memory ("flat"), a loop over whole epochs ("epoch"), or one that ends with the
-    first row ("open").
+    The consumer is a loop, `fit`, the loop that watches memory ("flat"), a loop over whole epochs ("epoch"), or one
+    that ends with the first row ("open").
 
     Attributes:
         workload: Key of `WORKLOADS`.
@@ -41,7 +41,7 @@ class Case:
 
     @property
     def warm_up(self) -> float:
-        """Seconds until all workers are surely up, where they are processes; the steady state begins then."""
+        """Seconds until all worker processes are surely up. The steady state begins then."""
         processes = WORKLOADS[self.workload].workers if "process" in self.peer else 0
         return processes * START_SECONDS
 

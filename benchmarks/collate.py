@@ -1,8 +1,8 @@
 """Scenes of different lengths in batches, padded and ragged: `python -m benchmarks.collate`.
 
-Every peer reads the same sequence with two workers and gives batches to a plain loop. "Plain" is a loop without any
-loader that pads with NumPy. Each peer runs in a process of its own, interleaved, and the table holds medians of
-scenes a second, and their ratio to kerasfeed's processes in the same run.
+Every peer reads the same sequence with two workers and gives batches to a plain loop. "Plain" is a loop without a
+loader that pads with NumPy. Each peer runs in its own process, interleaved. The table holds medians of
+scenes per second, and their ratio to kerasfeed's processes in the same run.
 """
 
 import argparse
@@ -25,10 +25,10 @@ class Lengths:
 
     Args:
         length: Number of scenes.
-        shortest: Least rows of a scene.
-        longest: Most rows of a scene.
+        shortest: Minimum rows of a scene.
+        longest: Maximum rows of a scene.
         shape: Shape of one row.
-        dtype: What a row holds.
+        dtype: Dtype of a row.
     """
 
     def __init__(self, length: int, shortest: int, longest: int, shape: tuple[int, ...], dtype: str) -> None:
@@ -159,7 +159,7 @@ PEERS: dict[str, Callable[..., Any]] = {
 
 
 def rate(peer: str, data: str, collate: str, seconds: float) -> float:
-    """Scenes a second of one peer over about so many seconds, after its first 20 batches."""
+    """Scenes per second of one peer over about `seconds`, after its first 20 batches."""
     kind = DATA[data]
     with PEERS[peer](kind.make(10_000_000), kind.batch_size, collate) as batches:
         iterator = iter(batches)
@@ -182,7 +182,7 @@ def _in_own_process(peer: str, data: str, collate: str, seconds: float) -> float
 
 
 def main(arguments: list[str]) -> None:
-    """Prints the tables; one figure, where `--one` asks for it."""
+    """Prints the tables, or one figure with `--one`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.collate", description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,11 +1,11 @@
 """Memory that workers gain while they read a list of strings: `python -m benchmarks.cow`.
 
-A fork shares the pages of its parent until somebody writes to them, and Python writes to an object each time it is
-looked at: the reference count stands in it. So forked workers copy, page by page, a list that they only read. Workers
-of kerasfeed are not forks: each unpickles a list of its own when it starts, and nothing is left to copy. They hold that
-list in full from the beginning, which the table tells too.
+A fork shares the pages of its parent until one of them writes. Python writes to an object whenever it reads it, because
+the object holds its reference count. So forked workers copy, page by page, a list that they only read. kerasfeed's
+workers are not forks: each unpickles its own list when it starts, so nothing is copied later. They hold the whole
+list from the beginning, which the table shows too.
 
-Each peer runs in a process of its own, so that neither inherits the other's pages.
+Each peer runs in its own process, so that it does not inherit the pages of another.
 """
 
 import argparse
@@ -25,7 +25,7 @@ BATCH_SIZE = 256
 
 
 class Names:
-    """A list of strings, of which each scene reads its share: an epoch reads them all."""
+    """A list of strings. Each scene reads a part of it, and an epoch reads all."""
 
     def __init__(self, count: int) -> None:
         self.names = [f"scan-{number:012d}.npy" for number in range(count)]
@@ -40,7 +40,7 @@ class Names:
 
 
 def private_bytes(pid: int) -> int:
-    """Bytes that one process holds alone: pages that no other maps (its USS)."""
+    """Bytes that only one process holds: pages that no other process maps (its USS)."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     fields = dict(line.split()[:2] for line in rollup[1:])
     return 1024 * (int(fields["Private_Clean:"]) + int(fields["Private_Dirty:"]))
@@ -65,7 +65,7 @@ PEERS = {"kerasfeed processes": _kerasfeed, "torch DataLoader (fork)": _torch}
 
 
 def measure(peer: str, count: int, workers: int, epochs: int) -> list[tuple[int, int]]:
-    """Private bytes of each worker after the first batches, and after so many epochs."""
+    """Private bytes of each worker after the first batches, and after `epochs` epochs."""
     with PEERS[peer](Names(count), workers) as loader:
         first = iter(loader)
         for _ in range(workers):
@@ -86,12 +86,12 @@ def _workers() -> list[int]:
 
 
 def main(arguments: list[str]) -> None:
-    """Prints the table; a row, where `--peer` asks for one."""
+    """Prints the table, or one row with `--peer`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cow", description=__doc__)
     parser.add_argument("--strings", type=int, default=5_000_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3, help="each reads every string once")
-    parser.add_argument("--peer", choices=PEERS, help="measure this one only, in this process")
+    parser.add_argument("--peer", choices=PEERS, help="measure only this one, in this process")
     options = parser.parse_args(arguments)
     if options.peer is not None:
         figures = measure(options.peer, options.strings, options.workers, options.epochs)

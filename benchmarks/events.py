@@ -34,4 +34,4 @@ def serve(run: Callable[[], dict[str, float]]) -> None:
         tell("error", error=f"{type(error).__name__}: {error}")
         raise
     tell("figures", figures=figures)
-    os._exit(0)  # the peer is closed; taking TensorFlow down in good order takes seconds
+    os._exit(0)  # the peer is closed; an orderly end of TensorFlow takes seconds

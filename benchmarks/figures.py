@@ -1,7 +1,7 @@
 """From the outcomes of single runs to medians, spreads and ratios.
 
-Invariant: pure functions over frozen values. A ratio of two cases is taken repeat by repeat, between runs
-that were minutes apart at most, and only then reduced to its median: a machine that slows down slows both.
+Invariant: pure functions over frozen values. A ratio of two cases is taken per repeat, between runs that were at most
+minutes apart, and only then reduced to its median: a machine that slows down affects both.
 """
 
 from collections.abc import Iterable
@@ -41,16 +41,16 @@ class Row:
 
     Attributes:
         case: The case.
-        status: "ok" when any repeat succeeded, otherwise what happened to the last one.
-        notes: What a reader must know of this case, for example "hung 1 of 5".
-        rate: Scenes a second in the steady state.
+        status: "ok" if any repeat succeeded, otherwise the status of the last one.
+        notes: Remarks for the reader, for example "hung 1 of 5".
+        rate: Scenes per second in the steady state.
         ratio: `rate` over the rate of the reference (`reference_of`), None if the workload has none.
         first_batch: Seconds from creating the feed to its first batch.
         epoch: Wall time of an epoch of `fit`, or of a feed taken in whole epochs, in seconds.
-        cpu_ms: Processor time of a scene in the whole process tree, in milliseconds.
+        cpu_ms: Processor time per scene in the whole process tree, in milliseconds.
         peak_mb: Largest memory of the process tree, in megabytes.
         growth_mb: Growth of that memory over the steady state, in megabytes.
-        decodes: Chunks decoded in an epoch over chunks stored.
+        decodes: Chunks decoded per epoch over chunks stored.
         opening: Seconds from opening a file to its first row.
         index_mb: Memory of the chunk index of that file, in megabytes.
     """
@@ -74,7 +74,7 @@ class Figures:
     """The figures of one run of the benchmarks.
 
     Args:
-        outcomes: What the harness returned.
+        outcomes: The outcomes of the harness.
     """
 
     def __init__(self, outcomes: Iterable[Outcome]) -> None:
@@ -112,18 +112,18 @@ class Figures:
         )
 
     def find(self, name: str) -> Row | None:
-        """The row of the case with this name, None when it was not run."""
+        """The row of the case with this name, or None."""
         case = Case(*name.split("/"))
         return self.row(case) if case in self._outcomes else None
 
     def ratio(self, name: str, other: str) -> float | None:
-        """Median over the repeats of the rate of one case over that of another; None where one is missing."""
+        """Median over the repeats of the ratio of two cases' rates; None if one is missing."""
         ours, theirs = (self._by_repeat(Case(*key.split("/")), "scenes_per_s") for key in (name, other))
         pairs = spread(ours[repeat] / theirs[repeat] for repeat in ours if repeat in theirs)
         return pairs.median if pairs else None
 
     def share_of_ideal(self, name: str) -> float | None:
-        """Median rate of a case over the ideal rate of its workload; None where either is missing."""
+        """Median rate of a case over the ideal rate of its workload; None if either is missing."""
         row, ideal = self.find(name), WORKLOADS[name.split("/")[0]].ideal
         return row.rate.median / ideal if row and row.rate and ideal else None
 
@@ -147,7 +147,7 @@ class Figures:
 
 
 def reference_of(case: Case) -> str:
-    """The peer to which a case is compared in tables, or "ideal"."""
+    """The peer that tables compare a case with, or "ideal"."""
     workload = WORKLOADS[case.workload]
     if case.consumer == "fit" and workload.ideal is None:
         return workload.fit_reference

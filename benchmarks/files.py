@@ -1,10 +1,9 @@
 """Scenes/s from files that each hold many scenes: `python -m benchmarks.files`.
 
-Compressed NPZ files, each of which must be read as a whole. Every peer delivers batches of scenes of several files
-mixed: kerasfeed by `BlockShuffled` over a cache that holds 8 of the files; tf.data by `interleave` of a
-`from_generator` for each file and a shuffle buffer; torch as its Datasets are most simply written, an item being a row
-of a file that is loaded for it. Each runs in a process of its own, for so many seconds after a first batch, epoch after
-epoch.
+Compressed NPZ files, each of which must be read whole. Every peer delivers batches that mix the scenes of several
+files: kerasfeed by `BlockShuffled` over a cache that holds 8 of the files; tf.data by `interleave` of one
+`from_generator` per file and a shuffle buffer; torch by its simplest Dataset, whose item is a row of a file that it
+loads. Each runs in its own process, for the same time after a first batch, over several epochs.
 """
 
 import argparse
@@ -108,13 +107,13 @@ def measure(peer: str, paths: list[str], scenes: int, seconds: float) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Prints the table; a row, where `--peer` asks for one."""
+    """Prints the table, or one row with `--peer`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.files", description=__doc__)
     parser.add_argument("--files", type=int, default=40)
     parser.add_argument("--scenes", type=int, default=500, help="of each file")
     parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--folder", help="where files are already")
-    parser.add_argument("--peer", choices=PEERS, help="measure this one only, in this process")
+    parser.add_argument("--folder", help="folder with existing files")
+    parser.add_argument("--peer", choices=PEERS, help="measure only this one, in this process")
     options = parser.parse_args(arguments)
     if options.peer is not None:
         paths = sorted(map(str, Path(options.folder).glob("*.npz")))

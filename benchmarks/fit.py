@@ -15,7 +15,7 @@ from benchmarks.measure import Opener, collect_garbage, cpu_seconds
 from benchmarks.peers.job import Job
 
 KEPT = 16
-"""The model looks at one in `KEPT` places of every long axis, so that it costs little beside its input."""
+"""The model uses one in `KEPT` positions of every long axis, so that it costs little compared with its input."""
 EPOCHS = 100_000
 """More epochs than any measurement needs: `EpochClock` ends the training."""
 SLOW_EPOCH = 3.0
@@ -47,9 +47,9 @@ class EpochClock(keras.callbacks.Callback):
     """Wall time of the epochs after the first; stops the training once it has measured enough.
 
     Args:
-        seconds: Least time over which whole epochs are measured.
+        seconds: Minimum time over which whole epochs are measured.
         steps: Batches in an epoch, at least 2.
-        slow_epoch: A first epoch longer than this many seconds is cut short, and its time extrapolated.
+        slow_epoch: If the first epoch is longer than this many seconds, it is stopped and its time extrapolated.
     """
 
     def __init__(self, seconds: float, steps: int, slow_epoch: float = SLOW_EPOCH) -> None:
@@ -96,8 +96,8 @@ def fit_figures(
 
     Returns:
         `epoch_s`, the wall time of an epoch after the first; `scenes_per_s`, the scenes of an epoch over it; `cpu_ms`,
-        milliseconds of processor time of a scene, of the whole process tree, NaN if the epoch is extrapolated;
-        `extrapolated`, 1.0 where the epoch was too long to be waited for.
+        milliseconds of processor time per scene in the whole process tree, NaN if the epoch is extrapolated;
+        `extrapolated`, 1.0 if the epoch was too long to wait for.
     """
     clock = EpochClock(seconds, job.steps, slow_epoch)
     with opener(job) as batches:

@@ -1,9 +1,9 @@
-"""Batches on their way to a GPU: `python -m benchmarks.gpu torch`, `python -m benchmarks.gpu jax`.
+"""Batches copied to a GPU: `python -m benchmarks.gpu torch`, `python -m benchmarks.gpu jax`.
 
-A step of training is stood for by products of matrices, as many as take the time in which a loop without a step loads
-4/3 of a batch: the loader is at three quarters of what it can do. Each figure is the time of such a step with batches
-brought in one way, over its time with a batch that stays on the device; the ways take turns, and the median of their
-turns counts. Then `fit` of Keras on a feed, over `fit` of a PyDataset that returns the same batch again and again.
+Products of matrices represent a training step. Their number is chosen to take the time in which a loop without a step
+loads 4/3 of a batch, so the loader works at three quarters of its speed. Each figure is the time of such a step with
+batches copied in one way, over its time with a batch that stays on the device; the ways take turns, and the median of
+the turns counts. Then `fit` of Keras on a feed, over `fit` of a PyDataset that returns the same batch each time.
 """
 
 import argparse
@@ -21,9 +21,9 @@ import kerasfeed as kf
 from benchmarks.machine import describe
 
 SIZE = 2048
-"""Rows of the matrices that are multiplied: a product takes about 50 us."""
+"""Rows of the matrices: a product takes about 50 us."""
 STEPS = 120
-"""Steps of an epoch, of which the first 8 do not count."""
+"""Steps of an epoch; the first 8 do not count."""
 
 
 class Images(kf.SceneSequence):
@@ -66,14 +66,14 @@ class Clouds(kf.SceneSequence):
 
 @dataclass(frozen=True)
 class Device:
-    """What a framework does on its GPU.
+    """The operations of a framework on its GPU.
 
     Attributes:
-        name: Of the GPU.
-        step: Called with a batch and a number of products: computes, without waiting; what it returns is `wait`ed for.
-        wait: Waits for what `step` returned.
-        put: Brings a batch of NumPy arrays to the device, as a loop by hand does.
-        ways: By name, each way to loop over a feed whose batches come to the device by themselves.
+        name: Name of the GPU.
+        step: Called with a batch and a number of products; computes without waiting; `wait` gets the result.
+        wait: Waits for the result of `step`.
+        put: Copies a batch of NumPy arrays to the device, as a handwritten loop does.
+        ways: By name, each way to loop over a feed that copies its batches to the device itself.
     """
 
     name: str
@@ -138,7 +138,7 @@ def with_jax() -> Device:
 
 
 def seconds_a_step(batches: Iterable[Any], device: Device, products: int, *, waits: bool, warmup: int = 8) -> float:
-    """The time of a step: where it `waits`, for the result of each, as a loop does that looks at its loss."""
+    """Time of a step; with `waits`, the loop waits for each result, like one that reads its loss."""
     begun, count, result = 0.0, -warmup, None
     for batch in batches:
         result = device.step(batch, products)
@@ -152,12 +152,12 @@ def seconds_a_step(batches: Iterable[Any], device: Device, products: int, *, wai
 
 
 def seconds_a_batch(batches: Iterable[Any]) -> float:
-    """The time of a loop that does nothing with its batches."""
+    """Time of a loop that does nothing with its batches."""
     return seconds_a_step(batches, Device("", lambda *_: None, lambda _: None, lambda batch: batch, {}), 0, waits=False)
 
 
 def products_of(seconds: float, device: Device, batch: Any) -> int:
-    """How many products a step has that takes so long."""
+    """Number of products that take so long as a step."""
     times = []
     for products in (20, 120):
         device.wait(device.step(batch, products))
@@ -171,7 +171,7 @@ def products_of(seconds: float, device: Device, batch: Any) -> int:
 
 
 def ahead_of_compute(kind: type[Any], device: Device, workers: int, repeats: int) -> Iterator[str]:
-    """What batches cost that are copied while a step computes."""
+    """The cost of batches that are copied while a step computes."""
     with kf.Feed(
         kind(kind.rows * STEPS), kind.rows, shuffle=True, seed=0, workers=workers, worker_type="process"
     ) as feed:
@@ -233,7 +233,7 @@ def fit_figures(kind: type[Any], workers: int, repeats: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the figures as they are found."""
+    """Print the figures as they are measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("framework", choices=("torch", "jax"))
     parser.add_argument("--workers", type=int, default=8)

@@ -1,6 +1,6 @@
-"""Runs cases in processes of their own, one at a time, and watches their memory.
+"""Runs cases in their own processes, one at a time, and watches their memory.
 
-Invariant: when a case is over, so is every process that it started, and a case that hangs or fails is an
+Invariant: all processes of a case end with it, and a case that hangs or fails is an
 outcome like any other.
 """
 
@@ -26,9 +26,9 @@ from benchmarks.events import MARK
 
 READINGS_PER_SECOND = 5
 IMPORT_TIMEOUT = 180.0
-"""Seconds in which a case must have imported its framework."""
+"""Seconds until a case must have imported its framework."""
 EXIT_TIMEOUT = 3.0
-"""Seconds a case gets to end by itself once it has told its figures."""
+"""Seconds until a case must have ended by itself after its figures."""
 HUNG_LIMIT = 2
 """A case that hung this often is not started again."""
 
@@ -38,7 +38,7 @@ class Settings:
     """How long and how often.
 
     Attributes:
-        seconds: Least length of a steady state, in seconds.
+        seconds: Minimum length of a steady state, in seconds.
         repeats: Times each case runs, at least 1.
         timeout: Seconds after which a measurement counts as hung.
         program: Module that is the process of a case.
@@ -52,17 +52,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run of one case.
+    """The outcome of one run of one case.
 
     Attributes:
         case: The case.
         repeat: Which repeat, from 0.
         status: "ok", "hung", "failed" or "skipped".
-        reason: Why it is not ok; empty when it is.
-        figures: What the case told, by name.
-        peak_mb: Largest memory of the process tree while it was measured, in megabytes.
-        growth_mb: Growth of that memory over the steady state, in megabytes; None when it was too short to
-            tell.
+        reason: Why it is not ok; empty if it is.
+        figures: The figures of the case, by name.
+        peak_mb: Largest memory of the process tree during the measurement, in megabytes.
+        growth_mb: Growth of that memory over the steady state, in megabytes; None if the state was too short.
     """
 
     case: Case
@@ -78,7 +77,7 @@ class Child:
     """The process of one case, from its start to the end of all its descendants.
 
     Args:
-        case: What it measures.
+        case: The case.
         settings: How long, and its program.
     """
 
@@ -121,13 +120,13 @@ class Child:
         return {"event": "hung"}
 
     def read_memory(self) -> None:
-        """Notes how much the process tree holds now, and who belongs to it."""
+        """Records the present memory of the process tree, and its processes."""
         processes = memory.tree(self._root)
         self.seen.update(processes)
         self.readings.append((time.monotonic(), memory.held_bytes(processes)))
 
     def go(self) -> None:
-        """Lets a prepared case measure."""
+        """Starts the measurement of a prepared case."""
         assert self._popen.stdin is not None
         try:
             self._popen.stdin.write("go\n")
@@ -142,7 +141,7 @@ class Child:
         return lines[-1] if lines else "it ended without a word"
 
     def end(self, patience: float = 0.0) -> None:
-        """Ends the whole tree, after `patience` seconds in which it may end by itself and clean up."""
+        """Ends the whole tree, after `patience` seconds to end by itself and clean up."""
         self.seen.update(memory.tree(self._root))
         try:
             self._popen.wait(patience)
@@ -168,7 +167,7 @@ def missing(case: Case) -> str | None:
 
 
 def measure(child: Child, repeat: int, timeout: float) -> Outcome:
-    """Lets a prepared case measure and collects what it tells."""
+    """Starts the measurement of a prepared case and collects its figures."""
     child.go()
     deadline = time.monotonic() + timeout
     steady = 0
@@ -201,16 +200,16 @@ def _short(text: str) -> str:
 def run_all(cases: list[Case], settings: Settings, tell: Callable[[Outcome], None]) -> list[Outcome]:
     """Runs every case `settings.repeats` times, all cases once before any case again.
 
-    As many cases as there are cores, at most two, are prepared (their frameworks imported) at the same time;
-    they are then measured one by one while the others wait.
+    As many cases as cores, at most two, are prepared (their frameworks imported) at the same time.
+    They are then measured one by one while the others wait.
 
     Args:
-        cases: What to run, in order.
+        cases: The cases, in order.
         settings: How long and how often.
         tell: Called with each outcome as it comes.
 
     Returns:
-        One outcome per case and repeat, except the repeats that a hanging case was not given.
+        One outcome per case and repeat, except the skipped repeats of a hanging case.
     """
     outcomes: list[Outcome] = []
     lanes = max(1, min(2, os.cpu_count() or 1))

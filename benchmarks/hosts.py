@@ -1,7 +1,7 @@
-"""Scenes from other hosts, here nodes of a Ray cluster simulated on this machine: `python -m benchmarks.hosts`.
+"""Scenes from other hosts, here simulated nodes of a Ray cluster on this machine: `python -m benchmarks.hosts`.
 
-What is compared shares the cores of one machine, so the figures say what hosts cost, not what they gain. Each rate is
-the median of interleaved repeats; CPU time is that of all processes, Ray's too. Needs the extra `ray`.
+Hosts and local processes share the cores of one machine, so the figures show the cost of hosts, not their gain. Each
+rate is the median of interleaved repeats; CPU time includes all processes, Ray's too. Needs the extra `ray`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STORE = 400_000_000
 
 
 class Scenes(kf.SceneSequence):
-    """Scenes of so many bytes that take so long, computing or waiting."""
+    """Scenes of `nbytes` bytes that compute or wait for a given time."""
 
     def __init__(self, *, busy: float = 0.0, wait: float = 0.0, nbytes: int = 4096, length: int = 640) -> None:
         self.busy, self.wait, self.length = busy, wait, length
@@ -48,7 +48,7 @@ class Scenes(kf.SceneSequence):
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and all below it."""
+    """CPU time of this process and its descendants."""
     total = 0.0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         with suppress(psutil.Error):
@@ -59,11 +59,11 @@ def cpu_seconds() -> float:
 
 @dataclass(frozen=True)
 class Rate:
-    """What one epoch took.
+    """The cost of one epoch.
 
     Attributes:
-        seconds: A batch, in s.
-        cpu: CPU time a batch, in s.
+        seconds: Time per batch, s.
+        cpu: CPU time per batch, s.
     """
 
     seconds: float
@@ -71,7 +71,7 @@ class Rate:
 
 
 def epoch_rate(feed: Any) -> Rate:
-    """Take an epoch of a feed that has warmed up."""
+    """Measure an epoch of a feed that has warmed up."""
     started, cpu = time.perf_counter(), cpu_seconds()
     for _ in feed:
         pass
@@ -79,17 +79,17 @@ def epoch_rate(feed: Any) -> Rate:
 
 
 def median(rates: Sequence[Rate]) -> Rate:
-    """The medians of both."""
+    """The medians of both fields."""
     return Rate(statistics.median(rate.seconds for rate in rates), statistics.median(rate.cpu for rate in rates))
 
 
 def on_hosts(scenes: Scenes, count: int, workers: int) -> Any:
-    """A feed on so many hosts of so many workers."""
+    """A feed on `count` hosts of `workers` workers."""
     return BaseFeed(scenes, BATCH, workers=workers, hosts=kf.RayHosts(count))
 
 
 def compared(scenes: Scenes, count: int, workers: int, repeats: int) -> tuple[Rate, Rate]:
-    """The rates of the pool of this machine and of hosts with as many workers."""
+    """Measure the pool of this machine, and hosts with as many workers."""
     with (
         BaseFeed(scenes, BATCH, workers=count * workers, worker_type="process") as local,
         on_hosts(scenes, count, workers) as hosts,
@@ -102,10 +102,10 @@ def compared(scenes: Scenes, count: int, workers: int, repeats: int) -> tuple[Ra
 
 @contextmanager
 def cluster_of(count: int) -> Iterator[Any]:
-    """A head without CPUs, and so many nodes."""
+    """A head without CPUs, and several nodes."""
     import ray
 
-    # Ray has its processes step back for others (15), and so what they start; what is compared with them does not.
+    # Ray lowers the priority of its processes (nice 15), and so of theirs. The local processes keep the usual one.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's name
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
     for _ in range(count):
@@ -133,7 +133,7 @@ def rates(count: int, repeats: int, seconds: float) -> None:
 
 
 def moving(count: int, repeats: int) -> list[tuple[float, Rate]]:
-    """Print what it costs to move batches; returns megabytes and cost of each."""
+    """Print the cost of moving batches; return megabytes and cost of each."""
     found = []
     for megabytes in (1, 10, 25):
         scenes = Scenes(nbytes=megabytes * 1_000_000 // BATCH, length=BATCH * max(20, 400 // megabytes))
@@ -152,7 +152,7 @@ def moving(count: int, repeats: int) -> list[tuple[float, Rate]]:
 
 
 def agents(node: Any, name: str = "ray::FeedHost") -> list[int]:
-    """Process ids of a node's processes of that name."""
+    """Process ids of a node's processes with that name."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
     return [child.pid for child in raylet.children(recursive=True) if name in " ".join(child.cmdline())]
 
@@ -228,11 +228,11 @@ def recovery() -> None:
 
 
 def arithmetic(costs: list[tuple[float, Rate]], deciding: float) -> None:
-    """Print how many hosts one driver can feed, from what was measured, if a batch takes a host a second."""
+    """Print how many hosts one driver can feed, by these measurements, if a batch takes a host a second."""
     print("\n| a batch | network of 10 Gbit/s | copies and Ray, one core | deciding | hosts, at a batch a second |")
     print("|---|---|---|---|---|")
     for megabytes, cost in costs:
-        # About half of the CPU time is spent where the batch is sent.
+        # The sending side spends about half of the CPU time.
         limits = [1250 / megabytes, 1 / max(1e-4, cost.cpu / 2), 1 / deciding]
         cells = " | ".join(f"{limit:,.0f}/s" for limit in limits)
         print(f"| {megabytes:.0f} MB | {cells} | {min(limits):,.0f} |")

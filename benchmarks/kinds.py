@@ -1,4 +1,4 @@
-"""The words of the catalogue: what a workload, a peer and a case are.
+"""The terms of the catalogue: workload, peer and case.
 
 Invariant: frozen values; importing this module loads no framework.
 """
@@ -16,16 +16,16 @@ class Workload:
         name: Key in case names and on the command line.
         title: Words for tables and charts.
         make: From a number of scenes to the sequence.
-        batch_size: Scenes a batch, at least 1.
-        workers: Concurrent reads asked of every peer that can, at least 1.
+        batch_size: Scenes per batch, at least 1.
+        workers: Concurrent reads of every peer that supports it, at least 1.
         fit_scenes: Scenes in an epoch of the `fit` cases, a multiple of `batch_size`.
-        reference: Peer to which rates are compared; "ideal" where `ideal` is given.
-        ideal: Scenes a second if every worker only ever waited; None where scenes do not wait.
+        reference: Peer that rates are compared with; "ideal" if `ideal` is given.
+        ideal: Scenes per second if every worker only waited; None if scenes do not wait.
         fit_steps_per_call: Keras's `steps_per_execution` in the `fit` cases, for every peer alike. Keras
             spends about 1.5 ms on a call of its training function, more than any input of fast scenes.
-        fit_reference: Peer to which the `fit` cases are compared.
-        make_ours: From a number of scenes and the modules to hide to the sequence that kerasfeed reads, where it is
-            a class of its own: the same scenes read through `kerasfeed.HDF5File`. None: that of `make`.
+        fit_reference: Peer that the `fit` cases are compared with.
+        make_ours: From a number of scenes and the modules to hide to the sequence that kerasfeed reads, if it has
+            its own class: the same scenes read through `kerasfeed.HDF5File`. None: the sequence of `make`.
     """
 
     name: str
@@ -50,9 +50,9 @@ class Peer:
         title: Words for tables and charts.
         module: Module of `benchmarks.peers` that holds `function`.
         function: Name of the function from a `Job` to a context manager around the batches.
-        requires: Top-level module without which the peer is skipped.
-        workers: Concurrent reads, where the peer has its own mind; None: those of the workload.
-        hides: Optional modules that the process of the case, and its workers, must do without.
+        requires: Top-level module; without it, the peer is skipped.
+        workers: Concurrent reads, if the peer does not use the workload's; else None.
+        hides: Optional modules that the process of the case, and its workers, must not import.
     """
 
     name: str
@@ -70,5 +70,5 @@ class Peer:
 
     @property
     def is_limit(self) -> bool:
-        """Whether this is a limit or a plain loop, to which loaders are compared."""
+        """Whether this is a limit or a plain loop, which loaders are compared with."""
         return self.name.startswith(("memcpy", "plain"))

@@ -1,6 +1,6 @@
-"""What the figures were measured on.
+"""A description of the machine of the measurements.
 
-Invariant: nothing that names a host, a user or a path.
+Invariant: it names no host, user or path.
 """
 
 import importlib.metadata
@@ -17,7 +17,7 @@ PACKAGES = (
 
 
 def describe() -> dict[str, object]:
-    """Processor, cores, memory in GB, system, Python, and the versions of the packages that took part."""
+    """Processor, cores, memory in GB, system, Python, and the versions of the measured packages."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -1,7 +1,7 @@
 """The clocks: rates of a loop and of `fit`, taken inside the process of the case.
 
 Invariant: a rate is scenes over the time between two arrivals of batches, both after the warm-up, and after a full
-collection of Python's garbage: one takes 0.3 s with TensorFlow loaded, and falls into whichever case it happens to.
+garbage collection: one takes 0.3 s with TensorFlow loaded, and would otherwise occur in a random case.
 """
 
 import gc
@@ -16,10 +16,10 @@ from benchmarks import memory
 from benchmarks.peers.job import Job
 
 WARM_UP_SECONDS = 0.5
-"""Least time before the steady state counts: look-ahead is full and `tf.data` has tuned itself."""
+"""Minimum time before the steady state: look-ahead is full and `tf.data` has tuned itself."""
 WARM_UP_BATCHES = 2
 FLAT_BATCHES = 2_000
-"""Batches over which the memory of the process tree has to stay flat."""
+"""Batches during which the memory of the process tree must stay flat."""
 FLAT_PAUSE = 0.002
 """Seconds between two batches of a "flat" case, so that its memory is read often enough."""
 
@@ -27,7 +27,7 @@ Opener = Callable[[Job], AbstractContextManager[Any]]
 
 
 def collect_garbage() -> None:
-    """Collect what there is, and have the next full collection be long after."""
+    """Collect garbage, and delay the next full collection."""
     gc.collect()
     gc.freeze()
 
@@ -37,7 +37,7 @@ def cpu_seconds() -> float:
     seconds = 0.0
     for process in memory.tree(psutil.Process()):
         try:
-            seconds += sum(process.cpu_times()[:4])  # user and system time, of itself and of its ended children
+            seconds += sum(process.cpu_times()[:4])  # user and system time of the process and its ended children
         except psutil.Error:
             continue
     return seconds
@@ -50,14 +50,14 @@ def loop_figures(
 
     Args:
         opener: The peer.
-        job: What it reads.
-        seconds: Least length of the steady state.
-        warm_up: Least time before it, after the first batch.
+        job: Its job.
+        seconds: Minimum length of the steady state.
+        warm_up: Minimum time before it, after the first batch.
         steady: Called once, when the warm-up is over.
 
     Returns:
         `first_batch_s`, from opening the peer to its first batch; in the steady state `scenes_per_s`, and `cpu_ms`,
-        milliseconds of processor time of a scene, of the whole process tree.
+        milliseconds of processor time per scene in the whole process tree.
     """
     clock = time.perf_counter
     begin = clock()

@@ -1,9 +1,9 @@
-"""How much memory a tree of processes holds.
+"""Measure the memory of a tree of processes.
 
-Invariant: shared pages count once. On Linux a tree holds the sum of its proportional anonymous and shared
-memory (`Pss_Anon`, `Pss_Shmem`), and the pages of files (code, mostly) of its largest process: these are
-the same for all, and do not depend on what else runs on the machine. Elsewhere the sum of resident sizes
-stands in.
+Invariant: shared pages count once. On Linux, this is the sum of the proportional anonymous and shared
+memory (`Pss_Anon`, `Pss_Shmem`), and the pages of files (mostly code) of the largest process: these are
+the same for all, and do not depend on other programs of the machine. On other systems, it is the sum of resident
+sizes.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ MEGABYTE = 1_000_000
 
 
 def tree(root: psutil.Process) -> list[psutil.Process]:
-    """`root` and all its descendants that live; empty when `root` is gone."""
+    """`root` and all its living descendants; empty if `root` has ended."""
     try:
         return [root, *root.children(recursive=True)]
     except psutil.Error:
@@ -54,7 +54,7 @@ def _fields(text: str) -> Iterable[tuple[str, int]]:
 
 
 def growth(readings: list[tuple[float, int]]) -> float | None:
-    """How much memory grew from the first quarter of the readings to the last, in megabytes.
+    """Growth of memory from the first quarter of the readings to the last, in megabytes.
 
     Args:
         readings: Times in seconds and bytes held, in order.

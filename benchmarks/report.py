@@ -114,10 +114,10 @@ def machine_lines(machine: dict[str, Any], settings: Settings) -> str:
     return (
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}, "
         f"Python {machine['python']}; {versions}.\n\n"
-        f"Each case ran in a process of its own, {settings.repeats} time(s), interleaved with all others, "
+        f"Each case ran in its own process, {settings.repeats} time(s), interleaved with all others, "
         f"with at least {settings.seconds:g} s of steady state each time. Figures are medians, spreads are "
         "least to greatest. "
-        "Memory is that of the whole process tree, pages of code counted once."
+        "Memory is measured over the whole process tree; pages of code count once."
     )
 
 
@@ -126,7 +126,7 @@ def _caption(case: Case) -> str:
     if case.workload == "hdf5-groups":
         return "The file is in the page cache; opened once, and every dataset read in one thread."
     if case.consumer == "open":
-        return "The file is in the page cache; kerasfeed reads the whole chunk index, h5py what the first row needs."
+        return "The file is in the page cache; kerasfeed reads the whole chunk index, h5py a part for the first row."
     if case.consumer == "flat":
         return f"Batches of {workload.batch_size}; growth between the first and the last quarter of the batches."
     reference = reference_of(case)
@@ -162,7 +162,7 @@ def _span(value: Spread | None) -> str:
 
 
 def short(value: float) -> str:
-    """A number with three digits that count, and thousands set apart."""
+    """A number with three significant digits and separated thousands."""
     if abs(value) >= 100:
         digits = max(0, len(str(int(abs(value)))) - 3)
         return f"{round(value, -digits):,.0f}"

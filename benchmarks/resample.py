@@ -1,10 +1,10 @@
 """Classes balanced by index and by rejection: `python -m benchmarks.resample`.
 
-The same skewed scenes (of 1,011 in a row 1,000 of the first class, 10 of the second, 1 of the third), delivered so that
-each class comes equally often: by `kf.Balanced`, by `kf.Weighted`, and by tf.data's `rejection_resample`, which reads
-scenes and throws most away. Each scene is counted where it is read.
+The same skewed scenes (in 1,011 consecutive scenes, 1,000 of the first class, 10 of the second, 1 of the third) are
+delivered so that each class comes equally often: by `kf.Balanced`, by `kf.Weighted`, and by tf.data's
+`rejection_resample`, which reads scenes and drops most of them. Each read of a scene is counted.
 
-Each peer runs in a process of its own. All are let run until a number of scenes has been delivered, or the time is up.
+Each peer runs in its own process until it has delivered a number of scenes, or the time is over.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SKEW = (1000, 10, 1)
 
 
 class Skewed:
-    """Scenes (float32[256], int label) of very unequal classes; counts how often one is read."""
+    """Scenes (float32[256], int label) of very unequal classes; counts its reads."""
 
     def __init__(self, count: int) -> None:
         rng = np.random.default_rng(0)
@@ -85,13 +85,13 @@ PEERS = {"kf.Balanced": _balanced, "kf.Weighted": _weighted, "tf.data rejection_
 
 
 def held() -> int:
-    """Bytes of memory that this process alone holds: anonymous pages."""
+    """Bytes of memory that only this process holds: anonymous pages."""
     fields = dict(line.split()[:2] for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
     return 1024 * int(fields["Pss_Anon:"])
 
 
 def measure(peer: str, count: int, deliver: int, seconds: float) -> str:
-    """One row of the table: `deliver` scenes of `count`, or what comes in so many seconds after a tenth of either."""
+    """One row of the table: `deliver` scenes of `count`, or those of `seconds`, after a tenth to warm up."""
     scenes = Skewed(count)
     classes, delivered, start, before, read = np.zeros(3, int), 0, 0.0, 0, 0
     opened = time.perf_counter()
@@ -99,7 +99,7 @@ def measure(peer: str, count: int, deliver: int, seconds: float) -> str:
         for _, labels in batches:
             now = time.perf_counter()
             if not start:
-                if now - opened > 0.1 * seconds:  # warm
+                if now - opened > 0.1 * seconds:  # the warm-up is over
                     start, before, read = now, held(), scenes.read
                 continue
             classes += np.bincount(labels, minlength=3)
@@ -113,12 +113,12 @@ def measure(peer: str, count: int, deliver: int, seconds: float) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Prints the table; a row, where `--peer` asks for one."""
+    """Prints the table, or one row with `--peer`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.resample", description=__doc__)
     parser.add_argument("--scenes", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--deliver", type=int, default=100_000)
-    parser.add_argument("--seconds", type=float, default=8.0, help="at most, a peer and size")
-    parser.add_argument("--peer", choices=PEERS, help="measure this one only, in this process")
+    parser.add_argument("--seconds", type=float, default=8.0, help="limit for each peer and size")
+    parser.add_argument("--peer", choices=PEERS, help="measure only this one, in this process")
     options = parser.parse_args(arguments)
     if options.peer is not None:
         print(measure(options.peer, options.scenes[0], options.deliver, options.seconds), flush=True)

@@ -1,14 +1,14 @@
-"""What TensorFlow and Keras cost per batch, against the least they can: `python -m benchmarks.rim`.
+"""The cost of TensorFlow and Keras per batch, against their minimum: `python -m benchmarks.rim`.
 
-Tiny scenes (float32[1024, 9], int32[1024]) in batches of 32, and scenes that wait 10 ms. Each case runs in a process of
-its own, and all of them take turns, so that a ratio compares what was measured side by side:
+Tiny scenes (float32[1024, 9], int32[1024]) in batches of 32, and scenes that wait 10 ms. Each case runs in its own
+process, and all of them take turns, so that a ratio compares neighbouring runs:
 
-* loops: `to_tf_dataset()` against a `numpy_function` that returns one batch again and again;
-* `fit(feed)` against a PyDataset that returns one batch again and again, and one that loads with 2 threads of Keras's;
-* 64 scenes at a time that wait: against 64 waits at a time, and beside what threads that only wait come to;
-* scenes: `kf.from_indexable` against the same written by hand.
+* loops: `to_tf_dataset()` against a `numpy_function` that returns the same batch each time;
+* `fit(feed)` against a PyDataset that returns the same batch each time, and one that loads with 2 threads of Keras;
+* 64 scenes at a time that wait: against 64 waits at a time, and the result of threads that only wait;
+* scenes: `kf.from_indexable` against handwritten code.
 
-What is timed follows a full collection of Python's garbage; see `benchmarks.measure`.
+Each timing follows a full garbage collection; see `benchmarks.measure`.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from benchmarks.measure import collect_garbage
 BATCH = 32
 BATCHES = 400
 WAIT = 0.01  # s
-WAITS = 60  # one after the other
+WAITS = 60  # one after another
 CALLS = 64
 
 
 class Tiny(kf.SceneSequence):
-    """Scenes from memory, each a copy of its own."""
+    """Scenes from memory, each a new copy."""
 
     def __init__(self, batches: int = BATCHES) -> None:
         rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ class Waiting(kf.SceneSequence):
 
 
 def per_batch(batches: Callable[[], Iterable[Any]], count: int) -> float:
-    """Seconds a batch of the second iteration; the first one warms up."""
+    """Seconds per batch in the second iteration; the first one warms up."""
     for _ in batches():
         pass
     collect_garbage()
@@ -77,7 +77,7 @@ def constant_call() -> float:
 
     scenes = Tiny(1)
     with kf.Feed(scenes, BATCH, workers=0) as feed:
-        batch = list(feed[0])  # aligned, so that TensorFlow copies nothing
+        batch = list(feed[0])  # aligned, so that TensorFlow does not copy
 
         def entry(index: Any) -> Any:
             points, labels = tf.numpy_function(lambda _: batch, [index], [tf.float32, tf.int32])
@@ -109,7 +109,7 @@ def loop(worker_type: str) -> float:
 
 
 def epoch_seconds(model: Any, data: Any) -> float:
-    """Seconds an epoch of `fit`, after the first."""
+    """Seconds per epoch of `fit`, after the first."""
     import keras
 
     ends: list[float] = []
@@ -125,7 +125,7 @@ def epoch_seconds(model: Any, data: Any) -> float:
 
 
 def fitted(data: Any) -> float:
-    """Seconds a batch of `fit`, in the epochs after the first."""
+    """Seconds per batch of `fit`, in the epochs after the first."""
     import keras
 
     inputs = keras.Input((1024, 9))
@@ -136,7 +136,7 @@ def fitted(data: Any) -> float:
 
 
 def py_dataset(*, load: bool) -> Any:
-    """A PyDataset that loads its batches with two threads, or returns one again and again."""
+    """A PyDataset that loads its batches with two threads, or returns the same one each time."""
     import keras
 
     scenes = Tiny()
@@ -163,7 +163,7 @@ def fit_feed(worker_type: str) -> float:
 
 
 def waits_in_a_loop() -> float:
-    """Seconds a wait takes, of `CALLS` at a time, through `to_tf_dataset()`."""
+    """Seconds per wait, with `CALLS` at a time, through `to_tf_dataset()`."""
     with kf.Feed(Waiting(), BATCH, workers=CALLS, worker_type="thread") as feed:
         dataset = feed.to_tf_dataset()
         return per_batch(lambda: dataset, len(feed)) * CALLS / BATCH
@@ -187,7 +187,7 @@ def waits_by_scene() -> float:
 
 
 def waits_alone() -> float:
-    """The same by threads that do nothing but wait: what the machine gives of the ideal."""
+    """The same with threads that only wait: the part of the ideal that the machine allows."""
 
     def wait() -> None:
         for _ in range(WAITS):
@@ -203,7 +203,7 @@ def waits_alone() -> float:
 
 
 def by_hand(sequence: Any, calls: int) -> Any:
-    """What `kf.from_indexable` replaces, with as many threads of TensorFlow's as calls."""
+    """The code that `kf.from_indexable` replaces, with as many TensorFlow threads as calls."""
     import tensorflow as tf
 
     points, labels = sequence[0]
@@ -219,13 +219,13 @@ def by_hand(sequence: Any, calls: int) -> Any:
 
 
 def scenes_by_hand(sequence: Any, calls: int) -> float:
-    """Seconds a batch, written by hand."""
+    """Seconds per batch with handwritten code."""
     dataset = by_hand(sequence, calls).batch(BATCH).prefetch(2)
     return per_batch(lambda: dataset, len(sequence) // BATCH)
 
 
 def scenes_indexable(sequence: Any, calls: int) -> float:
-    """Seconds a batch of `kf.from_indexable`."""
+    """Seconds per batch of `kf.from_indexable`."""
     dataset = kf.from_indexable(sequence, num_parallel_calls=calls).batch(BATCH).prefetch(2)
     return per_batch(lambda: dataset, len(sequence) // BATCH)
 
@@ -247,7 +247,7 @@ CASES: dict[str, Callable[[], float]] = {
     "waits, scenes by hand": lambda: scenes_by_hand(Waiting(), CALLS) * CALLS / BATCH,
     "waits, threads alone": waits_alone,
 }
-# What is divided by what, and the bound that was meant; a bound with "<" is an upper one.
+# Numerator, denominator, and the goal; "<" is an upper bound.
 BARS = (
     ("to_tf_dataset, processes", "constant numpy_function", "< 1.7"),
     ("to_tf_dataset, threads", "constant numpy_function", "< 2.4"),
@@ -260,7 +260,7 @@ OF_IDEAL = ("waits, to_tf_dataset", "waits, fit(feed)", "waits, from_indexable")
 
 
 def in_a_process(name: str) -> float:
-    """Seconds of one case, measured in a process of its own."""
+    """Seconds of one case, measured in its own process."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.rim", "--case", name],
@@ -276,7 +276,7 @@ def main(arguments: list[str]) -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rim", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="times each case runs")
-    parser.add_argument("--case", choices=CASES, help="run this one alone, here")
+    parser.add_argument("--case", choices=CASES, help="run only this one, in this process")
     options = parser.parse_args(arguments)
     if options.case:
         print(f"seconds {CASES[options.case]()}")
@@ -289,10 +289,10 @@ def main(arguments: list[str]) -> None:
         print(f"{name:32s}{min(seconds) * 1e6:10,.0f} us  (median {median(seconds) * 1e6:,.0f})")
     for name, base, bound in BARS:
         ratios = [one / other for one, other in zip(found[name], found[base], strict=True)]
-        print(f"{name} / {base}: {median(ratios):.2f}  (wanted {bound})")
+        print(f"{name} / {base}: {median(ratios):.2f}  (goal {bound})")
     for name in OF_IDEAL:
         alone = median(one / other for one, other in zip(found["waits, threads alone"], found[name], strict=True))
-        print(f"{name}: {WAIT / min(found[name]):.3f} of ideal  (wanted > 0.95), {alone:.2f} of threads alone")
+        print(f"{name}: {WAIT / min(found[name]):.3f} of ideal  (goal > 0.95), {alone:.2f} of threads alone")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Simulated hosts, for what it costs by itself to decide which host is asked for what; see `benchmarks.hosts`."""
+"""Simulated hosts, to measure the cost of choosing a host for each batch; see `benchmarks.hosts`."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ class SimulatedCluster:
 
 
 def deciding_cost(count: int, seconds: float) -> tuple[float, float]:
-    """CPU time of the thread that decides, s a batch, with `count` hosts, and the batches a second that came."""
+    """CPU time per batch of the thread that chooses, s, with `count` hosts, and batches per second."""
     job = Job([0], Plan(1, 1), workers=1, max_memory=1, look_ahead=1, hosts=SimulatedHosts(count))
     session = HostsSession(job, FailureLog(job.policy, 1))
     thread = next(each for each in threading.enumerate() if each.name == "kerasfeed-hosts")

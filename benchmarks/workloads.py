@@ -1,7 +1,7 @@
 """The scenes that every peer reads: plain classes with a length and one scene per index.
 
-Invariant: this module imports NumPy and `time` alone, so a worker process that loads it stays light. The same
-objects, unchanged, go to kerasfeed and to every peer. A scene is always a tuple of two arrays, input and
+Invariant: this module imports only NumPy and `time`, so a worker process that loads it stays light. kerasfeed and
+every peer get the same objects. A scene is always a tuple of two arrays, input and
 target.
 
 Each class keeps a few scenes in memory and repeats them up to `length`, so that an epoch may be as long as a
@@ -39,7 +39,7 @@ class PointScenes:
 
 
 class CountingScenes:
-    """About 4 ms of pure Python a scene, holding the GIL: `(float32[256], int32[1])`.
+    """About 4 ms of pure Python per scene, holding the GIL: `(float32[256], int32[1])`.
 
     Args:
         length: Number of scenes.
@@ -59,7 +59,7 @@ class CountingScenes:
 
 
 class WaitingScenes:
-    """Waits, as a disk or a server makes one wait: `(float32[256], int32[1])`.
+    """Scenes that wait, as for a disk or a server: `(float32[256], int32[1])`.
 
     Args:
         length: Number of scenes.
@@ -80,7 +80,7 @@ class WaitingScenes:
 
 
 class MaskedImages:
-    """The classic slow read: 100 ms, then an image and its mask, `(uint8[256, 256, 3], uint8[256, 256])`.
+    """The typical slow read: 100 ms, then an image and its mask, `(uint8[256, 256, 3], uint8[256, 256])`.
 
     Args:
         length: Number of scenes.

@@ -20,7 +20,7 @@ PAGES = {
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the version of these sources behind the name of the site, which stands in its header and its titles."""
+    """Append the version of these sources to the name of the site, for its header and titles."""
     package = (ROOT / "kerasfeed" / "__init__.py").read_text()
     (version,) = re.findall(r'^__version__ = "(.+)"$', package, re.MULTILINE)
     if not config.site_name.endswith(version):  # `mkdocs serve` builds again at each change

@@ -76,11 +76,21 @@ _MODULE_OF = {
     "write_tfrecords": "writers.tfrecord.write",
 }
 _LIVE_DATA = "read a queue.Queue or multiprocessing.Queue by kf.StreamFeed(lambda: iter(queue.get, END), 32, workers=0)"
+_BASE_CLASS = "the base class of scenes is kf.SceneSequence, and kf.Feed makes batches of them"
 # Names that do not exist, and what to use instead.
 _INSTEAD = {
+    "DataLoader": "kf.Feed(sequence, batch_size) makes batches",
+    "Dataset": _BASE_CLASS,
+    "HDF5Matrix": "use kf.HDF5File(path)[name]",
+    "KFold": "use kf.folds(sequence, count, seed=0)",
     "ProducerDiedError": _LIVE_DATA,
+    "PyDataset": _BASE_CLASS,
     "QueueFeed": _LIVE_DATA,
     "QueueFullError": _LIVE_DATA,
+    "Sequence": _BASE_CLASS,
+    "from_generator": "use kf.StreamFeed(make_generator, batch_size)",
+    "plot": "use kf.show(sequence, index)",
+    "train_test_split": "use kf.split(sequence, (0.8, 0.2), seed=0)",
     "testing": "in a test, write kf.check_sequence(x).raise_if_failed()",
     "rechunk": "write the scenes with kf.write_hdf5(scenes, path, scenes_per_chunk=1), or copy the whole file with the "
     "HDF Group's h5repack",

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: leaks are failures, and the files of real data where they exist."""
+"""Fixtures of all tests: leaks are failures; paths of the real data, if it is installed."""
 
 import contextlib
 import gc
@@ -35,8 +35,8 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
-# Files that take longest, those of heavy tests first, so that the last ones to run are short ones. Left to itself,
-# pytest-xdist begins with those of most tests, and ends with those that run whole programs.
+# The slowest files, heavy tests first, so that the last ones to run are short. By default, pytest-xdist begins with the
+# files of most tests, and ends with the files that run whole programs.
 _LONGEST = [
     "pages", "ray_cluster", "on_jax", "notebooks", "check_sequence", "on_torch", "resume_exact", "worker_faults",
     "resume_fit", "global_random", "loaders", "closed", "let_go", "hdf5_matrix", "shards_processes", "resume_kill",
@@ -61,12 +61,12 @@ def pytest_configure(config):
     is_light = config.option.markexpr == "not heavy"
     if is_light and "PYTEST_XDIST_WORKER" not in os.environ and hasattr(config, "cache"):
         config.pluginmanager.register(_SkippedTests(config))
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets this for background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
-        # A test that ends its process ends the run: pytest-xdist, after such a death, waits for ever at the end, for
-        # it hands the dead worker's finished files out again, and nothing reports back from those.
+        # A test that ends its process ends the run. Otherwise pytest-xdist waits for ever at the end: it gives the dead
+        # worker's finished files to other workers, and no worker reports them again.
         config.option.maxworkerrestart = config.option.maxworkerrestart or "0"
 
 
@@ -94,13 +94,13 @@ class _SkippedTests:
 
 
 def pytest_runtest_logreport(report):
-    """Tell a failure when it happens: a run that is cut off has no summary."""
+    """Report a failure when it happens, because an aborted run has no summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         captured = "\n".join(f"{name}:\n{text[-4000:]}" for name, text in report.sections)
         print(f"\n{report.nodeid} ({report.when}):\n{report.longreprtext}\n{captured}", flush=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is heavy
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects heavy tests
 def pytest_collection_modifyitems(config, items):
     for item in items:
         for mark in item.iter_markers("light"):
@@ -118,7 +118,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _our_threads() -> set[str]:
-    """Names of kerasfeed's own, but for those that decode chunks, which end when they were idle for a second."""
+    """Names of kerasfeed's threads, except decoding threads, which end after one idle second."""
     return {
         thread.name
         for thread in threading.enumerate()
@@ -127,10 +127,10 @@ def _our_threads() -> set[str]:
 
 
 def _descendants() -> list[psutil.Process]:
-    """Processes that this one started, or that those did."""
-    try:  # psutil looks at every process of the machine
+    """Living descendants of this process."""
+    try:  # psutil examines every process of the machine
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # there are none
+    except ChildProcessError:  # this process has no children
         return []
     return psutil.Process().children(recursive=True)
 
@@ -148,7 +148,7 @@ def _our_children() -> set[int]:
 
 
 def _our_descriptors() -> list[str]:
-    """What kerasfeed's own open descriptors point to: memory files by name, and files of the test's data."""
+    """Targets of kerasfeed's open descriptors: memory files by name, and files of the test's data."""
     found = []
     folder = Path("/proc/self/fd")
     for link in folder.iterdir() if folder.exists() else []:
@@ -156,7 +156,7 @@ def _our_descriptors() -> list[str]:
             target = str(link.readlink())
         except OSError:
             continue
-        # The environment may be called after kerasfeed, and matplotlib keeps a font of it open.
+        # The environment's path may contain "kerasfeed", and matplotlib keeps a font of it open.
         if "kerasfeed" in target and not target.startswith(sys.prefix):
             found.append(target)
     return sorted(found)
@@ -164,7 +164,7 @@ def _our_descriptors() -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_collector():
-    """Spare the collector the million objects of the frameworks, and of what they keep of the modules before."""
+    """Exclude the million objects of the frameworks, and of earlier modules, from garbage collection."""
     if len(gc.get_objects()) > 100_000:
         gc.collect()
         gc.freeze()
@@ -181,7 +181,7 @@ def nothing_leaks():
         if not after[0] and not after[1] and len(after[2]) <= len(before[2]):
             return
         waited = time.monotonic() - begin
-        if collected_at is None or waited > 2 * collected_at:  # seldom: it takes 0.5 s once TensorFlow is loaded
+        if collected_at is None or waited > 2 * collected_at:  # rarely, because it takes 0.5 s with TensorFlow loaded
             let_tensorflow_free_memory()
             collected_at = time.monotonic() - begin
         elif waited > SECONDS:
@@ -191,7 +191,7 @@ def nothing_leaks():
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """Folder of the BIMNet10 files; tests that need them skip where they are absent."""
+    """Folder of the BIMNet10 files; tests that need it are skipped without it."""
     default = Path(__file__).resolve().parents[2] / "shared" / "data" / "bimnet10"
     folder = Path(os.environ.get("KERASFEED_TEST_DATA", default))
     if not (folder / "bimnet10_train.h5").is_file():
@@ -210,14 +210,14 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def forked():
-    """Runs scripts with Keras and TensorFlow imported already, and where they find the tests' modules."""
+    """Run scripts in forks that have imported Keras and TensorFlow, and find the tests' modules."""
     with contextlib.closing(ForkedScripts(environment_of(KERAS_BACKEND="tensorflow"))) as scripts:
         yield scripts
 
 
 @pytest.fixture
 def run_forked(forked, tmp_path):
-    """Run `text` as a script, in a fork of one process that has imported TensorFlow; returns what it printed."""
+    """Run `text` as a script, in a fork of a process that has imported TensorFlow; return its output."""
 
     def run(text, seconds=PROGRAM_SECONDS):
         script = tmp_path / "script.py"
@@ -231,7 +231,7 @@ def run_forked(forked, tmp_path):
 
 @pytest.fixture(scope="module")
 def raising(path, tmp_path_factory):
-    """A feed for each of `error_kinds.WORKERS`, and the file that says what a scene of theirs raises."""
+    """A feed for each of `error_kinds.WORKERS`, and the file that names the exception of their scene."""
     kind = tmp_path_factory.mktemp("kind") / "kind"
     kind.write_text("ordinary")
     with contextlib.ExitStack() as stack:
@@ -248,7 +248,7 @@ def raising(path, tmp_path_factory):
 
 @pytest.fixture(params=error_kinds.CASES, ids=str)
 def case(request, raising):
-    """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
+    """A feed, the kind of its scene's exception, and number and type of the workers."""
     kind, *workers = request.param
     feeds, file = raising
     file.write_text(kind)
@@ -257,7 +257,7 @@ def case(request, raising):
 
 @pytest.fixture
 def feed_of():
-    """Make feeds of processes that the test need not close."""
+    """Make feeds of processes, which are closed after the test."""
     made = []
 
     def make(sequence, batch_size=8, **arguments):
@@ -274,7 +274,7 @@ def feed_of():
 
 @pytest.fixture
 def feed_on():
-    """Make feeds on a kind of loader that the test need not close."""
+    """Make feeds on a kind of loader, which are closed after the test."""
     made = []
 
     def make(kind, sequence, batch_size=8, **arguments):
@@ -290,7 +290,7 @@ def feed_on():
 
 @pytest.fixture
 def make():
-    """Make loaders that the test need not close; see `loader_kinds.new_loader`."""
+    """Make loaders, which are closed after the test; see `loader_kinds.new_loader`."""
     made = []
 
     def _make(*given, **arguments):
@@ -319,14 +319,14 @@ def points(tmp_path):
 
 @pytest.fixture
 def few_processes(monkeypatch):
-    """Profiles try one and two worker processes alone: each takes 0.3 s to start."""
+    """Limit profiles to one and two worker processes, because each takes 0.3 s to start."""
     monkeypatch.setattr("kerasfeed.explore.profile.profile.cores", lambda: 1)
     monkeypatch.setattr("kerasfeed.explore.profile.profile.processes_for", lambda *given: 1)
 
 
 @pytest.fixture
 def no_signal_left():
-    """Fail a test after which Ctrl-C does not do what it did."""
+    """Fail a test that changes the handling of Ctrl-C."""
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -341,7 +341,7 @@ def shards(tmp_path):
 
 @pytest.fixture
 def log(tmp_path):
-    """Which scenes were read."""
+    """Indices of the scenes that were read."""
     return Log(tmp_path / "log")
 
 
@@ -353,7 +353,7 @@ def where(request, tmp_path):
 
 @pytest.fixture
 def stream():
-    """Make streams that the test need not close."""
+    """Make streams, which are closed after the test."""
     made = []
 
     def make(make_generator=numbered, batch_size=4, function=None, **arguments):

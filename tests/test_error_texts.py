@@ -1,4 +1,4 @@
-"""Text of exceptions is made in one module alone: exceptions of users may fail whoever looks at them."""
+"""Only one module makes text of exceptions, because users' exceptions may fail when they are printed."""
 
 import ast
 from pathlib import Path
@@ -21,7 +21,7 @@ def _names_of_exceptions(tree):
 
 
 def _unguarded(path):
-    """Where a module makes text of an exception, or writes to it, by itself: (line, source)."""
+    """Places where a module makes text of an exception, or writes to it: (line, source)."""
     tree = ast.parse(path.read_text())
     names = set(_names_of_exceptions(tree))
 
@@ -48,7 +48,7 @@ def _unguarded(path):
             yield f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
 
 
-# Of exceptions of kerasfeed's own that no user can raise.
+# For kerasfeed's own exceptions, which users cannot raise.
 ALLOWED = {
     "readers/files/sequence.py": ["ended.args"],
     "util/deferred_warnings.py": ["{warning}", "f'{category.__name__}: {warning}'"],

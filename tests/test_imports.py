@@ -1,4 +1,4 @@
-"""The house: who may import whom, and what `import kerasfeed` costs."""
+"""The structure of the package: allowed imports, and the cost of `import kerasfeed`."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ import kerasfeed
 PACKAGE = Path(kerasfeed.__file__).parent
 GUIDE = PACKAGE.parent / "docs" / "inside" / "index.md"
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib", "ray"}
-# Where each framework may be imported at all: folders, and files.
+# Folders and files that may import each framework.
 ALLOWED = {
     "tensorflow": ("adapters/tensorflow/",),
     "jax": ("adapters/jax/",),
@@ -31,7 +31,7 @@ TOP = [
     "errors", "util", "spec", "orders", "sequences", "pool", "readers", "loaders", "writers", "feeds", "adapters",
     "explore",
 ]  # fmt: skip
-RIM = ["demo", "cli"]  # packages that use the others as users do
+RIM = ["demo", "cli"]  # packages that use the others like users
 
 
 def _where(path: Path) -> str:
@@ -43,7 +43,7 @@ def _docstring(package: Path) -> str:
 
 
 def _may_import(package: Path) -> list[str] | None:
-    """What a package says it may import; None where it leaves that to the one that it is part of."""
+    """The packages that a package may import; None if its parent package lists them."""
     said = re.search(r"May import: ([^.]*)\.", _docstring(package))
     return None if said is None else [name.strip() for name in said[1].split(",")]
 
@@ -68,7 +68,7 @@ def _imports(path: Path, *, types: bool):
 def test_a_module_imports_only_its_own_package_and_those_that_it_says(path):
     own = path.relative_to(PACKAGE).parts[0]
     if own in ("__init__.py", "__main__.py", *RIM):
-        return  # the rim: what users do
+        return  # the rim: users' actions
     if own == "errors.py":
         allowed = ["errors"]
     else:
@@ -117,7 +117,7 @@ def test_no_modules_import_each_other_in_a_circle_not_even_for_types():
 
 
 def test_the_map_in_the_guide_is_what_the_packages_say():
-    rows = ["| package | what lives there | may import |", "|---|---|---|"]
+    rows = ["| package | content | may import |", "|---|---|---|"]
     for package in sorted(PACKAGES, key=lambda path: ([*TOP, *RIM].index(path.relative_to(PACKAGE).parts[0]), path)):
         text = " ".join(re.sub(r"May import: [^.]*\.", "", _docstring(package)).split())
         names = _may_import(package)

@@ -1,4 +1,4 @@
-"""Nothing that belongs to another library is written to: no attribute, no method, no class, no module."""
+"""The package sets nothing of another library: no attribute, no method, no class, no module."""
 
 import ast
 from pathlib import Path
@@ -11,14 +11,14 @@ PACKAGE = Path(kerasfeed.__file__).parent
 LIBRARIES = {"keras", "tf", "tensorflow", "jax", "torch", "h5py", "np", "numpy", "sys", "os", "threading", "subprocess"}
 # Names under which objects of Keras and TensorFlow are known in the package.
 OBJECTS = {"adapter", "data_adapter", "epoch_iterator", "iterator", "model", "optimizer", "trainer"}
-# What libraries offer for writing: Keras's switch that ends a training, what `compile` sets and what it drops (both put
-# back), and options of tf.data.
+# Attributes that libraries allow to set: Keras's switch that ends a training, attributes that `compile` sets and drops
+# (both restored), and options of tf.data.
 OFFERED = {"stop_training", "steps_per_execution", "test_function", "enabled", "auto_shard_policy"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def _chain(node):
-    """The names of `a.b.c`, from the outermost; none where it is something else."""
+    """The names of `a.b.c`, from the outermost; none if it is something else."""
     names = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)

@@ -1,4 +1,4 @@
-"""What users see of kerasfeed in a console: names, and what an object says of itself."""
+"""kerasfeed in a console: names, and the representations of objects."""
 
 import importlib
 import pickle
@@ -74,8 +74,17 @@ def public(thing):
     return [name for name in dir(thing) if not name.startswith("__")]
 
 
-@pytest.mark.parametrize(("name", "instead"), [("SummaryWriter", "keras.callbacks.TensorBoard")])
-def test_a_name_that_is_gone_tells_what_to_use_instead(name, instead):
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("SummaryWriter", "keras.callbacks.TensorBoard"),
+        ("DataLoader", "kf.Feed(sequence, batch_size)"),
+        ("PyDataset", "kf.SceneSequence"),
+        ("HDF5Matrix", "kf.HDF5File(path)[name]"),
+        ("train_test_split", "kf.split"),
+    ],
+)
+def test_a_name_that_people_try_tells_what_to_use_instead(name, instead):
     with pytest.raises(AttributeError, match=re.escape(instead)):
         getattr(kf, name)
 
@@ -147,7 +156,7 @@ def test_fit_on_the_dataset_of_a_feed_draws_no_warning():
 
 
 class Own(kf.Feed):
-    """A user's feed, made as a feed is."""
+    """A user's feed, made like a feed."""
 
 
 def test_a_copy_of_a_feed_from_a_pickle_is_of_its_class():

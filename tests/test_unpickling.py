@@ -10,7 +10,7 @@ import kerasfeed
 PACKAGE = Path(kerasfeed.__file__).parent
 LOADS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "shelve"}
-# Where something is unpickled, and whose bytes they are.
+# Places that unpickle, and the source of their bytes.
 ALLOWED = {
     "pool/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited, "
     "or this process has just pickled",

@@ -24,14 +24,14 @@ def _globs(text: str) -> list[str]:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of a command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.faults", description="Shows what kerasfeed and its peers do when things go wrong."
+        prog="python -m benchmarks.faults", description="Shows how kerasfeed and its peers react to faults."
     )
     parser.add_argument("--faults", default="*", help="globs of faults, for example 'segfault*,raise'")
     parser.add_argument("--libraries", default="*", help="globs of libraries, for example 'torch,kerasfeed_*'")
     parser.add_argument("--lanes", type=int, default=2, help="cases at a time (default 2)")
-    parser.add_argument("--json", type=Path, help="write what was seen to this file")
+    parser.add_argument("--json", type=Path, help="write the observations to this file")
     parser.add_argument(
-        "--merge", type=Path, action="append", default=[], help="add what an earlier --json saw to the tables"
+        "--merge", type=Path, action="append", default=[], help="add the results of an earlier --json to the tables"
     )
     parser.add_argument(
         "--markdown",
@@ -61,7 +61,7 @@ def _versions() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what the command line asks for; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     options = parse(arguments)
     cases = select_cases(_globs(options.faults), _globs(options.libraries))
     if options.list:

@@ -1,7 +1,7 @@
 """The process of one case: `python -m benchmarks.faults.case ORDER`, where ORDER is the JSON of an `Order`.
 
-Invariant: what arrives is told batch by batch, so the parent knows it even of a program that crashes. Each line for the
-parent is JSON after `MARK`. The process ends as a user's script does: by running off its end.
+Invariant: batches are reported as they come, so the parent knows of them even if the program crashes. Each line for the
+parent is JSON after `MARK`. The process ends like a user's script, at its last line.
 """
 
 import importlib
@@ -24,22 +24,22 @@ MARK = "faults: "
 DESCRIPTORS = 1024
 """The usual limit of open files of a process."""
 BREAK_AFTER = 5
-"""Batches after which a consumer breaks off."""
+"""Batches after which a consumer stops early."""
 LINGER = 2.0
-"""Seconds that the program goes on after it has broken off, so that workers left may be counted."""
+"""Seconds that the program continues afterwards, so that remaining workers can be counted."""
 _NAMED = re.compile(rf"(?<!line )(?<![\w.]){BAD_INDEX}(?!\.?\w)")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What one case is to do.
+    """The task of one case.
 
     Attributes:
         module: Module of the library's opener.
         function: Name of the opener, from a `Job` to a context manager around the batches.
-        fault: Key of `scenes.FAULTS`, or another name for scenes that are all right.
+        fault: Key of `scenes.FAULTS`, or another name for scenes without a fault.
         consumer: "loop" or "fit".
-        habit: What the consumer does: "reads", "breaks" or "hoards".
+        habit: Behaviour of the consumer: "reads", "breaks" or "hoards".
         folder: Folder for the marks of `FaultyScenes`.
         length: Number of scenes.
         seconds: Wait per scene, in seconds.
@@ -62,14 +62,14 @@ class Order:
 
 
 class Enough(Exception):
-    """Breaks off a consumer in mid-epoch."""
+    """The consumer stops in mid-epoch."""
 
 
 class Receiver:
-    """Looks at each batch as it comes.
+    """Checks each batch as it comes.
 
     Args:
-        order: What the case is to do.
+        order: The task of the case.
     """
 
     def __init__(self, order: Order) -> None:
@@ -78,10 +78,10 @@ class Receiver:
         self.batches = 0
 
     def take(self, points: Any, labels: Any) -> None:
-        """Tells the parent which scenes came and how many of them are damaged.
+        """Reports to the parent which scenes came and how many of them are damaged.
 
         Raises:
-            Enough: The consumer breaks off here.
+            Enough: The consumer stops here.
         """
         self.batches += 1
         names = np.asarray(labels).reshape(-1)
@@ -92,12 +92,12 @@ class Receiver:
             raise Enough
 
     def damaged(self, points: Any, labels: Any) -> int:
-        """How many scenes of a batch do not hold what they ought to."""
+        """Number of scenes of a batch with wrong values."""
         names = np.asarray(labels).reshape(-1)
         return int(np.any(np.asarray(points) != content(names, self.order.values), axis=1).sum())
 
     def damaged_since(self) -> int:
-        """How many of the scenes kept have changed since they came."""
+        """Number of kept scenes that have changed since they came."""
         return sum(self.damaged(*batch) for batch in self.kept)
 
 
@@ -107,12 +107,12 @@ def tell(event: str, **values: Any) -> None:
 
 
 def names_scene(text: str) -> bool:
-    """Whether a text names the scene at fault; the number of a line of code does not count."""
+    """Whether a text names the faulty scene; the number of a line of code does not count."""
     return bool(_NAMED.search(text))
 
 
 def tell_error(error: BaseException) -> None:
-    """Tells the parent what the consumer caught."""
+    """Reports the exception that the consumer caught."""
     text = "".join(traceback.format_exception(error))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     tell("raised", type=type(error).__name__, message=lines[0] if lines else "", names_scene=names_scene(text))
@@ -153,7 +153,7 @@ def _fit(opener: Any, job: Job, receiver: Receiver) -> None:
 
 
 def run(order: Order) -> None:
-    """Feeds the consumer and tells what came."""
+    """Feeds the consumer and reports the result."""
     opener = getattr(importlib.import_module(order.module), order.function)
     scenes = FaultyScenes(order.fault, order.folder, order.length, order.seconds, order.values)
     job = Job(scenes, scenes[0], order.batch_size, order.workers, order.consumer == "fit")

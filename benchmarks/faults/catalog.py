@@ -1,4 +1,4 @@
-"""What goes wrong and for whom: the faults, the libraries, and the cases that join them.
+"""The faults, the libraries, and the cases that join them.
 
 Invariant: pure values; importing this module loads no framework.
 """
@@ -13,22 +13,22 @@ WORKERS = 2
 PATIENCE = 10.0
 """Seconds without a batch after which a case counts as hung."""
 LONG_PATIENCE = 40.0
-"""The same where a scene hangs: long enough to see whether a library says so."""
+"""The same if a scene hangs: long enough to see whether a library reports it."""
 
 Workers = Literal["process", "thread"]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong.
+    """A fault.
 
     Attributes:
-        name: Key on the command line, and of `scenes.FAULTS` where a scene is at fault.
+        name: Key on the command line, and of `scenes.FAULTS` if a scene is faulty.
         title: Words for the table.
-        strikes: Who is killed from outside: one "worker", a worker "often", the "program" itself; None: nobody.
-        consumer: What the consumer does: "reads" all, "breaks" off in mid-epoch, "hoards" all batches.
-        names_scene: Whether one scene is at fault, so that an error ought to name it.
-        needs_processes: Whether it can befall worker processes only.
+        strikes: Target of a kill from outside: one "worker", a worker "often", the "program" itself; None for no kill.
+        consumer: Behaviour of the consumer: "reads" all, "breaks" off in mid-epoch, "hoards" all batches.
+        names_scene: Whether one scene is faulty, so that an error should name it.
+        needs_processes: Whether it can only affect worker processes.
         patience: Seconds without a batch after which it counts as hung.
         length: Number of scenes, a multiple of `BATCH_SIZE`.
         seconds: Wait per scene, in seconds.
@@ -56,10 +56,10 @@ class Library:
         title: Words for the table.
         module: Module that holds `function`.
         function: Name of the function from a `Job` to a context manager around the batches.
-        package: Distribution whose version counts, and without which the library is skipped.
+        package: Package whose version is reported; without it the library is skipped.
         workers: Kind of its workers.
-        consumers: Who takes the batches: a "loop", `fit`, or each in a case of its own.
-        replaces: Whether it was asked to put another scene in the place of one that fails.
+        consumers: Consumers of the batches, "loop" or `fit`, each in its own case.
+        replaces: Whether it was asked to replace a scene that fails by another.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Case:
-    """A library, what goes wrong, and who takes the batches ("loop" or "fit")."""
+    """A library, a fault, and a consumer ("loop" or "fit")."""
 
     peer: Library
     fault: Fault
@@ -168,7 +168,7 @@ LIBRARIES = {library.name: library for library in _LIBRARIES}
 
 
 def befalls(fault: Fault, library: Library, consumer: str) -> bool:
-    """Whether a fault can befall a library under a consumer."""
+    """Whether a fault can affect a library with this consumer."""
     if fault.needs_processes and library.workers != "process":
         return False
     return not (fault.consumer == "hoards" and consumer == "fit")

@@ -19,11 +19,11 @@ class _Receiving(keras.Model):
 
 
 def receiving_model(scene: tuple[np.ndarray, ...], take: Callable[[Any, Any], None]) -> keras.Model:
-    """A tiny model whose training steps call `take(points, labels)` first; exactly once a step, as it runs eagerly.
+    """A tiny model that runs eagerly, so that each training step calls `take(points, labels)` exactly once.
 
     Args:
         scene: One scene, for the shapes.
-        take: Gets each batch that is trained on; what it raises ends `fit`.
+        take: Called with each batch; its exception ends `fit`.
     """
     inputs = keras.Input(scene[0].shape, dtype=scene[0].dtype.name)
     outputs = keras.layers.Dense(1)(inputs[:, :4])

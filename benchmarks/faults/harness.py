@@ -1,6 +1,6 @@
-"""Runs cases, causes what must come from outside, and records what is seen.
+"""Runs cases, causes faults from outside, and records observations.
 
-Invariant: every case gives an observation within its time, and when it is over so is every process that it started.
+Invariant: every case gives an observation within its time, and all its processes end with it.
 """
 
 import contextlib
@@ -18,25 +18,25 @@ from benchmarks.faults.observation import Observation
 from benchmarks.faults.program import Program, ending_words, kill
 
 IMPORT_TIMEOUT = 180.0
-"""Seconds in which a program must have imported its framework and opened the library."""
+"""Seconds until a program must have imported its framework and opened the library."""
 START_PATIENCE = 60.0
 """Seconds without a first batch after which a case counts as hung: on a busy machine workers are slow to start."""
 LONGEST = 180.0
 """Seconds after which a case is over even if batches still come."""
 EXIT_PATIENCE = 20.0
-"""Seconds in which a program must close the library and end, once the consumer is through."""
+"""Seconds until a program must have closed the library and ended, after its consumer."""
 STRIKE_AFTER = 3
-"""Batches that come before anybody is killed."""
+"""Batches before the first kill."""
 BEAT = 0.2
-"""Seconds between two strikes of the killer."""
+"""Seconds between two kills."""
 GRACE = 2.0
-"""Seconds in which processes must be gone after their program."""
+"""Seconds until processes must be gone after their program."""
 _TICK = 0.05
 
 
 @dataclass
 class _Record:
-    """What is known of a case while it runs; the fields are those of `Observation`."""
+    """Observations of a running case; the fields are those of `Observation`."""
 
     labels: list[int] = field(default_factory=list)
     wrong: int = 0
@@ -55,7 +55,7 @@ class _Watch:
     """One run of one case.
 
     Args:
-        case: What is run.
+        case: The case.
         folder: Folder for the marks of its scenes.
     """
 
@@ -82,7 +82,7 @@ class _Watch:
         self._next_beat = 0.0
 
     def observe(self) -> Observation:
-        """Waits for the end of the case, whatever it is."""
+        """Waits for the end of the case, whatever the reason."""
         ending = self._consume()
         through = time.monotonic()
         seen = Observation(
@@ -144,7 +144,7 @@ class _Watch:
                 return "died" if kind == "gone" else "unavailable"
 
     def _interfere(self) -> None:
-        """Strikes the workers if it is time, and looks at the memory of a consumer that hoards."""
+        """Kills a worker if it is time, and measures the memory of a consumer that hoards."""
         if self.fault.consumer == "hoards" and self.record.batches and time.monotonic() > self._next_beat:
             self._next_beat = time.monotonic() + BEAT
             held = self.program.held_mb()
@@ -162,7 +162,7 @@ class _Watch:
         return bool(workers) and kill(self._random.choice(workers))
 
     def _exit(self, seen: Observation, through: float) -> Observation:
-        """Waits for the end of the program, and counts who outlives it, or the consumer that broke off."""
+        """Waits for the end of the program; counts processes that outlive it, or its consumer's early stop."""
         lingering = 0
         while time.monotonic() - through < EXIT_PATIENCE:
             event = self.program.next_event(_TICK)
@@ -179,7 +179,7 @@ class _Watch:
         return replace(seen, exit="hung", left=lingering)
 
     def _kill(self, seen: Observation) -> Observation:
-        """Kills the program and counts what of it is still there a little later."""
+        """Kills the program; counts its processes that remain a little later."""
         files = self.program.shared_files()
         self.program.popen.kill()
         self.program.popen.wait()
@@ -210,7 +210,7 @@ def run_all(cases: list[Case], lanes: int, tell: Callable[[Case, Observation], N
     """Runs every case once, `lanes` at a time.
 
     Args:
-        cases: What to run.
+        cases: The cases.
         lanes: Cases at a time, at least 1; most of them wait.
         tell: Called with each observation as it comes.
 

@@ -1,6 +1,6 @@
-"""What was seen of a case, and the words for it.
+"""The observations of a case, and their words.
 
-Invariant: pure. A library gets good words only for batches that came and held what they ought to.
+Invariant: pure functions. A library gets good words only for batches that came with the right values.
 """
 
 from collections import Counter
@@ -11,31 +11,31 @@ from benchmarks.faults.catalog import Fault
 
 Ending = Literal["end", "raised", "hung", "died", "killed", "unavailable", "missing"]
 SLOW_EXIT = 10.0
-"""Seconds for closing and ending the program above which they are worth a word."""
+"""Seconds above which the time to close and end the program is mentioned."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen of one case.
+    """The observations of one case.
 
     Attributes:
         ending: How it ended: all batches came ("end"), the consumer caught an exception ("raised"), no batch came for
-            too long ("hung"), the program was gone without either ("died"), the harness killed it as the fault wants
-            ("killed"), the library lacks what was asked for ("unavailable") or is not installed ("missing").
+            too long ("hung"), the program ended without either ("died"), the harness killed it as the fault requires
+            ("killed"), the library lacks the feature ("unavailable") or is not installed ("missing").
         labels: Indices of the scenes that came, in order.
-        wrong: Scenes that did not hold what they ought to.
-        damaged: Scenes that changed after they had come, as the consumer kept them.
+        wrong: Number of scenes with wrong values.
+        damaged: Number of scenes that changed while the consumer kept them.
         error: Type of the exception, or how the program died, such as "SIGSEGV".
         message: First line of the exception's message.
-        names_scene: Whether the exception or its traceback names the scene at fault.
-        warned: Types of the warnings that were shown, in order; with "+" where they name the scene at fault.
+        names_scene: Whether the exception or its traceback names the faulty scene.
+        warned: Types of the warnings shown, in order; with "+" if they name the faulty scene.
         patience: Seconds without a batch after which the case counted as hung.
-        exit: How the program ended after that: "" for well, "hung", or as `error`.
-        exit_seconds: From the consumer's last batch or exception to the end of the program; None where it was killed.
-        left: Processes of it that lived 2 s after the program, or after the consumer had broken off.
+        exit: How the program ended afterwards: "" for well, "hung", or as `error`.
+        exit_seconds: From the consumer's last batch or exception to the end of the program; None if it was killed.
+        left: Number of its processes that lived 2 s after the program, or after the consumer's early stop.
         files: Files in /dev/shm that were left.
         kills: Workers killed from outside.
-        grown_mb: Growth of the process tree's memory since its first batch in megabytes, where it was watched.
+        grown_mb: Growth of the process tree's memory since its first batch in megabytes, if it was watched.
         last_words: Last line that the program wrote to standard error.
     """
 
@@ -58,12 +58,12 @@ class Observation:
 
 
 def words(seen: Observation, fault: Fault, replaces: bool = False) -> str:
-    """What came of a case, in the few words of a table's cell.
+    """The result of a case, in the few words of a table's cell.
 
     Args:
-        seen: What was seen.
-        fault: What went wrong.
-        replaces: Whether the library was asked to put another scene in the place of one that fails.
+        seen: The observations.
+        fault: The fault.
+        replaces: Whether the library was asked to replace a scene that fails by another.
     """
     parts = [_outcome(seen, fault, replaces), *_damage(seen)]
     if seen.ending not in ("unavailable", "missing"):
@@ -115,7 +115,7 @@ def _count(seen: Observation, fault: Fault, replaces: bool) -> str:
 
 
 def tally(labels: tuple[int, ...], length: int) -> tuple[int, int]:
-    """How many of the scenes 0 to `length` - 1 did not come, and how many deliveries were one too many."""
+    """Numbers of the scenes 0 to `length` - 1 that did not come, and of surplus deliveries."""
     counts = Counter(labels)
     return sum(index not in counts for index in range(length)), sum(count - 1 for count in counts.values())
 

@@ -1,6 +1,6 @@
-"""One case's program and all processes that it starts: begun, listened to, struck, counted and ended.
+"""One case's program with all its processes: start, events, kills, counts and end.
 
-Invariant: whoever belongs to the program is found by its session, so a process whose parent died is found too; `end`
+Invariant: processes of the program are found by its session, even if their parent has died; `end`
 leaves none of them.
 """
 
@@ -24,7 +24,7 @@ from benchmarks.faults.case import MARK, Order
 
 SHARED_MEMORY = "/dev/shm/"
 TRACKER_SECONDS = 5.0
-"""Seconds that Python's resource tracker gets to clean up after a program that was killed."""
+"""Seconds that Python's resource tracker gets to clean up after a killed program."""
 _LOG_LINE = re.compile(r"(WARNING|[IWEF]\d{4} )")
 _ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ class Program:
     """The program of one case.
 
     Args:
-        order: What it is to do.
+        order: The task of the case.
     """
 
     def __init__(self, order: Order) -> None:
@@ -103,14 +103,14 @@ class Program:
         return {path for path in found if path.exists()}
 
     def last_words(self) -> str:
-        """The last line that any of the processes wrote to standard error, but for TensorFlow's log."""
+        """The last line that any of the processes wrote to standard error, except TensorFlow's log."""
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().splitlines()]
         told = [line for line in lines if line and not _LOG_LINE.match(line)]
         return told[-1][:300] if told else ""
 
     def end(self) -> None:
-        """Kills what is left of the program; Python's resource tracker may first tidy up /dev/shm."""
+        """Kills the rest of the program; Python's resource tracker may first clean up /dev/shm."""
         members = self.members()
         trackers = [process for process in members if _is_tracker(process)]
         for process in members:
@@ -134,7 +134,7 @@ def _is_tracker(process: psutil.Process) -> bool:
 
 
 def kill(process: psutil.Process) -> bool:
-    """Kills a process at once; returns whether it was still there."""
+    """Kills a process at once; returns whether it was still alive."""
     try:
         process.kill()
     except psutil.NoSuchProcess:

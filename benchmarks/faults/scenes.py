@@ -1,7 +1,7 @@
-"""The scenes that go wrong: one class for every library.
+"""The scenes with faults: one class for every library.
 
-Invariant: this module imports NumPy and the standard library alone. A scene is `(float32[values], int64[1])`, and both
-fields are a function of its index, so whoever receives a batch can tell lost, repeated and damaged scenes.
+Invariant: this module imports only NumPy and the standard library. A scene is `(float32[values], int64[1])`, and both
+fields are a function of its index, so the consumer of a batch can detect lost, repeated and damaged scenes.
 """
 
 import ctypes
@@ -17,20 +17,20 @@ from typing import NoReturn
 import numpy as np
 
 BAD_INDEX = 137
-"""The scene that goes wrong: in mid-epoch, and a number that error messages do not hold by chance."""
+"""The faulty scene: in mid-epoch, and a number that error messages do not contain by chance."""
 EXIT_CODE = 3
 FOREVER = 1_000_000
-"""Seconds of a scene that hangs."""
+"""Seconds that a hung scene takes."""
 HEADROOM = 64 << 20
 """Bytes by which a process may still grow when its address space is limited."""
 ALLOCATION = 1 << 30
-"""Bytes for which a scene asks under that limit."""
+"""Bytes that a scene allocates under that limit."""
 _PERIOD = 65_521
 """A prime, so that the values of no two scenes are equal."""
 
 
 class UnpicklableError(Exception):
-    """An exception that cannot be pickled, as those that hold a file or a connection."""
+    """An exception that cannot be pickled, like one that holds a file or a connection."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -45,17 +45,17 @@ class TwoArgumentsError(Exception):
 
 
 def content(labels: np.ndarray, values: int) -> np.ndarray:
-    """What the scenes `labels` (int64[B]) hold: float32[B, values]."""
+    """The values of the scenes `labels` (int64[B]): float32[B, values]."""
     places = np.arange(values, dtype=np.int64)
     return ((labels[:, None] * 40_503 + places * 97) % _PERIOD).astype(np.float32)
 
 
 class FaultyScenes:
-    """Scenes of which number `BAD_INDEX` goes wrong.
+    """Scenes whose number `BAD_INDEX` is faulty.
 
     Args:
-        fault: Key of `FAULTS`, or another name for scenes that are all right.
-        folder: Where each process that loads scenes leaves its number, and a fault that strikes once its mark.
+        fault: Key of `FAULTS`, or another name for scenes without a fault.
+        folder: Each process that loads scenes writes its number there, and a fault that occurs once its mark.
         length: Number of scenes.
         seconds: Wait per scene, in seconds.
         values: Numbers a scene.

@@ -19,7 +19,7 @@ _TITLES: dict[Workers, str] = {"process": "worker processes", "thread": "worker 
 
 
 def markdown(results: Mapping[str, Observation], versions: Mapping[str, str]) -> str:
-    """One table for worker processes and one for worker threads: a line a fault, a column a library.
+    """One table for worker processes and one for worker threads: one line per fault, one column per library.
 
     Args:
         results: Observations by the names of their cases.

@@ -1,6 +1,6 @@
 """The bars of the HDF5 cases.
 
-Invariant: pure. The peer that a ratio is taken to is the fastest of those that the title names.
+Invariant: pure. A ratio compares with the fastest of the peers that the title names.
 """
 
 from benchmarks.bar import Bar, ratio, ratio_to_best
@@ -8,13 +8,13 @@ from benchmarks.catalog import PEERS
 from benchmarks.figures import Figures
 
 NOISE = 0.98
-"""Never slower: at least this ratio, since two cases that are as fast differ by noise alone."""
+"""Never slower: at least this ratio, because two equally fast cases differ only by noise."""
 OPEN_SECONDS = 2.0
 FIRST_PASS = 1.5
 ONCE = 1.001
-"""Decodes a chunk and epoch that count as one."""
+"""Decodes per chunk and epoch that count as one."""
 USERS = ("keras_threads", "keras_processes", "torch")
-"""How one feeds Keras from h5py without kerasfeed."""
+"""Ways to feed Keras from h5py without kerasfeed."""
 
 
 def _best(title: str, goal: float, ours: str, prefix: str, peers: tuple[str, ...]) -> Bar:

@@ -1,6 +1,6 @@
-"""The files that the HDF5 workloads read: made once, kept in a folder for temporary things, about 450 MB in all.
+"""The files of the HDF5 workloads: made once, kept in a folder for temporary files, about 450 MB in all.
 
-Invariant: a file appears complete or not at all, and two cases that need it at once make it once. What a file holds is
+Invariant: a file appears complete or not at all, and two cases that need it at once make it once. Its content is
 a function of its name. Nothing is written into the repository.
 """
 
@@ -18,13 +18,13 @@ import numpy as np
 
 try:
     import fcntl
-except ImportError:  # Windows: two cases then must not make a file at once
+except ImportError:  # on Windows, two cases must not make a file at once
     fcntl = None  # type: ignore[assignment]
 
 SCENE = (4096, 9)
 """Shape of a point cloud: float32, 147 kB."""
 SCENES = 768
-"""Point clouds of the files with one scene a chunk, and of the contiguous one: 113 MB decoded."""
+"""Point clouds in each of the files with one scene per chunk and with contiguous storage: 113 MB decoded."""
 CHUNK_SCENES = 64
 CHUNKED_SCENES = 24 * CHUNK_SCENES
 """Point clouds of the file with 64 scenes a chunk: 24 chunks of 9.4 MB."""
@@ -32,7 +32,7 @@ ROWS, ROW_BYTES = 65_536, 784
 MANY_CHUNKS = 1_000_000
 GROUP_SCENES = 2000
 SPREAD = 0.2
-"""Standard deviation of the points, which are rounded to two decimals, as scans are to the centimetre: gzip 4 with
+"""Standard deviation of the points, which are rounded to two decimals, like scans to a centimetre. gzip 4 with
 shuffle then makes them 1.76 times smaller."""
 FOLDER_VARIABLE = "KERASFEED_BENCHMARK_DATA"
 _STEP = 64
@@ -43,7 +43,7 @@ class DataFile:
     """A file that can be made again.
 
     Attributes:
-        name: Its name in the folder; changes when what it holds does.
+        name: Its name in the folder; changes with the content.
         write: Makes it at a path.
     """
 
@@ -51,7 +51,7 @@ class DataFile:
     write: Callable[[Path], None]
 
     def path(self) -> Path:
-        """Where it is, after making it if it is not there; all of it is then in the page cache."""
+        """Path of the file; it is made if it is missing. All of it is then in the page cache."""
         folder = data_folder()
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / self.name
@@ -67,7 +67,7 @@ class DataFile:
 
 
 def data_folder() -> Path:
-    """The folder of the environment variable `KERASFEED_BENCHMARK_DATA`, else one among the user's temporary files."""
+    """The folder of the environment variable `KERASFEED_BENCHMARK_DATA`, else one in the user's temporary folder."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     user = os.getuid() if hasattr(os, "getuid") else 0
     return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"kerasfeed-benchmarks-{user}"
@@ -93,9 +93,9 @@ def _files(path: Path) -> list[Path]:
 
 
 def _evict(path: Path) -> None:
-    """Have the system forget a file just written: its cache holds what was written in small pieces in small pages.
+    """Drop a new file from the system's cache, which holds small pieces that were written in small pages.
 
-    A file that was read from a disk, as users' files are, lies in large ones, and reads 2 to 3 times faster.
+    A file that was read from a disk, like users' files, is in large pages, and reads 2 to 3 times faster.
     """
     if not hasattr(os, "posix_fadvise"):
         return
@@ -123,7 +123,7 @@ def point_clouds(start: int, stop: int) -> np.ndarray:
 
 
 def labels(count: int) -> np.ndarray:
-    """One class a scene: int32[count, 1]."""
+    """One class per scene: int32[count, 1]."""
     return np.random.default_rng(8).integers(0, 13, (count, 1), dtype=np.int32)
 
 

@@ -1,7 +1,7 @@
-"""How each library fills rows of a batch with scenes of a file, in the idiom that is its fastest.
+"""The fastest way of each library to fill rows of a batch with scenes of a file.
 
-Invariant: a fill writes the scenes of the indices it is given, in their order, and may be called from several threads.
-A library is imported when its fill is made: most machines lack some.
+Invariant: a fill writes the scenes of the given indices, in their order, and may be called from several threads.
+A library is imported when its fill is made, because most machines lack some.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Fill = Callable[[NDArray[np.int64], NDArray[Any]], None]
 
 
 def _each(read: Callable[[int], Any]) -> Fill:
-    """Row by row: what `read` gives, copied into its place."""
+    """Row by row: copies the result of `read` into its row."""
 
     def fill(indices: NDArray[np.int64], out: NDArray[Any]) -> None:
         for place, index in enumerate(indices.tolist()):
@@ -32,13 +32,13 @@ def h5py(scenes: StoredScenes) -> Fill:
 
 
 def h5py_cached(scenes: StoredScenes) -> Fill:
-    """The same with a chunk cache of HDF5's that holds the chunks of a window and one more."""
+    """The same with a chunk cache of HDF5 that holds the chunks of a window and one more."""
     scenes.close(cache_bytes=5 * files.CHUNK_SCENES * scenes.points[0].nbytes)
     return h5py(scenes)
 
 
 def h5py_list(scenes: StoredScenes) -> Fill:
-    """One read of the whole batch; h5py takes sorted lists only."""
+    """One read of the whole batch; h5py only takes sorted lists."""
     dataset = scenes.points
 
     def fill(indices: NDArray[np.int64], out: NDArray[Any]) -> None:

@@ -1,6 +1,6 @@
-"""The clocks of the HDF5 cases that are no plain loop: whole epochs with their decodes, and the opening of a file.
+"""The clocks of the HDF5 cases that are not plain loops: whole epochs with their decodes, and the opening of a file.
 
-Invariant: as in `benchmarks.measure`, everything is taken inside the process of the case.
+Invariant: as in `benchmarks.measure`, all times are taken inside the process of the case.
 """
 
 import time
@@ -13,8 +13,8 @@ def epoch_figures(opener: Opener, job: Job, seconds: float) -> dict[str, float]:
     """Takes whole epochs of a feed over `job.sequence.points`: one to warm up, then at least two.
 
     Returns:
-        `epoch_s`, the mean time of an epoch after the first; `scenes_per_s`; and where this process decodes,
-        `decodes_per_chunk`, the greatest over all epochs of chunks decoded in an epoch over chunks stored.
+        `epoch_s`, the mean time of an epoch after the first; `scenes_per_s`; and, if this process decodes,
+        `decodes_per_chunk`, the maximum over all epochs of chunks decoded in an epoch over chunks stored.
     """
     dataset = job.sequence.points
     stored = -(-len(dataset) // dataset.block_size)
@@ -37,8 +37,8 @@ def open_figures(opener: Opener, job: Job) -> dict[str, float]:
     """Opens a file and reads its first row.
 
     Returns:
-        `open_s`, seconds until the row is there; `index_mb`, megabytes of the chunk index kept in memory, absent where
-        the reader keeps none of its own.
+        `open_s`, seconds until the row is there; `index_mb`, megabytes of the reader's chunk index, absent if
+        the reader keeps none.
     """
     job.sequence.close()
     begin = time.perf_counter()

@@ -1,7 +1,7 @@
-"""The sequences over the files: what a user writes with h5py, and the same with `kerasfeed.HDF5File`.
+"""The sequences over the files: a user's class with h5py, and the same with `kerasfeed.HDF5File`.
 
 Invariant: both give the same scenes for the same index, a tuple of the point cloud and its label. Both open their file
-when first read, once in each process, and pickle without it.
+at the first read, once per process, and pickle without it.
 """
 
 import os
@@ -16,9 +16,9 @@ from benchmarks.hdf5 import files
 from benchmarks.hdf5.files import DataFile
 
 CACHE_BYTES = 128 << 20
-"""Bound of the chunk cache: 13 of the 24 chunks of `files.CHUNKED`, so that no epoch is read from the cache."""
+"""Limit of the chunk cache: 13 of the 24 chunks of `files.CHUNKED`, so that no epoch is read from the cache."""
 SMALL_CACHE_BYTES = 16 << 20
-"""The same where a scene is a chunk: an eighth of the file, so that a scene is decoded when it is read."""
+"""The same if a scene is a chunk: an eighth of the file, so that a scene is decoded when it is read."""
 
 
 def hide(modules: tuple[str, ...]) -> None:
@@ -28,19 +28,19 @@ def hide(modules: tuple[str, ...]) -> None:
 
 
 def virtual_order(stored: int) -> np.ndarray:
-    """The rows of a file in the random order in which every reader reads them: int64[stored]."""
+    """The rows of a file in the random order of every reader: int64[stored]."""
     return np.random.default_rng(10).permutation(stored)
 
 
 class StoredScenes:
-    """Scenes read with h5py, as its guide shows: one handle a process.
+    """Scenes read with h5py, as its guide shows: one handle per process.
 
     The file is repeated in one random order up to `length`, so that no peer pays for the end of an epoch.
 
     Args:
         data: The file.
         stored: Scenes in it.
-        length: Scenes of an epoch; None for those of the file in its own order.
+        length: Scenes of an epoch; None for the scenes of the file in its own order.
     """
 
     def __init__(self, data: DataFile, stored: int, length: int | None = None) -> None:
@@ -55,7 +55,7 @@ class StoredScenes:
 
     @property
     def points(self) -> Any:
-        """The h5py dataset, of this process: a fork must not use the handle of its parent."""
+        """The h5py dataset of this process: a fork must not use the handle of its parent."""
         if self._process != os.getpid():
             self._points = h5py.File(self.path, "r", rdcc_nbytes=self._cache_bytes)["points"]
             self._process = os.getpid()
@@ -80,7 +80,7 @@ class StoredScenes:
 
 
 class GroupedScenes:
-    """One group a scene. Nothing is kept open: each case opens the file by itself.
+    """One group per scene. No file stays open: each case opens the file itself.
 
     Args:
         data: The file.
@@ -104,14 +104,14 @@ class GroupedScenes:
 
 
 class DirectScenes(kf.SceneSequence):
-    """The same scenes read with `kerasfeed.HDF5File`, straight into their place in the batch.
+    """The same scenes read with `kerasfeed.HDF5File`, straight into their rows of the batch.
 
     Args:
         data: The file.
         stored: Scenes in it.
         length: As for `StoredScenes`.
-        hides: Optional modules that this process, and every worker, must do without.
-        chunk_cache: Bound of the chunk cache, bytes, or "auto".
+        hides: Optional modules that this process, and every worker, must not import.
+        chunk_cache: Limit of the chunk cache, bytes, or "auto".
     """
 
     def __init__(

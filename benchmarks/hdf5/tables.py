@@ -1,4 +1,4 @@
-"""The HDF5 part of the catalogue: its workloads, its peers, and which peer meets which workload.
+"""The HDF5 part of the catalogue: its workloads, its peers, and their cases.
 
 Invariant: pure values; importing this module loads no framework.
 """
@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.kinds import Peer, Workload
 
 OPTIONAL_CODECS = ("deflate", "zlib_into")
-"""Packages that kerasfeed uses where they are installed; without them it decodes with what comes with it."""
+"""Optional packages of kerasfeed; without them it decodes with its required packages."""
 
 
 def _stored(file: str, count: str, repeated: bool = True) -> Any:

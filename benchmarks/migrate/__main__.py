@@ -41,7 +41,7 @@ def measure(side: Side, seconds: float) -> float:
 
 
 def in_a_process(case: Case, number: int, seconds: float) -> float | str:
-    """Scenes/s of one side of a case, in a process of its own; else what went wrong."""
+    """Scenes/s of one side of a case, in its own process, or an error message."""
     command = [sys.executable, "-m", "benchmarks.migrate", "--case", case.name, "--side", str(number)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     done = subprocess.run(
@@ -53,7 +53,7 @@ def in_a_process(case: Case, number: int, seconds: float) -> float | str:
 
 
 def row(case: Case, seconds: float, repeats: int) -> str:
-    """One row of the table: today's best rate, kerasfeed's, and how many times the one is the other."""
+    """One row of the table: today's best rate, kerasfeed's, and their ratio."""
     found: list[list[Any]] = [[in_a_process(case, k, seconds) for k in range(len(case.sides))] for _ in range(repeats)]
     best: list[Any] = []
     for rates in zip(*found, strict=True):
@@ -70,12 +70,12 @@ def row(case: Case, seconds: float, repeats: int) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Prints the table; one figure, where `--side` asks for it."""
+    """Prints the table, or one figure with `--side`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.migrate", description=__doc__)
     parser.add_argument("--case", help="a part of the name of the cases to measure; all by default")
-    parser.add_argument("--side", type=int, help="measure this one only, in this process")
+    parser.add_argument("--side", type=int, help="measure only this one, in this process")
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--repeats", type=int, default=1, help="the better is told")
+    parser.add_argument("--repeats", type=int, default=1, help="the best counts")
     options = parser.parse_args(arguments)
     cases = [case for case in CASES if options.case is None or options.case in case.name]
     if options.side is not None:

@@ -1,4 +1,4 @@
-"""Which sides are measured against each other. Frameworks are imported by the process that measures."""
+"""The cases and their sides. The process that measures imports the frameworks."""
 
 import inspect
 from collections.abc import Callable
@@ -14,10 +14,10 @@ class Side:
     """One way to get the scenes.
 
     Attributes:
-        name: In the table.
+        name: Its name in the table.
         room: Module of the function, in this package.
-        function: Its name. It returns batches without end, or scenes/s.
-        arguments: Its first ones. The last may be `folder`, to write to, and `seconds`, to measure.
+        function: Name of the function, which returns endless batches or scenes/s.
+        arguments: Its first arguments. The last may be `folder`, to write to, and `seconds`, to measure.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Side:
     arguments: tuple[Any, ...]
 
     def bound(self, folder: Path, seconds: float) -> Callable[[], Any]:
-        """The function with all that it takes; imports the room."""
+        """The function with its arguments; imports the module."""
         wanted = getattr(import_module(f"benchmarks.migrate.{self.room}"), self.function)
         parameters = inspect.signature(wanted).parameters
         known = {"folder": folder, "seconds": seconds}
@@ -37,11 +37,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """What people write today, and what replaces it.
+    """Existing code, and its replacement.
 
     Attributes:
-        name: In the table.
-        sides: Today's first.
+        name: Its name in the table.
+        sides: The sides; today's first.
     """
 
     name: str

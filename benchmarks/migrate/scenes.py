@@ -1,4 +1,4 @@
-"""The scenes: what one costs, by number, by generator, by file. Imports no framework."""
+"""The scenes: the cost of one, by number, by generator, by file. Imports no framework."""
 
 import time
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ class Generators:
 
 
 def names() -> Iterator[str]:
-    """Names of scenes, which cost nothing, without end."""
+    """Endless names of scenes, at no cost."""
     index = 0
     while True:
         yield f"scan-{index}"
@@ -76,7 +76,7 @@ def read(name: Any) -> tuple[Any, Any]:
 
 
 def batches_of(kind: str) -> Iterator[tuple[Any, Any]]:
-    """Batches stacked by hand, without end."""
+    """Endless batches, stacked by hand."""
     scenes = Generators(kind)()
     while True:
         points, labels = zip(*(next(scenes) for _ in range(BATCH_SIZE)), strict=True)

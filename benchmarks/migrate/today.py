@@ -1,4 +1,4 @@
-"""What people write today. Each function gives batches without end, or, where it trains or writes, a rate."""
+"""Existing code. Each function returns endless batches, or, if it trains or writes, a rate."""
 
 import itertools
 import queue
@@ -65,7 +65,7 @@ def range_map(kind: str, calls: int = tf.data.AUTOTUNE) -> Any:
 
 
 def light_map() -> Any:
-    """A generator of names, and `map` behind it."""
+    """A generator of names, followed by `map`."""
     dataset = tf.data.Dataset.from_generator(names, output_signature=tf.TensorSpec((), tf.string))
     return _mapped(read, dataset, tf.data.AUTOTUNE).batch(BATCH_SIZE).prefetch(tf.data.AUTOTUNE)
 
@@ -112,7 +112,7 @@ def feed_dict() -> Iterator[Any]:
 
 
 def queue_runners(kind: str, threads: int) -> Iterator[Any]:
-    """Threads that put scenes into a queue of TensorFlow's."""
+    """Threads that put scenes into a queue of TensorFlow."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         number = tf.compat.v1.train.range_input_producer(LENGTH, shuffle=False).dequeue()
         scenes = tf.queue.FIFOQueue(10 * BATCH_SIZE, [tf.float32, tf.int64], [SHAPE, ()])
@@ -141,7 +141,7 @@ def interleaved_files(folder: Path) -> Any:
 
 
 def rejection_resample() -> Any:
-    """Two classes, balanced by throwing away."""
+    """Two classes, balanced by rejection."""
     dataset = _mapped(Rare("busy").__getitem__, tf.data.Dataset.range(LENGTH).repeat(), tf.data.AUTOTUNE)
     dataset = dataset.rejection_resample(lambda _, label: tf.cast(label, tf.int32), [0.5, 0.5], [0.9, 0.1], seed=0)
     return dataset.map(lambda _, scene: scene).batch(BATCH_SIZE).prefetch(tf.data.AUTOTUNE)
@@ -193,7 +193,7 @@ def read_tfrecords(folder: Path) -> Any:
 
 
 def receiving_thread() -> Any:
-    """A queue that a thread fills, and `from_generator` behind it."""
+    """A queue that a thread fills, followed by `from_generator`."""
     received: queue.Queue[Any] = queue.Queue(maxsize=64)
 
     def receive() -> None:

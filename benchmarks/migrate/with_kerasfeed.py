@@ -1,4 +1,4 @@
-"""The same with kerasfeed. Each function gives batches without end, or, where it trains or writes, a rate."""
+"""The same with kerasfeed. Each function returns endless batches, or, if it trains or writes, a rate."""
 
 import itertools
 import queue
@@ -50,7 +50,7 @@ def by_number(kind: str, workers: int, worker_type: Any) -> Any:
 
 
 def light_map() -> Any:
-    """A generator of names, and a function behind it, in two processes."""
+    """A generator of names, followed by a function in two processes."""
     return kf.StreamFeed(names, batch_size=BATCH_SIZE, workers=2, worker_type="process").map(read)
 
 
@@ -114,7 +114,7 @@ def bucketed() -> Any:
 
 
 def write_tfrecords(folder: Path, count: int = 3000) -> float:
-    """Four shards, by two workers, their start included."""
+    """Four shards by two workers, including their start."""
     began = time.perf_counter()
     kf.write_tfrecords(
         Scenes("busy", count), folder / "new-{shard:05d}-of-{count:05d}.tfrecord", num_shards=4, workers=2,

@@ -10,13 +10,13 @@ from benchmarks.peers.hdf5_readers import count_up
 from benchmarks.peers.job import Job
 
 AHEAD = 8
-"""Batches that a busy main loop asks for before it needs them."""
+"""Batches that a busy main loop requests ahead."""
 
 WorkerType = Literal["thread", "process"]
 
 
 class Epochs:
-    """One epoch of a feed after the other, for ever.
+    """Endless epochs of a feed.
 
     Args:
         feed: The feed.
@@ -45,7 +45,7 @@ def _busy(job: Job, worker_type: WorkerType) -> Iterator[Iterator[Any]]:
 
 
 def _polled(feed: kf.Feed) -> Iterator[Any]:
-    """The batches of a feed, asked for ahead; Python runs while they are not there."""
+    """The batches of a feed, requested ahead; Python runs while they are loaded."""
     futures = [feed.submit(0, step) for step in range(AHEAD)]
     for step in count(AHEAD):
         future = futures.pop(0)
@@ -71,20 +71,20 @@ def shuffled_threads(job: Job) -> Any:
 
 
 def sequential_threads(job: Job) -> Any:
-    """Scene after scene as they are stored, threads."""
+    """Scenes in the order of the file, threads."""
     return _ordered(job, "thread", kf.Sequential())
 
 
 def sequential_processes(job: Job) -> Any:
-    """Scene after scene as they are stored, processes."""
+    """Scenes in the order of the file, processes."""
     return _ordered(job, "process", kf.Sequential())
 
 
 def busy_threads(job: Job) -> Any:
-    """Threads beside a busy main loop."""
+    """Threads with a busy main loop."""
     return _busy(job, "thread")
 
 
 def busy_processes(job: Job) -> Any:
-    """Processes beside a busy main loop."""
+    """Processes with a busy main loop."""
     return _busy(job, "process")

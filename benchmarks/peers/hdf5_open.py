@@ -1,4 +1,4 @@
-"""Opening a file up to its first row, or to the last of all its datasets."""
+"""Opening a file up to its first row, or to the last row of all its datasets."""
 
 import dataclasses
 import time
@@ -22,8 +22,8 @@ class Opened:
 
     Attributes:
         dataset: The dataset.
-        index_nbytes: Memory of the chunk index that the reader keeps, bytes; None where HDF5 keeps what it likes.
-        begun: When the clock starts, by `time.perf_counter`, s; None where it starts before the file is opened.
+        index_nbytes: Memory of the reader's chunk index, bytes; None if HDF5 manages it.
+        begun: Start of the clock, by `time.perf_counter`, s; None if it starts before the file is opened.
     """
 
     dataset: Any

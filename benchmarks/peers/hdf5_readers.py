@@ -1,8 +1,8 @@
-"""Readers of one HDF5 file without any framework: threads or processes that fill batches of random scenes.
+"""Readers of one HDF5 file without a framework: threads or processes that fill batches of random scenes.
 
-Invariant: every reader fills memory that was used before, in the idiom that is its fastest, and reads scenes in the
-same random order. One that works in threads has as many as the job says, each with batches of its own; nothing hands
-batches over but a token a batch.
+Invariant: every reader fills memory that was used before, in its fastest way, and reads scenes in the
+same random order. A reader in threads has as many as the job says, each with its own batches; threads and processes
+pass on only a token per batch.
 """
 
 import multiprocessing
@@ -30,28 +30,28 @@ BUSY_TURNS = 2_600
 
 
 def in_file_order(scenes: StoredScenes) -> NDArray[np.int64]:
-    """Scene after scene as they are stored."""
+    """In the order of the file."""
     return np.arange(scenes.stored)
 
 
 def in_random_order(scenes: StoredScenes) -> NDArray[np.int64]:
-    """As a full shuffle asks for them."""
+    """In the order of a full shuffle."""
     return virtual_order(scenes.stored)
 
 
 def in_block_order(scenes: StoredScenes) -> NDArray[np.int64]:
-    """As kerasfeed's `BlockShuffled` asks for them, in one epoch."""
+    """In the order of kerasfeed's `BlockShuffled`, in one epoch."""
     return kf.BlockShuffled(files.CHUNK_SCENES).indices(0, scenes.stored, length=scenes.stored, seed=0, epoch=0)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a file is read.
+    """A way to read a file.
 
     Attributes:
-        make: From the scenes to what fills a batch.
-        order: From the scenes to the rows of the file in the order in which they are read.
-        busy: Whether the consumer is busy with Python while it waits, and so holds the GIL nearly always.
+        make: From the scenes to the object that fills a batch.
+        order: From the scenes to the rows of the file in the order of reading.
+        busy: Whether the consumer runs Python while it waits, and so holds the GIL nearly always.
     """
 
     make: Callable[[Any], fills.Fill]
@@ -59,7 +59,7 @@ class Reading:
     busy: bool = False
 
     def batches(self, scenes: Any, batch_size: int, part: int, parts: int) -> Iterator[None]:
-        """Fills batch after batch for ever; reader `part` of `parts` begins at its share of the file."""
+        """Fills batches for ever; reader `part` of `parts` begins at its share of the file."""
         fill, order = self.make(scenes), self.order(scenes)
         slots = [np.zeros((batch_size, *scenes.points.shape[1:]), scenes.points.dtype) for _ in range(SLOTS)]
         steps = len(order) // batch_size
@@ -72,7 +72,7 @@ class Reading:
 
     @contextmanager
     def by_threads(self, job: Job) -> Iterator[Iterator[None]]:
-        """A token for each batch that one of `job.workers` threads has filled; one thread is the consumer's own."""
+        """A token for each batch that one of `job.workers` threads has filled; one is the consumer's thread."""
         if job.workers == 1:
             yield self.batches(job.sequence, job.batch_size, 0, 1)
             return
@@ -101,7 +101,7 @@ class Reading:
 
     @contextmanager
     def by_processes(self, job: Job) -> Iterator[Iterator[None]]:
-        """A token for each batch that one of `job.workers` processes has filled; batches stay where they are."""
+        """A token for each batch that one of `job.workers` processes has filled. Batches are not copied."""
         context = multiprocessing.get_context("spawn")
         tokens = context.Queue(WAITING)
         processes = [
@@ -160,7 +160,7 @@ def h5py_list(job: Job) -> Any:
 
 
 def h5py_sequential(job: Job) -> Any:
-    """h5py, scene after scene as they are stored, with a cache that holds some chunks."""
+    """h5py in the order of the file, with a cache that holds some chunks."""
     return Reading(fills.h5py_cached, in_file_order).by_threads(job)
 
 
@@ -170,12 +170,12 @@ def h5py_blocks(job: Job) -> Any:
 
 
 def h5py_busy(job: Job) -> Any:
-    """h5py in threads beside a busy main loop."""
+    """h5py in threads with a busy main loop."""
     return Reading(fills.h5py, busy=True).by_threads(job)
 
 
 def h5py_busy_processes(job: Job) -> Any:
-    """h5py in processes beside a busy main loop."""
+    """h5py in processes with a busy main loop."""
     return Reading(fills.h5py, busy=True).by_processes(job)
 
 
@@ -215,10 +215,10 @@ def kerasfeed_take(job: Job) -> Any:
 
 
 def kerasfeed_busy(job: Job) -> Any:
-    """Threads that share one `HDF5File`, beside a busy main loop."""
+    """Threads that share one `HDF5File`, with a busy main loop."""
     return Reading(fills.kerasfeed, busy=True).by_threads(job)
 
 
 def kerasfeed_busy_processes(job: Job) -> Any:
-    """Processes with an `HDF5File` each, beside a busy main loop."""
+    """Processes with an `HDF5File` each, with a busy main loop."""
     return Reading(fills.kerasfeed, busy=True).by_processes(job)

@@ -1,4 +1,4 @@
-"""What a peer is asked to do.
+"""The job of a peer.
 
 Invariant: frozen, and made before the clock starts.
 """
@@ -25,10 +25,10 @@ class Job:
         sequence: The sequence of the workload, unchanged.
         scene: One scene of it, read before the clock starts: the shapes and dtypes that a user writes by
             hand.
-        batch_size: Scenes a batch, at least 1.
+        batch_size: Scenes per batch, at least 1.
         workers: Concurrent reads, at least 1.
-        for_fit: Whether the batches go to `model.fit` (one iteration an epoch) instead of one long loop.
-        shuffle: Whether the order is random, and another one in each epoch.
+        for_fit: Whether the batches go to `model.fit` (one iteration per epoch) instead of one long loop.
+        shuffle: Whether the order is random, and different in each epoch.
         epochs: Epochs in one loop, at least 1.
         collate: From a list of scenes to a batch.
         scenes_in: From a batch to the number of scenes in it; None if each batch has `batch_size`.
@@ -52,7 +52,7 @@ class Job:
         return len(self.sequence) // self.batch_size * self.epochs
 
     def indices_of(self, step: int) -> list[int]:
-        """The indices of batch `step`, counted through all epochs."""
+        """The indices of batch `step`, counted over all epochs."""
         epoch, step = divmod(step, len(self.sequence) // self.batch_size)
         start = step * self.batch_size
         if not self.shuffle:
@@ -73,7 +73,7 @@ class Job:
         return self.collate(self.scenes_of(step))
 
     def repeated(self, loader: Iterable[Any]) -> Iterable[Any]:
-        """All epochs of a loader that gives one each time."""
+        """All epochs of a loader that yields one each time."""
         return loader if self.epochs == 1 else chain.from_iterable(repeat(loader, self.epochs))
 
 

@@ -1,8 +1,8 @@
 """Keras PyDataset: each worker stacks whole batches.
 
-There is no public way to iterate over a PyDataset with its workers. In a loop the batches come from the
-dataset that `fit` itself reads on TensorFlow (`PyDatasetAdapter.get_tf_dataset`); the `enqueued_*` peers go
-below it and take the NumPy arrays of Keras's `OrderedEnqueuer`, which no user sees but which is the most
+A PyDataset has no public way to iterate with its workers. In a loop, the batches come from the
+dataset that `fit` itself reads on TensorFlow (`PyDatasetAdapter.get_tf_dataset`). The `enqueued_*` peers
+take the NumPy arrays of Keras's `OrderedEnqueuer` instead, which users do not see but which is the most
 favourable to Keras.
 """
 
@@ -21,7 +21,7 @@ class Batches(keras.utils.PyDataset):
     """The batches of a job.
 
     Args:
-        job: What to read.
+        job: The job.
         use_multiprocessing: Processes instead of threads.
     """
 

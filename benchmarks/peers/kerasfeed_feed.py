@@ -14,7 +14,7 @@ kf.Feed  # noqa: B018 (the lazy import happens here, not under the clock)
 def opened(
     job: Job, workers: int, worker_type: Literal["thread", "process"], convert: Callable[[kf.Feed], Any] | None = None
 ) -> Iterator[Any]:
-    """A feed, or what `convert` makes of it."""
+    """A feed, or the result of `convert`."""
     options = {"drop_remainder": True, "workers": workers, "worker_type": worker_type, **job.options}
     with kf.Feed(job.sequence, job.batch_size, **options) as feed:
         yield job.repeated(feed) if convert is None else convert(feed)
@@ -22,7 +22,7 @@ def opened(
 
 @contextmanager
 def auto(job: Job) -> Iterator[Any]:
-    """Workers as kerasfeed chooses them."""
+    """Workers chosen by kerasfeed."""
     with kf.Feed(job.sequence, job.batch_size, **job.options) as feed:
         yield job.repeated(feed)
 

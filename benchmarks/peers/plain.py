@@ -1,4 +1,4 @@
-"""The two references without any framework: a loop of `np.stack`, and the limit that copying alone sets."""
+"""The two references without a framework: a loop of `np.stack`, and the limit of copying alone."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ def _empty(rows: int, length: int) -> dict[str, np.ndarray]:
 
 @contextmanager
 def memcpy(job: Job) -> Iterator[Iterable[tuple[np.ndarray, ...]]]:
-    """Copies the bytes of each batch from memory into a slot used before, and does nothing else."""
+    """Copies the bytes of each batch from memory into a slot used before."""
     fields = job.sequence.images if hasattr(job.sequence, "images") else job.sequence.points
     blocks = len(fields) // job.batch_size
     sources = [stack(job.scenes_of(step)) for step in range(blocks)]

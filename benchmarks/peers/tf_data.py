@@ -33,7 +33,7 @@ def from_generator(job: Job) -> Iterator[tf.data.Dataset]:
 
 @contextmanager
 def range_map(job: Job) -> Iterator[tf.data.Dataset]:
-    """`Dataset.range` mapped through `tf.numpy_function`; 64 parallel calls where 64 workers are meant."""
+    """`Dataset.range` mapped through `tf.numpy_function`; 64 parallel calls for 64 workers."""
     signature = _signature(job)
     dtypes = [spec.dtype for spec in signature]
 

@@ -24,7 +24,7 @@ from benchmarks.real.table import BEGIN, END, tables
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of a command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real", description="Measures workloads that people have, side by side."
+        prog="python -m benchmarks.real", description="Measures real workloads, side by side."
     )
     parser.add_argument("--cases", default="*", help="globs of workload/consumer/reader: 'images*,*/spdl'")
     parser.add_argument("--seconds", type=float, default=3.0, help="steady state of a case (default 3)")
@@ -44,7 +44,7 @@ def tell(outcome: Outcome) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what the command line asks for; returns the exit code, 1 if no case gave a figure."""
+    """Runs the command line; returns the exit code, 1 if no case gave a figure."""
     options = parse(arguments)
     globs = [glob if "/" in glob else f"{glob}/*" for glob in options.cases.split(",")]
     rows = [

@@ -50,7 +50,7 @@ def clouds(stored: int) -> np.ndarray:
 
 
 def cloud_file(stored: int, chunk: int) -> str:
-    """A file of them, gzip and shuffle, with `chunk` of them in a chunk."""
+    """A file of these clouds, gzip and shuffle, with `chunk` of them per chunk."""
     options = {"chunks": (chunk, 4096, 9), "compression": "gzip", "shuffle": True}
     return _hdf5(f"clouds-{stored}-{chunk}", lambda: {"points": clouds(stored)}, options)
 
@@ -64,7 +64,7 @@ def volumes(count: int, side: int) -> dict[str, np.ndarray]:
 
 
 def volume_file(count: int, side: int, compression: str) -> str:
-    """A file of them in chunks of 32 x 32 x 32."""
+    """A file of these scans in chunks of 32 x 32 x 32."""
     options = {"chunks": (32, 32, 32), "compression": compression}
     return _hdf5(f"volumes-{count}-{side}-{compression}", lambda: volumes(count, side), options)
 
@@ -75,6 +75,6 @@ def series(length: int) -> np.ndarray:
 
 
 def series_file(length: int) -> str:
-    """A file of them in chunks of 1,024 rows, gzip."""
+    """A file of a series in chunks of 1,024 rows, gzip."""
     options = {"chunks": (min(1024, length), 16), "compression": "gzip"}
     return _hdf5(f"series-{length}", lambda: {"rows": series(length)}, options)

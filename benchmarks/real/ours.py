@@ -1,4 +1,4 @@
-"""The same scenes as kerasfeed reads them: a sequence, and more arguments of `kf.Feed`."""
+"""The same scenes for kerasfeed: a sequence, and more arguments of `kf.Feed`."""
 
 import sys
 from typing import Any
@@ -37,6 +37,22 @@ class Clouds(kf.SceneSequence):
 
     def __getitem__(self, index: int) -> Any:
         return self.points[index % self.stored], index
+
+
+class RowsAtOnce(kf.SceneSequence):
+    thread_safe = True
+
+    def __init__(self, x: np.ndarray, indices: np.ndarray) -> None:
+        self.x, self.indices = x, indices
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], self.indices[index]
+
+    def get_batch(self, indices: np.ndarray) -> Any:
+        return self.x[indices], self.indices[indices]
 
 
 class Without:
@@ -93,6 +109,11 @@ def windows(scenes: Any) -> Ours:
 
 def _windows(rows: Any) -> Ours:
     return kf.Windows(rows, ROWS, targets=np.arange(len(rows))), SHUFFLED
+
+
+def rows_at_once(scenes: Any) -> Ours:
+    """A class whose `get_batch` a feed calls; it does not call that of a class that is no `kf.SceneSequence`."""
+    return RowsAtOnce(scenes.x, scenes.indices), SHUFFLED
 
 
 def padded(scenes: Any) -> Ours:

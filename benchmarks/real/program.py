@@ -23,7 +23,7 @@ MANY = 1_000_000  # epochs
 
 
 def make_job(row: Row, peer: Peer, scenes: Any) -> Job:
-    """One epoch of what a peer reads."""
+    """One epoch of a peer's job."""
     sequence, options = scenes, {}
     if peer.ours:
         sequence, more = getattr(importlib.import_module("benchmarks.real.ours"), row.ours)(scenes)
@@ -59,7 +59,7 @@ def check_epoch(opener: Opener, job: Job, scenes: Any) -> None:
 
 
 def _fit(batches: Any, take: Callable[[Any], None]) -> None:
-    """Have one epoch of `fit` call `take` with each batch; that runs eagerly, once a batch."""
+    """Call `take` with each batch of one epoch of `fit`, which runs eagerly, once per batch."""
     import keras
 
     class Showing(keras.Model):

@@ -1,4 +1,4 @@
-"""The rows of the table: workloads, and who reads them.
+"""The rows of the table: workloads, and their readers.
 
 Invariant: pure values; importing this module loads no framework.
 """
@@ -27,12 +27,12 @@ class Row:
         name: Key on the command line.
         title: Words for the table.
         make: Makes the scenes that peers read.
-        tiny: Its arguments for tests, which make a few.
-        ours: Name of the function of `benchmarks.real.ours` from these to what kerasfeed reads.
+        tiny: Its arguments for tests, which make only a few.
+        ours: Name of the function of `benchmarks.real.ours` from these scenes to kerasfeed's.
         peers: Keys of `benchmarks.catalog.PEERS`.
-        batch_size: Scenes a batch (packed rows, if `scenes_in` is given), which divides an epoch.
-        workers: Concurrent reads asked of all that have workers.
-        ours_by: The same of kerasfeed's set-ups.
+        batch_size: Scenes per batch (packed rows, if `scenes_in` is given), which divides an epoch.
+        workers: Concurrent reads of all readers that have workers.
+        ours_by: The set-ups of kerasfeed.
         collate: From a list of scenes to a batch.
         torch_collate: The same for PyTorch.
         scenes_in: From a batch to its number of scenes, if that varies.
@@ -79,7 +79,7 @@ _ROWS = (
         ("torch", *_THREADS), 16, 16, _OURS),
     Row("table", "rows of a table, from a class", scenes.Rows, {"length": 512}, "as_they_are",
         (*_ALL, "torch_inline"), 256),
-    Row("table-batches", "rows of a table, with `get_batch`", scenes.RowsAtOnce, {"length": 512}, "as_they_are",
+    Row("table-batches", "rows of a table, with `get_batch`", scenes.RowsAtOnce, {"length": 512}, "rows_at_once",
         ("plain", "torch", "torch_inline", "spdl", "keras_enqueuer_threads"), 256, collate=tuple),
 )  # fmt: skip
 ROWS = {row.name: row for row in _ROWS}

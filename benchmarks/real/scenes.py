@@ -1,7 +1,7 @@
 """The classes that the peers read, as their users write them.
 
 Invariant: a scene is `(x, index)`, or a dict of tokens whose first is the index, so that a batch shows which scenes it
-holds. The length of an epoch may be more than the number of scenes stored, which then repeat.
+holds. An epoch may be longer than the number of stored scenes, which then repeat.
 """
 
 import os
@@ -19,7 +19,7 @@ CACHE_BYTES = 32 << 20  # of chunks, in each process: less than the clouds and t
 
 
 class Scenes:
-    """What all have in common."""
+    """The common base."""
 
     thread_safe = True
 
@@ -34,7 +34,7 @@ class Scenes:
         raise NotImplementedError
 
     def is_right(self, x: np.ndarray, indices: np.ndarray) -> bool:
-        """Whether `x` holds the values of these scenes."""
+        """Whether `x` holds the right values for these scenes."""
         expected = self.expected(indices)
         return x.dtype == expected.dtype and np.array_equal(x, expected)
 
@@ -77,7 +77,7 @@ def load_image(path: str, rng: np.random.Generator) -> np.ndarray:
 
 
 class Stored(Scenes):
-    """Scenes read with h5py: one handle a process, with a larger chunk cache than h5py's own."""
+    """Scenes read with h5py: one handle per process, with a larger chunk cache than h5py's default."""
 
     def __init__(self, path: str, length: int, cache: int = CACHE_BYTES) -> None:
         super().__init__(length)
@@ -166,7 +166,7 @@ def windows_of(rows: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 class StoredWindows(Stored):
-    """The same of a series in a file, in chunks of 1,024 rows, gzip."""
+    """The same for a series in a file, in chunks of 1,024 rows, gzip."""
 
     def __init__(self, length: int = 32_768) -> None:
         from benchmarks.real import data
@@ -234,7 +234,7 @@ class Texts(Tokens):
         tokens, segments, positions = (_packed(batch, name).ravel() for name in ("tokens", "segment_ids", "positions"))
         starts = (segments > 0) & (positions == 0)
         indices = tokens[starts]
-        text = np.cumsum(starts) - 1  # number in `indices` of the text at each place
+        text = np.cumsum(starts) - 1  # for each position, the number of its text in `indices`
         counts = np.bincount(text[segments > 0])
         expected = np.where(segments > 0, token(indices[text], positions), 0)
         if not np.array_equal(tokens, expected) or counts.tolist() != [len(self.texts[index]) for index in indices]:
@@ -296,9 +296,7 @@ class Rows(Scenes):
 
 
 class RowsAtOnce(Rows):
-    """The same; PyTorch reads a batch by `__getitems__`, kerasfeed by `get_batch`."""
+    """The same; PyTorch reads a batch by `__getitems__`."""
 
     def __getitems__(self, indices: Any) -> Any:
         return self.x[indices], self.indices[indices]
-
-    get_batch = __getitems__

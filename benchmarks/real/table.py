@@ -14,7 +14,7 @@ END = "<!-- end of real -->"
 
 
 def tables(outcomes: list[Outcome]) -> str:
-    """A line for each workload, then a line for each case."""
+    """One line per workload, then one line per case."""
     figures = Figures(outcomes)
     cases = {name: [case for case in cases_of(row) if figures.find(case.name)] for name, row in ROWS.items()}
     found = {name: sorted(map(figures.row, measured), key=_rate, reverse=True) for name, measured in cases.items()}

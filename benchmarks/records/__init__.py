@@ -1,4 +1,4 @@
-"""What writing and reading records costs, beside TensorFlow: `python -m benchmarks.records`.
+"""The cost of writing and reading records, compared with TensorFlow: `python -m benchmarks.records`.
 
-Invariant: every peer writes and reads the same scenes, in a process of its own, peers taking turns.
+Invariant: every peer writes and reads the same scenes, in its own process, and peers take turns.
 """

@@ -32,7 +32,7 @@ def measure(kind: str, peer: str, length: int) -> float:
 
 
 def import_frameworks(peer: str) -> None:
-    """Import what a peer needs, as a program has that is about to write."""
+    """Import the modules of a peer, as a program does before it writes."""
     if "tf." in peer:
         import tensorflow as _tf  # noqa: F401
     else:
@@ -40,13 +40,13 @@ def import_frameworks(peer: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Prints a table; one figure, where `--peer` asks for one."""
+    """Prints a table, or one figure with `--peer`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.records", description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kinds", default=",".join(LENGTHS), help="of scenes, separated by commas")
     parser.add_argument("--scale", type=float, default=1.0, help="times as many scenes")
-    parser.add_argument("--only", default="", help="peers whose names hold this")
-    parser.add_argument("--peer", choices=[*WRITERS, *READERS], help="measure this one only, in this process")
+    parser.add_argument("--only", default="", help="peers whose names contain this")
+    parser.add_argument("--peer", choices=[*WRITERS, *READERS], help="measure only this one, in this process")
     options = parser.parse_args(arguments)
     kinds = options.kinds.split(",")
     peers = [peer for peer in (*WRITERS, *READERS) if options.only in peer]

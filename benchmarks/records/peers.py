@@ -1,4 +1,4 @@
-"""Who writes and reads. Each takes the scenes and a folder, and returns the number of scenes."""
+"""Writers and readers. Each takes the scenes and a folder, and returns the number of scenes."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -103,5 +103,5 @@ READERS = {
 
 
 def count(found: Iterator[None]) -> int:
-    """How many scenes came."""
+    """Number of scenes that came."""
     return int(np.sum([1 for _ in found]))

@@ -1,4 +1,4 @@
-"""The scenes that are written: points and a label, an image and a mask, cheap to make or costly."""
+"""The scenes: points and a label, or an image and a mask, cheap or expensive to make."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ class Scenes:
     """Scenes of one kind.
 
     Args:
-        kind: "points", "images" or "tiny"; with milliseconds of pure Python that each takes behind it, such as
+        kind: "points", "images" or "tiny"; with a suffix, the milliseconds of pure Python per scene, such as
             "images-0.7".
         length: Number of scenes.
     """

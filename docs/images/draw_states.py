@@ -1,4 +1,4 @@
-"""Draws `worker_states.svg` and `task_states.svg`: the states of a worker and of a task, as `kerasfeed/pool/` has them.
+"""Draws `worker_states.svg` and `task_states.svg`: the states of a worker and of a task, as in `kerasfeed/pool/`.
 
 Run from the root of the repository: `python docs/images/draw_states.py`
 """
@@ -16,7 +16,7 @@ GOES_ON, GOOD, BAD = "#eef1f4", "#ddefe2", "#f7dfe3"  # nothing comes after a st
 WIDTH, HEIGHT = 1.9, 0.66
 Place = tuple[float, float]
 
-WORKER = {  # state: place of its middle, colour
+WORKER = {  # state: position of its middle, colour
     "starting": ((1.2, 4.6), GOES_ON),
     "ready": ((5.6, 4.6), GOES_ON),
     "at a task": ((10.6, 4.6), GOES_ON),
@@ -54,7 +54,7 @@ TASK = {
     "cancelled": ((5.6, 6.4), GOOD),
     "failed": ((10.6, 6.4), BAD),
     "lost": ((5.6, 2.2), GOES_ON),
-    "sent anew": ((1.2, 2.2), GOES_ON),
+    "sent again": ((1.2, 2.2), GOES_ON),
     "crashed": ((10.6, 2.2), BAD),
 }
 TASK_STEPS = [
@@ -66,8 +66,8 @@ TASK_STEPS = [
     ("begun", "given up", "the same", (4.2, 5.5), 0.0),
     ("begun", "lost", "its worker died:\nit is suspect", (6.55, 3.4), 0.0),
     ("sent", "lost", "a worker died that\nmay have read it", (3.85, 3.85), 0.0),
-    ("lost", "sent anew", "a higher number", (3.4, 2.4), 0.0),
-    ("sent anew", "sent", "numbers below\nare refused", (0.25, 3.4), 0.0),
+    ("lost", "sent again", "a higher number", (3.4, 2.4), 0.0),
+    ("sent again", "sent", "numbers below\nare refused", (0.25, 3.4), 0.0),
     ("lost", "crashed", "suspect as often as tries\n(twice by time) at one culprit", (8.1, 2.55), 0.0),
 ]
 

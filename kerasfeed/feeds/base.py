@@ -26,7 +26,7 @@ from kerasfeed.feeds.hooks import Refreshes, SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
-from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed
+from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed, with_known_words
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -68,6 +68,7 @@ class BaseFeed(AnyFeed):
         "to_tf_dataset", "to_torch",
     ])  # fmt: skip
 
+    @with_known_words("Feed")
     def __init__(
         self,
         sequence: Any,
@@ -92,10 +93,9 @@ class BaseFeed(AnyFeed):
         error_log: str | os.PathLike[str] | None = None,
         hosts: RayHosts | None = None,
         output_signature: Any = None,
-        **unknown: Any,
     ) -> None:
         before = frozenset(vars(self))  # what a subclass has set
-        super().__init__(FeedOptions.checked(BaseFeed.__init__, locals(), "Feed"))
+        super().__init__(FeedOptions.checked(BaseFeed.__init__, locals()))
         options = self._options
         sequence = as_sequence(sequence)
         length = check_sequence(sequence)
@@ -505,6 +505,3 @@ def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) ->
     known = feed()
     if known is not None:
         known._loader.refresh(change)
-
-
-BaseFeed.__init__.__qualname__ = "Feed.__init__"  # what Python's own messages call it

@@ -3,11 +3,12 @@
 Invariant: an argument that several kinds of feeds have is checked here alone; what of it is pickled is what was given.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.loaders.arguments import check_hosts, check_policy, check_workers, refuse_unknown
+from kerasfeed.loaders.arguments import check_hosts, check_policy, check_workers
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.loaders.hosts.ray_hosts import RayHosts
@@ -45,20 +46,18 @@ class FeedOptions:
     hosts: RayHosts | None
 
     @classmethod
-    def checked(cls, method: Callable[..., Any], variables: Mapping[str, Any], kind: str) -> "FeedOptions":
+    def checked(cls, method: Callable[..., Any], variables: Mapping[str, Any]) -> "FeedOptions":
         """Check the arguments of a feed; see `kerasfeed.Feed` and `kerasfeed.StreamFeed` for their meaning.
 
         Args:
             method: The feed's `__init__`.
             variables: Its local variables, which are its arguments.
-            kind: What messages call the feed.
 
         Raises:
-            TypeError: An argument is of the wrong type, or unknown.
+            TypeError: An argument is of the wrong type.
             ValueError: An argument is out of range, or two do not go together.
         """
-        refuse_unknown(variables["unknown"], method, kind)
-        given = {name: variables[name] for name in method.__kwdefaults__ or ()}
+        given = {name: variables[name] for name in inspect.unwrap(method).__kwdefaults__}
         batch_size, ceiling = variables["batch_size"], given["max_memory"]
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, 1)

@@ -26,7 +26,7 @@ from kerasfeed.feeds.state import VERSION, numbers_of, refuse_changes
 from kerasfeed.feeds.stream_cursor import EMPTY, Repetition, StreamCursor
 from kerasfeed.feeds.stream_loader import Function, StreamLoader, StreamPlan
 from kerasfeed.feeds.stream_merge import StreamPosition
-from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
+from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed, with_known_words
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.generators import Generators
@@ -57,6 +57,7 @@ class BaseStreamFeed(AnyFeed):
         "scene_spec", "seed", "set_state", "shard", "state_dict", "stats", "to_jax", "to_tf_dataset", "to_torch",
     ])  # fmt: skip
 
+    @with_known_words("StreamFeed")
     def __init__(
         self,
         make_generator: Callable[..., Any],
@@ -82,9 +83,8 @@ class BaseStreamFeed(AnyFeed):
         max_failures: int | float | None = None,
         timeout: float | None = None,
         error_log: str | os.PathLike[str] | None = None,
-        **unknown: Any,
     ) -> None:
-        options = FeedOptions.checked(BaseStreamFeed.__init__, locals(), type(self).__name__)
+        options = FeedOptions.checked(BaseStreamFeed.__init__, locals())
         self.shard = find_shard(shard, shard_index, shard_count)
         order: Sequential | BufferShuffled = Sequential()
         if shuffle_buffer is not None:
@@ -554,6 +554,3 @@ def _restore(
     for function in functions:
         feed = feed.map(function)
     return feed
-
-
-BaseStreamFeed.__init__.__qualname__ = "StreamFeed.__init__"  # what Python's own messages call it

@@ -1,13 +1,14 @@
-"""Arguments of a feed beside its sequence, checked before anything is read, and the plan that they come to.
+"""Check the arguments of a feed, except its sequence, and make its plan, before anything is read.
 
-Invariant: every refusal says what was needed, what came and what to write instead.
+Invariant: every error states what was needed, what was received and what to write instead.
 """
 
 import difflib
+import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -27,24 +28,24 @@ WORKER_TYPES = ("auto", "process", "thread")
 
 
 def check_workers(workers: Any, worker_type: Any) -> int:
-    """The number of workers of a feed.
+    """Return the number of workers of a feed.
 
     Raises:
         TypeError: `workers` is neither an integer nor "auto".
-        ValueError: It is below 0; `worker_type` is unknown.
+        ValueError: `workers` is below 0, or `worker_type` is unknown.
     """
     if worker_type not in WORKER_TYPES:
         raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
-    remedy = ' (0 loads in the calling thread, "auto" takes what suits the scenes)'
+    remedy = ' (0 loads in the calling thread, "auto" chooses for these scenes)'
     return cores() if workers == "auto" else check_integer("workers", workers, 0, remedy=remedy)
 
 
 def check_hosts(hosts: Any, workers: int, worker_type: str) -> RayHosts | None:
-    """The hosts of a feed.
+    """Return the hosts of a feed.
 
     Raises:
-        TypeError: They are none.
-        ValueError: There are to be no worker processes there.
+        TypeError: `hosts` has another type.
+        ValueError: The other arguments exclude worker processes there.
     """
     if hosts is None:
         return None
@@ -54,18 +55,18 @@ def check_hosts(hosts: Any, workers: int, worker_type: str) -> RayHosts | None:
     if not workers or worker_type == "thread":
         which = "workers=0 loads in the calling thread" if not workers else "threads live in this process"
         raise ValueError(
-            f"{which}, and hosts load in worker processes of theirs: use workers=8, for example (of each host), and "
+            f"{which}, and hosts load in worker processes of their own: use workers=8, for example (per host), and "
             "leave worker_type out"
         )
     return hosts
 
 
 def refuse_skip(policy: FailurePolicy, where: str, *, replaceable: bool = True) -> None:
-    """Refuse to leave scenes out where batches must have one shape.
+    """Refuse to skip scenes if batches must have one shape.
 
     Args:
-        policy: The feed's.
-        where: What needs batches of one shape.
+        policy: The feed's policy.
+        where: The caller, which needs batches of one shape.
         replaceable: Whether other scenes can be loaded instead.
 
     Raises:
@@ -82,16 +83,16 @@ def refuse_skip(policy: FailurePolicy, where: str, *, replaceable: bool = True) 
 def check_policy(
     on_error: Any, max_failures: Any, timeout: Any, error_log: Any, *, batched: bool, workers: int
 ) -> FailurePolicy:
-    """The policy that these arguments of a feed ask for.
+    """Return the policy that these arguments of a feed describe.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: An argument is out of range, or two do not go together.
+        ValueError: An argument is out of range, or two exclude each other.
     """
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error must be one of {', '.join(map(repr, ON_ERROR))}, received {on_error!r}")
     if on_error == "mask" and not batched:
-        raise ValueError("on_error='mask' needs a batch_size: where items are batches already use on_error='replace'")
+        raise ValueError("on_error='mask' needs a batch_size: if items are batches already, use on_error='replace'")
     if isinstance(max_failures, float | np.floating):
         if not 0 < max_failures <= 1:
             raise ValueError(
@@ -106,11 +107,11 @@ def check_policy(
             raise TypeError(f"timeout must be a number of seconds, received {timeout!r} of type {kind}")
         if not 0 < timeout < math.inf:
             raise ValueError(
-                f"timeout must be a positive number of seconds, or None for any time, received {timeout!r}"
+                f"timeout must be a positive number of seconds, or None for no limit, received {timeout!r}"
             )
         if not workers:
             raise ValueError(
-                "timeout needs workers: with workers=0 the calling thread loads, and cannot be interrupted. Use "
+                "timeout needs workers: with workers=0 the calling thread loads and cannot be interrupted. Use "
                 "workers=1, worker_type='process'"
             )
         timeout = float(timeout)
@@ -124,7 +125,7 @@ def check_policy(
 
 
 def check_order(order: Any, shuffle: bool) -> Order:
-    """The order that `order` and `shuffle` of a feed ask for.
+    """Return the order that `order` and `shuffle` of a feed describe.
 
     Raises:
         TypeError: `order` is neither an `Order` nor a function.
@@ -134,42 +135,47 @@ def check_order(order: Any, shuffle: bool) -> Order:
         return Shuffled() if shuffle else Sequential()
     refuse_class("order", order, Order)
     if not isinstance(order, Order) and not callable(order):
+        remedy = ""
+        if isinstance(order, list | tuple | range | np.ndarray):
+            remedy = ". For these scenes, use kf.Subset(sequence, indices)"
+        elif hasattr(order, "weights"):
+            remedy = ". For its weights, use kf.Weighted(sampler.weights)"
         raise TypeError(
             "order must be kf.Sequential(), kf.Shuffled(), kf.BlockShuffled(block_size), kf.Weighted(weights), "
             "kf.Balanced(labels), kf.Bucketed(lengths, boundaries), or a function (length, seed, epoch) -> indices, "
-            f"received {order!r} of type {type(order).__name__}"
+            f"received {order!r:.60} of type {type(order).__name__}{remedy}"
         )
     if shuffle:
         raise ValueError(
-            f"order={order!r} and shuffle=True are two answers to one question; leave shuffle out (shuffle=True means "
+            f"order={order!r} and shuffle=True exclude each other; leave shuffle out (shuffle=True means "
             "order=kf.Shuffled())"
         )
     return order if isinstance(order, Order) else CustomOrder(order)
 
 
 def check_seed(seed: Any, order: Order, shard_count: int) -> int:
-    """The seed of a feed, drawn where none is given.
+    """Return the seed of a feed; draw one if none is given.
 
     Raises:
-        TypeError: It is not an integer.
-        ValueError: It is negative; it is missing, and every shard would draw an order of its own.
+        TypeError: `seed` is not an integer.
+        ValueError: `seed` is negative, or it is missing and every shard would draw a different order.
     """
     if seed is not None:
         return check_integer("seed", seed, 0)
     if shard_count > 1 and order.needs_seed:
         raise ValueError(
-            f"{shard_count} shards of a shuffled epoch need a seed, the same for all: each would draw an order of its "
-            "own, and some scenes would come twice and others not at all. Pass seed=0, for example"
+            f"{shard_count} shards of a shuffled epoch need the same seed: otherwise each draws a different order, and "
+            "some scenes come twice and others not at all. Pass seed=0, for example"
         )
     return int(np.random.SeedSequence().generate_state(1)[0])
 
 
 def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
-    """How scenes become a batch, as `collate` of a feed asks for.
+    """Return the collation that `collate` of a feed describes.
 
     Raises:
-        TypeError: `collate` is none of what it may be.
-        ValueError: It does not go together with another argument.
+        TypeError: `collate` has none of the allowed types.
+        ValueError: It excludes another argument.
     """
     refuse_class("collate", collate, (Pad, Ragged), "kf.{}()")
     made = _COLLATIONS[collate]() if isinstance(collate, str) and collate in _COLLATIONS else collate
@@ -177,7 +183,7 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
         raise ValueError(f"collate must be one of {', '.join(map(repr, _COLLATIONS))}, received {made!r}{_MORE}")
     if plan.batch_size is None and not isinstance(made, Stack):
         raise ValueError(
-            f"batch_size=None says that items are batches already, and collate={collate!r} makes batches of scenes: "
+            f"batch_size=None means that items are batches already, and collate={collate!r} makes batches of scenes: "
             "give a batch_size, or leave collate out"
         )
     if isinstance(made, Stack | Pad | Ragged):
@@ -187,32 +193,32 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
     if on_error == "mask" or plan.pad_remainder:
         which = "on_error='mask'" if on_error == "mask" else "pad_remainder=True"
         raise ValueError(
-            f"{which} gives single rows sample_weight 0, and what the rows of a batch are only the function given as "
-            "collate knows: use collate='pad' or 'ragged', or "
+            f"{which} gives single rows sample_weight 0, and only the function given as collate knows what the rows of "
+            "its batches are: use collate='pad' or 'ragged', or "
             + ("on_error='replace'" if on_error == "mask" else "drop_remainder=True")
         )
-    sizes = set(plan.sizes())  # numbers of scenes, on which the shape of a batch may depend
+    sizes = set(plan.sizes())  # numbers of scenes, because the shape of a batch may depend on them
     if on_error == "skip":
         sizes.add(max(1, plan.rows - 1))
     return Custom(made, tuple(sorted(sizes)))
 
 
 def check_plan(plan: Plan, on_error: Any) -> None:
-    """Refuse plans in which a shard, or every shard, would have nothing to do, and filler where it cannot be.
+    """Refuse plans that leave a shard without scenes, and padding that is impossible.
 
     Raises:
-        ValueError: The message says which.
+        ValueError: The message names the reason.
     """
     if plan.pad_remainder:
         _check_padding(plan, on_error)
     if plan.batch_size is None and plan.cut.full > plan.shard_count:
         raise ValueError(
-            f"order={plan.order!r} makes batches of up to {plan.cut.full // plan.shard_count} items, and with "
+            f"order={plan.order!r} makes batches of up to {plan.cut.full // plan.shard_count} items, but with "
             "batch_size=None every item of the sequence is a batch already: give a batch_size, or leave batch_sizes out"
         )
     if plan.steps == 0:
         raise ValueError(
-            f"drop_remainder=True drops everything: an epoch has {counted(plan.scenes, 'scene')} and a step takes "
+            f"drop_remainder=True drops every scene: an epoch has {counted(plan.scenes, 'scene')} and a step takes "
             f"{plan.cut.full} (batch_size {plan.cut.full // plan.shard_count} x shard_count {plan.shard_count}). Use a "
             "smaller batch_size or drop_remainder=False"
         )
@@ -221,7 +227,7 @@ def check_plan(plan: Plan, on_error: Any) -> None:
         raise ValueError(
             f"{which} has {counted(plan.cut.smallest, 'scene')} for {plan.shard_count} shards: one would have none, "
             "and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
-            "fills up), or a batch_size that leaves at least "
+            "fills short batches up), or a batch_size that leaves at least "
             f"{plan.shard_count} of {plan.scenes} scenes for {which}"
         )
 
@@ -229,20 +235,21 @@ def check_plan(plan: Plan, on_error: Any) -> None:
 def _check_padding(plan: Plan, on_error: Any) -> None:
     if plan.drop_remainder:
         raise ValueError(
-            "drop_remainder=True and pad_remainder=True are two answers to one question: short batches are dropped, or "
-            "filled up with scenes of sample_weight 0. Give either"
+            "drop_remainder=True and pad_remainder=True exclude each other: the first drops short batches, and the "
+            "second fills them up with scenes of sample_weight 0. Give one of them"
         )
     if plan.batch_size is None:
         raise ValueError(
-            "pad_remainder=True needs a batch_size: where items are batches already, only the sequence can fill them up"
+            "pad_remainder=True needs a batch_size: if items are batches already, only the sequence can fill them up"
         )
     if on_error == "skip":
         raise ValueError(
-            "pad_remainder=True gives every batch the same number of rows, and on_error='skip' leaves rows out: use "
-            "on_error='mask', which gives failed scenes sample_weight 0 too, or 'replace'"
+            "pad_remainder=True gives every batch the same number of rows, and on_error='skip' removes rows: use "
+            "on_error='mask', which also gives failed scenes sample_weight 0, or 'replace'"
         )
 
 
+_Arguments = ParamSpec("_Arguments")
 _WORD_HERE = {
     "num_workers": "workers",
     "num_parallel_calls": "workers",
@@ -272,17 +279,19 @@ _WORD_HERE = {
     "shard_options": 'shard (a pair, or "auto")',
     "dataset": "sequence, the first argument",
     "pin_memory": "feed.to_torch(device, pin_memory=...), which copies batches to a GPU ahead of their use",
-    "shuffle": "shuffle_buffer of a kf.StreamFeed; what can be indexed is shuffled by a kf.Feed",
-    "order": "kf.Feed: what can be indexed has an order, and what is read forward a shuffle_buffer",
-    "hosts": "kf.Feed: any host can load a scene by its index, and what is read forward is read on this machine",
+    "shuffle": "shuffle_buffer of a kf.StreamFeed; a kf.Feed shuffles a sequence by index",
+    "order": "kf.Feed: it orders a sequence by index, and a kf.StreamFeed has a shuffle_buffer",
+    "hosts": "kf.Feed: any host can load a scene by its index, but a stream is read on this machine",
+    "replacement": "order=kf.Weighted(weights), which draws with replacement",
 }
 _NOT_NEEDED = {
+    "in_order": "batches always come in order",
     "persistent_workers": "workers stay until feed.close()",
     "output_signature": "structure, shapes and dtypes are those of the first scenes",
     "output_types": "dtypes are those of the first scenes",
     "output_shapes": "shapes are those of the first scenes",
 }
-# Of datasets of tf.data, and of PyTorch's samplers.
+# What people look for on a feed: methods of tf.data's datasets and of PyTorch, and other names of ours.
 NO_METHODS = {
     "map": "Change scenes before they are batched: kf.Feed(kf.Map(sequence, function), ...)",
     "filter": "Choose scenes by index: kf.Feed(sequence[indices], ...)",
@@ -293,31 +302,53 @@ NO_METHODS = {
     "cache": "Keep scenes: kf.Feed(kf.Cached(sequence), ...)",
     "repeat": "Each loop over a feed is the next epoch; fit(epochs=N), feed.to_torch(epochs=N)",
     "take": "Loop over itertools.islice(feed, count), or feed some scenes, kf.Feed(sequence[:count], ...)",
-    "skip": "Go on at a place with feed.set_state(...), or feed some scenes, kf.Feed(sequence[count:], ...)",
+    "skip": "Resume at a position with feed.set_state(...), or feed some scenes, kf.Feed(sequence[count:], ...)",
     "set_epoch": "Each loop over a feed is the next epoch by itself; feed.epoch(number) gives the batches of one",
+    "as_numpy_iterator": "Loop over the feed: its batches are NumPy arrays",
+    "to_numpy": "Loop over the feed: its batches are NumPy arrays",
+    "to_dataset": "Use to_tf_dataset()",
+    "cuda": 'Loop over feed.to_torch("cuda")',
 }
 NO_METHODS_OF_STREAMS = NO_METHODS | {
-    "filter": "Leave items out where they are made: in the generator, or before put()",
-    "shuffle": "Give shuffle_buffer= to a kf.StreamFeed; what can be indexed is shuffled by a kf.Feed",
-    "unbatch": "Loop over what makes the scenes, or give batch_size=1",
+    "filter": "Leave items out in the generator, or before put()",
+    "shuffle": "Give shuffle_buffer= to a kf.StreamFeed; a kf.Feed shuffles a sequence by index",
+    "unbatch": "Loop over the generator of the scenes, or give batch_size=1",
     "cache": "Write scenes to files first, kf.write_tfrecords(...), or index them: kf.Feed(kf.Cached(sequence), ...)",
-    "take": "Loop over itertools.islice(feed, count), or have the generator end",
-    "skip": "Loop over itertools.islice(feed, count, None), or have the generator begin later",
+    "take": "Loop over itertools.islice(feed, count), or end the generator earlier",
+    "skip": "Loop over itertools.islice(feed, count, None), or start the generator later",
     "set_epoch": "Each loop over a feed is the next repetition by itself",
 }
 
 
-def refuse_unknown(unknown: Mapping[str, Any], method: Callable[..., Any], kind: str = "Feed") -> None:
-    """Raise a TypeError for keyword arguments that `method` does not have, naming the right word.
+def with_known_words(kind: str) -> Callable[[Callable[_Arguments, None]], Callable[_Arguments, None]]:
+    """Let a constructor answer an unknown keyword with the right word.
 
-    Raises:
-        TypeError: `unknown` is not empty.
+    Type checkers see the signature of the constructor, and refuse such a keyword themselves.
+
+    Args:
+        kind: What messages call the class.
     """
-    for name in unknown:
-        if name in _WORD_HERE:
-            raise TypeError(f"{kind}() has no argument {name!r}. Use {_WORD_HERE[name]}")
-        if name in _NOT_NEEDED:
-            raise TypeError(f"{kind}() has no argument {name!r}, and none is needed: {_NOT_NEEDED[name]}")
-        known = list(inspect.signature(method).parameters)[1:-1]  # without self and **unknown
-        meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(name, known, 1))
-        raise TypeError(f"{kind}() has no argument {name!r}.{meant} It takes {', '.join(known)}")
+
+    def decorate(init: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+        known = list(inspect.signature(init).parameters)[1:]  # without self
+        init.__qualname__ = f"{kind}.__init__"  # for Python's own messages
+
+        @functools.wraps(init)
+        def checked(*positional: _Arguments.args, **named: _Arguments.kwargs) -> None:
+            for name in named:
+                if name not in known:
+                    raise TypeError(f"{kind}() has no argument {name!r}{_advice(name, known)}")
+            init(*positional, **named)
+
+        return checked
+
+    return decorate
+
+
+def _advice(name: str, known: list[str]) -> str:
+    if name in _WORD_HERE:
+        return f". Use {_WORD_HERE[name]}"
+    if name in _NOT_NEEDED:
+        return f", and none is needed: {_NOT_NEEDED[name]}"
+    meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(name, known, 1))
+    return f".{meant} It takes {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""The choice of workers: a formula of what the first scenes have cost.
+"""Choose workers from the cost of the first scenes.
 
 Invariant: batches do not depend on the choice. Several threads read only if the user says that they may.
 """
@@ -15,18 +15,18 @@ from kerasfeed.util.resources import cores
 WORKERS, WORKER_TYPE = "workers", "worker_type"
 _MOST_PROCESSES_A_CORE = 4
 _MOST_THREADS = 64
-_SHORT = 1e-4  # s that a scene waits: below, more workers than cores gain nothing
+_SHORT = 1e-4  # s that a scene waits: below, more workers than cores do not help
 _LEAST_EPOCH = 1.0  # s in one worker: below, starting processes takes as long
-_QUICK_BATCH = 5e-4  # s: less than handing a batch from thread to thread may cost
-_COPIED_A_SECOND = 4e9  # bytes, into a batch
+_QUICK_BATCH = 5e-4  # s: passing a batch between threads may cost more
+_COPIED_A_SECOND = 4e9  # bytes copied into a batch per second
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Workers of a feed.
+    """The workers of a feed.
 
     Attributes:
-        workers: How many.
+        workers: Number of workers.
         worker_type: "thread" or "process"; "inline" if there are none.
     """
 
@@ -42,11 +42,11 @@ class Setup:
 
 @dataclass(frozen=True)
 class Choice:
-    """Workers, and why.
+    """A choice of workers with its reason.
 
     Attributes:
         setup: The workers.
-        reason: Why, in words.
+        reason: The reason, in words.
     """
 
     setup: Setup
@@ -62,16 +62,16 @@ def waits(seconds: float, busy_seconds: float) -> bool:
 
 
 def most_processes() -> int:
-    """The number of worker processes that `processes_for` does not exceed."""
+    """The limit of `processes_for`."""
     return _MOST_PROCESSES_A_CORE * cores()
 
 
 def processes_for(seconds: float, busy_seconds: float, cores: int) -> int:
-    """The number of worker processes: the cores; if scenes wait, as many as keep the cores busy, at most four a core.
+    """Number of worker processes: the cores, or up to four per core if scenes wait.
 
     Args:
-        seconds: Time of a scene, s.
-        busy_seconds: Part of it that keeps a processor busy, s.
+        seconds: Time per scene, s.
+        busy_seconds: Processor time per scene, s.
         cores: Cores of the machine.
     """
     if not waits(seconds, busy_seconds):
@@ -80,9 +80,9 @@ def processes_for(seconds: float, busy_seconds: float, cores: int) -> int:
 
 
 def threads_for(seconds: float, busy_seconds: float, cores: int) -> int:
-    """The number of threads: the cores; if scenes wait, a power of two, at most 64. See `processes_for`.
+    """Number of threads: the cores, or a power of two up to 64 if scenes wait. See `processes_for`.
 
-    While one scene is busy, others wait: twice `seconds / busy_seconds` threads keep one core busy.
+    While one scene computes, others wait: twice `seconds / busy_seconds` threads keep one core busy.
     """
     if not waits(seconds, busy_seconds):
         return cores
@@ -91,14 +91,14 @@ def threads_for(seconds: float, busy_seconds: float, cores: int) -> int:
 
 
 def why(seconds: float, busy_seconds: float) -> str:
-    """In words what a scene does for most of its time."""
+    """Whether a scene mostly waits or computes, in words."""
     if waits(seconds, busy_seconds):
         return f"a scene takes {duration(seconds)} and waits for {duration(seconds - busy_seconds)} of it"
     return f"a scene takes {duration(seconds)} and computes for {duration(min(seconds, busy_seconds))} of it"
 
 
 def duration(seconds: float) -> str:
-    """A time in words, three digits at most: 12 us, 3.4 ms, 1.2 s."""
+    """A duration with at most three digits: 12 us, 3.4 ms, 1.2 s."""
     for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * scale:
             return f"{seconds / scale:.{0 if seconds >= 9.95 * scale else 1}f} {unit}"
@@ -108,7 +108,7 @@ def duration(seconds: float) -> str:
 def choose(
     job: Job, present: Setup, first: FirstScenes, *, free: Set[str], batch_bytes: int, draws_globally: bool
 ) -> Choice:
-    """Choose workers by what the first scenes have cost.
+    """Choose workers from the cost of the first scenes.
 
     Args:
         job: The job of the loader.
@@ -128,7 +128,7 @@ def choose(
     processes = Setup(processes_for(seconds, busy, count) if WORKERS in free else job.workers, "process")
     if draws_globally and WORKER_TYPE in free:
         return Choice(processes, "scenes use random generators, which worker processes seed")
-    if is_free and seconds and batch < _QUICK_BATCH and job.maker is None:  # nobody has measured such a function
+    if is_free and seconds and batch < _QUICK_BATCH and job.maker is None:  # the time of a maker is unknown
         return Choice(Setup(0, "inline"), f"a batch takes {duration(batch)}")
     if WORKERS in free and 0 < epoch < _LEAST_EPOCH:
         return Choice(present, f"an epoch takes {duration(epoch)} in one worker")

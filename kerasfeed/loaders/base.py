@@ -1,4 +1,4 @@
-"""What a loader is to load, and what it has done.
+"""The job of a loader, and its counters.
 
 Invariant: a batch is a pure function of (sequence, plan, epoch, step); the rest of a job does not change it.
 """
@@ -20,26 +20,26 @@ from kerasfeed.spec.scene_spec import SceneSpec
 
 @dataclass(frozen=True)
 class Job:
-    """What a loader is to load.
+    """The job of a loader.
 
     Attributes:
         sequence: Any object with `__len__` and `__getitem__`.
         plan: The indices of every step; `plan.seed` also seeds each scene's `rng`.
         workers: Concurrent `__getitem__` calls, at least 1; the inline loader ignores it.
-        max_memory: Ceiling of the slots, bytes.
-        look_ahead: Batches that the consumer means to keep in flight, at least 1.
-        policy: What to do about scenes that fail.
-        collate: How scenes become a batch.
-        spec: Spec of a scene, where it is known; else scenes are read to infer it.
-        inherit: Descriptors that worker processes must inherit for the sequence's sake.
-        item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
-        environment: Directory and environment of worker processes: those of the moment when the feed was made.
-        watches_random: Whether to look if the first scenes use random generators other than `rng`.
-        has_seed: Whether the user has given the seed of the plan.
-        hosts: The `RayHosts` that make the batches, by `workers` worker processes each; None for this machine.
+        max_memory: Limit for all slots, bytes.
+        look_ahead: Batches that the consumer wants in flight, at least 1.
+        policy: The policy for scenes that fail.
+        collate: The collation of scenes into a batch.
+        spec: Spec of a scene, if known; else scenes are read to infer it.
+        inherit: Descriptors that worker processes must inherit because the sequence uses them.
+        item_text: Names an item of a stream in messages, from epoch and index; None if the index suffices.
+        environment: Directory and environment of worker processes, from the moment when the feed was made.
+        watches_random: Whether to check if the first scenes use random generators other than `rng`.
+        has_seed: Whether the user gave the seed of the plan.
+        hosts: The `RayHosts` that make the batches, each with `workers` worker processes; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
-        place: Where this machine is among those hosts, in a loader of one of them.
-        free: What of the workers is to be chosen with the first batch: "workers", "worker_type", both or nothing.
+        place: The workers' numbers among all hosts, in a loader of one host.
+        free: Options to choose with the first batch: "workers", "worker_type", both or none.
     """
 
     sequence: Any
@@ -61,42 +61,42 @@ class Job:
     free: frozenset[str] = frozenset()
 
     def with_workers(self, workers: int) -> "Job":
-        """The same with another number of workers, which is settled then."""
+        """Return the same job with another number of workers, which is final."""
         ahead = max(self.look_ahead, self.ahead_for(workers))
         return dataclasses.replace(self, workers=workers, look_ahead=ahead, free=frozenset())
 
     def ahead_for(self, workers: int) -> int:
-        """Batches that keep every worker at a scene while it has another waiting."""
+        """Number of batches that give every worker one scene to load and one waiting."""
         return math.ceil(2 * workers / (1 if self.maker else self.plan.rows)) if workers else 1
 
     @property
     def maker(self) -> Custom | None:
-        """The user's function that makes whole batches; None where batches are made row by row."""
+        """The user's function that makes whole batches; None if batches are made row by row."""
         return self.collate if isinstance(self.collate, Custom) else None
 
     @property
     def thread_safe(self) -> bool:
-        """Whether the user has said that several threads may load batches at once, or none of the user's code runs."""
+        """Whether the user allows several threads to load batches at once, or no code of the user runs."""
         return is_thread_safe(self.sequence) and (self.maker is None or is_safe_function(self.maker.function))
 
     @property
     def weighs(self) -> bool:
-        """Whether every batch has weights, for rows that count for nothing."""
+        """Whether every batch has weights, which are 0 for rows without a scene."""
         return self.policy.on_error == "mask" or self.plan.pad_remainder
 
     def filler(self, epoch: int, step: int) -> int | None:
-        """How many of the last rows of a batch only fill it up; None where batches are not filled up."""
+        """Number of rows at the end of a batch that only fill it up; None if batches are not filled up."""
         return self.plan.filler(epoch, step) if self.plan.pad_remainder else None
 
 
 @dataclass(frozen=True)
 class HostStats:
-    """The hosts of a feed, at one moment.
+    """Counters of the hosts of a feed, at one moment.
 
     Attributes:
-        wanted: Hosts that there should be.
-        alive: Of these, hosts that take batches.
-        batches: Batches that each host has made, by the number of the host.
+        wanted: Requested hosts.
+        alive: Hosts that accept batches.
+        batches: Number of batches that each host has made, by the number of the host.
     """
 
     wanted: int
@@ -106,21 +106,21 @@ class HostStats:
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """Counters of a feed at one moment; what `feed.stats()` returns.
+    """Counters of a feed at one moment, which `feed.stats()` returns.
 
     Attributes:
         worker_type: "inline" (in the calling thread), "thread" or "process".
         workers: Number of concurrent `__getitem__` calls.
         batches: Batches delivered so far.
-        copied: Of these, batches copied to ordinary memory because `max_memory` was reached.
-        slots: Batch buffers that exist.
+        copied: Batches among these that were copied to ordinary memory because `max_memory` was reached.
+        slots: Number of batch buffers.
         slot_bytes: Size of one buffer, bytes.
-        pids: Process ids of the workers; empty unless they are processes.
-        respawns: Worker processes that died and were replaced; if there are `hosts`, hosts that were started again.
+        pids: Process ids of the worker processes, if any.
+        respawns: Worker processes that died and were replaced; with `hosts`, hosts that were started again.
         failed: Scenes that failed and were replaced, masked or skipped.
         seeds_random: Whether random generators other than `rng` are seeded for each scene, because scenes use them.
-        hosts: Other hosts, and their batches; None if there are none.
-        chosen: What "auto" came to with the first batch, and why; empty where nothing was to be chosen, or not yet.
+        hosts: Counters of other hosts, if there are any.
+        chosen: The workers that "auto" chose with the first batch, and the reason; empty before, or without a choice.
     """
 
     worker_type: str
@@ -138,5 +138,5 @@ class LoaderStats:
 
     @property
     def workers_argument(self) -> int:
-        """The number of workers as the argument `workers` has it: 0 for none."""
+        """The number of workers as in the argument `workers`: 0 for none."""
         return 0 if self.worker_type == "inline" else self.workers

@@ -1,12 +1,11 @@
-"""What the workers of a loader hold: the sequence, whose scenes they write into slots, or describe to infer the spec.
+"""The runner of a loader: it writes scenes of the sequence into slots, or describes them to infer the spec.
 
-Invariant: what a task gives is a function of (sequence, seed, epoch, indices), whatever the worker; the indices stand
-in the slot. Layout and slots are found when the first rows are to be loaded. The first scenes are read as epoch 0 reads
-them, or the epoch whose hook has been called.
+Invariant: the result of a task is a function of (sequence, seed, epoch, indices), whatever the worker. The slot holds
+the indices. A runner makes layout and views when it loads its first rows. The first scenes are read as in epoch 0, or
+in the epoch whose hook has been called.
 """
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,30 +22,32 @@ from kerasfeed.readers.read_cost import Meter, ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.global_random import RandomWatch, SeedingContext, seeding
 from kerasfeed.sequences.held_random import HELD, Held
-from kerasfeed.spec.collation import Custom
+from kerasfeed.sequences.view_base import part_reader
+from kerasfeed.spec.collation import Custom, Stack
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled, unpickled
 from kerasfeed.util.thread_times import ThreadWatch
 
-# Scenes are read for so long, and at least as many as `FirstOrder.least`, by the time of the quickest: of how many the
-# spec is inferred is not to depend on what else the machine does.
+# The first scenes are read until this time is over, but at least `SpecRequest.least`. It counts the quickest scene, so
+# that the number of scenes hardly depends on other programs.
 _SECONDS, _MOST_SECONDS = 0.1, 1.0
-_QUICK, _WARM_READS = 1e-3, 8  # s of a scene; such scenes are read so often again to measure their time
-_MOST_COMPARED = 16 << 20  # bytes of a scene that is compared with itself
+# Scenes quicker than this, s, are read so often again to measure their time. Slower ones may then come from a cache.
+_QUICK, _WARM_READS = 3e-4, 32
+_MOST_COMPARED = 16 << 20  # bytes of a scene that are compared
 
 
 @dataclass(frozen=True)
-class FirstOrder:
-    """Posted for the worker that is to read the first scenes.
+class SpecRequest:
+    """The posted request to read the first scenes.
 
     Attributes:
-        indices: Their indices; as many are read as 100 ms allow.
-        least: How many are read at least.
-        epoch: The epoch as which they are read.
-        keeps: Whether the worker that reads the first one keeps it until it is to be loaded: items are batches.
-        compares: Whether the first is read again after the others, where there is time, to see that it is the same.
+        indices: Indices of the scenes. The worker reads as many as fit into 100 ms.
+        least: Minimum number of scenes to read.
+        epoch: The scenes are read as in this epoch.
+        keeps: Whether the worker keeps the first item, which is a batch, until it is to be loaded.
+        compares: Whether to read the first scene again at the end, if time permits, to check that it is the same.
     """
 
     indices: tuple[int, ...]
@@ -58,15 +59,15 @@ class FirstOrder:
 
 @dataclass(frozen=True)
 class FirstScenes:
-    """What was read.
+    """The first scenes that a worker has read.
 
     Attributes:
         specs: Index and spec of each scene.
-        seconds: Time of `__getitem__` for the middle one, s, because the first also opens files, and some may come from
-            a cache. Without what other programs took.
-        cpu_seconds: Processor time of that one, s.
-        is_reused: Whether the arrays of the first scene changed when another was read.
-        differs: Whether the first scene, read again, was another.
+        seconds: Time of `__getitem__` for the median scene, s, without the time that other programs took. The first
+            scene also opens files, and some may come from a cache.
+        cpu_seconds: Processor time of that scene, s.
+        is_reused: Whether reading another scene changed the arrays of the first.
+        differs: Whether the first scene differed when it was read again.
     """
 
     specs: tuple[tuple[int, SceneSpec], ...]
@@ -77,7 +78,7 @@ class FirstScenes:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with scenes that change, in words; empty for nothing."""
+        """Why scenes are not reproducible, in words, or ""."""
         first, last = self.specs[0][0], self.specs[-1][0]
         if self.is_reused:
             return (
@@ -86,16 +87,16 @@ class FirstScenes:
             )
         if self.differs:
             return (
-                f"scene {first} was another when it was read again: go by the index, not by a counter or an iterator, "
+                f"scene {first} was another when it was read again: use the index, not a counter or an iterator, "
                 "draw random numbers from self.rng (from kf.current_rng() in a class that is no kf.SceneSequence), and "
-                "return copies, array.copy(), of arrays that are used again"
+                "return copies, array.copy(), of arrays that are reused"
             )
         return ""
 
 
 def read_first(
     sequence: Any,
-    order: FirstOrder,
+    order: SpecRequest,
     seed: int,
     maker: Custom | None,
     note: Note,
@@ -103,22 +104,24 @@ def read_first(
     *,
     seeds: bool,
     owned: bool,
+    reader: Callable[..., Any] | None = None,
 ) -> tuple[FirstScenes, int, bytes | None]:
-    """Read them.
+    """Read the first scenes.
 
     Args:
-        sequence: Whose scenes they are.
-        order: Which, and how many.
+        sequence: The sequence.
+        order: The request.
         seed: Seed of the feed.
         maker: The function that makes whole batches, if there is one.
-        note: Item 1 is set to the index of each before it is read.
+        note: Item 1 is set to the index of each scene before it is read.
         held: The random generators that the sequence keeps.
-        seeds: Whether these, and the global ones, are seeded for each scene.
-        owned: Whether the sequence is a copy that nothing else in this process reads.
+        seeds: Whether these and the global generators are seeded for each scene.
+        owned: Whether the sequence is a copy that no other code in this process reads.
+        reader: Its `get_batch`, if that reads the batches.
 
     Returns:
-        The scenes; the random generators that they use, see `RandomWatch`; and the first scene, pickled, if it is to be
-        kept.
+        The scenes; the random generators that they use (see `RandomWatch`); and the first scene, pickled, if it is to
+        be kept.
 
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
@@ -126,7 +129,7 @@ def read_first(
     context = SeedingContext(seed, order.epoch, held) if seeds else SceneContext(seed, order.epoch)
     specs: list[tuple[int, SceneSpec]] = []
     times: list[tuple[float, float]] = []
-    first: list[Any] = []  # the first scene, and what it was when it had been read
+    first: list[Any] = []  # the first scene, and its content when it had been read
     kept: bytes | None = None
     is_reused, differs, used = False, False, 0
     clock = ThreadWatch(whole_process=owned)
@@ -157,32 +160,44 @@ def read_first(
         specs.append((index, spec))
         if not first:
             first = [scene, _content(scene)]
-            with contextlib.suppress(Exception):  # pickling raises anything; it is read again then
+            with contextlib.suppress(Exception):  # pickling raises anything; the scene is read again in this case
                 kept = cloud_pickled(scene) if order.keeps else None
     if first[1] is not None:
         is_reused = _content(first[0]) != first[1]
         is_quick = len(specs) > 1 and min(times)[0] * (len(times) + 1) < _SECONDS
-        may_read = seeds or (not used and (owned or is_quick))  # a copy may be read for as long as it takes
+        may_read = seeds or (not used and (owned or is_quick))  # reading a copy may take any time
         if order.compares and not is_reused and may_read:
             differs = _content(read(order.indices[0])[0]) != first[1]
-    if owned and not (used or order.keeps) and min(times)[0] < _QUICK:
+    middle = sorted(times)[(len(times) - 1) // 2]  # of two, the quicker one
+    if owned and not (used or order.keeps) and middle[0] < _QUICK:
         with contextlib.suppress(Exception):  # the scene fails again when it is loaded
-            times = [min(_warm_times(sequence, order.indices[: len(specs)], context, clock) for _ in range(3))]
-    middle = sorted(times)[(len(times) - 1) // 2]  # of two, the quicker
+            indices = order.indices[: len(specs)]
+            middle = min(_warm_times(sequence, indices, context, clock, reader) for _ in range(3))
     return FirstScenes(tuple(specs), *middle, is_reused=is_reused, differs=differs), used, kept
 
 
 def _warm_times(
-    sequence: Any, indices: tuple[int, ...], context: SceneContext, clock: ThreadWatch
+    sequence: Any,
+    indices: tuple[int, ...],
+    context: SceneContext,
+    clock: ThreadWatch,
+    reader: Callable[..., Any] | None,
 ) -> tuple[float, float]:
-    """Time and processor time of a scene, s, if many are read in a row: the clock alone takes 40 us."""
+    """Time and processor time per scene, s, over many reads in a row, because reading the clock takes 40 us."""
+    many, count = np.resize(np.array(indices, np.int64), _WARM_READS), _WARM_READS
     clock.restart()
     with context:
-        for index in itertools.islice(itertools.cycle(indices), _WARM_READS):
-            context.move_to(index)
-            sequence[index]
+        if reader is None:
+            for index in many.tolist():
+                context.move_to(index)
+                sequence[index]
+        else:
+            context.move_to(None)
+            count *= 8
+            for _ in range(8):
+                reader(many.copy())
     took = clock.look()
-    return took.own_seconds / _WARM_READS, took.cpu_seconds / _WARM_READS
+    return took.own_seconds / count, took.cpu_seconds / count
 
 
 def _content(scene: Any) -> list[bytes] | None:
@@ -198,11 +213,11 @@ def _content(scene: Any) -> list[bytes] | None:
 
 @dataclass(frozen=True)
 class FailedFirst:
-    """One of the first scenes has failed.
+    """The failure of one of the first scenes.
 
     Attributes:
-        index: Its index; None where that is not known.
-        error: What is raised for it.
+        index: Its index; None if unknown.
+        error: The exception to raise.
     """
 
     index: int | None
@@ -215,11 +230,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Wasteful:
-    """The payload of loaded rows, and with it what the worker found that they cost. Sent once by a worker process.
+    """The payload of loaded rows with the worker's measured cost. A worker process sends it once.
 
     Attributes:
-        payload: Values that stand beside the slot, or None.
-        cost: What the worker reads wastefully.
+        payload: Values outside the slot, or None.
+        cost: The wasteful reads of the worker.
     """
 
     payload: Any
@@ -227,12 +242,12 @@ class Wasteful:
 
 
 class BatchRunner(Runner):
-    """Writes scenes of a sequence into slots, or reads the first ones.
+    """Write scenes of a sequence into slots, or read the first scenes.
 
     Attributes:
-        held: The random generators that the sequence and the function given as collate keep.
-        renewed: Whether the sequence was changed by a hook since it was first sent.
-        meter: What reading scenes has cost in this process.
+        held: The random generators that the sequence and the collate function keep.
+        renewed: Whether a hook has changed the sequence since it was first sent.
+        meter: The cost of reading scenes in this process.
     """
 
     def __init__(self, job: Job, context: MakeContext = SceneContext) -> None:
@@ -244,6 +259,7 @@ class BatchRunner(Runner):
         self._length = job.plan.length
         self._context = context
         self._watches_random = job.watches_random
+        self._stacks = isinstance(job.collate, Stack) and job.plan.batch_size is not None
         self.renewed = False
         self._begin()
 
@@ -252,13 +268,13 @@ class BatchRunner(Runner):
         self._layout: Layout | None = None
         self._filler: Filler | None = None
         self._views: dict[tuple[int, int], SlotView] = {}
-        self._told_of_waste = False
-        self._first: tuple[FirstOrder, FirstScenes] | None = None  # as long as they may be asked for again
+        self._reported_waste = False
+        self._first: tuple[SpecRequest, FirstScenes] | None = None  # while the same request may come again
         self._is_warm = False  # whether this worker has read the first scenes, or need not
-        self._kept: tuple[int, int, bytes] | None = None  # epoch and index of a batch that was read, and it, pickled
+        self._kept: tuple[int, int, bytes] | None = None  # epoch, index and pickle of a batch that was read early
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("target", "_maker", "held", "_seed", "_length", "_context", "_watches_random", "renewed")
+        names = ("target", "_maker", "held", "_seed", "_length", "_context", "_watches_random", "_stacks", "renewed")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -266,40 +282,40 @@ class BatchRunner(Runner):
         self._begin()
 
     def unpicklable(self, error: Exception) -> TypeError:
-        """See `Runner.unpicklable`; it may be the function given as collate."""
+        """See `Runner.unpicklable`. The cause may be the collate function."""
         try:
             cloud_pickled(self._maker)
         except Exception as found:  # noqa: BLE001 - pickling raises anything
             return TypeError(
-                f"the function given as collate cannot be sent to worker processes: {message_of(found)}. Give it no "
-                "state that does not pickle (open files, locks), or, if several threads may call it at once, set its "
+                f"the function given as collate cannot be sent to worker processes: {message_of(found)}. Remove state "
+                "that does not pickle (open files, locks). If several threads may call it at once, set its "
                 "attribute thread_safe = True, or use worker_type='thread'"
             )
         return super().unpicklable(error)
 
     def follow(self, previous: Runner) -> None:
-        """See `Runner.follow`; the slots stay, and the function given as collate with its state."""
+        """See `Runner.follow`. The slots and the collate function with its state stay valid."""
         assert isinstance(previous, BatchRunner)
         self._maker = previous._maker
         self._layout, self._views = previous._layout, previous._views
-        self._told_of_waste = previous._told_of_waste
+        self._reported_waste = previous._reported_waste
 
     def filler(self, layout: Layout) -> Filler:
-        """What writes scenes into slots."""
+        """The object that writes scenes into slots."""
         if self._filler is None:
             self._filler = Filler(self.target, layout, self.meter, self._maker)
         return self._filler
 
     def is_kept(self, epoch: int, index: int) -> bool:
-        """Whether a batch was read before it was to be loaded, and is still here."""
+        """Whether this batch was read early and is still here."""
         return self._kept is not None and self._kept[:2] == (epoch, index)
 
     def change(self) -> None:
-        """The sequence is about to be changed."""
+        """Prepare for a change of the sequence."""
         self.renewed, self._kept = True, None
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """See `Runner.run`: the spec of a scene, or what stands beside the slot."""
+        """See `Runner.run`. Returns the first scenes, or values outside the slot."""
         if record[0] == READY:
             return None
         if record[0] == DESCRIBE:
@@ -319,17 +335,17 @@ class BatchRunner(Runner):
             self._views[segment_offset, slot_offset] = view
         if layout.first is not None and not self._is_warm and context.has_copy:
             first = epoch if self.renewed else layout.first[0], layout.first[1]
-            if (epoch, view.indices[start]) != first:  # else it is read now
+            if (epoch, view.indices[start]) != first:  # else this task reads it
                 self._warm_up(first, note, seeds=context.worker.worker_type == "process")
             self._is_warm = True
         kept = self.is_kept(epoch, view.indices[start])
         data, self._kept = self._kept, None
         if kept and data is not None:
-            with contextlib.suppress(Exception):  # it is unlike others: it is read again, and fails then
+            with contextlib.suppress(Exception):  # the item does not fit the layout: it is read again, and fails then
                 return filler.put(view, unpickled(data[2])) or None
         if not context.has_copy:
             return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
-        if stop - start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
+        if stop - start > 1:  # not the whole batch, because other workers, with their own caches, load the rest
             filler.read_ahead(view.indices[start:stop], SceneContext(self._seed, epoch))
         payload = load_seeded(
             lambda make: filler.fill(view, start, stop, serial, make(self._seed, epoch), note),
@@ -337,23 +353,24 @@ class BatchRunner(Runner):
             self.held,
             watched=self._watches_random and context.watches_globals,
         )
-        if self._told_of_waste or (waste := self.meter.waste()) is None:
+        if self._reported_waste or (waste := self.meter.waste()) is None:
             return payload or None
-        self._told_of_waste = True
+        self._reported_waste = True
         return Wasteful(payload or None, waste)
 
     def _describe(self, note: Note, context: WorkerContext) -> FirstScenes | None:
         order = context.posted()
-        if not isinstance(order, FirstOrder):  # nobody waits for it any more
+        if not isinstance(order, SpecRequest):  # the consumer no longer waits for it
             return None
         if self._first is None or self._first[0] != order:
             seeds = context.worker.worker_type == "process"
             self._is_warm = True
-            # What is not wanted at once may have changed when it is, where the user holds the object.
+            # Do not keep early batches of the user's object: the user may change it before they are loaded.
             owned = context.has_copy
             asked = replace(order, keeps=order.keeps and (owned or order.least == 1))
             found, used, kept = read_first(
-                self.target, asked, self._seed, self._maker, note, self.held, seeds=seeds, owned=owned
+                self.target, asked, self._seed, self._maker, note, self.held, seeds=seeds, owned=owned,
+                reader=part_reader(self.target) if self._stacks else None,
             )  # fmt: skip
             self._kept = None if kept is None else (order.epoch, order.indices[0], kept)
             context.note_random(used)
@@ -361,25 +378,26 @@ class BatchRunner(Runner):
         return self._first[1]
 
     def _warm_up(self, first: tuple[int, int], note: Note, *, seeds: bool) -> None:
-        """Read the item (epoch, index) that another worker has read first; what it raises, it has raised there."""
+        """Read the item (epoch, index) that another worker has read first, which has reported its errors."""
         note[1] = MANY
-        order = FirstOrder((first[1],), 1, first[0])
+        order = SpecRequest((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, order, self._seed, self._maker, [0, 0], self.held, seeds=seeds, owned=True)
 
 
 def load_seeded(load: Callable[[MakeContext], _T], context: WorkerContext, held: Held, *, watched: bool) -> _T:
-    """Load scenes in a worker with a copy, and seed the random generators that scenes use for each of them.
+    """Load scenes in a worker with a copy; seed the random generators that scenes use for each scene.
 
     Args:
-        load: Loads them, given what makes their context; called again if they turn out to use other generators.
-        context: The worker's.
-        held: The generators that the user's object keeps; they are watched as long as scenes do not use them.
-        watched: Whether to watch the global ones.
+        load: Function that loads the scenes in contexts made by its argument. It is called again if scenes turn out to
+            use other generators.
+        context: The worker's context.
+        held: The generators that the user's object keeps. They are watched until scenes use them.
+        watched: Whether to watch the global generators.
 
     Raises:
         FailedTaskError: A scene has failed.
-        UnseededTaskError: Scenes use generators, and the worker is a thread, which seeds none.
+        UnseededTaskError: Scenes use generators, and the worker is a thread, which cannot seed them.
     """
     used = context.used_random
     watches_globals = watched and not used % HELD
@@ -392,7 +410,7 @@ def load_seeded(load: Callable[[MakeContext], _T], context: WorkerContext, held:
             raise
     else:
         found = watch.used()
-        # Scenes that import PyTorch or TensorFlow have drawn from a generator that was not seeded.
+        # Scenes that import PyTorch or TensorFlow have drawn from an unseeded generator.
         if not found and not (watch.missed() and (used % HELD or watches_globals)):
             return payload
     context.note_random(found)

@@ -33,17 +33,17 @@ LoaderSession: TypeAlias = "Session | HostsSession"
 
 
 def worker_type_for(sequence: Any, worker_type: str) -> str:
-    """`worker_type`, which is "thread" instead of "auto" for a sequence whose scenes are there already."""
+    """Return `worker_type`; "thread" instead of "auto" if all scenes are in memory."""
     return "thread" if worker_type == "auto" and is_in_memory(sequence) else worker_type
 
 
 def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = None) -> "Loader":
-    """The loader for `worker_type` "thread", "process" or "auto", as in `Feed`; without workers, an inline one.
+    """Make the loader for `worker_type` "thread", "process" or "auto", as in `Feed`; without workers, an inline one.
 
-    It goes on with a `failure_log`, where there is one.
+    It continues a given `failure_log`.
 
     Raises:
-        TypeError, OSError: Worker processes were asked for and cannot be started, or the sequence cannot be pickled.
+        TypeError, OSError: The user asked for processes, and they cannot start or the sequence cannot be pickled.
     """
     if job.hosts is not None:
         worker_type = "process"
@@ -64,7 +64,7 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
 
 
 def _is_quick(job: Job) -> bool:
-    """Whether a batch of scenes in memory is copied in less time than it takes to hand it from thread to thread."""
+    """Whether copying a batch of scenes in memory takes less time than passing it between threads."""
     leaves = flatten(job.sequence[0])[0] if job.maker is None else []
     on_disk = isinstance(job.sequence, np.memmap) or any(isinstance(leaf, np.memmap) for leaf in leaves)
     nbytes = job.plan.rows * sum(leaf.nbytes for leaf in leaves if isinstance(leaf, np.ndarray))
@@ -72,18 +72,18 @@ def _is_quick(job: Job) -> bool:
 
 
 class Loader:
-    """Makes the batches of a job, by the workers of a pool. All methods may be called from any thread.
+    """Make the batches of a job with the workers of a pool. All methods may be called from any thread.
 
-    Every kind of pool gives the same bits for the same (sequence, plan, epoch, step), whatever its workers; the inline
-    pool is the reference. `submit` is the only data path: whoever wants parallelism calls it ahead.
+    Every kind of pool gives the same bits for the same (sequence, plan, epoch, step), for any workers; the inline
+    pool is the reference. `submit` is the only data path: callers that want parallelism call it ahead of time.
 
     Attributes:
-        failure_log: What has failed, and the warnings that wait for the user.
-        layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
+        failure_log: Failures, and deferred warnings for the user.
+        layout: The layout of a batch, once it is known; it stays known after `close`.
         worker_type: See `LoaderStats`; "auto" until a pool was started.
-        epoch: The epoch as which the first scenes are read.
-        choice: What "auto" came to; None where nothing was to be chosen, or not yet.
-        scene_seconds: How long a scene takes, s, as far as is known; else 0.
+        epoch: The first scenes are read as in this epoch.
+        choice: The choice that "auto" made, if it has made one.
+        scene_seconds: Time per scene, s; 0 if unknown.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class Loader:
         scene_seconds: float = 0.0,
         failure_log: FailureLog | None = None,
     ) -> None:
-        """Load `job`; the layout, where it is known, need not be inferred. Scenes are read in a `context`.
+        """Load `job`, with scenes read in a `context`. A known layout need not be inferred.
 
-        Where the layout is known, `scene_seconds` is how long a scene takes, s; 0 where it is not known.
+        With a known layout, `scene_seconds` is the time per scene, s; 0 if unknown.
         """
         self.worker_type = self._wanted_type = worker_type
         self.layout = layout
         self.epoch = 0
         self._job = job
         self._context = context
-        self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
+        self._inferring = threading.RLock()  # held while scenes are read, so close() must not need it
         self.scene_seconds = scene_seconds
         self._is_open = bool(job.free) and worker_type != "inline"  # whether workers are still to be chosen
         self.choice: Choice | None = None
@@ -115,7 +115,7 @@ class Loader:
         """Start the workers without waiting for them.
 
         Raises:
-            TypeError, OSError: There can be no worker processes, or the sequence cannot be pickled.
+            TypeError, OSError: Worker processes cannot start, or the sequence cannot be pickled.
         """
         self._sessions.current(self._start_session)
 
@@ -131,7 +131,7 @@ class Loader:
         return session
 
     def _ready(self, least: int = 1) -> LoaderSession:
-        """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""
+        """Return the session with its slots set up; to infer a spec of batches, read at least `least` items."""
         session = self._sessions.current(self._start_session)
         if session.layout is None:
             with self._closing_if_interrupted(), self._inferring:
@@ -142,7 +142,7 @@ class Loader:
         return session
 
     def _begun(self, session: LoaderSession, least: int) -> LoaderSession:
-        """Set a session up, or another one in its place, with the workers that the first scenes need."""
+        """Set up a session, or replace it by one with the workers that the first scenes need."""
         if isinstance(session, HostsSession):
             session.infer(self.layout, self.epoch, least)
             return session
@@ -159,9 +159,9 @@ class Loader:
         return session
 
     def _warn_of_first(self, session: Session, first: FirstScenes) -> None:
-        """Warn where the first scenes show that batches would depend on the workers, or hold one scene many times."""
+        """Warn if the first scenes show that batches would depend on the workers, or hold one scene many times."""
         threads = session.pool.worker_type == "thread" and session.job.workers > 1
-        # Each scene is copied into the batch before the next is read, but for a function that gets a list of them.
+        # Each scene is copied before the next one is read, except if a function collates a list of scenes.
         harmless = not (threads or self._is_open or self._job.maker)
         if not first.trouble or (first.is_reused and harmless):
             return
@@ -175,7 +175,7 @@ class Loader:
     # ---- the choice of workers
 
     def _with_chosen_workers(self, session: Session, layout: Layout) -> Session:
-        """Choose workers; the session with them."""
+        """Choose workers; return the session with these workers."""
         job, pool = self._job, session.pool
         free = job.free if pool.has_copies else job.free - {WORKER_TYPE}
         if session.first is None or not free or not (pool.has_copies or job.thread_safe):
@@ -195,25 +195,25 @@ class Loader:
         self._sessions.end_present()
         chosen = self._sessions.current(self._start_session)
         assert isinstance(chosen, Session)
-        chosen.infer(layout, self.epoch)  # reads nothing: the layout is known
+        chosen.infer(layout, self.epoch)  # reads no scene because the layout is known
         return chosen
 
     # ---- a loader of a host
 
     @property
     def pool(self) -> Pool | None:
-        """The workers, also where they have failed; None before they are started, and where hosts load."""
+        """The workers, even if they have failed; None before they are started, and with hosts."""
         present = self._sessions.present
         return present.pool if isinstance(present, Session) else None
 
     def infer(self, epoch: int, least: int) -> Layout | None:
-        """The layout, for which scenes are read as in `epoch`, at least so many where items are batches."""
+        """Return the layout; scenes are read as in `epoch`, and at least `least` of them if items are batches."""
         self.epoch = epoch
         self._ready(least)
         return self.layout
 
     def replace_sequence(self, sequence: Any) -> None:
-        """Load scenes of `sequence` from now on: the job's, in another state."""
+        """Load scenes of `sequence`, a changed copy of the job's sequence, from now on."""
 
         def change() -> None:
             self._job = dataclasses.replace(self._job, sequence=sequence)
@@ -228,7 +228,8 @@ class Loader:
     @property
     def spec(self) -> SceneSpec:
         """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
-        self._ready(2)  # whoever asks for it, such as a graph of TensorFlow, is bound to it
+        if self.layout is None:  # otherwise no session has to start again
+            self._ready(2)  # the caller, such as a TensorFlow graph, depends on an exact spec
         assert self.layout is not None
         return self.layout.spec
 
@@ -240,40 +241,44 @@ class Loader:
         return self._ready().look_ahead
 
     def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
-        """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
+        """Return a future of one batch: the nesting of a scene with a leading axis, or the result of `job.collate`.
 
-        With `on_error="mask"`, and where the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
-        weights)`. With "skip", a batch may have fewer rows, and is None when none is left.
+        With `on_error="mask"`, or if the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
+        weights)`. With "skip", a batch may have fewer rows; it is None if none is left.
 
         Cancelling the future skips the scenes not yet begun. Callbacks of the future run on a thread that other batches
-        wait for: they must not block, and must not submit. Errors of the sequence are the future's; errors of the
+        wait for: they must not block, and must not submit. Errors of the sequence are set on the future; errors of the
         call are raised here.
 
         Args:
             epoch: Epoch, from 0.
-            step: Step of it.
-            timeout: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
-                `submit` does the work itself takes as long as that takes.
+            step: Step of the epoch.
+            timeout: How long to wait for memory, s, if `max_memory` is reached; None is for ever. If `submit` does the
+                work itself, it takes as long as the work.
 
         Raises:
-            NotYet: There was no memory for so long.
+            NotYet: No memory became free in this time.
             IndexError: `step` is out of range.
             FeedClosedError: The loader is closed.
         """
         session = self._ready()
         try:
-            with self._closing_if_interrupted():
-                return session.submit(epoch, step, timeout)
-        except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
+            return session.submit(epoch, step, timeout)
+        except WorkerDiedError as error:  # the pool has just failed: this batch fails like those in flight
             if session.pool.failure is None:
                 raise
             promise: Future[Any] = Future()
             promise.set_exception(error)
             return promise
+        except Exception:
+            raise
+        except BaseException:  # a `with self._closing_if_interrupted()` would take 2 us of a batch
+            self._sessions.end_present()
+            raise
 
     @contextmanager
     def _closing_if_interrupted(self) -> Iterator[None]:
-        """Close the session if Ctrl-C comes, which may leave it in any state; the next call starts another."""
+        """Close the session after Ctrl-C, which may leave it in any state; the next call starts another."""
         try:
             yield
         except Exception:
@@ -283,7 +288,7 @@ class Loader:
             raise
 
     def refresh(self, change: Callable[[], None]) -> None:
-        """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""
+        """Run `change`, which alters `job.sequence`, while no scene is being loaded. Workers then see the result."""
         self._sessions.refuse_after_fork()
         with self._closing_if_interrupted():
             before = self._sessions.present
@@ -293,15 +298,15 @@ class Loader:
                 before.runner.change()
                 before.pool.refresh(change)
             now = self._sessions.present
-            if now is not None and now is not before:  # which has failed meanwhile
+            if now is not None and now is not before:  # the session before has failed meanwhile
                 now.pool.renew()
 
     def close(self) -> None:
-        """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
+        """Stop the workers and free their memory; idempotent. Batches already delivered stay valid."""
         self._sessions.close()
 
     def stats(self) -> LoaderStats:
-        """A snapshot of counters."""
+        """Return a snapshot of the counters."""
         session = self._sessions.present
         here = session if isinstance(session, Session) else None
         slots = None if here is None else here.slots
@@ -322,6 +327,6 @@ class Loader:
         )
 
     def waste(self) -> ReadCost | None:
-        """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""
+        """The wasteful reads that one worker has measured, if any; takes 1 us."""
         session = self._sessions.present
         return session.wasted() if session else None

@@ -1,6 +1,6 @@
-"""The sequence of a feed, checked before anything is read.
+"""Check the sequence of a feed before anything is read.
 
-Invariant: every refusal says what was needed, what came and what to write instead.
+Invariant: every error states what was needed, what was received and what to write instead.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ _COLUMN_NAMES = {2: "X, y", 3: "X, y, sample_weight"}
 
 
 def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
-    """The length of a sequence, which `caller` was given.
+    """Check a sequence that was passed to `caller`; return its length.
 
     Raises:
-        TypeError: It cannot be indexed by integers from 0.
-        ValueError: It is empty.
+        TypeError: The sequence cannot be indexed by integers from 0.
+        ValueError: The sequence is empty.
     """
     length = check_part(caller, sequence)
     if length < 1:
@@ -25,14 +25,14 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
 
 
 def refuse_other_items(sequence: Any, batch_size: int) -> None:
-    """Refuse a sequence whose items are batches, and a list of arrays that are columns of scenes, `[X, y]`.
+    """Refuse a sequence of batches, and a list of arrays that are columns of scenes, `[X, y]`.
 
-    Arrays are columns where they are two or three, have one row a scene each, and could not be scenes of one feed, or
-    would not fill a batch.
+    Two or three arrays are columns if each has one row per scene, and they could not be scenes of one feed or would not
+    fill a batch.
 
     Raises:
-        TypeError: It is a list of columns; the message says what to write.
-        ValueError: It is a `keras.utils.PyDataset`.
+        TypeError: The sequence is a list of columns; the message says what to write.
+        ValueError: The sequence is a `keras.utils.PyDataset`.
     """
     bases = {(base.__name__, base.__module__.partition(".")[0]) for base in type(sequence).__mro__}
     if ("PyDataset", "keras") in bases:

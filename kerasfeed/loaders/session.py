@@ -1,9 +1,9 @@
-"""Batches made by the tasks of a pool: cut into tasks, sent, put together and delivered.
+"""Make batches with the tasks of a pool: split, send, assemble and deliver them.
 
-Invariant: a session is one pool and its slots. Its loader has one session at most, which does not refer to the loader.
-A session whose pool has failed stays failed, and the loader starts another at the next `submit`. Until the tasks of a
-batch are sent, `submit` gives its slot back if something fails; from then on, delivering the batch does. An interrupt
-(Ctrl-C) leaves a session in any state, so its loader closes it.
+Invariant: a session is one pool and its slots. Its loader has one session at most, which holds no reference to
+the loader. A session whose pool has failed stays failed, and the loader starts another at the next `submit`. Until the
+tasks of a batch are sent, `submit` releases its slot after a failure; afterwards, the delivery of the batch does. An
+interrupt (Ctrl-C) leaves a session in any state, so its loader closes it.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstOrder, FirstScenes, Wasteful
+from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstScenes, SpecRequest, Wasteful
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
@@ -34,14 +34,14 @@ from kerasfeed.util.error_text import class_name, is_the_programs
 
 
 class Session:
-    """Batches of one job, made by one pool in one set of slots.
+    """The batches of one job, made by one pool in one set of slots.
 
     Attributes:
         pool: The workers.
         slots: Memory of batches; None until the spec is inferred.
-        first: The scenes that were read to infer the spec; None until then, and where it was known.
-        batches: Delivered so far.
-        copied: Of these, copied out of their slots.
+        first: The scenes that were read to infer the spec; None before, or if the spec was known.
+        batches: Number of batches delivered so far.
+        copied: Number of these that were copied out of their slots.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class Session:
         """Start a pool.
 
         Args:
-            job: What is to be loaded.
-            failure_log: Where failures are noted.
+            job: The job.
+            failure_log: Record of failures.
             worker_type: "inline", "thread", "process" or "auto".
             most_workers: See `PoolOptions`.
-            context: In which scenes are read.
-            seconds: How long a scene takes, s; 0 where it is not known.
+            context: Makes the context of scenes.
+            seconds: Time per scene, s; 0 if unknown.
 
         Raises:
-            TypeError, OSError: Worker processes were asked for and cannot be started, or the job cannot be pickled.
+            TypeError, OSError: The user asked for processes, and they cannot start or the job cannot be pickled.
         """
         self.job = job
         self.failure_log = failure_log
@@ -78,7 +78,7 @@ class Session:
         )  # fmt: skip
         self.pool: Pool = make_pool(self.runner, options, worker_type)
         workers = 1 if self.begins_here else self.pool.options.workers
-        if workers < job.workers:  # threads take turns unless the user allows several
+        if workers < job.workers:  # threads take turns unless the user allows several at once
             self.job = dataclasses.replace(job, workers=workers)
         self.first: FirstScenes | None = None
         self.lock = self.pool.lock
@@ -91,24 +91,24 @@ class Session:
         self._waste: ReadCost | None = None
 
     def close(self) -> None:
-        """End the workers and free everything; idempotent. Futures in flight fail with `FeedClosedError`."""
+        """End the workers and free all resources; idempotent. Futures in flight fail with `FeedClosedError`."""
         slots = self.slots
         if slots is not None and not self.is_inline and self.pool.is_here:
-            slots.close()  # whoever waits for one need not wait for the workers
+            slots.close()  # a thread that waits for a slot need not wait for the workers
         self.pool.close()
         if slots is not None and self.pool.is_here:
-            slots.free(flying=self.is_inline)  # a batch that another thread loads inline is still delivered
+            slots.free(flying=self.is_inline)  # another thread may still deliver a batch that it loads inline
 
     # ---- spec
 
     def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> Layout:
-        """Return the layout; unless it is known, a worker reads a few scenes of `epoch`. Waits.
+        """Return the layout. If it is unknown, wait for a worker that reads a few scenes of `epoch`.
 
         Raises:
-            Exception: What the sequence raised; SpecError; WorkerDiedError.
+            Exception: The sequence's exception; SpecError; WorkerDiedError.
         """
         if self.is_inline:
-            self.pool.submit(())  # has the sequence begin: it may be told of scenes before any is read
+            self.pool.submit(())  # calls on_worker_begin before read_ahead may be called
         if layout is None:
             read: Read = self._read_first
             if self.pool.worker_type != "process":
@@ -124,32 +124,32 @@ class Session:
         return layout
 
     def _note_random(self, used: int, held: Held) -> None:
-        """Scenes that were read in this process use random generators: global ones, or `held` ones."""
+        """Report that scenes read in this process use random generators: global ones, or `held` ones."""
         if self.pool.has_copies:
             self.pool.note_random(used)
         elif not self.failure_log.used_random:
             warn_of_random(self.failure_log, used, held, self.job, seeded=False)
 
     def take_processes(self, workers: int) -> None:
-        """Take worker processes in place of the thread that has begun, and at once if its scenes would be others."""
+        """Replace the first thread by worker processes, at once if its scenes would differ."""
         self.job = self.job.with_workers(workers)
         self.pool.take_processes(workers, at_once=self.pool.used_random > 0 or not self.job.environment.is_here)
 
     @property
     def begins_here(self) -> bool:
-        """Whether a thread has begun, and worker processes were not taken."""
+        """Whether a thread has begun that worker processes have not replaced yet."""
         return self.pool.has_copies and self.pool.worker_type == "thread"
 
     def begin(self, layout: Layout) -> None:
-        """Set the slots up."""
+        """Make the slots."""
         self.pool.post(layout)
         in_flight = 1 if self.is_inline else self.job.look_ahead
         with self.lock:
             self.pool.refuse_if_ended()
             self.slots = SlotPool(layout, self.pool.memory, max_memory=self.job.max_memory, in_flight=in_flight)
-            self.pool.on_failure = self.slots.close  # whoever waits for memory is to know
+            self.pool.on_failure = self.slots.close  # wakes threads that wait for memory
 
-    def _read_first(self, order: FirstOrder) -> FirstScenes | FailedFirst:
+    def _read_first(self, order: SpecRequest) -> FirstScenes | FailedFirst:
         self.pool.post(order)
         # All workers begin with a batch that one of them reads first.
         count = self.job.workers if order.keeps and self.pool.worker_type == "process" else 1
@@ -161,7 +161,7 @@ class Session:
     # ---- batches
 
     def submit(self, epoch: int, step: int, timeout: float | None = None) -> Future[Any]:
-        """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
+        """Split a batch into tasks and submit them; see `Loader.submit`."""
         assert self.slots is not None
         indices = self.job.plan.indices(epoch, step)
         if not self.pool.has_copies and not self.runner.is_kept(epoch, indices[0]):
@@ -170,7 +170,7 @@ class Session:
                 return failed
         try:
             slot = self.slots.acquire(timeout)
-        except FeedClosedError:  # the slots close with the session: say why that ended
+        except FeedClosedError:  # the slots close with the session: report why it ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         batch = None
         try:
@@ -180,7 +180,7 @@ class Session:
                 ranges = self.recovery.begin(batch, ranges)
             tasks = [LoadTask(self, batch, start, stop) for start, stop in ranges]
             self.pool.submit(tasks)
-            if not ranges:  # none of its scenes is to be tried; of threads some always is
+            if not ranges:  # all of its scenes are known to end workers; in threads this cannot happen
                 self.account(batch)
             return batch.future
         except Exception:  # no task was sent
@@ -189,15 +189,15 @@ class Session:
             raise
 
     def _ahead_of(self, step: int) -> int:
-        """Batches beside `step` that keep workers busy: all that hold slots, or fewer at the end of an epoch."""
+        """Number of other batches that keep workers busy: all in slots, or fewer at the end of an epoch."""
         assert self.slots is not None
         plan, taken = self.job.plan, self.slots.taken
         return (min(taken, plan.steps - step) if plan.length else taken) - 1  # a stream does not know its end
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
-        """Announce a batch to the sequence; where that raises, note it, and return a failed future if that is to raise.
+        """Announce a batch to the sequence. If that fails, record it; return a failed future if errors are raised.
 
-        Otherwise the scenes are read without: each of them fails by itself, or does not.
+        Otherwise the scenes are read without the announcement, and each may fail by itself.
         """
         assert self.slots is not None
         try:
@@ -218,10 +218,10 @@ class Session:
                 return future
         return None
 
-    # ---- what came of tasks
+    # ---- outcomes of tasks
 
     def account(self, batch: BatchInProgress, start: int = 0, stop: int = 0, beside: Any = None) -> None:
-        """Rows [start, stop) have been loaded, or skipped; a batch of which none is missing is delivered."""
+        """Count rows [start, stop) as loaded or skipped; deliver the batch if none is missing."""
         assert self.slots is not None
         with self.lock:
             batch.add(start, stop, beside or {})
@@ -237,7 +237,7 @@ class Session:
             self.copied += copied
 
     def crash_error(self, index: int, batch: BatchInProgress | None, crash: Crash, count: int) -> BaseException:
-        """What to raise for the scene `index`, which ends its workers; it is not tried again."""
+        """Return the error for scene `index`, which ends its workers and is not tried again."""
         epoch, step = (batch.epoch, batch.step) if batch else (0, None)
         call = "" if step is None or not self.job.plan.length else f"kf.load(feed, epoch={epoch}, step={step})"
         item = None if self.job.item_text is None else self.job.item_text(epoch, index)
@@ -246,7 +246,7 @@ class Session:
         return error
 
     def note_result(self, payload: Any) -> Any:
-        """What a worker has told beside its payload, which is returned."""
+        """Record a worker's measurements; return the payload itself."""
         used = self.pool.used_random
         if used & ~self.failure_log.used_random:
             warn_of_random(self.failure_log, used, self.runner.held, self.job, seeded=True)
@@ -257,23 +257,23 @@ class Session:
 
     @property
     def layout(self) -> Layout | None:
-        """Of a slot; None until it is known."""
+        """Layout of a slot; None until it is known."""
         return None if self.slots is None else self.slots.layout
 
     @property
     def look_ahead(self) -> int:
-        """Batches to keep in flight, of which the slots are known."""
+        """Number of batches to keep in flight, at most the slots minus one."""
         assert self.slots is not None
         return max(1, min(self.job.look_ahead, self.slots.limit - 1))
 
     def wasted(self) -> ReadCost | None:
-        """What one worker reads wastefully; see `Loader.waste`."""
+        """The wasteful reads that one worker has measured; see `Loader.waste`."""
         return self._waste or self.runner.meter.waste()
 
 
 @dataclass(frozen=True, eq=False)
 class LoadTask(Task):
-    """Rows [start, stop) of a batch of a session."""
+    """Load rows [start, stop) of a batch of a session."""
 
     session: Session
     batch: BatchInProgress
@@ -303,7 +303,7 @@ class LoadTask(Task):
         return self._recover(place.scene, place.row, for_consumer(error, location, traceback))
 
     def _recover(self, scene: int | None, row: int | None, error: BaseException) -> Sequence[Task]:
-        """Note that the `scene` in `row` failed; the tasks to do in place of this one."""
+        """Record that the `scene` in `row` failed; return the tasks that replace this one."""
         session, batch = self.session, self.batch
         session.failure_log.note(scene, batch.epoch, batch.step, error)
         with session.lock:
@@ -314,7 +314,7 @@ class LoadTask(Task):
     def cancelled(self) -> None:
         """See `Task.cancelled`."""
         if not self.batch.is_given_up:
-            raise ValueError(f"a worker has left out {self.text(MANY)}, for which somebody waits")
+            raise ValueError(f"a worker has skipped {self.text(MANY)}, but its consumer is waiting")
         self.session.account(self.batch, self.start, self.stop)
 
     def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
@@ -331,13 +331,13 @@ class LoadTask(Task):
         self.batch.give_up(error)
 
     def stuck(self, note: int, crash: Crash) -> None:
-        """See `Task.stuck`; the slot stays in flight until the thread is back."""
+        """See `Task.stuck`. The slot stays in flight until the thread returns."""
         session, batch = self.session, self.batch
         error = SceneTimeoutError(f"{self.text(note) or batch.scene_text(MANY)} {crash.thread_text}")
         session.failure_log.note(self._index_at(note), batch.epoch, batch.step, error)
         assert session.slots is not None
         with session.lock:
-            if batch.missing and not batch.is_stuck:  # else it is being finished just now, or another thread hangs too
+            if batch.missing and not batch.is_stuck:  # else it is just being finished, or another thread hangs too
                 batch.is_stuck = True
                 session.slots.stuck += 1
         batch.give_up(error)
@@ -347,7 +347,7 @@ class LoadTask(Task):
         return "" if note == NOWHERE else self.batch.scene_text(self._only(note))
 
     def culprit(self, note: int) -> Hashable | None:
-        """See `Task.culprit`: the index, or, in a batch that is made whole, the number of the batch below zero."""
+        """See `Task.culprit`: the index, or, for a batch of a collate function, -1 minus its serial number."""
         index = self._index_at(note)
         return -1 - self.batch.serial if index is None and note == MANY and self._is_whole else index
 
@@ -356,7 +356,7 @@ class LoadTask(Task):
         return (*self._indices(), -1 - self.batch.serial)
 
     def items_at(self, note: int) -> int:
-        """See `Task.items_at`; nowhere: it may be announcing them all."""
+        """See `Task.items_at`; at NOWHERE, the worker may be announcing all scenes."""
         return self.stop - self.start if note in (MANY, NOWHERE) else 1
 
     def parts(self, note: int) -> Sequence[Task]:
@@ -373,7 +373,7 @@ class LoadTask(Task):
         return tuple(self.batch.slot.view.indices[self.start : self.stop].tolist())
 
     def _index_at(self, note: int) -> int | None:
-        """The scene that a worker is at which has noted a row; None where that is not known."""
+        """The scene that a worker loads in the noted row; None if unknown."""
         row = self._only(note)
         return int(self.batch.slot.view.indices[row]) if self.start <= row < self.stop else None
 
@@ -383,13 +383,13 @@ class LoadTask(Task):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FirstTask(FutureTask):
-    """The scenes of the `FirstOrder` that was posted; the future gives `FirstScenes`, or a `FailedFirst`.
+    """Read the scenes of the posted `SpecRequest`; the future gives `FirstScenes` or a `FailedFirst`.
 
-    What goes wrong is what the future gives, and is dealt with by whoever asked.
+    Failures are results of the future too; the caller handles them.
     """
 
     session: Session
-    order: FirstOrder
+    order: SpecRequest
 
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
         """See `Task.done`."""
@@ -405,7 +405,7 @@ class FirstTask(FutureTask):
         return ()
 
     def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
-        """See `Task.crashed`; noted where the others are that fail while the spec is inferred."""
+        """See `Task.crashed`. The caller records the failure."""
         self.set_result(FailedFirst(note, self.session.crash_error(note, None, crash, count)))
         return ()
 
@@ -426,5 +426,5 @@ class FirstTask(FutureTask):
         return "" if note == NOWHERE else f"scene {note} (to infer the spec)"
 
     def set_exception(self, error: BaseException) -> None:
-        """See `FutureTask`; what fails is dealt with by whoever asked."""
+        """See `FutureTask`. The caller handles failures."""
         self.set_result(FailedFirst(None, error))

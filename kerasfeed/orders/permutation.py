@@ -11,8 +11,9 @@ A permutation, like any other draw, has a stream: a tuple of integers, by conven
 ...). Streams separate the draws of one seed. Two purposes never share a number and a length.
 """
 
+import operator
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,16 @@ _FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 _WORD = (1 << 64) - 1
 # Below this length an exact shuffle takes under 1 ms and 512 KiB, and small Feistel domains mix poorly.
 EXACT_BELOW = 1 << 16
+# Up to 16,777,216 scenes, a table of 4,096 numbers is a round function: a block takes a third of the time.
+_TABLE_BITS = 24
 
 
+@lru_cache(maxsize=64)  # 20 us for each block
 def stream_keys(seed: int, stream: tuple[int, ...], rounds: int = _ROUNDS) -> NDArray[np.uint64]:
-    """Return the keys of Feistel rounds for (seed, stream), uint64[rounds]."""
-    return _source(seed, stream).generate_state(rounds, np.uint64).astype(np.uint64)
+    """Return the keys of Feistel rounds for (seed, stream), uint64[rounds], read-only."""
+    keys = _source(seed, stream).generate_state(rounds, np.uint64).astype(np.uint64)
+    keys.setflags(write=False)
+    return keys
 
 
 def generator(seed: int, stream: tuple[int, ...]) -> np.random.Generator:
@@ -51,9 +57,17 @@ def permute(positions: NDArray[np.int64], length: int, keys: NDArray[np.uint64])
     Returns:
         int64[P], each in [0, length), distinct for distinct positions.
     """
-    count = len(positions)
-    bits = np.full(count, max(2, int(length - 1).bit_length()), np.uint64)
-    return _permuted(positions, np.full(count, length, np.uint64), bits, np.repeat(keys[:, None], count, axis=1))
+    bits = max(2, int(length - 1).bit_length())
+    if bits <= _TABLE_BITS:
+        encrypt = partial(_encrypt, bits=bits, keys=_tables(tuple(keys.tolist())), mix=operator.getitem)
+        values: Any = encrypt(positions)
+    else:
+        encrypt = partial(_encrypt, bits=bits, keys=keys)
+        values = encrypt(positions.astype(np.uint64))
+    while (outside := np.flatnonzero(values >= length)).size:
+        values[outside] = encrypt(values[outside])
+    found: NDArray[np.int64] = values.astype(np.int64, copy=False)
+    return found
 
 
 def permute_one(position: int, length: int, keys: tuple[int, ...]) -> int:
@@ -86,7 +100,14 @@ def permute_each(
         int64[P], each in [0, its length), distinct for distinct positions of one permutation.
     """
     bits = np.maximum(2, np.frexp((lengths - 1).astype(np.float64))[1]).astype(np.uint64)
-    return _permuted(positions, lengths.astype(np.uint64), bits, _mix(tweaks.astype(np.uint64), keys[:, None]))
+    keys = _mix(keys[:, None], tweaks.astype(np.uint64))
+    values: NDArray[np.uint64] = _encrypt(positions.astype(np.uint64), bits, keys)
+    limits = lengths.astype(np.uint64)
+    outside = np.flatnonzero(values >= limits)
+    while outside.size:  # a domain is less than twice its limit, so each round at least halves the rest on average
+        values[outside] = _encrypt(values[outside], bits[outside], keys[:, outside])
+        outside = outside[values[outside] >= limits[outside]]
+    return values.astype(np.int64)
 
 
 def uniforms(positions: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -99,33 +120,16 @@ def _source(seed: int, stream: tuple[int, ...]) -> np.random.SeedSequence:
     return np.random.SeedSequence(entropy=seed, spawn_key=stream)
 
 
-def _permuted(
-    positions: NDArray[np.int64], limits: NDArray[np.uint64], bits: NDArray[np.uint64], keys: NDArray[np.uint64]
-) -> NDArray[np.int64]:
-    """Encrypt positions with keys, uint64[rounds, P], until all are in range."""
-    values: NDArray[np.uint64] = _encrypt(positions.astype(np.uint64), bits, keys)
-    outside = np.flatnonzero(values >= limits)
-    while outside.size:  # a domain is less than twice its limit, so each round at least halves the rest on average
-        values[outside] = _encrypt(values[outside], bits[outside], keys[:, outside])
-        outside = outside[values[outside] >= limits[outside]]
-    return values.astype(np.int64)
+@lru_cache(maxsize=4)  # 256 KiB each
+def _tables(keys: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the low bits of the round function, int64[rounds, 4096]: 0.2 ms."""
+    halves = np.arange(1 << (_TABLE_BITS // 2), dtype=np.uint64)
+    mixed = _mix(np.array(keys, np.uint64)[:, None], halves)
+    tables: NDArray[np.int64] = (mixed & np.uint64(len(halves) - 1)).astype(np.int64)
+    return tables
 
 
-def _encrypt(values: Any, bits: Any, keys: Any) -> Any:
-    """Encrypt uint64[P] with keys uint64[rounds, P], or Python integers, of `bits` bits.
-
-    The number of rounds must be even.
-    """
-    right_bits = bits >> 1
-    right_mask, left_mask = (1 << right_bits) - 1, (1 << (bits - right_bits)) - 1
-    left, right = values >> right_bits, values & right_mask
-    for key in keys:
-        left, right = right, left ^ (_mix(right, key) & left_mask)
-        left_mask, right_mask = right_mask, left_mask  # the halves swap in each round, and so do their widths
-    return (left << right_bits) | right
-
-
-def _mix(values: Any, key: Any) -> Any:
+def _mix(key: Any, values: Any) -> Any:
     """Mix uint64 arrays, or Python integers below 2**64, with a key."""
     mixed = values ^ key
     for factor in _FACTORS:
@@ -134,6 +138,20 @@ def _mix(values: Any, key: Any) -> Any:
             mixed &= _WORD
         mixed ^= mixed >> 33
     return mixed
+
+
+def _encrypt(values: Any, bits: Any, keys: Any, mix: Callable[[Any, Any], Any] = _mix) -> Any:
+    """Encrypt uint64[P] with keys uint64[rounds, P], or Python integers, of `bits` bits.
+
+    The number of rounds must be even. `mix(key, half)` is the round function.
+    """
+    right_bits = bits >> 1
+    right_mask, left_mask = (1 << right_bits) - 1, (1 << (bits - right_bits)) - 1
+    left, right = values >> right_bits, values & right_mask
+    for key in keys:
+        left, right = right, left ^ (mix(key, right) & left_mask)
+        left_mask, right_mask = right_mask, left_mask  # the halves swap in each round, and so do their widths
+    return (left << right_bits) | right
 
 
 def shuffled(start: int, stop: int, length: int, seed: int, stream: tuple[int, ...]) -> NDArray[np.int64]:

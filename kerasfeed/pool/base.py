@@ -1,8 +1,8 @@
 """The `Pool` protocol: workers that hold one object and run tasks on it.
 
-Invariant: each task that was sent is done once, or told to be lost, whatever becomes of workers; a pool knows nothing
-of what tasks are about. Starting, watching, ending and replacing workers is done here and nowhere else. A pool that has
-failed stays failed; whoever uses it makes another.
+Invariant: each submitted task is done once or reported as lost, whatever happens to workers. A pool does not know what
+its tasks do. Workers are started, watched, replaced and ended only in this package. A failed pool stays failed: its
+user makes another one.
 """
 
 import logging
@@ -27,7 +27,7 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, counted, message_of
 from kerasfeed.util.picklers import cloud_pickled
 
-LOGGER = logging.getLogger("kerasfeed")  # of what happens to workers, and never once a batch; workers log nothing
+LOGGER = logging.getLogger("kerasfeed")  # events in the life of workers, never one per batch; workers log nothing
 CLOSED = "the feed is closed; make a new one"
 CLOSED_BEFORE_DONE = "the feed was closed before this batch was loaded"
 
@@ -36,12 +36,12 @@ AnySession = TypeVar("AnySession", bound=Any)
 
 
 class WorkerContext(Protocol):
-    """What a runner may use of the worker in which it runs.
+    """The part of a worker that a runner may use.
 
     Attributes:
         worker: Number, count and type of the workers.
-        used_random: The random generators that scenes were seen to use, in all workers; see `note_random`.
-        has_copy: Whether the runner is a copy, which only this worker uses.
+        used_random: The random generators that scenes in any worker have used; see `note_random`.
+        has_copy: Whether only this worker uses the runner, which is a copy.
     """
 
     worker: Worker
@@ -50,22 +50,22 @@ class WorkerContext(Protocol):
 
     @property
     def watches_globals(self) -> bool:
-        """Whether to look if scenes draw from global random generators."""
+        """Whether to check if scenes draw from global random generators."""
 
     def posted(self) -> Any:
-        """What was posted last; see `Pool.post`."""
+        """The value posted last; see `Pool.post`."""
 
     def memory_at(self, offset: int, nbytes: int) -> mmap.mmap:
         """The segment of the pool's memory at `offset`, `nbytes` long."""
 
     def note_random(self, used: int) -> None:
-        """Note for all workers that scenes use random generators: the global ones, or their own."""
+        """Record for all workers which random generators scenes use: the global ones, or their own."""
 
 
 class Runner(ABC):
-    """What each worker of a pool holds: an object of the user's, and how tasks are run on it.
+    """The user's object and the code that runs tasks on it; each worker of a pool holds one.
 
-    Pickles. Worker threads share one, and each worker process has its own.
+    It can be pickled. Worker threads share one runner, and each worker process has its own.
 
     Attributes:
         target: The object whose `on_worker_begin` and `on_worker_end` are called.
@@ -75,35 +75,38 @@ class Runner(ABC):
 
     @abstractmethod
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """Do a task; what is returned is for `Task.done`.
+        """Do a task; return the payload for `Task.done`.
 
         Args:
-            record: What `Task.record` gave.
-            note: Item 1 is set to where in the task this is.
-            context: The worker's.
+            record: The return value of `Task.record`.
+            note: The runner sets item 1 to its position in the task.
+            context: The worker's context.
 
         Raises:
-            FailedTaskError: The user's code has raised, which is the cause.
-            CancelledTaskError: Nobody waits for it.
+            FailedTaskError: The user's code has raised an exception, which is the cause.
+            CancelledTaskError: The consumer has cancelled the task.
         """
 
     def follow(self, previous: "Runner") -> None:  # noqa: B027 - most keep nothing
-        """Take over what stays as it is, from the runner before; called in a worker process after `Pool.renew`."""
+        """Take over from the previous runner all that stays valid. Called in a worker process after `Pool.renew`."""
 
     def unpicklable(self, error: Exception) -> TypeError:
-        """What to raise where this cannot be pickled, because of `error`."""
+        """Return the exception to raise because `error` prevents pickling."""
         name, attribute = class_name(parts_of(self.target)[0]), unpicklable_attribute(self.target)
         what = f"its attribute {attribute} does not pickle: " if attribute else ""
         return TypeError(
-            f"the sequence ({name}) cannot be sent to worker processes: {what}{message_of(error)}. Leave what does not "
-            "pickle out of the state with __getstate__, and open it in __getitem__ or "
+            f"the sequence ({name}) cannot be sent to worker processes: {what}{message_of(error)}. Exclude such "
+            "attributes from the state with __getstate__, and open them in __getitem__ or "
             "on_worker_begin (for HDF5 keep a kerasfeed.HDF5File, which pickles). If several threads may read "
             f"{name} at once, set thread_safe = True in the class, or use worker_type='thread'"
         )
 
 
 def unpicklable_attribute(target: Any) -> str:
-    """Name and type of the first attribute of an object, or of a part of a view, that does not pickle; else empty."""
+    """Name and type of the first attribute that does not pickle, or "".
+
+    The parts of a view are searched too.
+    """
     for part in parts_of(target):
         for name, value in getattr(part, "__dict__", {}).items():
             try:
@@ -115,12 +118,12 @@ def unpicklable_attribute(target: Any) -> str:
 
 @dataclass(frozen=True)
 class HostPlace:
-    """Where the workers of a pool stand among those of several hosts.
+    """The numbers of a pool's workers among the workers of several hosts.
 
     Attributes:
-        first: Number of the first of them.
-        count: Workers of all hosts, as far as is known; 0 where there are no others.
-        text: What messages say after the name of a worker.
+        first: Number of the first worker.
+        count: Number of workers on all hosts, as far as known; 0 without other hosts.
+        text: Text that messages append to the name of a worker.
     """
 
     first: int = 0
@@ -130,23 +133,23 @@ class HostPlace:
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """How a pool is to be.
+    """The options of a pool.
 
     Attributes:
-        workers: How many, at least 1.
-        who: Who needs it, as messages name it: "the feed of Rooms".
-        seed: Behind the hashes of text in worker processes.
-        timeout: Seconds that one scene may take; None for any time.
-        tries: How often a worker may be lost at one place before that is to blame; by the timeout, twice at most.
+        workers: Number of workers, at least 1.
+        who: The user of the pool, as messages name it: "the feed of Rooms".
+        seed: Seed for the hashes of text in worker processes.
+        timeout: Seconds that one scene may take; None for no limit.
+        tries: How often workers may be lost at one position before it is to blame. After a timeout, twice at most.
         addressed: Whether each task names its worker.
         environment: Directory and environment of worker processes.
-        inherit: Descriptors that worker processes inherit for the object's sake.
-        deferred_warnings: Where the user is told of workers that were lost, or that hang.
-        place: Where the workers stand, if there are others on other hosts.
-        thread_safe: Whether several threads may do tasks at once where nobody asked for threads by name.
-        turn: By which the user's code runs in this process.
-        most_workers: If not 0, the most worker processes that `take_processes` may ask for: a pool of processes then
-            begins with none, and a thread of this process does the tasks, on a copy of the runner.
+        inherit: Descriptors that worker processes inherit because the object needs them.
+        deferred_warnings: Receives warnings of workers that are lost or hang.
+        place: The numbers of the workers among those on other hosts, if there are any.
+        thread_safe: Whether several threads may run tasks at once even if the user did not ask for threads.
+        turn: The turn that the user's code takes in this process.
+        most_workers: If not 0, the limit for `take_processes`. A pool of processes then starts none at first: a thread
+            of this process runs the tasks, on a copy of the runner.
     """
 
     workers: int
@@ -165,18 +168,18 @@ class PoolOptions:
 
 
 class Pool(ABC):
-    """Workers. All methods may be called from any thread.
+    """A pool of workers. All methods may be called from any thread.
 
     Attributes:
         worker_type: "inline" (the calling thread), "thread" or "process".
         has_copies: Whether each worker has a copy of the runner.
-        memory: Memory that all workers see; a `Runner` finds it by offset.
+        memory: Memory that all workers can access; a `Runner` addresses it by offset.
         respawns: Workers that were lost and replaced.
-        lock: Reentrant. Guards what is in flight; whoever holds it never calls the user's code.
-        failure: Why the pool has ended; None as long as it has not.
-        closed: Whether it was closed.
-        who: Who needs the pool, as messages name it.
-        on_failure: Called where the pool fails, by the thread that has found out.
+        lock: Reentrant lock of the tasks in flight. The user's code is never called while a thread holds it.
+        failure: Why the pool has failed, or None.
+        closed: Whether the pool is closed.
+        who: The user of the pool, as messages name it.
+        on_failure: Callback that the failing thread calls when the pool fails.
     """
 
     worker_type: str
@@ -204,49 +207,49 @@ class Pool(ABC):
 
     @abstractmethod
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Have workers do these tasks, in their order as far as workers are free.
+        """Queue tasks for the workers, which begin them in this order.
 
-        All of them, or none; an inline pool does them here, and if that raises, the rest is left. After an interrupt
-        (Ctrl-C), the caller closes the pool.
+        Either all tasks are queued or none. An inline pool runs the tasks before it returns; if one raises, it drops
+        the rest. After an interrupt (Ctrl-C), the caller closes the pool.
 
         Args:
-            tasks: What is to be done. An inline pool does it before it returns.
+            tasks: The tasks.
 
         Raises:
             FeedClosedError: The pool is closed.
-            WorkerDiedError: It has failed.
-            WorkerStartError: Of an inline pool: `on_worker_begin` has failed.
+            WorkerDiedError: The pool has failed.
+            WorkerStartError: `on_worker_begin` has failed in an inline pool.
         """
 
     def run(self, task: FutureTask) -> Future[Any]:
-        """Have a worker do `task`; its future."""
+        """Submit `task` and return its future."""
         self.submit([task])
         return task.future
 
     @abstractmethod
     def post(self, value: Any) -> None:
-        """Have workers find `value` with all tasks that are submitted from now on; it pickles."""
+        """Publish `value` for all tasks submitted from now on. It must pickle."""
 
     def refresh(self, change: Callable[[], None]) -> None:
-        """Run `change`, which alters the runner, while no task is being done; workers then see the result.
+        """Run `change`, which alters the runner, while no task is running. Workers then use the changed runner.
 
         Raises:
-            TypeError: It cannot be pickled any more.
+            TypeError: The changed runner cannot be pickled.
         """
         self.wait_until_idle()
         self.options.turn.run(change)
         self.renew()
 
     def take_processes(self, workers: int, *, at_once: bool) -> None:
-        """Start worker processes in place of the thread that has begun, without waiting for them.
+        """Start worker processes to replace the first thread; do not wait for them.
 
-        The thread continues until as many as there are cores are up; with `at_once`, it only ends its present task.
+        The thread continues until as many processes as cores are up. With `at_once`, it only finishes its present task.
         """
         raise TypeError(f"{self.who} does not begin with a thread")
 
     @abstractmethod
     def renew(self) -> None:
-        """Have workers see the present state of the runner from the next task on."""
+        """Publish the present state of the runner for tasks submitted from now on."""
 
     def wait_until_idle(self) -> None:
         """Wait for all tasks in flight."""
@@ -256,42 +259,42 @@ class Pool(ABC):
     @property
     @abstractmethod
     def in_flight(self) -> int:
-        """Tasks that were sent, and of which it is not known what became of them."""
+        """Number of submitted tasks whose outcome is not known yet."""
 
     @property
     def used_random(self) -> int:
-        """The random generators that scenes were seen to use in worker processes; see `RandomWatch`."""
+        """The random generators that scenes in worker processes have used; see `RandomWatch`."""
         return 0
 
-    def note_random(self, used: int) -> None:  # noqa: B027 - of worker processes alone
-        """Have workers know of random generators that scenes were seen to use elsewhere."""
+    def note_random(self, used: int) -> None:  # noqa: B027 - for worker processes only
+        """Record for workers which random generators scenes have used elsewhere."""
 
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that live; none of threads."""
+        """Process ids of the living worker processes."""
         return ()
 
     @property
     def is_here(self) -> bool:
-        """Whether the workers belong to this process, and not to that of which it is a fork."""
+        """Whether the workers belong to this process, which is False in a fork."""
         return self._owner in (None, os.getpid())
 
     def ending(self) -> BaseException | None:
-        """Why it takes no more tasks, `FeedClosedError` or `WorkerDiedError`; None as long as it does."""
+        """Why the pool accepts no more tasks: `FeedClosedError` or `WorkerDiedError`; None if it does."""
         return self.failure or (FeedClosedError(CLOSED) if self.closed else None)
 
     def refuse_if_ended(self) -> None:
-        """Raise why it takes no more tasks, if it does not.
+        """Raise an error if the pool no longer accepts tasks.
 
         Raises:
-            FeedClosedError: It is closed.
-            WorkerDiedError: It has failed.
+            FeedClosedError: The pool is closed.
+            WorkerDiedError: The pool has failed.
         """
         error = self.ending()
         if error is not None:
             raise error
 
     def close(self) -> None:
-        """End the workers and free everything; idempotent. What is in flight is given up with `FeedClosedError`."""
+        """End the workers, fail the tasks in flight with `FeedClosedError`, and free all resources; idempotent."""
         if not self.is_here:
             return
         with self.lock:
@@ -304,31 +307,31 @@ class Pool(ABC):
 
     @abstractmethod
     def _end(self) -> None:
-        """End the workers and free everything."""
+        """End the workers and free all resources."""
 
 
 class Sessions(Generic[AnySession]):
-    """The sessions of one user of pools, one after the other. All methods may be called from any thread.
+    """The sessions of one user of pools, one at a time. All methods may be called from any thread.
 
-    A session is what gives tasks to a pool: it has a `close`, and a `pool`, or what has the `failure`, `respawns` and
-    `options` of one. Where its pool has failed, another is started. There is one at most, and it does not hold whoever
-    uses it, so that one that is dropped is collected, and its workers end.
+    A session gives tasks to a pool. It has `close` and `pool`; the pool, or an object in its place, has `failure`,
+    `respawns` and `options`. If the pool has failed, `current` starts another session. A session holds no reference to
+    its user, so that a dropped user is collected and its workers end.
     """
 
     def __init__(self, user: object, *, forks: bool) -> None:
-        """Have none yet; the last is closed when `user` is collected. In a fork only those that `forks` may go on."""
+        """Begin without a session. Close the last one when `user` is collected. Forks may use it if `forks`."""
         self._lock = threading.Lock()
         self._sessions: list[AnySession] = []  # one at most
         self._closed = False
         self._owner = None if forks else os.getpid()
-        self._respawns = 0  # of those that have failed
+        self._respawns = 0  # of sessions that have ended
         weakref.finalize(user, _close_all, self._sessions)
 
     def current(self, start: Callable[[], AnySession]) -> AnySession:
-        """The session; started if there is none, or its pool has failed.
+        """The session. It is started if there is none or its pool has failed.
 
         Raises:
-            FeedClosedError: They are closed, or this process is a fork of the one that they belong to.
+            FeedClosedError: The sessions are closed, or they belong to the parent of this fork.
         """
         self.refuse_after_fork()  # before the lock, which another thread may have held at the fork
         with self._lock:
@@ -348,12 +351,12 @@ class Sessions(Generic[AnySession]):
 
     @property
     def respawns(self) -> int:
-        """Workers that were replaced, in all sessions."""
+        """Number of workers replaced in all sessions."""
         present = self.present
         return self._respawns + (present.pool.respawns if present is not None else 0)
 
     def close(self) -> None:
-        """Close the session, and let none be started; idempotent."""
+        """Close the session and refuse to start another; idempotent."""
         if self._owner not in (None, os.getpid()):
             return  # another thread may have held the lock at the fork
         with self._lock:
@@ -372,16 +375,16 @@ class Sessions(Generic[AnySession]):
             self._respawns += present.pool.respawns
 
     def refuse_after_fork(self) -> None:
-        """Refuse to go on in a fork: the worker threads and processes are not here.
+        """Refuse to continue in a fork, which has no worker threads and processes.
 
         Raises:
             FeedClosedError: This process is a fork.
         """
         if self._owner not in (None, os.getpid()):
             raise FeedClosedError(
-                f"this feed belongs to process {self._owner} and this is a fork of it, where its workers are not. "
-                "Make a feed here (a pickled feed makes itself anew). PyTorch's DataLoader is given the sequence "
-                "itself; a loop over feed.to_torch() needs no DataLoader"
+                f"this feed belongs to process {self._owner}, and this process is a fork without its workers. "
+                "Make a feed here, or pickle the feed, which then starts its own workers. Pass the sequence itself to "
+                "PyTorch's DataLoader; a loop over feed.to_torch() needs no DataLoader"
             )
 
 
@@ -389,4 +392,4 @@ def _close_all(sessions: list[AnySession]) -> None:
     while sessions:
         session = sessions.pop()
         session.close()
-        session.pool.options.deferred_warnings.issue_last()  # nobody else would of a feed that was dropped
+        session.pool.options.deferred_warnings.issue_last()  # of a dropped feed, too

@@ -1,6 +1,6 @@
-"""What worker processes take over from this one: current directory, environment variables, seed of text hashes.
+"""The state that worker processes inherit: current directory, environment variables, seed of text hashes.
 
-Invariant: all workers of a feed are given the same, those that replace dead ones too: what held when the feed was made.
+Invariant: all workers of a feed, and their replacements, get the state of the moment when the feed was made.
 """
 
 import multiprocessing
@@ -16,8 +16,8 @@ from kerasfeed.util.resources import cores, memory
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.user_modules import Description
 
-_HASH_SEEDS = 2**32 - 1  # Python takes 1 to so many; 0 would mean no seed at all
-# Libraries that would each start one thread a core in every worker.
+_HASH_SEEDS = 2**32 - 1  # Python accepts 1 to this number; 0 would disable hash randomization
+# Each of these libraries would start one thread per core in every worker.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -29,12 +29,12 @@ _THREAD_VARIABLES = (
 # Without these, glibc returns the arrays of each scene to the system: 320 page faults for an image of 0.6 MB, a third
 # of the CPU time. If only one is set, arrays are mapped one by one, with more page faults. Other libraries ignore them.
 _MMAP_VARIABLE, _TRIM_VARIABLE = "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"
-_MMAP_BYTES = 32 << 20  # the most that glibc takes
-_HELD_SHARE, _MOST_HELD = 16, 256 << 20  # of the memory, all workers together; bytes of one
+_MMAP_BYTES = 32 << 20  # the most that glibc accepts
+_HELD_SHARE, _MOST_HELD = 16, 256 << 20  # 1/16 of the memory for all workers; bytes per worker
 
 
 class DirectoryGoneError(FileNotFoundError):
-    """The directory in which a feed was made cannot be entered any more. Another one would have other files."""
+    """The feed's directory is gone. Another directory would contain other files."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Environment:
     """Directory and environment of one moment.
 
     Attributes:
-        directory: The current directory, absolute; None where it had been removed.
+        directory: The current directory, absolute; None if it had been removed.
         environment: The environment variables.
         modules: The `module_values` of the program that made the feed, if it runs on another host; else None.
     """
@@ -53,7 +53,7 @@ class Environment:
 
     @classmethod
     def now(cls) -> "Environment":
-        """Those of this moment; 30 us."""
+        """The present directory and environment; takes 30 us."""
         try:
             directory = str(Path.cwd())
         except OSError:
@@ -62,14 +62,14 @@ class Environment:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process is still in that directory."""
+        """Whether this directory is still the current one."""
         return self.directory == Environment.now().directory
 
     def variables(self, seed: int, workers: int) -> dict[str, str]:
         """The environment of a worker.
 
         Args:
-            seed: Seed of the feed: with it all workers hash text alike, and iterate over sets of text in one order.
+            seed: Seed of the feed. It makes all workers hash text alike, and so iterate over sets in the same order.
             workers: Number of workers, which share cores and memory.
         """
         found = {**dict.fromkeys(_THREAD_VARIABLES, str(max(1, cores() // workers))), **self.environment}
@@ -89,19 +89,19 @@ def hash_seed(seed: int) -> int:
 
 
 def search_path() -> tuple[str, ...]:
-    """This process's module search path, relative entries as this process understands them."""
+    """This process's module search path, with relative entries resolved."""
     return tuple(map(_absolute, sys.path))
 
 
 def managers_key() -> bytes:
-    """The key by which proxies of this program's `multiprocessing` managers reach them; empty where it has none."""
+    """Authentication key for proxies of this program's `multiprocessing` managers; empty without managers."""
     if "multiprocessing.managers" not in sys.modules:
         return b""
     return bytes(multiprocessing.current_process().authkey)
 
 
 def _absolute(entry: str) -> str:
-    # Python goes on searching a relative entry where it pointed when it was first searched. The empty one always means
-    # the current directory, which is the feed's in a worker.
+    # Python resolves a relative entry when it first searches it. The empty entry always means the current directory,
+    # which in a worker is the feed's.
     known = getattr(sys.path_importer_cache.get(entry), "path", None)
     return known if isinstance(known, str) and Path(known).is_absolute() else entry

@@ -1,8 +1,8 @@
 """Exceptions as bytes, from a worker process, a producer or a host to the consumer.
 
-Invariant: an exception is pickled once and made anew once: an instance of its own class, with its message, notes and
-attributes. Where either fails, its text arrives in a `SceneError`. Neither ever raises: a worker that cannot report
-would look like one that died.
+Invariant: an exception arrives as an instance of its own class, with its message, notes and attributes. If it cannot be
+pickled or restored, its text arrives in a `SceneError`. Neither step raises: a worker that cannot report would look
+dead.
 """
 
 import io
@@ -15,14 +15,14 @@ from kerasfeed.util.picklers import CloudPickler, unpickled
 
 
 class _ExceptionPickler(CloudPickler):
-    """Has exceptions made anew without their constructor, which often wants something else than their `args`."""
+    """Pickle exceptions so that unpickling skips their constructors, which may need other arguments."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object."""
         if isinstance(obj, BaseException):
             kind = type(obj)
             builtin: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-            # Of a class that has a way of its own nothing else is known than that.
+            # A class with its own reduce methods is left to them.
             if (kind.__reduce_ex__, kind.__reduce__) == (builtin.__reduce_ex__, builtin.__reduce__):
                 _, args, *state = builtin.__reduce__(obj)
                 slots = object.__getstate__(obj)
@@ -35,18 +35,18 @@ def _made(builtin: Any, kind: type[BaseException], args: tuple[Any, ...], state:
     error: BaseException = builtin.__new__(kind, *args)
     builtin.__init__(error, *args)
     for name, value in state.items():
-        object.__setattr__(error, name, value)  # a frozen one refuses it otherwise
+        object.__setattr__(error, name, value)  # frozen exceptions refuse setattr
     return error
 
 
 @dataclass(frozen=True)
 class Sent:
-    """An exception on its way from another process.
+    """An exception pickled in another process.
 
     Attributes:
-        packed: The exception and its notes, pickled; empty where it does not pickle.
+        packed: The exception and its notes, pickled; empty if it does not pickle.
         text: Its type and message.
-        cause: What it was raised from, as far as that is sent along.
+        cause: Its cause, if that was sent too.
     """
 
     packed: bytes
@@ -55,11 +55,11 @@ class Sent:
 
     @classmethod
     def of(cls, error: BaseException, *, causes: int = 0) -> "Sent":
-        """`error`, with so many of its causes, one behind the other."""
+        """Pickle `error` and up to `causes` of its causes."""
 
         def packed() -> bytes:
             stream = io.BytesIO()
-            # A class with a way of its own to pickle leaves out the notes.
+            # Classes with their own reduce methods leave out the notes.
             _ExceptionPickler(stream, protocol=5).dump((error, notes_of(error)))
             return stream.getvalue()
 
@@ -68,7 +68,7 @@ class Sent:
         return cls(guarded(packed, lambda _: b""), summary(error), sent_cause)
 
     def arrived(self) -> BaseException:
-        """The exception, or a `SceneError` of its text."""
+        """Return the exception, or a `SceneError` with its text."""
 
         def unpacked() -> object:
             error, notes = unpickled(self.packed)
@@ -76,7 +76,7 @@ class Sent:
                 set_notes(error, notes)
             return error
 
-        # Its class may exist in the worker alone, or refuse to be made here.
+        # The class may exist only in the worker, or refuse to be restored here.
         error = guarded(unpacked, lambda _: None)
         if not isinstance(error, BaseException):
             error = SceneError(f"the sequence raised {self.text} (an exception that cannot be sent to this process)")

@@ -1,7 +1,7 @@
-"""Which pool suits a runner.
+"""Choose the pool for a runner.
 
-Invariant: what "auto" begins with is decided here alone, whatever is measured then. Where processes cannot be had, one
-thread does all, unless the user has said that several may.
+Invariant: only this module decides what "auto" starts with. If the system can start no processes, one thread does all
+tasks, unless the user has allowed several.
 """
 
 import dataclasses
@@ -20,16 +20,21 @@ POOLS: dict[str, type[Pool]] = {"inline": InlinePool, "thread": ThreadPool, "pro
 
 
 def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
-    """The pool for `worker_type` "inline", "thread", "process" or "auto", its workers started without waiting for them.
+    """Make the pool for `worker_type` and start its workers, without waiting for them.
+
+    Args:
+        runner: The runner that each worker holds.
+        options: The options of the pool.
+        worker_type: "inline", "thread", "process" or "auto".
 
     Raises:
-        TypeError, OSError: Worker processes were asked for and cannot be started, or the runner cannot be pickled.
+        TypeError, OSError: The user asked for processes, and they cannot start or the runner cannot be pickled.
     """
     if worker_type in ("inline", "auto") and not options.thread_safe:
         options = dataclasses.replace(options, turn=Turn() if runner.target is None else Turn(runner.target))
     if worker_type != "auto":
         return POOLS[worker_type](runner, options)
-    if sys.platform != "win32":  # there threads are no surprise
+    if sys.platform != "win32":  # on Windows, threads are expected
         try:
             return ProcessPool(runner, options)
         except DirectoryGoneError:
@@ -38,6 +43,6 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
             taken, more = "worker threads", ""
             if not options.thread_safe:
                 taken = "one worker thread"
-                more = ". What only the thread that made it may use, such as a connection of sqlite3, needs workers=0"
+                more = ". An object that only its thread may use, such as a connection of sqlite3, needs workers=0"
             warn_caller(f"worker_type='auto' takes {taken}: {message_of(error)}{more}", UserWarning)
     return ThreadPool(runner, options if options.thread_safe else dataclasses.replace(options, workers=1))

@@ -1,6 +1,6 @@
-"""Tasks run in this process, by whatever thread: what pools of threads use, and the pool in which the caller does them.
+"""Workers in this process: the base of thread pools, and the pool whose caller runs the tasks.
 
-Invariant: what the user's code raises reaches the task; Ctrl-C, and what a signal's handler raises, the caller.
+Invariant: an exception of the user's code fails its task. Ctrl-C and exceptions of signal handlers reach the caller.
 """
 
 import itertools
@@ -24,6 +24,7 @@ from kerasfeed.util.error_text import is_the_programs
 
 _T = TypeVar("_T")
 CALLER = "the calling thread"
+_ALONE = Worker(0, 1, "inline")
 _serials = itertools.count(1)
 
 
@@ -32,14 +33,14 @@ class LocalWorker:
     """A worker in this process; see `kerasfeed.pool.base.WorkerContext`.
 
     Attributes:
-        name: As messages name it.
-        pool: The `LocalPool` whose worker it is; of a `FirstWorker`, a pool of processes.
-        thread: Its thread.
-        task: What it is at; None for nothing.
-        serial: Number of that, of all that were begun in this process.
-        note: Where in the task it is.
-        busy: Whether it is at something; it begins busy, with `on_worker_begin`.
-        given_up: Whether another has taken its place, because it hangs.
+        name: The name in messages.
+        pool: The worker's `LocalPool`; for a `FirstWorker`, a pool of processes.
+        thread: The worker's thread.
+        task: The present task, or None.
+        serial: Number of the task among all tasks begun in this process.
+        note: Item 1 is the position in the task.
+        busy: Whether the worker is busy; at first it is, with `on_worker_begin`.
+        given_up: Whether another worker has replaced this one, because it hangs.
     """
 
     worker: Worker
@@ -51,14 +52,14 @@ class LocalWorker:
     note: list[int] = field(default_factory=lambda: [0, 0])
     busy: bool = True
     given_up: bool = False
-    used_random: int = 0  # of this process's only the program itself may dispose
+    used_random: int = 0  # only the program itself may seed the generators of this process
     has_copy: bool = False
 
     @property
     def runner(self) -> Runner:
-        """What does the tasks."""
-        found: Runner = self.pool.runner
-        return found
+        """The runner that does the tasks."""
+        runner: Runner = self.pool.runner
+        return runner
 
     def posted(self) -> Any:
         """See `WorkerContext.posted`."""
@@ -66,24 +67,24 @@ class LocalWorker:
 
     def memory_at(self, offset: int, nbytes: int) -> mmap.mmap:
         """See `WorkerContext.memory_at`."""
-        found: mmap.mmap = self.pool.memory.at(offset, nbytes)
-        return found
+        memory: mmap.mmap = self.pool.memory.at(offset, nbytes)
+        return memory
 
     def note_random(self, used: int) -> None:
-        """See `WorkerContext.note_random`; in this process it is told while the spec is inferred."""
+        """See `WorkerContext.note_random`. In this process, inferring the spec records this."""
 
     def do_all(self, tasks: Sequence[Task]) -> None:
-        """Do tasks, and then what is to be done in their place."""
+        """Do tasks, then the tasks that follow from them."""
         waiting = deque(tasks)
         while waiting:
             self.task = waiting.popleft()
             waiting.extend(self.do(self.task))
 
     def do(self, task: Task) -> Sequence[Task]:
-        """Do a task; returns what is to be done next.
+        """Do a task; return the tasks that follow from it.
 
         Raises:
-            BaseException: Ctrl-C, or what a signal's handler has raised.
+            BaseException: Ctrl-C, or an exception of a signal handler.
         """
         self.serial = next(_serials)
         started = time.perf_counter()
@@ -102,11 +103,11 @@ class LocalWorker:
 
     @property
     def watches_globals(self) -> bool:
-        """See `WorkerContext.watches_globals`; other threads of the program may draw from them."""
+        """See `WorkerContext.watches_globals`. False because other threads of the program may draw from them."""
         return False
 
     def in_turn(self, call: Callable[[], _T]) -> _T:
-        """Call when it is the worker's turn; waiting for that is no work, which might take too long."""
+        """Call when it is the worker's turn. The wait does not count as work, so it never times out."""
 
         def at_work() -> _T:
             self.busy = True
@@ -117,7 +118,7 @@ class LocalWorker:
         return turn.run(at_work)
 
     def token(self) -> Any:
-        """Changes from place to place; None between two tasks."""
+        """A value that changes with each step of the task; None between two tasks."""
         return (self.serial, self.note[1]) if self.busy else None
 
     def warn_of_stall(self, seconds: float, consumer: int | None = None) -> None:
@@ -128,7 +129,7 @@ class LocalWorker:
 
 
 class LocalPool(Pool):
-    """A pool whose workers are in this process, and read the runner itself.
+    """A pool whose workers live in this process and use the runner itself.
 
     Attributes:
         posted: See `Pool.post`.
@@ -151,7 +152,7 @@ class LocalPool(Pool):
 
 
 class InlinePool(LocalPool):
-    """Does each task as it is submitted."""
+    """A pool that runs each task as it is submitted."""
 
     worker_type = "inline"
 
@@ -159,14 +160,14 @@ class InlinePool(LocalPool):
         super().__init__(runner, options)
         self._owner = None  # it has no workers that a fork would lack
         self._begun = False
-        self._beginning = threading.RLock()  # held while the user's code runs, as nothing is that `close` needs
-        self._callers: dict[LocalWorker, None] = {}  # threads that do tasks just now
+        self._beginning = threading.RLock()  # held while the user's code runs, so `close` must not need it
+        self._callers: dict[LocalWorker, None] = {}  # threads that run tasks at this moment
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """See `Pool.submit`; also raises Ctrl-C, and what `on_worker_begin` raises."""
+        """See `Pool.submit`; also raises Ctrl-C and exceptions of `on_worker_begin`."""
         self.refuse_if_ended()
-        caller = LocalWorker(Worker(0, 1, "inline"), CALLER, self)
+        caller = LocalWorker(_ALONE, CALLER, self)
         self._callers[caller] = None
         try:
             self._be_watched()
@@ -176,13 +177,13 @@ class InlinePool(LocalPool):
         finally:
             self._callers.pop(caller, None)
             if self.closed:
-                self._tell_end()
+                self._end_hook()
 
     def _begin(self) -> None:
         with self._beginning:
             if self._begun:
                 return
-            begin = partial(begin_worker, self.runner.target, Worker(0, 1, "inline"), CALLER)
+            begin = partial(begin_worker, self.runner.target, _ALONE, CALLER)
             failed = self.options.turn.run(begin)
             if failed is not None:
                 raise failed
@@ -196,7 +197,7 @@ class InlinePool(LocalPool):
                 )
 
     def look(self) -> None:
-        """Warn of a scene that does not end; called by the watching thread, which ends when no thread reads."""
+        """Warn of a scene that does not end. The watchdog calls this; it stops when no thread reads."""
         with self.lock:
             if self._watch is not None and not self._callers:
                 self._watch.stop()
@@ -204,27 +205,27 @@ class InlinePool(LocalPool):
                 return
         self._stall_timer.begin(time.monotonic())
         callers = {caller.thread.ident: caller for caller in list(self._callers)}
-        for ident, caller in callers.items():  # of a thread the last counts
+        for ident, caller in callers.items():  # one per thread: the innermost
             seconds = self._stall_timer.look(ident or 0, caller.token())
             if seconds >= watchdog.STALL_SECONDS:
                 caller.warn_of_stall(seconds, ident)
 
     @property
     def in_flight(self) -> int:
-        """See `Pool.in_flight`; whoever asks has none, and need not wait for those of other threads."""
+        """See `Pool.in_flight`. 0 because the asking thread has none, and does not wait for other threads."""
         return 0
 
     def _end(self) -> None:
         watch = self._watch  # the thread may be ending itself
         if watch is not None:
             watch.stop()
-        self._tell_end()
+        self._end_hook()
 
-    def _tell_end(self) -> None:
-        """Call `on_worker_end`, once, and not while a thread reads: the last to leave does."""
+    def _end_hook(self) -> None:
+        """Call `on_worker_end` once; the last reading thread calls it."""
         with self.lock:
             if not self._begun or self._callers:
                 return
             self._begun = False
-        told = self.options.turn.run(partial(end_worker, self.runner.target, CALLER))
-        defer_failed_end(self.options.deferred_warnings, told)
+        message = self.options.turn.run(partial(end_worker, self.runner.target, CALLER))
+        defer_failed_end(self.options.deferred_warnings, message)

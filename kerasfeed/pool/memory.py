@@ -1,6 +1,6 @@
-"""Memory that a pool's workers share with whoever gives them tasks.
+"""Memory that the workers of a pool share with its user.
 
-Invariant: a segment stays where it is, and as large as it was made, as long as anything refers to it.
+Invariant: a segment keeps its address and size as long as any reference to it exists.
 """
 
 import mmap
@@ -20,15 +20,15 @@ def align(nbytes: int, boundary: int = ALIGNMENT) -> int:
 
 
 class PoolMemory:
-    """Memory that grows by segments; shared with other processes through one descriptor where asked for.
+    """Memory that grows by segments. If `shared`, other processes map it through one descriptor.
 
-    One anonymous file holds all segments: nothing appears in /dev/shm, Docker's 64 MB limit there does not apply, and
-    nothing is left behind by a killed process. Where the system has no memfd, an unlinked temporary file serves (a
-    POSIX shared memory object would not: macOS does not let one grow).
+    One anonymous file holds all segments. Nothing appears in /dev/shm, Docker's limit of 64 MB there does not apply,
+    and a killed process leaves nothing behind. Without memfd, an unlinked temporary file serves. POSIX shared memory
+    would not, because macOS cannot grow it.
     """
 
     def __init__(self, *, shared: bool, who: str = "the feed") -> None:
-        """Memory of `who`, as messages name it."""
+        """Create empty memory for `who`, as messages name it."""
         self._who = who
         self.fd = anonymous_file("kerasfeed-slots") if shared else None
         self._discard = getattr(mmap, "MADV_REMOVE" if shared else "MADV_DONTNEED", None)
@@ -36,10 +36,10 @@ class PoolMemory:
         self._segments: dict[int, mmap.mmap] = {}
 
     def grow(self, nbytes: int) -> tuple[mmap.mmap, int]:
-        """Add a segment of `nbytes`, a whole number of pages; returns its memory and its offset in the file.
+        """Add a segment of `nbytes`, a whole number of pages; return its memory and its offset in the file.
 
         Raises:
-            OSError: The system refuses so much; the message says who asked, how much, and what to do.
+            OSError: The system refuses the memory. The message names the user, the size and a remedy.
         """
         offset = self.nbytes
         with naming_memory(self._who, nbytes, offset, shared=self.fd is not None):
@@ -56,17 +56,17 @@ class PoolMemory:
         return memory, offset
 
     def at(self, offset: int, nbytes: int) -> mmap.mmap:
-        """The segment at `offset`, for a worker that is a thread; a process maps it, as long as `nbytes`, by itself."""
+        """The segment at `offset`, for worker threads. A worker process maps the file itself."""
         return self._segments[offset]
 
     def discard(self, memory: mmap.mmap, offset: int, nbytes: int) -> None:
-        """Give pages back to the system, where it takes them; they read as zeros afterwards."""
+        """Return pages to the system if it supports that. Afterwards they read as zeros."""
         if self._discard is not None:
             with suppress(OSError):
                 memory.madvise(self._discard, offset, nbytes)
 
     def close(self) -> None:
-        """Close the descriptor; memory still referred to stays valid."""
+        """Close the descriptor. Memory that is still referenced stays valid."""
         self._segments.clear()
         if self.fd is not None:
             os.close(self.fd)
@@ -74,7 +74,7 @@ class PoolMemory:
 
 
 def anonymous_file(name: str) -> int:
-    """Descriptor of a new empty file in memory that no path leads to."""
+    """Descriptor of a new empty file in memory, which has no path."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile(prefix=name) as file:

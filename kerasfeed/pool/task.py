@@ -1,9 +1,8 @@
-"""What a worker is to do, and what becomes of it.
+"""A task for a worker, and its outcome.
 
-Invariant: a task is a value, so it may be given to another worker, or to several one after the other. The pool knows
-when it has been done, has failed or has ended its workers; what follows from that the task says, by the tasks that are
-to be done in its place. Its methods run on a thread of the pool, and one that was given up is
-told of its outcome nevertheless, where there is one.
+Invariant: a task is a value, so several workers may receive it one after another. The pool reports that it was done,
+has failed or has ended its workers. The task answers with the tasks to do next. The pool calls its methods on a pool
+thread, and may report an outcome even after `give_up`.
 """
 
 from abc import ABC, abstractmethod
@@ -15,24 +14,24 @@ from typing import Any
 
 from kerasfeed.errors import SceneTimeoutError, WorkerDiedError
 
-# What is to be done, for the runner: its kind, and at most seven numbers.
+# A task as the runner receives it: its kind, and at most seven numbers.
 Record = tuple[int, ...]
 MOST_NUMBERS = 8
-# Item 1 is where a worker is within its task, for whoever looks from outside: a list, or the worker's line in a shared
-# file. An item costs 15 ns, a call 70.
+# Item 1 is the worker's position within its task, which other threads and processes read: a list, or the worker's line
+# in a shared file. Setting an item takes 15 ns, a call 70 ns.
 Note = list[int] | memoryview
 UNKNOWN_ENDING = "ended in an unknown way (this program ignores SIGCHLD, or collects its child processes itself)"
-NOWHERE = -2  # the task has begun, and has not yet come to a place of its own
+NOWHERE = -2  # the task has begun and has not set a position yet
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a task something failed; text is made of it where the user sees it.
+    """The position of a failure in a task; the consumer words it.
 
     Attributes:
-        scene: Index of the scene, or number of it in its generator; None where several were at work.
-        row: Its row in the batch; None likewise.
-        method: The method that was at work, where it was not `__getitem__`.
+        scene: Index of the scene, or its number in its generator; None if several were being loaded.
+        row: Its row in the batch; None if several were being loaded.
+        method: The method that failed, if not `__getitem__`.
     """
 
     scene: int | None = None
@@ -41,7 +40,7 @@ class Place:
 
 
 class FailedTaskError(Exception):
-    """Internal carrier of a failure within a task: its place. What the user's code raised is its cause."""
+    """Carry the position of a failure in a task. The cause is the exception of the user's code."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -49,17 +48,17 @@ class FailedTaskError(Exception):
 
     @property
     def error(self) -> BaseException:
-        """What the user's code raised."""
+        """The exception of the user's code."""
         assert self.__cause__ is not None
         return self.__cause__
 
 
 class CancelledTaskError(Exception):
-    """Internal: nobody waits for the task any more."""
+    """Internal: the consumer no longer waits for the task."""
 
 
 class UnseededTaskError(Exception):
-    """Internal: the task uses random generators, which only worker processes seed."""
+    """Internal: the task uses random generators, and only worker processes seed these."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,10 @@ class Crash:
     Attributes:
         worker: Its name, with its process id if it has one.
         ending: "was killed by SIGKILL", "ended with exit code 7"; empty for a thread, which cannot be ended.
-        place: What it was at, in words; empty where it was between two tasks.
-        peak: Most memory it was seen to hold, bytes; 0 where unknown. Exact where it is more than this process held.
-        stack: Where it was; empty where unknown.
-        hung: Whether it was given up for outlasting the timeout.
+        place: Its position, in words; empty between two tasks.
+        peak: Its peak memory, bytes; 0 if unknown. Exact if larger than the peak of this process.
+        stack: Its stack; empty if unknown.
+        hung: Whether it exceeded the timeout.
         started: Whether it had begun to take tasks.
         timeout: The timeout, s; None for none.
     """
@@ -88,12 +87,12 @@ class Crash:
 
     @property
     def killed(self) -> bool:
-        """Whether somebody may have killed it from outside."""
+        """Whether another process may have killed it."""
         return "SIGKILL" in self.ending or "SIGTERM" in self.ending or self.ending == UNKNOWN_ENDING
 
     @property
     def kind(self) -> type[SceneTimeoutError | WorkerDiedError]:
-        """The class of the error to raise for it."""
+        """The exception class to raise for it."""
         return SceneTimeoutError if self.hung else WorkerDiedError
 
     def __str__(self) -> str:
@@ -103,89 +102,92 @@ class Crash:
 
     @property
     def memory(self) -> str:
-        """Its peak memory, in words."""
+        """Its peak memory, for messages."""
         return f" (its peak memory was {self.peak / 1e6:,.0f} MB)" if self.peak else ""
 
     @property
     def thread_text(self) -> str:
-        """What is said of a thread that hangs, behind what it was at."""
+        """Message for a thread that hangs, which follows the name of its task."""
         return (
             f"took longer than timeout={self.timeout} s in {self.worker}, which cannot be ended because it is a thread;"
-            " it goes on, and another thread has taken its place. Use worker_type='process', where such a worker is "
-            f"replaced and its scene tried again. The thread is at\n{self.stack}"
+            " it continues, and another thread has replaced it. Use worker_type='process', which ends such a worker "
+            f"and tries its scene again. The thread is at\n{self.stack}"
         )
 
     @property
     def stack_text(self) -> str:
-        """Where it was, in words."""
+        """Its stack, for messages."""
         return f" It was at\n{self.stack}\n" if self.stack else ""
 
 
 class Task(ABC):
-    """What a worker is to do. Subclasses are frozen.
+    """A task for a worker. Subclasses are frozen.
 
     Attributes:
-        worker: Number of the worker that is to do it; None for any.
+        worker: Number of the worker that must do it; None for any.
     """
 
     worker: int | None = None
 
     @abstractmethod
     def record(self) -> Record:
-        """The task as the runner gets it."""
+        """Return the task as the runner receives it."""
 
     @abstractmethod
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence["Task"]:
-        """It was done by `worker`, in so many seconds; returns what is to be done next."""
+        """Report that `worker` did the task in so many seconds; return the tasks to do next."""
 
     @abstractmethod
     def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence["Task"]:
-        """The user's code has raised `error`; `traceback` is that of another process, as text. Returns what to do."""
+        """Report that the user's code raised `error`; return the tasks to do next.
+
+        `traceback` is the text of a traceback in another process.
+        """
 
     @abstractmethod
     def crashed(self, note: int, crash: Crash, count: int) -> Sequence["Task"]:
-        """Its workers were lost so often at the place `note` that it is not tried again; returns what to do instead."""
+        """Report that `count` workers were lost at position `note`; return the tasks to do instead."""
 
     @abstractmethod
     def give_up(self, error: BaseException) -> None:
-        """Nobody is to wait for it any more; where a worker is still at it, its outcome is told afterwards."""
+        """Fail the task now. A worker may still report its outcome later."""
 
     @abstractmethod
     def stuck(self, note: int, crash: Crash) -> None:
-        """A thread hangs in it, and is waited for no more; where it comes back, it tells the outcome nevertheless."""
+        """Fail the task because its thread hangs. The thread may still report the outcome later."""
 
     def cancelled(self) -> None:  # noqa: B027 - most cannot be
-        """Nobody waits for it, and no worker is at it any more."""
+        """Report that the task was cancelled and no worker runs it."""
 
     @abstractmethod
     def text(self, note: int) -> str:
-        """Where a worker is that has noted `note`, in words; empty for nowhere."""
+        """Position `note` in words; empty for none."""
 
     def culprit(self, note: int) -> Hashable | None:
-        """What a worker is at that has noted `note`, equal for all tasks that contain it; None where it is unknown."""
+        """Key of the work at position `note`, equal for all tasks that contain it; None if unknown."""
         return None if note == NOWHERE else self.record()
 
     def culprits(self) -> Iterable[Hashable]:
-        """All that `culprit` may name."""
+        """All keys that `culprit` may return."""
         return (self.record(),)
 
     def items_at(self, note: int) -> int:
-        """How many scenes a worker loads at once that has noted `note`: the timeout is that of one."""
+        """Number of scenes that a worker loads at once at position `note`: the timeout is per scene."""
         return 1
 
     def parts(self, note: int) -> Sequence["Task"]:
-        """The same cut up, where which part of it ends workers is to be found out; empty where it has no parts."""
+        """Split the task, to find the part that ends workers; empty if it has no parts."""
         return ()
 
 
 @dataclass(frozen=True, eq=False)
 class FutureTask(Task):
-    """A task whose outcome is a future's.
+    """A task whose outcome is a future.
 
     Attributes:
-        kind: What the runner takes it for.
-        number: What it is about: an index, the number of a file or of a shard.
-        future: Done with what the runner has returned, or what went wrong.
+        kind: Kind of the task for the runner.
+        number: Index of the scene, or number of the file or shard.
+        future: Resolved with the payload or the error.
     """
 
     kind: int
@@ -225,11 +227,11 @@ class FutureTask(Task):
         return "" if note == NOWHERE else f"task {self.number}"
 
     def set_result(self, result: Any) -> None:
-        """Give whoever waits a result, unless something was given before."""
+        """Resolve the future with a result, unless it is already resolved."""
         with suppress(InvalidStateError):
             self.future.set_result(result)
 
     def set_exception(self, error: BaseException) -> None:
-        """Give whoever waits an error, unless something was given before."""
+        """Resolve the future with an error, unless it is already resolved."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)

@@ -1,7 +1,7 @@
-"""A pool of threads: for scenes that wait (disks, networks) or leave the interpreter (NumPy, zlib).
+"""A pool of threads: for scenes that wait (disks, networks) or release the GIL (NumPy, zlib).
 
-Invariant: the threads know the pool, never whoever uses it. A thread that hangs cannot be ended: what it is at is given
-up, and another takes its place.
+Invariant: threads hold the pool, never its user. A thread that hangs cannot be ended: the pool fails its task and
+starts another thread in its place.
 """
 
 import threading
@@ -44,7 +44,7 @@ class ThreadPool(LocalPool):
             raise
 
     def _start_thread(self, number: int) -> None:
-        """Start worker thread `number`, in place of the one that has the number."""
+        """Start worker thread `number`; it replaces the present one."""
         worker = LocalWorker(Worker(number, self.options.workers, "thread"), f"worker thread {number}", self)
         worker.thread = threading.Thread(
             target=self._run, args=(worker,), name=f"kerasfeed-worker-{number}", daemon=True
@@ -54,7 +54,7 @@ class ThreadPool(LocalPool):
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """See `Pool.submit`."""
-        if self.options.turn.is_mine:  # a scene has asked for another, which nobody else may read meanwhile
+        if self.options.turn.is_mine:  # a scene reads another one, and no other thread can have the turn
             self.refuse_if_ended()
             LocalWorker(Worker(0, self.options.workers, "thread"), CALLER, self).do_all(tasks)
             return
@@ -77,22 +77,22 @@ class ThreadPool(LocalPool):
     def _run(self, worker: LocalWorker) -> None:
         """Body of one worker thread."""
         target, queue = self.runner.target, self._queue_of(worker.worker.index)
-        # Handed to everyone who waits for one of this worker's tasks.
+        # Fails each task that this worker gets.
         trouble = worker.in_turn(partial(begin_worker, target, worker.worker, worker.name))
         worker.busy = False
         while not worker.given_up and (task := queue.get()) is not None:
             if closed := self.closed:
-                task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))  # `_end` may not have come so far
+                task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))  # `_end` may not have reached it yet
             if closed or not self._do(task, worker, trouble):
                 with self.lock:
                     self._forget(task)
-            del task  # while this waits it holds no batch
+            del task  # a waiting thread must not keep a batch alive
         if trouble is None:
-            told = worker.in_turn(partial(end_worker, target, worker.name))
-            defer_failed_end(self.options.deferred_warnings, told)
+            message = worker.in_turn(partial(end_worker, target, worker.name))
+            defer_failed_end(self.options.deferred_warnings, message)
 
     def _do(self, task: Task, worker: LocalWorker, trouble: BaseException | None) -> bool:
-        """Do a task; returns whether it is to be done once more."""
+        """Do a task; return whether it must be done again."""
         worker.task, worker.note[1], worker.busy = task, NOWHERE, True
         followers: Sequence[Task] = ()
         try:
@@ -100,13 +100,13 @@ class ThreadPool(LocalPool):
                 followers = worker.do(task)
             else:
                 _give_up(task, trouble)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
+        except BaseException as error:  # noqa: BLE001 - the consumer waits for an outcome
             _give_up(task, error)
         worker.busy, worker.task = False, None
         try:
             if followers:
                 self.submit(followers)
-        except BaseException as error:  # noqa: BLE001 - closed meanwhile, say
+        except BaseException as error:  # noqa: BLE001 - for example, the pool was closed
             for follower in followers:
                 _give_up(follower, error)
                 with self.lock:
@@ -114,7 +114,7 @@ class ThreadPool(LocalPool):
         return task in followers
 
     def _forget(self, task: Task) -> None:
-        """There is nothing more to be done about a task. The caller holds `lock`."""
+        """Remove a finished task. The caller holds `lock`."""
         self._tasks.discard(task)
         if not self._tasks:
             self._idle.notify_all()
@@ -122,7 +122,7 @@ class ThreadPool(LocalPool):
     # ---- the watching thread
 
     def look(self) -> None:
-        """Deal with scenes that take too long; called by the watching thread."""
+        """Handle scenes that take too long; the watchdog calls this."""
         timeout = self.options.timeout
         self._stall_timer.begin(time.monotonic())
         for worker in list(self.workers):
@@ -139,7 +139,7 @@ class ThreadPool(LocalPool):
                 worker.warn_of_stall(seconds)
 
     def _give_up_thread(self, worker: LocalWorker, task: Task, note: int) -> None:
-        """Give up what a hung thread is at, and let another take its number: a thread cannot be ended."""
+        """Fail the task of a hung thread, and start another thread in its place."""
         with self.lock:
             if self.closed or worker.given_up or worker.task is not task:
                 return
@@ -149,16 +149,14 @@ class ThreadPool(LocalPool):
             worker.name, place=task.text(note), stack=watchdog.stack_of(worker.thread), hung=True,
             timeout=self.options.timeout,
         )  # fmt: skip
-        task.stuck(note, crash)  # told of its outcome nevertheless, when the thread is back
+        task.stuck(note, crash)  # the thread still reports the outcome when it returns
         with self.lock:
             self._forget(task)
-        LOGGER.warning(
-            "%s: another thread takes the place of %s, which hangs at %s", self.who, worker.name, crash.place
-        )
+        LOGGER.warning("%s: another thread replaces %s, which hangs at %s", self.who, worker.name, crash.place)
         self._replace(worker)
 
     def _replace(self, worker: LocalWorker) -> None:
-        """Let another thread take the number of one that was given up."""
+        """Start another thread in place of one that hangs."""
         with self.lock:
             if not self.closed:
                 self._start_thread(worker.worker.index)
@@ -168,7 +166,7 @@ class ThreadPool(LocalPool):
             in_flight = list(self._tasks)
         for task in in_flight:
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))
-        # Before anything is waited for, and also for a thread that Ctrl-C has kept from being known.
+        # Before any wait. Counts all workers, because Ctrl-C may keep a started thread out of `self.workers`.
         for number in range(self.options.workers):
             self._queue_of(number).put(None)
         if self._watch is not None:
@@ -177,10 +175,10 @@ class ThreadPool(LocalPool):
         for worker in self.workers:
             if worker.thread is not threading.current_thread():
                 worker.thread.join(max(0.0, deadline - time.monotonic()))
-        self.workers.clear()  # they refer to this pool: only the collector would free them
+        self.workers.clear()  # breaks the reference cycle with this pool
 
 
 def _give_up(task: Task, error: BaseException) -> None:
-    """Give up a task that no worker is at."""
+    """Fail a task that no worker runs."""
     task.give_up(error)
     task.cancelled()

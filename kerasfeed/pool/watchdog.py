@@ -1,7 +1,7 @@
-"""Has a worker been at the same thing for too long?
+"""Detect workers that have been at the same step for too long.
 
-Invariant: looks only. Time during which nobody could look (the process was stopped, the machine asleep) hardly counts,
-so that nothing is killed for having been paused.
+Invariant: this module only observes. Time when it could not run (the process was stopped, the machine asleep) hardly
+counts, so no worker is killed for a pause.
 """
 
 import os
@@ -22,35 +22,35 @@ STALL_SECONDS = 30.0
 _TICK = 1.0
 _SHORTEST_TICK = 0.02
 _NO_ANSWER = (
-    "Where it is cannot be told, for it does not answer: it may be starting its interpreter, or be within a call of "
-    "the system. "
+    "Its position is unknown because it does not answer: it may be starting its interpreter, or be inside a system "
+    "call. "
 )
 OWN_FOLDERS = tuple(f"{PACKAGE_FOLDER}{name}{os.sep}" for name in ("pool", "loaders"))
-VIEWS = f"{PACKAGE_FOLDER}sequences{os.sep}"  # stand between these and the user's class
+VIEWS = f"{PACKAGE_FOLDER}sequences{os.sep}"  # frames between these and the user's class
 
 
 def tick_seconds(timeout: float | None) -> float:
-    """Seconds from one look to the next."""
+    """Seconds between two checks."""
     return _TICK if timeout is None else min(_TICK, max(_SHORTEST_TICK, timeout / 5))
 
 
 class StallTimer:
-    """How long each worker has been at what it is at."""
+    """Measure how long each worker has been at its present step."""
 
     def __init__(self, tick: float) -> None:
-        """Someone will look every `tick` seconds."""
+        """`tick`: seconds between two checks."""
         self._tick = tick
         self._last: float | None = None
         self._elapsed = 0.0
         self._at: dict[int, tuple[Hashable, float]] = {}
 
     def begin(self, now: float) -> None:
-        """A round of looks begins at `now`, s."""
+        """Begin a round of checks at time `now`, s."""
         self._elapsed = 0.0 if self._last is None else min(now - self._last, 2 * self._tick)
         self._last = now
 
     def look(self, worker: int, token: Hashable | None) -> float:
-        """Seconds for which `worker` has been seen at `token`; 0 where it is at nothing (None)."""
+        """Seconds for which `worker` has been at `token`; 0 if it is idle (None)."""
         before = self._at.get(worker)
         seconds = before[1] + self._elapsed if before is not None and before[0] == token and token is not None else 0.0
         self._at[worker] = (token, seconds)
@@ -61,7 +61,7 @@ class Watchdog:
     """A thread that calls `owner.look()` every `tick` seconds; it does not keep the owner alive."""
 
     def __init__(self, look: Callable[[], Any], tick: float, who: str, deferred_warnings: DeferredWarnings) -> None:
-        """Watch the workers of `who` from now on; `look` is a bound method, and goes on to be called if it raises."""
+        """Start the thread for the workers of `who`. Exceptions of the bound method `look` do not end it."""
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=_watch, args=(weakref.WeakMethod(look), self._over, tick, who, deferred_warnings),
@@ -73,7 +73,7 @@ class Watchdog:
         """End the thread; idempotent."""
         self._over.set()
         if self._thread is not threading.current_thread():
-            self._thread.join(0.5)  # it may be waiting for a lock of whoever stops it
+            self._thread.join(0.5)  # it may be waiting for a lock that this thread holds
 
 
 def _watch(
@@ -89,15 +89,15 @@ def _watch(
         except Exception as error:  # noqa: BLE001 - without this thread no timeout would end anything
             deferred_warnings.issue_now(
                 "watchdog",
-                f"the workers of {who} could not be looked after just now: {exception_text(error)}. That is tried "
-                "again; until it succeeds, scenes may take longer than timeout",
+                f"the workers of {who} could not be checked: {exception_text(error)}. The check will be repeated; "
+                "until it succeeds, scenes may take longer than timeout",
                 FeedWarning,
             )
         del look
 
 
 def stack_of(thread: threading.Thread) -> str:
-    """The stack of a thread of this process, the user's part of it, innermost call last."""
+    """The stack of a thread of this process from the user's first frame, innermost call last."""
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return "(the thread has ended)"
@@ -118,16 +118,16 @@ def warn_of_stall(
     stack: Callable[[], str],
     consumer: int | None = None,
 ) -> None:
-    """Warn, once, that a worker has been at a scene for very long, or has begun for very long.
+    """Warn once that a worker has been loading a scene, or starting, for very long.
 
     Args:
-        options: The pool's.
-        worker_type: What the worker is: "inline", "thread" or "process".
-        name: The worker's.
-        scene: What it loads, in words; None as long as it begins.
-        seconds: Since when, s.
-        stack: Finds out where it is; empty where it does not answer.
-        consumer: The thread that waits for it; None for whoever asked last.
+        options: The pool's options.
+        worker_type: Type of the worker: "inline", "thread" or "process".
+        name: The worker's name.
+        scene: The scene that it loads, in words; None while it starts.
+        seconds: Duration so far, s.
+        stack: Returns the worker's stack; empty if it does not answer.
+        consumer: The thread that waits for it; None for the last one that asked.
     """
     kind = "loading" if scene is None else "stall"
     if options.deferred_warnings.is_known(kind):
@@ -136,24 +136,24 @@ def warn_of_stall(
     if scene is None:
         what = "the sequence and what it imports" if worker_type == "process" else "the sequence (on_worker_begin)"
         text = (
-            f"{name} is still loading {what}, since {seconds:.0f} s, and has come to no scene yet. {where}To import "
-            "much (Keras, TensorFlow) takes so long on some machines and is no error; this is said once. What the "
-            "module of the sequence's class imports, each worker imports as it begins"
+            f"{name} is still loading {what}, since {seconds:.0f} s, and has reached no scene yet. {where}To import "
+            "much (Keras, TensorFlow) takes long on some machines and is no error; this warning appears once. Each "
+            "worker imports the module of the sequence's class, with all that it imports"
         )
     else:
         text = (
-            f"no progress for {seconds:.0f} s: {name} is still loading {scene}. {where}A scene that may take so long "
-            f"is no error, and this is said once. {remedy_of(worker_type, options.timeout)}"
+            f"no progress for {seconds:.0f} s: {name} is still loading {scene}. {where}If scenes may take so long, "
+            f"ignore this warning, which appears once. {remedy_of(worker_type, options.timeout)}"
         )
     options.deferred_warnings.issue_now(kind, text, FeedWarning, consumer)
 
 
 def remedy_of(worker_type: str, timeout: float | None) -> str:
-    """What a user may do about scenes that take too long, with the workers and the timeout that the feed has."""
+    """The remedy for scenes that take too long, for these workers and this timeout."""
     if worker_type == "process":
         if timeout is None:
-            return "To end such scenes give the feed timeout=<seconds>: it then replaces the worker"
-        return f"The feed's timeout={timeout} s will end it, and replace the worker"
+            return "To end such scenes, give the feed timeout=<seconds>: it then replaces the worker"
+        return f"The feed's timeout={timeout} s will end the scene and replace the worker"
     if worker_type == "thread" and timeout is not None:
-        return f"The feed's timeout={timeout} s will give it up; only worker_type='process' can end it"
-    return "To end such scenes give the feed timeout=<seconds> and worker_type='process'"
+        return f"The feed's timeout={timeout} s will give up the scene; only worker_type='process' can end it"
+    return "To end such scenes, give the feed timeout=<seconds> and worker_type='process'"

@@ -1,7 +1,7 @@
-"""The hooks with which a sequence is told that a worker begins and ends: called here for every kind of worker.
+"""Call a sequence's hooks `on_worker_begin` and `on_worker_end` for every kind of worker.
 
-Invariant: one that raises neither ends a worker in silence nor loses a batch. Where `on_worker_begin` fails, so does
-all that the worker is given; where `on_worker_end` fails, every batch has been loaded, and a warning tells of it.
+Invariant: an exception in a hook neither ends a worker silently nor loses a batch. If `on_worker_begin` fails, so do
+all tasks of the worker. If `on_worker_end` fails, every batch has been loaded, and a warning reports it.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from kerasfeed.util.error_text import full_text, is_the_programs, summary, wrapp
 
 
 def begin_worker(sequence: Any, worker: Worker, name: str) -> WorkerStartError | None:
-    """Call `on_worker_begin`, if there is one; where it fails, what to raise for all that this worker was to do."""
+    """Call `on_worker_begin` if it exists; return the error for all tasks of the worker if it fails."""
     begin = optional_method(sequence, "on_worker_begin")
     if begin is None:
         return None
@@ -27,7 +27,7 @@ def begin_worker(sequence: Any, worker: Worker, name: str) -> WorkerStartError |
 
 
 def end_worker(sequence: Any, name: str) -> str:
-    """Call `on_worker_end`, if there is one; what to warn of where it failed, else nothing."""
+    """Call `on_worker_end` if it exists; return a warning if it fails, else ""."""
     end = optional_method(sequence, "on_worker_end")
     if end is None:
         return ""
@@ -37,14 +37,14 @@ def end_worker(sequence: Any, name: str) -> str:
         if is_the_programs(error):
             raise
         return (
-            f"on_worker_end failed in {name}: {summary(error)}. No batch is lost by that, for the worker had loaded "
-            "all that it was given; what the method was to free or to write may be left undone. This is said once.\n"
+            f"on_worker_end failed in {name}: {summary(error)}. No batch is lost, because the worker had loaded all of "
+            "its batches; the method's own work may be incomplete. This warning appears once.\n"
             f"{full_text(error)}"
         )
     return ""
 
 
 def defer_failed_end(deferred_warnings: DeferredWarnings, text: str) -> None:
-    """Have the user warned of what `end_worker` says."""
+    """Defer the warning of a failed `on_worker_end`."""
     if text:
         deferred_warnings.defer("worker end", text, FeedWarning)

@@ -148,7 +148,7 @@ class Masked:
 def nest(spec: SceneSpec, leaves: Sequence[Any]) -> Any:
     """Nest `leaves` like the scene, each mask next to its field."""
     structure = spec.unflatten(leaves)
-    return _with_masks(structure) if any(type(leaf) is Masked for leaf in leaves) else structure
+    return _with_masks(structure) if Masked in map(type, leaves) else structure
 
 
 def mask_key(key: Any) -> str:

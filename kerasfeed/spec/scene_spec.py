@@ -106,7 +106,7 @@ class SceneSpec:
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """The scene's nesting with `leaves` in place of its fields."""
-        return optree.tree_unflatten(self.treespec, leaves)
+        return self.treespec.unflatten(leaves)
 
 
 def with_open_rows(spec: SceneSpec) -> SceneSpec:

@@ -1,18 +1,20 @@
 """A progress bar on stderr.
 
-Invariant: rich is imported only if a bar is drawn.
+Invariant: tqdm is imported only if a bar is drawn.
 """
 
 import contextlib
+import importlib
 import importlib.util
-import time
+import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
 def progress_bar(
-    title: str, total: int, shown: bool, *, tty: bool = False, after: float | None = None, unit: str = ""
-) -> Iterator[Callable[[int], None]]:
+    title: str, total: int, shown: bool, *, tty: bool = False, after: float = 0, unit: str = "it"
+) -> Iterator[Callable[[int], Any]]:
     """A progress bar; yields a function that advances it by a count.
 
     Args:
@@ -20,36 +22,21 @@ def progress_bar(
         total: The count at the end.
         shown: Whether to show a bar at all.
         tty: Whether to show it only on a terminal and in a notebook.
-        after: Seconds before the bar appears, at its next advance; None shows it at once.
-        unit: The unit of counts; the bar then shows a rate. "bytes" shows MB.
+        after: Seconds before the bar appears, at its next advance.
+        unit: The unit of counts.
     """
-    if not shown:
+    in_notebook = _in_notebook()
+    if not shown or (tty and not in_notebook and not sys.stderr.isatty()):
         yield lambda count: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    # Without ipywidgets, tqdm's bar for notebooks warns; that for terminals is drawn there as well.
+    draws_widget = in_notebook and importlib.util.find_spec("ipywidgets") is not None
+    tqdm = importlib.import_module("tqdm.notebook" if draws_widget else "tqdm.std").tqdm
+    without_thread = type("tqdm", (tqdm,), {"monitor_interval": 0})
+    with without_thread(desc=title, total=total, unit=f" {unit}", delay=after, miniters=1) as bar:
+        yield bar.update
 
-    console = Console(stderr=True)
-    if console.is_jupyter and importlib.util.find_spec("ipywidgets") is None:  # otherwise rich warns at each step
-        console = Console(stderr=True, force_jupyter=False)
-    counted = [DownloadColumn()] if unit == "bytes" else [MofNCompleteColumn()]
-    rate = [TextColumn(f"{{task.fields[rate]}} {unit}/s")] if unit and unit != "bytes" else []
-    bar = Progress(TextColumn(title), BarColumn(), *counted, *rate, TimeRemainingColumn(), console=console)
-    task = bar.add_task("", total=total, rate="-")
-    hidden = tty and not (console.is_terminal or console.is_jupyter)
-    begin = time.monotonic()
 
-    def advance(count: int) -> None:
-        seconds = time.monotonic() - begin
-        moved = bar.tasks[0].completed + count
-        bar.update(task, advance=count, rate=f"{moved / max(1e-3, seconds):,.0f}")
-        if seconds > (after or 0) and not hidden:
-            bar.start()
-
-    try:
-        if after is None and not hidden:
-            bar.start()
-        yield advance
-    finally:
-        if bar.live.is_started:
-            bar.stop()
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return "IPKernelApp" in getattr(shell, "config", ())

@@ -1,7 +1,8 @@
 """A result as text for a terminal, and as HTML for notebooks.
 
 Invariant: pure. All HTML comes from here, and all text in it is escaped here. Text has the notebook's colours, and
-pictures have medium tones, so that both light and dark pages show them.
+pictures have medium tones, so that both light and dark pages show them. Only elements and styles that JupyterLab shows
+in an untrusted notebook are used: no svg, no style, no script.
 """
 
 import html
@@ -182,9 +183,14 @@ def bar(share: float, colour: str = ACCENT) -> Graphic:
     whole, eighths = divmod(max(1, round(8 * _BAR_COLUMNS * share)), 8)
     return Graphic(
         "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip(),
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_BAR_PIXELS}" height="12" style="vertical-align:middle">'
-        f'<rect width="{max(1.0, _BAR_PIXELS * share):.1f}" height="12" fill="{colour}"/></svg>',
+        _box(max(1.0, _BAR_PIXELS * share), 12, colour, "vertical-align:middle"),
     )
+
+
+def _box(width: float, height: float, colour: str, style: str, title: str = "") -> str:
+    tooltip = f' title="{html.escape(title)}"' if title else ""
+    size = f"width:{width:.1f}px;height:{height:.1f}px"
+    return f'<span{tooltip} style="display:inline-block;{size};background-color:{colour};{style}"></span>'
 
 
 def bytes_text(count: float) -> str:
@@ -208,14 +214,16 @@ def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequenc
     if not most:
         return Graphic(text, "")
     step = _WIDTH / len(shares)
-    rects = "".join(
-        f'<rect x="{number * step:.1f}" y="{_HEIGHT - high:.1f}" width="{step - (step > 3):.1f}" height="{high:.1f}">'
-        f"<title>{html.escape(label)}</title></rect>"
-        for number, (share, label) in enumerate(zip(shares, labels, strict=True))
-        if (high := max(1.0, (_HEIGHT - 2) * share / most) if share else 0.0)
+    gap = 1.0 if step > 3 else 0.0
+    boxes = "".join(
+        _box(
+            step - gap,
+            max(1.0, (_HEIGHT - 2) * share / most) if share else 0.0,
+            ACCENT,
+            f"margin-right:{gap:.0f}px;vertical-align:bottom",
+            label if share else "",
+        )
+        for share, label in zip(shares, labels, strict=True)
     )
-    return Graphic(
-        text,
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
-        f' style="vertical-align:middle"><g fill="{ACCENT}">{rects}</g></svg>',
-    )
+    style = f"display:inline-block;height:{_HEIGHT}px;line-height:{_HEIGHT}px;white-space:nowrap"
+    return Graphic(text, f'<span style="{style}">{boxes}</span>')

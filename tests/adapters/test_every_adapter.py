@@ -1,4 +1,4 @@
-"""What every way from a feed to a framework promises; `adapter_kinds.ADAPTERS` names them."""
+"""The promises of every adapter from a feed to a framework; `adapter_kinds.ADAPTERS` names them."""
 
 import gc
 
@@ -11,7 +11,7 @@ import kerasfeed as kf
 
 
 class Scenes(kf.SceneSequence):
-    """Scenes with a number each, some of which may fail."""
+    """Numbered scenes; some may fail."""
 
     def __init__(self, bad=()):
         self.bad = bad
@@ -35,7 +35,7 @@ def batches_of(request):
 WORKERS = [
     pytest.param((0, "thread"), id="inline"),
     pytest.param((2, "thread"), id="thread"),
-    pytest.param((1, "process"), id="process", marks=pytest.mark.heavy),  # one, for adapters see batches alone
+    pytest.param((1, "process"), id="process", marks=pytest.mark.heavy),  # one: adapters see only batches
 ]
 in_this_process = pytest.mark.parametrize("make", WORKERS[:2], indirect=True)
 
@@ -82,7 +82,7 @@ def test_batches_that_are_kept_stay_what_they_were(batches_of, make):
         assert numbers(kept) == list(range(22))
 
 
-def test_whoever_leaves_early_leaves_nothing_running(batches_of, make):
+def test_leaving_early_leaves_nothing_running(batches_of, make):
     with make() as feed:
         found = iter(batches_of(feed))
         assert numbers([next(found)]) == [0, 1, 2, 3]
@@ -94,7 +94,7 @@ def test_whoever_leaves_early_leaves_nothing_running(batches_of, make):
 def test_what_a_scene_raises_arrives_with_its_index_behind_the_batches_before_it(batches_of, make):
     with make(Scenes(bad=(13,))) as feed:
         seen = []
-        with pytest.raises(Exception, match="bad scan 13") as caught:  # noqa: PT012 - what came before counts
+        with pytest.raises(Exception, match="bad scan 13") as caught:  # noqa: PT012 - the batches before it count
             for batch in batches_of(feed):
                 seen += numbers([batch])
         assert seen == list(range(12))

@@ -1,4 +1,4 @@
-"""What `to_jax` and `to_torch` promise alike."""
+"""The common promises of `to_jax` and `to_torch`."""
 
 import sys
 
@@ -17,7 +17,7 @@ def framework(request):
 
 @pytest.fixture
 def loop_of(framework):
-    """From a feed, and arguments, to the loop."""
+    """Make the loop of a feed with arguments."""
     pytest.importorskip(framework, reason=f"{NAMES[framework]} is not installed")
     return lambda feed, **arguments: getattr(feed, f"to_{framework}")(**arguments)
 

@@ -1,4 +1,4 @@
-"""A sequence in the loaders of others, and what a feed says there."""
+"""A sequence in other loaders, and errors for a feed there."""
 
 import multiprocessing
 import re
@@ -83,7 +83,7 @@ if __name__ == "__main__":
             try:
                 list(DataLoader(feed, batch_size=None, num_workers=1, multiprocessing_context="fork"))
             except kf.FeedClosedError as error:
-                assert "PyTorch's DataLoader is given the sequence itself" in str(error), error
+                assert "Pass the sequence itself to PyTorch's DataLoader" in str(error), error
             else:
                 raise AssertionError("not refused")
     print("done")
@@ -101,7 +101,7 @@ if __name__ == "__main__":
 def test_a_sequence_is_a_dataset_of_a_data_loader(context, kinds):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     code = LOADED.replace("CONTEXT", repr(context)).replace("KINDS", repr(kinds))
-    # A short path: PyTorch's workers wait for ever where that of a socket in TMPDIR has more than 107 bytes.
+    # A short path: PyTorch's workers wait for ever if the path of a socket in TMPDIR has more than 107 bytes.
     with tempfile.TemporaryDirectory() as folder:
         assert finish(launch(Path(folder), code)) == "done\n"
 

@@ -1,4 +1,4 @@
-"""A machine on which TensorFlow is not installed: here, one whose import is refused."""
+"""A machine without TensorFlow, simulated by refusing its import."""
 
 import importlib.util
 

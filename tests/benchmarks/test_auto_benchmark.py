@@ -1,4 +1,4 @@
-"""The benchmark of "auto": its runs give a rate, and say what was chosen."""
+"""The benchmark of "auto": its runs report a rate and the choice."""
 
 from benchmarks import auto
 

@@ -1,4 +1,4 @@
-"""The benchmarks: a case runs and ends alone, and the report says what the figures say."""
+"""The benchmarks: a case runs and ends alone, and the report matches the figures."""
 
 import json
 

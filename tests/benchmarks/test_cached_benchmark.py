@@ -1,4 +1,4 @@
-"""What a cache is worth beside scenes in arrays."""
+"""The benchmark of the cache against scenes in arrays."""
 
 import pytest
 

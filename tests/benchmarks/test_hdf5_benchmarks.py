@@ -1,4 +1,4 @@
-"""The HDF5 part of the benchmarks: every reader fills batches with the same scenes, and what is counted is so."""
+"""The HDF5 part of the benchmarks: every reader fills batches with the same scenes, and counts are right."""
 
 import importlib.util
 import subprocess

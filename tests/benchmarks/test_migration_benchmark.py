@@ -1,4 +1,4 @@
-"""The benchmark of what people write today: both sides deliver the same scenes."""
+"""The benchmark of existing code: both sides deliver the same scenes."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""The benchmark of workloads that people have: kerasfeed delivers each scene once, with its values."""
+"""The benchmark of real workloads: kerasfeed delivers each scene once, with its values."""
 
 import dataclasses
 import sys

@@ -1,4 +1,4 @@
-"""The commands that look at an object of the user's."""
+"""The commands that show a user's object."""
 
 import sys
 import types
@@ -34,7 +34,7 @@ rooms = Rooms()
 
 @pytest.fixture(autouse=True)
 def module(tmp_path, monkeypatch):
-    """A module of the user's, in the current directory."""
+    """A user's module, in the current directory."""
     (tmp_path / "my_rooms.py").write_text(MODULE)
     (tmp_path / "my_broken.py").write_text("import nothing_of_this_name")
     monkeypatch.chdir(tmp_path)
@@ -59,7 +59,7 @@ def test_an_object_may_be_an_instance_a_class_or_a_function(name):
         ("my_rooms:number", "needs an object with __len__ and __getitem__"),
     ],
 )
-def test_what_cannot_be_had_is_told_in_one_line(name, message, capsys):
+def test_an_object_that_cannot_be_loaded_is_reported_in_one_line(name, message, capsys):
     assert main(["profile", name]) == 2
     out, error = capsys.readouterr()
     assert out == ""
@@ -76,7 +76,7 @@ def test_profile_prints_the_verdict(capsys):
 
 @pytest.fixture
 def explored(monkeypatch):
-    """What the other commands call, in place of what they show."""
+    """Replaces the functions of the other commands, and records their calls."""
     calls = []
 
     def function(name, result):

@@ -182,7 +182,7 @@ def test_the_command_tells_its_version(capsys):
 
 
 def _figures(output):
-    """Validation accuracy, majority rate and number of epochs shown by the command."""
+    """Validation accuracy, majority rate and number of epochs in the command's output."""
     found = re.search(r"names ([\d.]+)% of the scenes right that were kept .* would be right for ([\d.]+)%", output)
     assert re.search(r"Training took in [\d,]+ scenes a second, and spent [\d.]+% of its time waiting", output)
     return float(found[1]) / 100, float(found[2]) / 100

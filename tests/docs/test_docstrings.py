@@ -1,4 +1,4 @@
-"""Every public name has an example in its docstring, and the examples do what they say."""
+"""Every public name has an example in its docstring, and the examples run."""
 
 import doctest
 import inspect
@@ -13,7 +13,7 @@ import kerasfeed as kf
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = [name for name in kf.__all__ if name != "__version__"]
-# What a public call returns, or a hook receives: users meet the objects, and never write the names of their classes.
+# Classes of objects that public calls return or hooks receive; users never write these names.
 RETURNED = [
     "kerasfeed.adapters.keras.evaluate:MetricDistribution",
     "kerasfeed.adapters.keras.input_monitor:EpochTiming",
@@ -30,7 +30,7 @@ RETURNED = [
     "kerasfeed.readers.hdf5.stats:ReadStats",
     "kerasfeed.sequences.context:Worker",
 ]
-# Those that train a model or start worker processes.
+# Examples that train a model or start worker processes.
 SLOW = {"BackupAndRestore", "FeedCheckpoint", "WorkerDiedError"}
 
 
@@ -46,7 +46,7 @@ def members_of(name):
 
 
 def places():
-    """A name and, in turn, each of its members, of which inherited ones come once."""
+    """A name and each of its members; inherited ones come once."""
     seen = set()
     for name in [*(f"kerasfeed:{name}" for name in NAMES), *RETURNED]:
         yield name

@@ -1,4 +1,4 @@
-"""The fault table: every way in which a library may fail is told from every other, and the table says it."""
+"""The fault table distinguishes every kind of failure of a library."""
 
 import json
 import sys
@@ -74,7 +74,7 @@ def seen(short_waits):
         ("unable", "not available"),
     ],
 )
-def test_each_way_of_failing_is_told_from_the_others(seen, function, expected):
+def test_each_kind_of_failure_is_distinguished_from_the_others(seen, function, expected):
     assert words(seen[function], TRIALS[function]) == expected
 
 
@@ -89,7 +89,7 @@ def test_a_scene_replaced_is_no_loss_for_a_library_that_was_asked_to_replace(see
     assert words(seen["losing"], SMALL, replaces=True) == "**loses 8 scenes**"
 
 
-def test_an_exception_of_a_scene_is_told_with_its_message_and_whether_it_names_the_scene():
+def test_an_exception_of_a_scene_is_reported_with_its_message_and_whether_it_names_the_scene():
     result = observe("sound", LATE)
     assert words(result, LATE) == "raises `ValueError`"
     assert (result.message, len(result.labels)) == ("the points are not finite", 136)
@@ -133,7 +133,7 @@ def test_fit_tells_every_batch_that_it_trains_on():
     assert words(harness.run_case(case), fault) == "all scenes once"
 
 
-def test_a_library_that_is_not_installed_is_told_so():
+def test_a_library_that_is_not_installed_is_reported():
     case = case_of("sound", SMALL)
     absent = replace(case, peer=replace(case.peer, package="no_such_library"))
     assert words(harness.run_case(absent), SMALL) == "not installed"

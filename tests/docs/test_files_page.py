@@ -63,7 +63,7 @@ FORMATS = {
 
 
 def run(name):
-    """Run a snippet as the user would, behind the first one's imports; the names it leaves."""
+    """Run a snippet like a user, after the imports of the first one; return its names."""
     space = {"__name__": "__main__"}
     exec("import glob, json\nimport numpy as np\nimport kerasfeed as kf\n" + snippet(name), space)
     return space
@@ -75,7 +75,7 @@ def labels_by(files, **arguments):
 
 
 def check(files, expected):
-    """All scenes in order, by every kind of worker; each once where files are shuffled."""
+    """All scenes in order, with every kind of worker; with shuffled files, each once."""
     for workers, worker_type in ((0, "thread"), (2, "thread"), (1, "process")):
         assert labels_by(files, workers=workers, worker_type=worker_type) == expected
     shuffled = labels_by(files, workers=2, worker_type="thread", order=kf.BlockShuffled(files, window=2), seed=1)

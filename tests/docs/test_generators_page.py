@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "how-to" / "generators.md"
 
 @pytest.fixture
 def names(tmp_path):
-    """What the snippets take as given, and what those before have made."""
+    """The names that the snippets assume, and those of earlier snippets."""
     paths = [str(tmp_path / f"{number}.h5") for number in range(4)]
     for number, path in enumerate(paths):
         with h5py.File(path, "w") as file:

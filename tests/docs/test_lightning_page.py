@@ -1,4 +1,4 @@
-"""The page on PyTorch Lightning: all its blocks as one program, where Lightning is installed."""
+"""The page on PyTorch Lightning: all its blocks as one program, if Lightning is installed."""
 
 import os
 import re
@@ -33,7 +33,7 @@ print(f"-- {net.feed.shard}, {trainer.global_step} steps", flush=True)
 def test_the_program_of_the_page_trains_and_resumes_where_it_was(tmp_path, more, printed):
     pytest.importorskip("lightning", reason="needs lightning, which is no dependency")
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    if more:  # each device runs the program anew
+    if more:  # each device runs the program again
         blocks = [block for block in blocks if "trainer.fit" not in block or "class Net" in block]
         blocks = [block.split("\n\nwith make_feed(shuffle=True) as feed, make")[0] for block in blocks]
     path = tmp_path / "train.py"

@@ -35,7 +35,7 @@ def test_a_notebook_says_what_it_needs_and_begins_with_an_import_and_a_class(pat
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a notebook, or its cells before the one called `until`, in a folder of its own: its cells by their id."""
+    """Run a notebook, or its cells before the one called `until`, in a new folder; return its cells by their ids."""
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient (pip install kerasfeed[test])")
     pytest.importorskip("ipykernel", reason="needs ipykernel (pip install kerasfeed[test])")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -113,11 +113,11 @@ def test_the_notebook_looks_at_real_data_as_at_what_it_makes(run, monkeypatch, r
 
 
 def _assert_looks_and_checks(cells, name):
-    """What the cells before the first batch show of the file of this name."""
+    """The output for this file of the cells before the first batch."""
     assert name in _printed(cells["setup"])
     for look in ("look", "look_at_one"):
         assert [output for output in cells[look].outputs if "image/png" in output.get("data", {})], look
-    assert "<svg" in cells["describe"].outputs[0].data["text/html"]
+    assert "background-color" in cells["describe"].outputs[0].data["text/html"]
     report = cells["check"].outputs[0].data["text/plain"]
     assert "failed   same_twice" in report
     assert "failed   global_random" in report
@@ -125,7 +125,7 @@ def _assert_looks_and_checks(cells, name):
 
 
 def _warnings(cells):
-    """What stands in stderr, but for what TensorFlow logs before it reads a setting."""
+    """The content of stderr, without TensorFlow's logs before it reads a setting."""
     texts = [
         output.text for cell in cells.values() for output in cell.get("outputs", []) if output.get("name") == "stderr"
     ]

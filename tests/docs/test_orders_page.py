@@ -1,4 +1,4 @@
-"""What `docs/understand/orders.md` says beside its program: its table, its picture, and the benchmark of balancing."""
+"""The parts of `docs/understand/orders.md` besides its program: table, picture, and the benchmark of balancing."""
 
 import importlib.util
 import re

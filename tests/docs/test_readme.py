@@ -1,4 +1,4 @@
-"""The README is short, and its links lead somewhere."""
+"""The README is short, and its links work."""
 
 import re
 
@@ -34,7 +34,7 @@ def test_the_chart_shows_the_numbers_of_the_tables():
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| ") and len(cells) == 6 and cells[1][:1].isdigit() and not cells[0].startswith("plain"):
-            assert f">{cells[1]}<" in chart, f"draw the chart anew: python docs/images/draw_peers.py ({cells[0]})"
+            assert f">{cells[1]}<" in chart, f"draw the chart again: python docs/images/draw_peers.py ({cells[0]})"
             compared += 1
     assert compared >= 15
 

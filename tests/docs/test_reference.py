@@ -1,4 +1,4 @@
-"""The reference names everything that is public, and quotes messages and options as they are."""
+"""The reference lists every public name, and quotes messages and options exactly."""
 
 import ast
 import inspect
@@ -22,7 +22,7 @@ PAGES = {page.name: page.read_text() for page in REFERENCE.glob("*.md")}
 
 
 def test_the_table_of_the_index_lists_every_public_name_once():
-    listed = re.findall(r"^\| \[`kf\.(\w+)`\]\[kerasfeed\.(\w+)\] \|", PAGES["index.md"], re.MULTILINE)
+    listed = re.findall(r"^\| \[`kf\.(\w+)`\]\([\w.]*#kerasfeed\.(\w+)\) \|", PAGES["index.md"], re.MULTILINE)
     assert all(shown == target for shown, target in listed)
     assert sorted(shown for shown, _ in listed) == sorted(NAMES)
 
@@ -65,7 +65,7 @@ def strings_of(tree):
 
 @cache
 def sources():
-    """Every text of the package; not read where the tests are merely found."""
+    """Every text of the package; not read while pytest only collects tests."""
     paths = sorted(PACKAGE.rglob("*.py"))
     return "\0".join(text for path in paths for text in strings_of(ast.parse(path.read_text())))
 
@@ -111,12 +111,14 @@ def test_every_class_of_exceptions_and_warnings_is_on_the_page_of_errors():
     kinds = [name for name in NAMES if inspect.isclass(getattr(kf, name)) and issubclass(getattr(kf, name), Exception)]
     assert len(kinds) == 11
     for name in kinds:
-        assert f"| [{name}][kerasfeed.{name}] |" in PAGES["errors.md"]
+        assert f"| [{name}](#kerasfeed.{name}) |" in PAGES["errors.md"]
         assert f"::: kerasfeed.{name}\n" in PAGES["errors.md"]
 
 
 def test_the_built_in_classes_of_the_table_are_those_of_the_exceptions():
-    for name, built_in in re.findall(r"^\| \[(\w+)\]\[\S+ \| `([\w.]+)`", PAGES["errors.md"], re.MULTILINE):
+    listed = re.findall(r"^\| \[(\w+)\]\(\S+ \| `([\w.]+)`", PAGES["errors.md"], re.MULTILINE)
+    assert len(listed) == 11
+    for name, built_in in listed:
         bases = getattr(kf, name).__mro__
         assert any(built_in in (base.__name__, f"{base.__module__}.{base.__name__}") for base in bases)
 
@@ -165,3 +167,8 @@ def test_the_page_lists_the_options_of_the_benchmarks():
     assert listed("python -m benchmarks") == re.findall(r'add_argument\(\s*"(--[\w-]+)"', parser)
     for name in ("repeats", "seconds", "timeout"):
         assert re.search(rf"^\| `--{name} \w` \| `{getattr(Settings, name)}` \|", section("python -m benchmarks"), re.M)
+
+
+def test_links_to_the_reference_are_links_in_a_repository_browser_too():
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    assert [str(page) for page in pages if "][kerasfeed" in page.read_text()] == []

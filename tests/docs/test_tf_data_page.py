@@ -1,4 +1,4 @@
-"""What `docs/how-to/from-tf-data.md` shows: every snippet runs, and both sides of a pair deliver the same scenes."""
+"""The page `docs/how-to/from-tf-data.md`: every snippet runs, and both sides of a pair deliver the same scenes."""
 
 import re
 import sys
@@ -34,7 +34,7 @@ class Page:
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-    """Make pages, in an empty folder; their feeds are closed, and load by threads where they ask for nothing else."""
+    """Make pages, in an empty folder; their feeds are closed, and load in threads by default."""
     pages = []
 
     def make_page(**known):
@@ -109,7 +109,7 @@ def test_a_generator_whose_scenes_have_numbers_becomes_a_shuffled_feed(page):
     assert found != expected
 
 
-def test_what_from_indexable_was_told_is_inferred(page):
+def test_arguments_of_from_indexable_are_inferred(page):
     _, _, names = both(page(), "from_indexable")
     dataset, feed = names["dataset"], names["feed"]
     told = SNIPPETS["from_indexable after"].split("feed.element_spec  # ")[1].split("\n")[0]
@@ -124,7 +124,7 @@ def test_what_from_indexable_was_told_is_inferred(page):
 def test_tf_data_itself_makes_the_same_batches_of_single_scenes(page):
     before, _, names = both(page(), "from_indexable")
     exec(SNIPPETS["from_indexable by scene"], names)
-    dataset = names.pop("dataset")  # TensorFlow keeps the function written by hand for ever, and so these names
+    dataset = names.pop("dataset")  # TensorFlow keeps the handwritten function, and so these names, for ever
     assert scenes_in(dataset) == scenes_in(before)
     assert len(dataset) == len(before)
     del dataset  # AutoGraph has logged an exception, whose traceback holds this frame
@@ -174,7 +174,7 @@ def test_queue_runners_deliver_the_scenes_once_and_a_feed_for_as_many_epochs_as_
 
 
 @pytest.mark.heavy
-def test_batches_are_prefetched_last_without_being_told_so(page):
+def test_batches_are_prefetched_last_by_default(page):
     reader = page()
     before = scenes_in(reader.run("prefetch before")["dataset"])
     names = reader.run("prefetch after")
@@ -233,7 +233,7 @@ def test_buckets_are_the_same_and_so_is_what_is_in_them(page):
 
 
 @pytest.mark.heavy
-def test_shards_of_records_hold_the_same_scenes_whoever_reads_them(page):
+def test_shards_of_records_hold_the_same_scenes_for_every_reader(page):
     reader = page()
     before, after, names = both(reader, "tfrecords")
     expected = sorted(scenes_in(names["feed"].epoch(0)))

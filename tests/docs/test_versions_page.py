@@ -1,4 +1,4 @@
-"""The page on versions says what is tested."""
+"""The page on versions matches the tested versions."""
 
 import re
 import subprocess

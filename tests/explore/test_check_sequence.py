@@ -22,7 +22,7 @@ from kerasfeed.explore.check.check import CHECKS
 from kerasfeed.explore.check.reading import reading_of
 from kerasfeed.feeds.base import BaseFeed
 
-# The class, its check, what is said; index and field that are named; other checks that find it, too.
+# The class, its check, the message; the named index and field; other checks that find it, too.
 ZOO = [
     (bad.Lengthless, "length", "len(sequence) raises FileNotFoundError: rooms.h5", None, None, ()),
     (bad.Shrinking, "length", "len(sequence) was 10 at first and 9 when called again", None, None, ()),
@@ -96,8 +96,8 @@ def test_a_check_finds_its_fault_and_names_index_field_and_remedy(
     assert report.ok == (found.status == "warned")
 
 
-# They start processes, and so are run on one class of each fault alone, and on those whose fault they find; of classes
-# without a fault on those that meet processes otherwise than others do.
+# They start processes, so they run only on one class of each fault, on the classes whose fault they find, and, among
+# classes without a fault, on those that behave differently in processes.
 STARTING = ("process", "threads")
 
 
@@ -135,7 +135,7 @@ GOOD = {
     "Map": lambda folder: kf.Map(Noisy(), tripled),
     "Mixture": lambda folder: kf.Mixture([Noisy(), Noisy(base=1)], [1, 2]),
     "Packed": lambda folder: kf.Packed(kf.Map(Noisy(), in_dict), 7),
-    "Cached": lambda folder: kf.Cached(Squares()),  # which count how often they are read
+    "Cached": lambda folder: kf.Cached(Squares()),  # they count their reads
     **{
         name: lambda folder, make=make: make(folder, [(np.full(3, k, np.float32), np.int64(k)) for k in range(12)])
         for name, make in READERS.items()
@@ -217,7 +217,7 @@ def test_a_scene_with_another_number_of_axes_is_named_and_hides_no_wrong_get_bat
     assert report["get_batch"].status == "failed"
 
 
-def test_items_of_a_pydataset_are_batches_of_which_the_last_is_shorter():
+def test_items_of_a_pydataset_are_batches_and_the_last_is_shorter():
     import keras  # here: workers that read other classes of this module would import it
 
     class Batches(keras.utils.PyDataset):
@@ -258,16 +258,16 @@ def test_a_class_that_says_it_is_safe_and_is_not_has_failed():
 @pytest.mark.heavy
 def test_scenes_that_get_slow_while_threads_read_them_are_no_fault():
     found = kf.check_sequence(elsewhere.SlowElsewhere(), seconds=9.0, checks=["threads"])["threads"]
-    assert found.status in ("passed", "skipped"), found.message  # 12 scenes outlast what one scene may take, 3 s
+    assert found.status in ("passed", "skipped"), found.message  # 12 scenes exceed the limit of one scene, 3 s
     assert "hang" not in found.message
 
 
 class Here(bad.Sound):
-    """Notes how many threads of this process read it at once."""
+    """Logs how many threads of this process read it at once."""
 
     at_once, most, lock = 0, 0, threading.Lock()
 
-    def __reduce__(self):  # elsewhere nothing is noted
+    def __reduce__(self):  # other processes log nothing
         return bad.Sound, ()
 
     def scene(self, index):
@@ -325,7 +325,7 @@ def test_a_class_that_opens_its_file_when_it_is_first_read_is_pickled_before():
 
         def scene(self, index):
             if self.file is None:
-                self.file = threading.Lock()  # in place of an open file, which does not pickle either
+                self.file = threading.Lock()  # instead of an open file, which does not pickle either
             return super().scene(index)
 
     found = kf.check_sequence(Lazy(), checks=["pickle"])["pickle"]
@@ -366,7 +366,7 @@ def test_what_one_fault_makes_pointless_is_skipped_with_its_name():
     assert report["process"].message == "same_twice has failed"
 
 
-def test_arrays_that_the_sequence_keeps_are_told_of():
+def test_arrays_that_the_sequence_keeps_are_reported():
     class Views(bad.Sound):
         points = np.zeros((12, 3))
 

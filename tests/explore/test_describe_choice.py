@@ -1,4 +1,4 @@
-"""Which scenes `kf.describe` reads, and what it refuses."""
+"""The scenes that `kf.describe` reads, and its errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`kf.show` of orders: the right points, in a figure that disturbs nobody's."""
+"""`kf.show` of orders: the right points, in a figure that does not affect others."""
 
 import numpy as np
 import pytest

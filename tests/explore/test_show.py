@@ -1,4 +1,4 @@
-"""`kf.show` of scenes and batches: what fields are told to be, and what stands in the picture."""
+"""`kf.show` of scenes and batches: the detected kinds of fields, and the content of the picture."""
 
 import sys
 
@@ -59,7 +59,7 @@ def test_what_a_field_is_its_shape_dtype_and_values_tell(value, kind):
     assert kf.show([(value,)] * 2, 1)._repr_png_().startswith(b"\x89PNG")
 
 
-def test_what_a_user_says_goes_before_what_is_told():
+def test_the_user_s_kinds_of_fields_take_precedence_over_detected_ones():
     assert parts_of(fields_of({"x": np.stack([SMOOTH] * 3, 1)}), {"x": "signal"}) == (ScenePart("x", "signal"),)
     assert parts_of(fields_of((CLOUD, IMAGE)), {"1": "hidden"}) == (ScenePart("0", "points"),)
 
@@ -115,6 +115,11 @@ def test_a_grid_names_its_scenes_their_labels_and_what_it_leaves_out():
     assert any("cloud 99 is\ntruncated" in text for text in found)
 
 
+@pytest.mark.parametrize("index", [[3, 16], slice(3, 17, 13), np.array([3, 16])])
+def test_a_list_of_indices_draws_these_scenes(index):
+    assert words(kf.show(Clouds(), index)) == words(kf.show(Clouds(), scenes=[3, 16]))
+
+
 def test_one_scene_is_drawn_large_with_more_of_it_and_raises_what_it_raises():
     figure = kf.show(Clouds(), -2)
     assert words(figure)[0] == "Clouds, scene 98 of 100"
@@ -157,7 +162,7 @@ def test_a_batch_is_drawn_as_the_model_gets_it():
         assert found[0] == "Sized, batch 12 of 13 in epoch 1, 8 scenes"
         indices = feed.plan.indices(1, 12)
         assert any(text.startswith(f"scene {indices[0]} · [1] {indices[0]} · [2] 1") for text in found)
-        assert any(text.endswith("[2] 0") for text in found)  # which fills the batch up
+        assert any(text.endswith("[2] 0") for text in found)  # filler
         assert any(text.endswith(" padded") for text in found)
         count = len(figure.axes[0].collections[0].get_offsets())
         assert count == 50 + 10 * (int(indices[0]) % 4)
@@ -249,7 +254,7 @@ def test_wrong_arguments_are_refused_with_the_remedy(arguments, error, message):
         kf.show(scenes.Clouds(), **arguments)
 
 
-def test_the_error_of_a_scene_of_numbers_is_told_once_beside_the_others():
+def test_the_error_of_a_scene_of_numbers_is_shown_once_next_to_the_others():
     def scene(index):
         if index == 1:
             raise OSError("a file of the archive is truncated, and has no end " * 9)
@@ -260,7 +265,7 @@ def test_the_error_of_a_scene_of_numbers_is_told_once_beside_the_others():
     assert figure.get_figwidth() < 8
 
 
-def test_what_cannot_be_drawn_is_told_by_its_dtype_and_shape():
+def test_fields_that_cannot_be_drawn_are_shown_by_dtype_and_shape():
     scene = {"many axes": np.zeros((2,) * 6), "records": np.zeros(3, [("x", "f4")]), "y": 3}
     assert {"float64[2, 2, 2, 2, 2, 2]", "void32[3]", "3"} <= set(words(kf.show([scene] * 2)))
     found = words(kf.show([{**scene, "image": IMAGE}], 0))
@@ -326,7 +331,7 @@ def test_what_is_empty_is_said_to_be():
     assert not any("Error" in text for text in found)
 
 
-def test_the_title_over_scenes_of_which_some_fail_is_not_cut_off():
+def test_the_title_over_scenes_is_not_cut_off_if_some_fail():
     def scene(index):
         if index:
             raise OSError("truncated")

@@ -1,4 +1,4 @@
-"""Loops of frameworks: what of a feed the consumer has, where batches are converted ahead of it."""
+"""Loops of frameworks: the consumer's position in a feed whose batches are converted ahead."""
 
 import gc
 import pickle
@@ -28,7 +28,7 @@ class Numbers(kf.SceneSequence):
 
 
 class Noting(Ahead):
-    """Notes which batches were begun, by their first scene."""
+    """Logs which batches were begun, by their first scene."""
 
     def __init__(self):
         self.begun = []
@@ -53,7 +53,7 @@ def feed_of(sequence=None, **arguments):
 
 
 def taken_until_ahead(feed, conversion, iterator, count):
-    """Take until so many batches were begun: loading takes a moment."""
+    """Take batches until a number of them was begun."""
     seen = firsts([next(iterator)])
     wait_until(lambda: feed.stats().batches >= len(feed))
     seen += firsts([next(iterator)])
@@ -197,7 +197,7 @@ def test_a_loop_is_true_and_refuses_to_be_pickled():
             pickle.dumps(looped(feed))
 
 
-def test_arrays_that_nobody_refers_to_any_more_are_reused():
+def test_arrays_without_references_are_reused():
     with feed_of(Numbers(400)) as feed:
         for _ in range(2):
             for _batch in looped(feed):
@@ -225,7 +225,7 @@ def test_an_iteration_of_a_stream_has_as_many_repetitions_as_epochs():
             len(loop)
 
 
-def test_a_loop_over_a_stream_that_is_left_early_begins_anew():
+def test_a_loop_over_a_stream_that_is_left_early_begins_again():
     with stream_of() as feed:
         for batch in looped(feed):
             assert batch[0, 0] == 0

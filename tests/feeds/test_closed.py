@@ -1,6 +1,6 @@
 """`close()` frees memory and descriptors itself: the collector does not run in these tests.
 
-But for what an exception refers to, whose traceback is part of a cycle.
+Except the objects that an exception refers to, because its traceback is part of a cycle.
 """
 
 import gc
@@ -29,9 +29,9 @@ _BATCH = 4
 
 @pytest.fixture(autouse=True)
 def no_collector():
-    """Nothing is collected while a test runs, and all of kerasfeed's memory files are its own."""
+    """Disable garbage collection during a test that owns all of kerasfeed's memory files."""
     for name in ("Feed", "StreamFeed"):
-        assert getattr(kf, name)  # what their imports leave behind refers to whoever imports
+        assert getattr(kf, name)  # traces of their imports refer to the importing module
     gc.collect()
     gc.disable()
     before = _held()
@@ -180,9 +180,9 @@ def _fail(feed):
 
 
 def _check(make, kind, use):
-    """Nothing is held once the feed is closed; the feed and its sequence go when nobody refers to them.
+    """A closed feed holds nothing; the feed and its sequence are freed with their last reference.
 
-    After an error they go at the next collection, like the memory of the batches that it came of.
+    After an error they are freed at the next collection, like the memory of its batches.
     """
     pipes = _pipes_and_sockets()
     feed = make(_arguments(kind))
@@ -252,7 +252,7 @@ def test_a_batch_outlives_its_feed_and_holds_its_own_memory_alone():
     nbytes = batches[0].nbytes
     assert nbytes <= _bytes_held() - nbytes < 1.1 * nbytes
     assert all((batch == 1).all() for batch in batches)
-    first = batches.pop(0)[0, :5]  # a view of it keeps all of it
+    first = batches.pop(0)[0, :5]  # a view keeps the whole batch
     batches.clear()
     assert nbytes <= _bytes_held() < 1.1 * nbytes
     assert (first == 1).all()
@@ -262,7 +262,7 @@ def test_a_batch_outlives_its_feed_and_holds_its_own_memory_alone():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["process", "thread"])
-def test_a_loop_that_goes_on_after_the_feed_was_closed_is_told_so(kind):
+def test_a_loop_that_continues_after_the_feed_was_closed_gets_an_error(kind):
     feed = kf.Feed(Large(), _BATCH, **_arguments(kind))
     iterator = iter(feed)
     next(iterator)
@@ -272,7 +272,7 @@ def test_a_loop_that_goes_on_after_the_feed_was_closed_is_told_so(kind):
 
 
 class Slow(kf.SceneSequence):
-    """Its scene 3 waits until it is let go."""
+    """Its scene 3 waits until the test releases it."""
 
     def __init__(self):
         self.waits, self.goes_on = threading.Event(), threading.Event()
@@ -288,7 +288,7 @@ class Slow(kf.SceneSequence):
 
 
 def closed_meanwhile(sequence):
-    """Close a feed while a thread named "slow" loads its first batch; that thread goes on where this is resumed."""
+    """Close a feed while a thread named "slow" loads its first batch; it continues when this generator is resumed."""
     found, feed = [], kf.Feed(sequence, _BATCH, workers=0)
     assert feed.scene_spec
     thread = threading.Thread(target=lambda: found.append(feed.submit(0, 0).result()), name="slow")

@@ -1,4 +1,4 @@
-"""`kf.load`: a batch or a scene again, in the calling thread, whatever the feed's workers do."""
+"""`kf.load`: loads a batch or a scene again in the calling thread, whatever the feed's workers do."""
 
 import os
 import pickle
@@ -100,7 +100,7 @@ def test_a_feed_whose_workers_hang_and_one_that_is_closed_are_loaded_from():
 
 
 class _Opening(scenes.Clouds):
-    """Needs what `on_worker_begin` opens."""
+    """Needs the resource that `on_worker_begin` opens."""
 
     handle = None
 

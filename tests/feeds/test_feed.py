@@ -1,4 +1,4 @@
-"""`Feed`: arguments, epochs, iteration, what a notebook shows."""
+"""`Feed`: arguments, epochs, iteration, display in notebooks."""
 
 import contextlib
 import gc
@@ -39,8 +39,10 @@ import kerasfeed as kf
         ({"collate_fn": len}, TypeError, "no argument 'collate_fn'. Use collate: 'stack', 'pad', 'ragged'"),
         ({"pin_memory": True}, TypeError, "no argument 'pin_memory'. Use feed.to_torch"),
         ({"suffle": True}, TypeError, "no argument 'suffle'. Did you mean 'shuffle'. It takes sequence, batch_size"),
+        ({"in_order": True}, TypeError, "no argument 'in_order', and none is needed: batches always come in order"),
+        ({"order": [4, 3, 2]}, TypeError, r"received \[4, 3, 2\] of type list. .* kf.Subset"),
         ({"colour": 1}, TypeError, "no argument 'colour'. It takes sequence, batch_size, shuffle"),
-        ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops everything: .* 37 scenes"),
+        ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops every scene: .* 37 scenes"),
         (
             {"shard_count": 2},
             ValueError,
@@ -65,7 +67,7 @@ class NoLength:
 
 
 class ReadByLoop:
-    """Has a length and can be iterated, as a set is; or, as `OfTorch`, is what a torch IterableDataset is."""
+    """Has a length and can be iterated, like a set; or, as `OfTorch`, like a torch IterableDataset."""
 
     def __len__(self):
         return 3
@@ -113,7 +115,7 @@ def test_an_object_that_is_no_sequence_is_refused_with_a_remedy(sequence, batch_
         kf.Feed(sequence, batch_size, workers=0)
 
 
-def test_a_slice_of_a_feed_is_told_of_islice():
+def test_the_error_for_a_slice_of_a_feed_names_islice():
     with kf.Feed([1, 2, 3], 2, workers=0) as feed:
         with pytest.raises(
             TypeError, match=r"number of a batch, received a slice. Loop over itertools.islice\(feed, count"
@@ -123,7 +125,7 @@ def test_a_slice_of_a_feed_is_told_of_islice():
 
 
 class ReadBothWays:
-    """An iterator that can be indexed, as Keras's `ImageDataGenerator().flow(...)` is."""
+    """An iterator that can be indexed, like Keras's `ImageDataGenerator().flow(...)`."""
 
     def __len__(self):
         return 4
@@ -291,7 +293,7 @@ def test_hooks_of_the_sequence_are_called_once_an_epoch_and_reach_the_workers(wo
     assert sequence.began == 3
 
 
-def test_a_hook_that_wants_an_argument_is_told_how_a_feed_calls_it():
+def test_the_error_for_a_hook_with_an_argument_says_how_a_feed_calls_it():
     class Scheduled(scenes.Clouds):
         def on_epoch_begin(self, epoch):
             self.epoch = epoch
@@ -371,7 +373,7 @@ def test_data_in_memory_need_no_workers_by_default_and_workers_of_a_class_are_pr
 
 
 class Named(kf.Feed):
-    """A feed with an `__init__` of its own."""
+    """A feed with its own `__init__`."""
 
     def __init__(self, name):
         self.name = name
@@ -402,7 +404,8 @@ def test_a_feed_says_how_many_workers_it_has_and_refuses_others():
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [("map", "kf.Map"), ("shuffle", "shuffle=True"), ("batch", "batch_size="), ("prefetch", "max_queue_size"),
-     ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)")],
+     ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)"),
+     ("as_numpy_iterator", "NumPy arrays"), ("to_dataset", r"to_tf_dataset\(\)")],
 )  # fmt: skip
 def test_methods_of_other_datasets_are_answered_with_the_word_used_here(name, remedy):
     with kf.Feed(np.arange(6), 2, workers=0) as feed:

@@ -1,4 +1,4 @@
-"""`kf.labels_of`: one field of every scene, read once, and never an old one."""
+"""`kf.labels_of`: one field of every scene, read once, and never outdated."""
 
 import threading
 

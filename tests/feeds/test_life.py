@@ -1,4 +1,4 @@
-"""Whatever ends the program, its workers and their memory end with it; whatever interrupts it, the feed goes on."""
+"""However the program ends, its workers and their memory end with it; after any interrupt, the feed continues."""
 
 import os
 import signal
@@ -85,7 +85,7 @@ def test_a_killed_parent_leaves_no_worker_and_no_memory_behind(tmp_path, situati
             assert "/dev/shm" not in Path(f"/proc/{pid}/maps").read_text()
         parent.kill()
         assert_gone(pids)
-        wait_until(lambda: set(holders(files)) <= set(forked))  # a killed process may take its time to be gone
+        wait_until(lambda: set(holders(files)) <= set(forked))  # a killed process may need time to end
         assert list((tmp_path / "tmp").iterdir()) == []
     finally:
         for pid in forked:
@@ -121,7 +121,7 @@ def test_workers_outlive_the_thread_that_asked_for_them(tmp_path):
     assert finish(program) == "right\n"
 
 
-# Subprocess's -3 is DEVNULL: what is left must not hold the program's stdout.
+# Subprocess's -3 is DEVNULL: remaining processes must not hold the program's stdout.
 LEAVING = """
     def wait():
         # Once; the scene is fine thereafter.
@@ -285,7 +285,7 @@ def test_an_interrupted_notebook_cell_leaves_a_feed_that_gives_the_right_batches
 
 @pytest.fixture
 def kernel(tmp_path, monkeypatch):
-    """Run a cell in a notebook's kernel: "ok" or the name of the exception, and what it printed."""
+    """Run a cell in a notebook's kernel: "ok" or the name of the exception, and its output."""
     pytest.importorskip("ipykernel", reason="needs ipykernel (pip install kerasfeed[test])")
     manager_module = pytest.importorskip("jupyter_client.manager", reason="comes with ipykernel")
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", "") + ":" + str(ROOT))

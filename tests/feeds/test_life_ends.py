@@ -1,4 +1,4 @@
-"""Programs with feeds in flight that fork, become another or end: workers and memory end with them."""
+"""Programs with feeds in flight that fork, exec or end: workers and memory end with them."""
 
 import os
 import signal
@@ -108,7 +108,7 @@ def test_a_program_that_becomes_another_leaves_it_no_worker_and_no_memory(tmp_pa
         pids = [int(pid) for pid in program.stdout.readline().split()]
         assert len(pids) == 2
         assert_gone(pids)
-        executable = Path(f"/proc/{program.pid}/exe")  # the workers go first, with the threads that started them
+        executable = Path(f"/proc/{program.pid}/exe")  # the workers end first, with the threads that started them
         wait_until(lambda: executable.resolve().name != Path(sys.executable).resolve().name)
         assert memory_files(program.pid) == set()
         assert program.poll() is None
@@ -173,7 +173,7 @@ LIGHT_ENDS = ["by sys.exit in a loop", "while only daemon threads read", "in an 
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", ENDS)
 def test_an_interpreter_with_feeds_in_flight_ends_cleanly(tmp_path, how):
-    with_keras = how == "in the middle of an epoch"  # it has exit handlers and threads of its own; once shows that
+    with_keras = how == "in the middle of an epoch"  # it has its own exit handlers and threads; one case is enough
     program = launch(tmp_path, (LEAN if with_keras else LIGHT) + FEEDS + ENDS[how])
     pids, end, *more = finish(program).splitlines()
     assert end == "end"

@@ -1,4 +1,4 @@
-"""When batches are asked for ahead of a consumer."""
+"""Requests for batches ahead of a consumer."""
 
 from concurrent.futures import Future
 
@@ -11,7 +11,7 @@ AHEAD = 4
 
 
 class Log:
-    """Futures of the numbers that were submitted: what is waited for is done then, with those before."""
+    """Futures of the numbers that were submitted: waiting for one resolves it and those before."""
 
     def __init__(self):
         self.futures = []
@@ -68,7 +68,7 @@ def test_nothing_is_asked_for_behind_a_batch_that_has_failed():
     assert len(log.futures) == AHEAD
     with pytest.raises(HostLostError):
         taken.next_batch()
-    assert taken.next_batch() == 4  # whoever goes on may
+    assert taken.next_batch() == 4  # the consumer may continue
 
 
 def test_batches_in_flight_are_given_before_what_asking_for_more_raises():

@@ -194,15 +194,15 @@ def test_a_shard_without_a_scene_in_a_step_is_filled_up_with_one_of_the_global_b
         (
             {"shard": (0, 3), "shuffle": True, "seed": None},
             ValueError,
-            "3 shards of a shuffled epoch need a seed, the same for all: each would draw an order of its own",
+            "3 shards of a shuffled epoch need the same seed: otherwise each draws a different order",
         ),
         (
             {"pad_remainder": True, "drop_remainder": True},
             ValueError,
-            "drop_remainder=True and pad_remainder=True are two answers to one question",
+            "drop_remainder=True and pad_remainder=True exclude each other",
         ),
         ({"pad_remainder": True, "batch_size": None}, ValueError, "pad_remainder=True needs a batch_size"),
-        ({"pad_remainder": True, "on_error": "skip"}, ValueError, "on_error='skip' leaves rows out: use"),
+        ({"pad_remainder": True, "on_error": "skip"}, ValueError, "on_error='skip' removes rows: use"),
         ({"batch_size": 2, "shard": (0, 6)}, ValueError, "the last step has 1 scene for 6 shards: one would"),
     ],
 )  # fmt: skip
@@ -222,7 +222,7 @@ def test_shards_in_sequence_need_no_seed():
     [(1, 3), [1, np.int64(3)], Shard(1, 3), SimpleNamespace(input_pipeline_id=1, num_input_pipelines=3)],
     ids=["pair", "list", "shard", "context"],
 )
-def test_a_shard_may_be_told_in_several_ways(given):
+def test_a_shard_may_be_given_in_several_ways(given):
     told = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard=given)
     plain = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard_index=1, shard_count=3)
     with told, plain:
@@ -230,7 +230,7 @@ def test_a_shard_may_be_told_in_several_ways(given):
         assert (told.shard.index, told.shard.count) == (1, 3)
 
 
-def test_a_feed_says_which_shard_it_is_and_who_said_so():
+def test_a_feed_names_its_shard_and_the_source_of_the_number():
     context = SimpleNamespace(input_pipeline_id=1, num_input_pipelines=3)
     with kf.Feed(scenes.Clouds(40), 4, workers=0, shard=context, pad_remainder=True) as feed:
         assert "4 steps, shard 1 of 3 (tf.distribute.InputContext), no workers" in repr(feed)
@@ -249,7 +249,7 @@ def _copy(feed):
     return pickle.loads(pickle.dumps(feed))
 
 
-def test_a_pickled_feed_keeps_the_shard_that_it_was_told(monkeypatch):
+def test_a_pickled_feed_keeps_its_given_shard(monkeypatch):
     with kf.Feed(scenes.Clouds(40), 4, workers=0, shard=(2, 3), pad_remainder=True) as feed, _copy(feed) as copy:
         assert copy.plan == feed.plan
         assert copy.shard == feed.shard
@@ -258,7 +258,7 @@ def test_a_pickled_feed_keeps_the_shard_that_it_was_told(monkeypatch):
         assert copy.shard == Shard(1, 3, "tf.distribute.InputContext")
 
 
-def test_a_pickled_feed_asks_again_where_it_was_told_to_find_out(monkeypatch):
+def test_a_pickled_feed_detects_its_shard_again_if_it_is_automatic(monkeypatch):
     answers = iter([(0, 2), (1, 2)])
     monkeypatch.setattr(shards, "_SOURCES", {"a test": lambda: next(answers)})
     with kf.Feed(scenes.Clouds(40), 4, workers=0, shuffle=True, seed=1, shard="auto") as feed, _copy(feed) as copy:

@@ -1,4 +1,4 @@
-"""`shard="auto"`, with frameworks that say what a test wants."""
+"""`shard="auto"`, with fake frameworks that report what a test needs."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from kerasfeed.feeds import sharding
 
 
 class _Workers:
-    """Stands for MultiWorkerMirroredStrategy."""
+    """A fake MultiWorkerMirroredStrategy."""
 
     def __init__(self, cluster, task_type, task_id):
         spec = SimpleNamespace(as_dict=lambda: cluster)
@@ -55,7 +55,7 @@ def _torch(index, count, *, initialized=True):
 
 @pytest.fixture
 def found(monkeypatch):
-    """What "auto" finds where these frameworks are imported, and no others."""
+    """The shard that "auto" finds if only these frameworks are imported."""
 
     def find(**modules):
         with monkeypatch.context() as context:
@@ -138,11 +138,11 @@ def test_auto_asks_torch_where_its_processes_are_initialised(found):
         ),
     ],
 )
-def test_auto_warns_where_only_the_environment_speaks_of_several_processes(found, monkeypatch, name, value, told):
+def test_auto_warns_if_only_the_environment_names_several_processes(found, monkeypatch, name, value, told):
     monkeypatch.setenv(name, value)
     with pytest.warns(kf.FeedWarning, match=re.escape(f"speaks of several ({told}): each of them would load every")):
         assert found() == ONE
-    assert found(torch=_torch(1, 4)) == "1 of 4 (auto: torch.distributed)"  # somebody has listened
+    assert found(torch=_torch(1, 4)) == "1 of 4 (auto: torch.distributed)"  # torch.distributed knows the processes
 
 
 @pytest.mark.parametrize("value", ["", "{", "[]", "{}", '{"cluster": 3, "task": {}}', '{"cluster": {}, "task": null}'])

@@ -133,7 +133,7 @@ def test_weighted_sums_over_all_shards_are_those_of_the_sequence(length, batch_s
         (
             "raise",
             scenes.Nested(),
-            r"pad_remainder=True gives the scenes that fill a short batch up sample_weight 0",
+            r"pad_remainder=True gives the scenes that fill up a short batch sample_weight 0",
         ),
         ("mask", [np.zeros(2)] * 5, r"structure \*. Return such a tuple, or use drop_remainder=True"),
         (

@@ -235,7 +235,7 @@ def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(run_forked):
 
 
 @pytest.mark.heavy
-def test_a_model_of_a_mirrored_strategy_trains_on_as_many_steps_as_it_is_told(run_forked):
+def test_a_model_of_a_mirrored_strategy_trains_on_the_given_number_of_steps(run_forked):
     printed = run_forked(
         """
         import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What an order costs on a file of large chunks: counted, told once, in the right thread, and only when it is true."""
+"""The cost of an order on a file of large chunks: counted, reported once, in the right thread, and only if true."""
 
 import re
 import threading
@@ -28,7 +28,7 @@ light_cases = pytest.mark.light(
 
 @pytest.fixture
 def path(tmp_path):
-    """A file of 640 scenes in 10 chunks of 64; of the test alone, for open files share caches and counters."""
+    """A file of 640 scenes in 10 chunks of 64; for one test only, because open files share caches and counters."""
     where = tmp_path / "clouds.h5"
     data = np.random.default_rng(0).normal(size=(SCENES, 128, 3)).astype(np.float32).round(1)
     with h5py.File(where, "w") as file:
@@ -77,7 +77,7 @@ def test_a_full_shuffle_of_large_chunks_warns_once_with_what_was_measured(path, 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_warnings_are_errors_the_consumer_gets_it_and_may_go_on(path, kind):
+def test_if_warnings_are_errors_the_consumer_gets_them_and_may_continue(path, kind):
     with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed:
         with pytest.raises(kf.ReadCostWarning):
             _epochs(feed, 3)
@@ -108,7 +108,7 @@ def test_a_cache_that_holds_the_dataset_decodes_each_chunk_once_and_says_nothing
     sequence = make(path, 20 * CHUNK)
     with _feed(sequence, kind, shuffle=True) as feed:
         _epochs(feed, 3)
-    if kind != "process":  # there the count is the worker's own
+    if kind != "process":  # in processes, the worker counts
         stats = sequence.file["points"].stats()
         assert stats.decoded == 10
         assert stats.again == 0
@@ -118,16 +118,16 @@ def test_a_cache_that_holds_the_dataset_decodes_each_chunk_once_and_says_nothing
 @light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
 def test_blocks_in_random_order_decode_each_chunk_once_an_epoch_from_a_small_cache(path, kind, make):
-    sequence = make(path, 6 * CHUNK)  # windows of 2: this one and the next, and some to spare
+    sequence = make(path, 6 * CHUNK)  # windows of 2: this one and the next, and some more
     order = kf.BlockShuffled(sequence.file["points"], window=2)
     with _feed(sequence, kind, order=order, max_queue_size=2) as feed:
         _ = feed.element_spec
         probed = sequence.file["points"].stats().decoded
         found = _epochs(feed, 3)
-    if kind != "process":  # there the count is the worker's own
+    if kind != "process":  # in processes, the worker counts
         assert order.reads_per_epoch(SCENES) == 10
         decoded = sequence.file["points"].stats().decoded - probed
-        assert 3 * (10 - 6) <= decoded <= 3 * 10  # an epoch may begin with what the last one left in the cache
+        assert 3 * (10 - 6) <= decoded <= 3 * 10  # an epoch may begin with chunks that the last one left in the cache
     with h5py.File(path) as file:
         stored = file["points"][...]
     for epoch, scenes in enumerate(found):
@@ -135,7 +135,7 @@ def test_blocks_in_random_order_decode_each_chunk_once_an_epoch_from_a_small_cac
         assert np.array_equal(scenes, stored[indices])
 
 
-def test_two_feeds_of_one_file_are_each_told_their_own_cost(path):
+def test_two_feeds_of_one_file_each_get_their_own_cost(path):
     sequence = Clouds(path, 2 * CHUNK)
     with _feed(sequence, "thread", shuffle=True) as random, _feed(sequence, "thread") as sequential:
         for _ in range(2):
@@ -202,7 +202,7 @@ def test_a_dataset_of_any_dtype_is_written_into_the_slot_as_its_scenes_are(tmp_p
     data = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
     with h5py.File(tmp_path / "in.h5", "w") as file:
         file.create_dataset("x", data=data, compression=compression)
-    # In processes the slot alone is another: of each dtype, one dataset shows that.
+    # In processes, only the slot differs, so one dataset per dtype is enough.
     in_processes = (len(shape) == 2) == (compression == "gzip") and (dtype in ">f4<c8") == (compression == "gzip")
     for kind in KINDS[: 3 if in_processes else 2]:
         with _feed(kf.HDF5File(tmp_path / "in.h5")["x"], kind) as feed:
@@ -224,7 +224,7 @@ def test_fit_as_it_is_by_default_leaves_the_blocks_together(path):
 
 
 @pytest.mark.heavy
-def test_a_tf_dataset_s_consumer_is_told_too(path):
+def test_the_consumer_of_a_tf_dataset_is_warned_too(path):
     with _feed(Clouds(path, 2 * CHUNK), "thread", shuffle=True) as feed:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -309,7 +309,7 @@ def test_scenes_of_several_rows_are_not_taken_for_waste():
 
 def test_datasets_of_one_name_in_many_files_are_judged_together():
     meter = read_cost.Meter(1000)
-    for number in range(400):  # a scene each, of 10 files in turn, whose caches hold nothing
+    for number in range(400):  # one scene each, from 10 files in turn, whose caches are empty
         meter.note(_storage(name=f"'x' of '{number % 10}'"), number // 10 % 10, nbytes=1000, seconds=0.1)
         meter.note_scenes(1)
     found = meter.waste()
@@ -371,7 +371,7 @@ def test_the_remedy_for_patches_and_windows_is_the_blocks_that_they_know(tmp_pat
     assert "A chunk holds 16 rows" in str(told[0].message)
 
 
-def test_a_feed_asks_no_more_once_it_has_told(monkeypatch):
+def test_a_feed_stops_checking_once_it_has_warned(monkeypatch):
     asked = []
 
     def waste():

@@ -1,4 +1,4 @@
-"""`Feed.get_state` and `set_state` in plain loops: a feed goes on where another one stopped, bit for bit."""
+"""`Feed.get_state` and `set_state` in plain loops: a feed continues after another one, bit for bit."""
 
 import ast
 import json
@@ -19,7 +19,7 @@ LENGTH, BATCH = 37, 8  # 5 steps
 
 
 class Counted(scenes.Augmented):
-    """Scenes with noise, which count how often they are asked for."""
+    """Scenes with noise, which count their reads."""
 
     def __init__(self, length=LENGTH):
         super().__init__(length)
@@ -51,7 +51,7 @@ def through_json(state):
 
 
 def state_after(number, **arguments):
-    """The state within a loop that has `number` batches, from 1, in hand or behind it."""
+    """The state within a loop that has received `number` batches, from 1."""
     with make_feed(**arguments) as feed:
         count = 0
         while True:
@@ -131,6 +131,31 @@ def test_going_on_reads_no_scene_before_and_costs_the_same_at_any_position():
             assert len(list(feed)) == 2
             asked.append(len(sequence.asked) - probed)
     assert asked == [20, 20]
+
+
+def test_a_state_after_ctrl_c_starts_no_workers_again():
+    class Interrupted(scenes.Augmented):
+        begun, interrupts = 0, False
+
+        def on_worker_begin(self, worker):
+            self.begun += 1
+
+        def __getitem__(self, index):
+            if self.interrupts:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    sequence = Interrupted()
+    with make_feed(sequence, workers=0) as feed:
+        batches = iter(feed)
+        next(batches)
+        sequence.interrupts = True
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        feed.set_state(feed.get_state(epoch=0, step=1))
+        assert sequence.begun == 1
+        sequence.interrupts = False
+        assert taken(feed) == stream(1)[1:]
 
 
 @pytest.mark.heavy
@@ -378,7 +403,7 @@ def test_a_batch_that_was_skipped_counts_as_consumed():
         assert feed.get_state()["epoch"] == 1
 
 
-def test_nobody_but_the_clock_of_a_feed_writes_what_it_knows_for_it_does_so_under_its_lock():
+def test_only_the_clock_of_a_feed_writes_its_state_because_it_holds_its_lock():
     for path in Path(kf.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

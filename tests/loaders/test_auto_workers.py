@@ -21,12 +21,12 @@ from kerasfeed.loaders import loader as loader_module
 
 @pytest.fixture
 def as_measured():
-    """What scenes cost here and now decides."""
+    """Use the measured cost of scenes."""
 
 
 @pytest.fixture(autouse=True)
 def choices(monkeypatch, request):
-    """Every choice that is made. Scenes cost what they do on a quiet machine: on a busy one they may cost anything."""
+    """Record every choice. Scenes have the cost of a quiet machine, because on a busy one it may be anything."""
     made = []
     choose = loader_module.choose
 
@@ -82,7 +82,7 @@ def test_what_is_measured_decides(kind, expected, as_measured):
             feed[0]
             return feed.stats().worker_type
 
-    assert any(chosen() == expected for _ in range(20))  # a busy machine measures wrong now and then
+    assert any(chosen() == expected for _ in range(20))  # measurements on a busy machine are sometimes wrong
 
 
 @pytest.mark.heavy
@@ -99,7 +99,7 @@ def test_batches_are_the_same_before_and_after_worker_processes_take_over(kind):
         assert feed.stats().worker_type == "process"
 
 
-# ---- the thread that begins
+# ---- the first thread
 
 
 def test_an_epoch_under_a_second_starts_no_process(monkeypatch):
@@ -115,7 +115,7 @@ def test_an_epoch_under_a_second_starts_no_process(monkeypatch):
 
 
 class Own(scenes_costs.Costly):
-    """Notes which threads use the object."""
+    """Logs which threads use the object."""
 
     length = 40
     cost = (1e-3, 1e-3)
@@ -329,6 +329,45 @@ def test_scenes_of_microseconds_get_no_workers(choices, as_measured):
         assert feed.stats().worker_type == "inline"
         assert "a batch takes" in feed.stats().chosen
         assert "no workers (auto: a batch takes" in repr(feed)
+
+
+def spin(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_scenes_that_one_call_reads_are_measured_by_that_call(as_measured):
+    class ReadAtOnce(scenes_costs.Costly):
+        length = 200_000
+
+        def scene(self, index):
+            spin(2e-5)
+            return super().scene(index)
+
+        def get_batch(self, indices):
+            return np.repeat(indices[:, None], 4, axis=1).astype(np.float32), indices.astype(np.float32)
+
+    with BaseFeed(ReadAtOnce(), 64, seed=1) as feed:
+        feed[0]
+        assert feed.stats().worker_type == "inline"
+
+
+@pytest.mark.heavy
+def test_scenes_that_a_cache_keeps_are_measured_when_they_are_first_read(as_measured):
+    class Kept(scenes_costs.Costly):
+        def __init__(self):
+            self.kept = set()
+
+        def scene(self, index):
+            if index not in self.kept:
+                spin(1e-3)
+                self.kept.add(index)
+            return super().scene(index)
+
+    with _feed(Kept()) as feed:
+        feed[0]
+        assert feed.stats().worker_type == "process"
 
 
 @pytest.mark.heavy

@@ -1,4 +1,4 @@
-"""What is read before the first batch, in which order, by whom, and what is concluded from it."""
+"""The first scenes: their order, their reader, and the conclusions from them."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def _loaded(sequence, **workers):
         return np.concatenate(list(feed)), feed.stats()
 
 
-# ---- several threads by the user's word alone
+# ---- several threads only if the user allows them
 
 
 def test_a_class_that_does_not_pickle_is_read_by_one_thread_and_the_warning_names_what_does_not(seeking):
@@ -117,10 +117,10 @@ def test_the_word_of_a_class_is_inherited_and_passed_on_by_views():
     assert not is_thread_safe(kf.Concat(Derived(), scenes_first.Reusing()))
 
 
-# ---- arrays that are used again, and scenes that change
+# ---- reused arrays, and scenes that change
 
 
-def test_a_reused_array_is_told_of_and_read_by_one_worker():
+def test_a_reused_array_is_reported_and_read_by_one_worker():
     with pytest.warns(kf.FeedWarning, match=r"same array.*array\.copy\(\).*one worker"):
         found, stats = _loaded(scenes_first.Reusing())
     assert found[:, 0].tolist() == list(range(40))
@@ -138,13 +138,13 @@ def test_a_reused_array_is_no_fault_where_each_scene_is_copied_before_the_next_i
         assert _loaded(scenes_first.Reusing(), **workers)[0][:, 0].tolist() == list(range(40))
 
 
-def test_a_reused_array_in_a_list_of_scenes_for_a_collate_function_is_told_of():
+def test_a_reused_array_in_a_list_of_scenes_for_a_collate_function_is_reported():
     with pytest.warns(kf.FeedWarning, match="same array"):
         _loaded(scenes_first.Reusing(), workers=0, collate=np.stack)
 
 
 @pytest.mark.heavy
-def test_scenes_that_differ_when_read_again_are_told_of_and_read_by_one_worker():
+def test_scenes_that_differ_when_read_again_are_reported_and_read_by_one_worker():
     with pytest.warns(kf.FeedWarning, match=r"another when it was read again: .*self\.rng.*one worker"):
         _, stats = _loaded(scenes_first.NextScene())
     assert stats.workers == 1
@@ -176,13 +176,13 @@ def test_the_first_batch_is_read_once_and_before_all_others(workers, tmp_path):
         assert [batch[0, 0] for batch in feed] == [0, 1, 2, 3]
     read = scenes.read.read_text().split()
     assert read[0] == "0"
-    # Each worker process begins with the same one, so that all are in the same state.
+    # Each worker process begins with the same batch, so that all are in the same state.
     assert sorted(set(read)) == ["0", "1", "2", "3"]
     can_start_processes = workers in (PROCESSES, {})
     assert len(read) == 4 or (can_start_processes and all(read.count(index) == 1 for index in "123"))
 
 
-def test_the_rows_of_batches_of_which_one_was_read_are_open(tmp_path):
+def test_the_number_of_rows_is_open_if_only_one_batch_was_read(tmp_path):
     with BaseFeed(scenes_first.SlowBatches(tmp_path / "read"), None, workers=0) as feed:
         feed[0]
         assert feed.scene_spec.fields[0].shape == (None, 2)
@@ -342,9 +342,9 @@ def test_batches_that_take_a_while_may_differ_on_any_axis(workers):
         assert [batch.shape for batch in feed] == [(4, 5), (4, 6), (4, 7), (4, 8)]
 
 
-def test_batches_that_do_not_go_by_their_index_are_told_of_and_read_by_one_worker():
+def test_batches_that_ignore_their_index_are_reported_and_read_by_one_worker():
     with BaseFeed(scenes_first.NextInLine(), None) as feed:
-        with pytest.warns(kf.FeedWarning, match=r"another when .*, not by a counter.*current_rng.*one worker"):
+        with pytest.warns(kf.FeedWarning, match=r"another when .*, not a counter.*current_rng.*one worker"):
             numbers = [batch[0] for batch in feed]
         assert feed.stats().workers == 1
     assert len(set(numbers)) == 20
@@ -363,7 +363,7 @@ def test_workers_that_were_asked_for_read_such_batches_with_a_warning(workers):
 @EACH
 def test_a_batch_may_have_other_rows_than_those_that_were_read_first(workers):
     with BaseFeed(scenes_first.Uneven(), None, **workers) as feed:
-        assert feed.scene_spec.fields[0].shape == (4, 2)  # those that were read agree
+        assert feed.scene_spec.fields[0].shape == (4, 2)  # the scenes that were read agree
         for _ in range(2):
             batches = list(feed)
             assert [len(x) for x, _ in batches] == [4, 4, 3, 4, 4, 4, 4, 7, *[4] * 12]
@@ -414,7 +414,7 @@ def test_what_was_kept_is_freed_when_it_was_delivered(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_second_object_of_a_known_class_is_told_of_and_gets_one_worker():
+def test_a_second_object_of_a_known_class_is_reported_and_gets_one_worker():
     with BaseFeed(scenes_first.Reading(False), 8) as feed:
         feed[0]
         assert feed.stats().workers > 1
@@ -428,7 +428,7 @@ def _first_of(sequence):
         return feed[0], feed.stats()
 
 
-def test_a_reused_array_beside_a_text_is_told_of():
+def test_a_reused_array_next_to_a_text_is_reported():
     class Named(scenes_first.Reusing):
         def __getitem__(self, index):
             return super().__getitem__(index), f"scene {index}"

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a submission leaves nobody waiting and nothing behind, and spoils no later batch."""
+"""Ctrl-C at any moment of a submission blocks no consumer, leaks nothing, and damages no later batch."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ import kerasfeed as kf
 from kerasfeed.pool import threads
 from kerasfeed.pool.resource_errors import start_thread
 
-# In a program of its own: an interrupt may strike in any callback of whatever the tests have imported.
+# In a separate program, because an interrupt may come in any callback of the tests' imports.
 PROGRAM = """
     import gc, pathlib, random, signal, threading, time
     import numpy as np
@@ -119,7 +119,7 @@ def test_after_an_interrupt_while_the_first_scenes_are_read_the_next_call_begins
 
     loader = make("thread", Slow(64), 16)
     with pytest.raises(KeyboardInterrupt):
-        loader.look_ahead  # noqa: B018 - which infers the spec
+        loader.look_ahead  # noqa: B018 - infers the spec
     assert loader.pool is None
     batches = [loader.submit(0, step).result(SECONDS) for step in range(4)]
     assert sorted(np.concatenate([labels for _, labels in batches]).tolist()) == [*range(64)]
@@ -147,7 +147,7 @@ def test_an_interrupt_leaves_no_worker_thread_behind(when, monkeypatch):
     feed.close()
 
 
-def test_a_task_that_a_thread_takes_as_its_pool_is_being_closed_leaves_nobody_waiting(monkeypatch):
+def test_a_task_that_a_thread_takes_while_its_pool_closes_blocks_no_consumer(monkeypatch):
     gate, end = threading.Event(), threads.ThreadPool._end
 
     def after_all_were_taken(pool):

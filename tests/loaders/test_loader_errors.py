@@ -1,4 +1,4 @@
-"""What the loaders do about scenes that fail, or that no batch can hold."""
+"""The loaders' treatment of scenes that fail, or that no batch can hold."""
 
 import dataclasses
 import threading
@@ -121,7 +121,7 @@ def test_an_exception_group_and_a_huge_message_arrive_whole(make, kind):
 
 
 class Deviant(scenes.Clouds):
-    """Clouds of which one scene is unlike the others."""
+    """Clouds; one scene differs from the others."""
 
     def __init__(self, scene):
         super().__init__()
@@ -165,6 +165,28 @@ def test_a_get_batch_of_the_wrong_length_is_refused(make, kind):
 
     with pytest.raises(SpecError, match=r"get_batch, field '0': expected a leading axis of \d+"):
         make(kind, Short()).submit(0, 0).result(timeout=30)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda points, labels: points,
+        lambda points, labels: None,
+        lambda points, labels: [points, labels],
+        lambda points, labels: (points, labels, labels),
+        lambda points, labels: (points, (labels, labels)),
+        lambda points, labels: (points, {"label": labels}),
+        lambda points, labels: (points, [labels, labels]),
+    ],
+)
+def test_a_get_batch_of_another_structure_is_refused(make, change):
+    class Other(scenes.Batched):
+        def get_batch(self, indices):
+            return change(*super().get_batch(indices))
+
+    message = r"get_batch returned the structure .*, __getitem__ \(\*, \*\). Return the same nesting from both"
+    with pytest.raises(SpecError, match=message):
+        make("inline", Other()).submit(0, 0).result(timeout=30)
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])

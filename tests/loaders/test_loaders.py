@@ -1,4 +1,4 @@
-"""The conformance suite of loaders: every implementation, every kind of sequence, bit for bit the reference."""
+"""The conformance suite of loaders: each implementation, for each kind of sequence, equals the reference."""
 
 import gc
 import threading
@@ -50,7 +50,7 @@ SEQUENCES = {
     "slow": (scenes.Slow(11, 0.004), 5),
 }
 LIGHT = ["one scene", "nested", "augmented", "vectorised", "sized batches"]
-# A host loads them by worker processes of its own, and so shows what becomes of batches on their way alone.
+# A host loads them in its own worker processes, so it only tests the transfer of batches.
 CASES = [(kind, name) for name in SEQUENCES for kind in PARALLEL]
 CASES += [pytest.param("hosts", name, marks=pytest.mark.heavy) for name in ["augmented", "nested", "sized batches"]]
 
@@ -170,7 +170,7 @@ def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
     for step in range(100):
         hoard.append(loader.submit(0, step).result(timeout=30))
     assert loader.stats().slots <= 20
-    if kind != "hosts":  # whose batches come to memory of their own
+    if kind != "hosts":  # batches of hosts come in ordinary memory
         assert loader.stats().copied >= 80
     reference = make("inline", scenes.Clouds(400), 4)
     for step, batch in enumerate(hoard):
@@ -247,7 +247,7 @@ def test_two_batches_of_quick_scenes_may_wait_for_each_other(make):
     assert [future.result(timeout=SECONDS).tolist() for future in futures] == expected
 
 
-def test_where_a_scene_hangs_the_other_threads_go_on(make):
+def test_other_threads_continue_if_a_scene_hangs(make):
     class Hanging(scenes.Clouds):
         def __getitem__(self, index):
             if index == hangs:

@@ -19,7 +19,7 @@ from kerasfeed.orders.plan import Plan
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps")
 LOADERS = {"thread": ThreadLoader, "process": ProcessLoader}
-# Both kinds together read as many small batches. In threads a leak of 50 bytes a batch shows.
+# Both kinds together read this many small batches. In threads, a leak of 50 bytes per batch shows.
 BATCHES = int(os.environ.get("KERASFEED_TEST_BATCHES", "60000"))
 SHARE = {"thread": 0.7, "process": 0.3}
 
@@ -41,7 +41,7 @@ def _rollup(pid, *fields):
 
 
 def _slot_bytes(pids):
-    """Bytes of the shared slots that a tree of processes holds: each page counted in parts by those that map it."""
+    """Bytes of the shared slots that a tree of processes holds: each page is divided among its processes."""
     total = 0
     for pid in pids:
         counted = False
@@ -129,7 +129,7 @@ def test_max_memory_is_a_ceiling_however_many_batches_are_kept_and_by_how_many_t
         assert os.fstat(loader._sessions.present.pool.memory.fd).st_blocks * 512 <= CEILING
     kept = [pair for hoard in hoards for pair in hoard]
     assert len(kept) == plan.steps
-    for step in range(plan.steps):  # more goes through while all of these are kept
+    for step in range(plan.steps):  # more batches pass while all of these are kept
         _assert_right(plan, 1, step, loader.submit(1, step).result(timeout=60))
     for step, batch in kept:
         _assert_right(plan, 0, step, batch)
@@ -159,7 +159,7 @@ def test_max_memory_is_a_ceiling_for_tf_data_too(kind):
 
 
 class Names(kf.SceneSequence):
-    """A list of strings, all of which an epoch reads."""
+    """A list of strings; an epoch reads all."""
 
     def __init__(self, count):
         self.names = [f"scan-{number:012d}.npy" for number in range(count)]
@@ -176,13 +176,13 @@ class Names(kf.SceneSequence):
 def test_reading_a_list_of_strings_copies_none_of_its_memory_in_the_workers():
     loader = ProcessLoader(Job(Names(300_000), Plan(512, 8), 2, 1 << 30, 4))
     pool = loader._ready().pool
-    while not all(handle.started for handle in pool.workers):  # before, its list may be half there
+    while not all(handle.started for handle in pool.workers):  # before that, its list may be incomplete
         time.sleep(0.01)
     for future in [loader.submit(0, step) for step in range(64)]:
         future.result(timeout=30)
     pids = loader.stats().pids
     before = [_rollup(pid, "Private_Dirty") for pid in pids]
-    assert min(before) > 300_000 * 60  # the list is there; a fork would gain as much while it reads
+    assert min(before) > 300_000 * 60  # the list is complete; a fork would gain as much while it reads
     for epoch in range(3):
         for step in range(64):
             loader.submit(epoch, step).result(timeout=30)

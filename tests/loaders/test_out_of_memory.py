@@ -35,7 +35,7 @@ def small_group():
 
 
 class Greedy(scenes.Clouds):
-    """Clouds of which one takes more memory than its control group has: always, or once."""
+    """Clouds; one takes more memory than its control group has, always or once."""
 
     def __init__(self, group, folder, times):
         super().__init__()

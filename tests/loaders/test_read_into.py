@@ -24,7 +24,7 @@ def make():
     made = []
 
     def _make(kind, sequence, batch_size=8, *, workers=2):
-        workers = 1 if kind == "process" else workers  # each writes into a slot as every other does
+        workers = 1 if kind == "process" else workers  # all workers write into a slot alike
         job = Job(sequence, Plan(len(sequence), batch_size, Shuffled(), 3), workers, 1 << 30, 4)
         made.append(LOADERS[kind](job))
         return made[-1]
@@ -108,7 +108,7 @@ class Together(scenes.Clouds):
 
 
 class PartlyTogether(Together):
-    """Writes one field and returns the other, with the array it was given in the place of the first."""
+    """Writes one field and returns the other, with its given array in the first place."""
 
     def get_batch(self, indices, out=None):
         points, labels = super().get_batch(indices)
@@ -177,7 +177,7 @@ def test_what_read_into_is_given_is_the_slot_itself(make):
 
 
 class Worded(OneArray):
-    """Text has no place in a slot: `read_into` must not be used."""
+    """Text is not stored in a slot, so `read_into` must not be used."""
 
     def __getitem__(self, index):
         return super().__getitem__(index), f"scene {index}"
@@ -192,7 +192,7 @@ class Growing(Worded):
 
 
 class Other(scenes.Clouds):
-    """A `read_into` of another meaning."""
+    """A `read_into` with another meaning."""
 
     def read_into(self, index):
         raise AssertionError("not to be called")
@@ -295,7 +295,7 @@ def test_an_error_of_read_into_names_the_scene(make, kind):
 
 
 class Announced(scenes.Clouds):
-    """Notes in a file which scenes were announced and which loaded."""
+    """Logs in a file which scenes were announced and which loaded."""
 
     def __init__(self, path):
         super().__init__()
@@ -335,7 +335,7 @@ def test_scenes_are_announced_before_they_are_loaded_and_the_batches_are_the_sam
         _assert_same(one, other)
 
 
-def test_threads_are_told_of_batches_well_ahead(make, tmp_path):
+def test_read_ahead_is_called_in_threads_well_ahead(make, tmp_path):
     sequence = Announced(tmp_path / "calls")
     with kf.Feed(sequence, 4, workers=1, worker_type="thread", max_queue_size=5) as feed:
         _ = feed.element_spec
@@ -372,7 +372,7 @@ def test_read_ahead_cannot_draw_from_the_generator_of_a_scene(make, kind, monkey
         future.result(timeout=60)
 
 
-def test_whoever_loads_is_who_pays_for_what_is_read(make):
+def test_reads_count_for_the_feed_that_loads(make):
     class Paying(OneArray):
         def read_ahead(self, indices):
             meters.add(read_cost.current())

@@ -1,6 +1,7 @@
 """Slots: leased while anything refers to their memory, reused after, bounded by max_memory."""
 
 import gc
+import mmap
 import sys
 import threading
 import time
@@ -39,6 +40,19 @@ def test_every_field_of_every_slot_starts_on_64_bytes(pool):
         slot = pool.acquire()
         for field in slot.view.fields:
             assert field.ctypes.data % 64 == 0
+
+
+def test_a_field_of_large_rows_starts_on_a_page():
+    layout = _layout((np.zeros(3, np.float32), np.zeros(1 << 20, np.uint8), np.zeros(5, np.float32)))
+    arena = PoolMemory(shared=False)
+    pool = SlotPool(layout, arena, max_memory=1 << 26, in_flight=1)
+    for _ in range(3):
+        slot = pool.acquire()
+        assert slot.view.fields[1].ctypes.data % mmap.PAGESIZE == 0
+        for field in slot.view.fields:
+            field[:] = 1
+    pool.free(flying=False)
+    arena.close()
 
 
 def test_a_slot_is_not_handed_out_while_a_view_of_a_view_refers_to_it(pool):
@@ -83,7 +97,7 @@ def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_th
         thread = threading.Thread(target=wait)
         thread.start()
         time.sleep(0.06)
-        sys.setswitchinterval(5)  # nobody else runs Python meanwhile
+        sys.setswitchinterval(5)  # no other thread runs Python meanwhile
         try:
             pool.release(flying.pop())
             begun = time.monotonic()
@@ -96,7 +110,7 @@ def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_th
             sys.setswitchinterval(interval)
         thread.join(5)
         if thread.is_alive():
-            pool.release(flying[-1])  # which wakes it
+            pool.release(flying[-1])  # wakes it
         assert len(ended) == turn + 1
 
 
@@ -122,7 +136,7 @@ def test_a_ceiling_below_two_slots_is_refused_with_the_size_needed():
         SlotPool(layout, PoolMemory(shared=False), max_memory=1000, in_flight=1)
 
 
-def test_memory_that_nobody_needs_goes_back_to_the_system():
+def test_unused_memory_is_returned_to_the_system():
     layout = _layout(np.zeros(1 << 17), rows=1)
     arena = PoolMemory(shared=True)
     pool = SlotPool(layout, arena, max_memory=1 << 28, in_flight=4)

@@ -1,6 +1,6 @@
-"""No slot is handed out twice while anything refers to it: released slots are soiled, and what is held must not change.
+"""No slot is reused while anything refers to it: released slots are overwritten, and held batches must not change.
 
-A release writes a canary over the slot's fields. Were it released too early, whoever still holds the batch would see
+A release writes a canary over the slot's fields. If it were released too early, the holder of the batch would see
 the canary, or the next batch's values; were it given to two batches, one of them would have the other's values.
 """
 
@@ -40,7 +40,7 @@ class Filled(scenes.Clouds):
 
 @pytest.fixture(autouse=True)
 def soiled(monkeypatch):
-    """Soil every slot that is returned; counts them, and fails on one that is handed out or returned twice."""
+    """Overwrite every returned slot; count them, and fail if one is handed out or returned twice."""
     counts = {"returned": 0, "twice": 0}
     out, known = weakref.WeakSet(), weakref.WeakSet()  # known: acquired by this test, not leased by an earlier one
     guard = threading.RLock()  # reentrant: a finalizer may run inside
@@ -108,7 +108,7 @@ def _contents(alias):
 
 
 class Consumer:
-    """Takes batches, keeps some under some alias for some time, and checks them as it lets them go."""
+    """Takes batches, keeps some through an alias for some time, and checks them when it drops them."""
 
     def __init__(self, loader, seed, aliases=ALIASES):
         self.loader = loader

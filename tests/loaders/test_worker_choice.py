@@ -1,4 +1,4 @@
-"""Which workers suit scenes: arithmetic alone."""
+"""The choice of workers for scenes, as pure arithmetic."""
 
 import pytest
 
@@ -97,7 +97,7 @@ def test_reasons_name_what_takes_the_time():
     ("seconds", "text"),
     [(1.23e-6, "1.2 us"), (45e-6, "45 us"), (0.9999e-3, "1.0 ms"), (12.3e-3, "12 ms"), (2.34, "2.3 s"), (75, "75 s")],
 )
-def test_times_are_told_with_two_digits_or_three(seconds, text):
+def test_times_are_shown_with_two_or_three_digits(seconds, text):
     assert duration(seconds) == text
 
 

@@ -123,7 +123,7 @@ def test_a_batch_is_not_copied_on_its_way_through_from_generator():
 
 
 def _views(name, tensors):
-    """Views of views: what users keep while the batch itself goes."""
+    """Views of views, which users keep without the batch itself."""
     points = tensors[0]
     if name == "numpy":
         return points.reshape(-1)[::2][3:].view()

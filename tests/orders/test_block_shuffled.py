@@ -54,7 +54,7 @@ def test_asked_in_pieces_in_any_order_it_equals_the_order_asked_at_once(length, 
 def test_the_blocks_of_a_window_come_together_and_never_again(length, block_size, window, epoch):
     blocks = _epoch(BlockShuffled(block_size, window=window), length, epoch=epoch) // block_size
     changes, open_blocks, seen = 0, set(), set()
-    for block in blocks.tolist():  # a reader that holds `window` blocks and lets all go when it meets another
+    for block in blocks.tolist():  # a reader that holds `window` blocks and drops all when it meets another
         if block in open_blocks:
             continue
         if len(open_blocks) == window:
@@ -107,7 +107,7 @@ def test_a_window_of_all_blocks_mixes_like_a_full_shuffle():
 
 
 def test_a_huge_sequence_costs_neither_memory_nor_time():
-    # A table would take hours, and be ended by the timeout.
+    # A table would take hours and exceed the timeout.
     order, length = BlockShuffled(64), 10**12 + 7
     tracemalloc.start()
     try:
@@ -219,7 +219,7 @@ def test_a_feed_takes_an_order_and_keeps_it_through_pickling():
         (
             {"order": BlockShuffled(4), "shuffle": True},
             ValueError,
-            r"order=BlockShuffled\(block_size=4, window=4\) and shuffle=True are two answers.*leave shuffle out",
+            r"order=BlockShuffled\(block_size=4, window=4\) and shuffle=True exclude each other.*leave shuffle out",
         ),
         ({"order": BlockShuffled}, TypeError, r"needs an instance.*write BlockShuffled\(\.\.\.\)"),
         (

@@ -1,4 +1,4 @@
-"""The order that a shuffle buffer makes: pure arithmetic, whatever part of it is asked for."""
+"""The order of a shuffle buffer: pure arithmetic for any part of it."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from kerasfeed.orders.buffered import BufferShuffled
 
 
 def model(size, length, seed, epoch):
-    """The plain model: a list as the buffer."""
+    """The reference: a list as the buffer."""
     order = BufferShuffled(size)
     places = order.places_from(0, seed=seed, epoch=epoch)
     buffer, found = list(range(min(size, length))), []

@@ -1,4 +1,4 @@
-"""What every order promises; `order_kinds.ORDERS` names them."""
+"""The promises of every order; `order_kinds.ORDERS` names them."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Batches of similar length: one bucket each, every scene once, the steps shuffled, little padding."""
+"""Batches of similar length: one bucket each, every scene once, shuffled steps, little padding."""
 
 import pickle
 
@@ -65,14 +65,14 @@ def test_the_scenes_of_a_step_do_not_depend_on_the_number_of_shards():
         assert np.array_equal(joined, whole.indices(2, step))
 
 
-def test_members_and_steps_are_shuffled_anew_every_epoch():
+def test_members_and_steps_are_shuffled_again_every_epoch():
     plan = Plan(5000, 16, kf.Bucketed(LENGTHS, BOUNDARIES), 9)
     bucket_of = np.searchsorted(BOUNDARIES, LENGTHS, side="right")
     turns = [[int(bucket_of[plan.indices(epoch, step)[0]]) for step in range(plan.steps)] for epoch in (0, 1)]
     assert sorted(turns[0]) == sorted(turns[1])
     assert turns[0] != turns[1]
     changes = sum(one != other for one, other in zip(turns[0], turns[0][1:], strict=False))
-    assert changes > plan.steps / 2  # buckets do not come one after the other
+    assert changes > plan.steps / 2  # the buckets are mixed
     batches = [{frozenset(plan.indices(epoch, step).tolist()) for step in range(plan.steps)} for epoch in (0, 1)]
     assert not batches[0] & batches[1]
 
@@ -130,7 +130,7 @@ def test_an_empty_bucket_and_lengths_of_nothing_are_no_trouble():
         (
             lambda: kf.Feed(scenes.Clouds(), None, order=kf.Bucketed(range(37), [5], [4, 4])),
             ValueError,
-            "batches of up to 4 items, and with batch_size=None every item .* is a batch already",
+            "batches of up to 4 items, but with batch_size=None every item .* is a batch already",
         ),
         (
             lambda: check_plan(Plan(9, 2, kf.Bucketed(range(9), [5]), shard_count=2), "raise"),
@@ -140,7 +140,7 @@ def test_an_empty_bucket_and_lengths_of_nothing_are_no_trouble():
         (
             lambda: check_plan(Plan(9, 40, kf.Bucketed(range(9), [5]), drop_remainder=True), "raise"),
             ValueError,
-            "drops everything: an epoch has 9 scenes and a step takes 40",
+            "drops every scene: an epoch has 9 scenes and a step takes 40",
         ),
     ],
 )
@@ -158,7 +158,7 @@ def test_two_orders_are_one_if_and_only_if_they_give_the_same():
 
 
 class Words(kf.SceneSequence):
-    """Scenes of the length that `LENGTHS` says."""
+    """Scenes with the lengths `LENGTHS`."""
 
     def __len__(self):
         return 300

@@ -1,4 +1,4 @@
-"""Weighted and balanced draws: as often as asked for, computed anywhere, no scene read in vain."""
+"""Weighted and balanced draws: as often as requested, computed anywhere, without unused reads."""
 
 import pickle
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Blocks named scene by scene: of unequal size, standing anywhere, each read once."""
+"""Blocks named scene by scene: of unequal size, at any position, each read once."""
 
 import pickle
 from itertools import pairwise
@@ -13,7 +13,7 @@ from order_checks import epoch_of
 import kerasfeed as kf
 from kerasfeed.orders.plan import Plan
 
-NAMES = np.random.default_rng(0).integers(0, 50, 4000) ** 2 // 40  # 50 names, of which some are one, all over the place
+NAMES = np.random.default_rng(0).integers(0, 50, 4000) ** 2 // 40  # 50 names, some of them equal, spread over the range
 
 
 @pytest.mark.heavy

@@ -11,7 +11,7 @@ import kerasfeed as kf
 from kerasfeed.orders import permutation as permute
 from kerasfeed.orders.permutation import EXACT_BELOW, SMALL_ROUNDS, permute_each, stream_keys
 
-BOUND = 4.5  # standard deviations: a chance of 5e-4 at most where all is well, and the draws are fixed
+BOUND = 4.5  # standard deviations: a correct shuffle exceeds it with a chance of 5e-4 at most, and the draws are fixed
 DRAWN, COMPUTED = 2_000, EXACT_BELOW + 9_001
 
 
@@ -23,7 +23,7 @@ def _epochs(kind, length, count=12):
         return [rng.permutation(length) for _ in range(count)]
     if kind == "rotation":
         return [(np.arange(length) + rng.integers(length)) % length for _ in range(count)]
-    found = []  # each scene of even index, in random order, and its neighbour behind it
+    found = []  # each scene of even index, in random order, followed by its neighbour
     for _ in range(count):
         first = rng.permutation(length // 2) * 2
         found.append(np.stack([first, first + 1], 1).ravel())

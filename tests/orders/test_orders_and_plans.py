@@ -1,4 +1,4 @@
-"""Permutations, orders and plans: integer arithmetic, checked against the obvious."""
+"""Permutations, orders and plans: integer arithmetic, compared with simple implementations."""
 
 from itertools import pairwise
 

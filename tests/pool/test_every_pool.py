@@ -1,6 +1,6 @@
 """The protocol `Pool`, for every pool: inline, of threads, of processes, and of processes that share no memory.
 
-Here what comes of tasks, up to the end. `test_every_pool_object` has the object that workers hold, and
+This module tests the outcomes of tasks, up to the end. `test_every_pool_object` has the object that workers hold, and
 `test_every_pool_lost` workers that are lost.
 """
 
@@ -57,7 +57,7 @@ def test_what_the_user_s_code_raises_fails_the_task_with_its_place_class_message
 
 
 @EVERY
-def test_a_task_for_which_nobody_waits_is_cancelled(kind, make):
+def test_a_task_without_a_consumer_is_cancelled(kind, make):
     pool = make(kind, 1)
     assert outcome_of(pool, Told(Do.CANCEL, 0)) == ("cancelled",)
     assert gives(pool, 1)
@@ -83,7 +83,7 @@ def test_a_task_may_have_itself_done_again_and_is_in_flight_until_then(kind, mak
     class Again(FutureTask):
         def done(self, payload, seconds, worker):
             runs.append(payload)
-            time.sleep(0.02)  # so that somebody waits meanwhile
+            time.sleep(0.02)  # so that a consumer waits meanwhile
             return () if len(runs) == 5 else (self,)
 
     assert gives(pool, 1)
@@ -94,7 +94,7 @@ def test_a_task_may_have_itself_done_again_and_is_in_flight_until_then(kind, mak
 
 @EVERY_PARALLEL
 def test_tasks_that_are_sent_one_by_one_in_a_row_are_begun_by_all_workers(kind, make, target, monkeypatch):
-    monkeypatch.setattr(ThreadPool, "look", lambda pool: None)  # a second later it would call those left asleep
+    monkeypatch.setattr(ThreadPool, "look", lambda pool: None)  # a second later it would wake threads left asleep
     target.hold()
     pool, interval = make(kind, 4), sys.getswitchinterval()
     sys.setswitchinterval(5)  # no thread wakes in between
@@ -119,7 +119,7 @@ def test_a_task_that_names_its_worker_is_done_by_it_in_order_of_submission(kind,
 
 
 @EVERY_PARALLEL
-def test_tasks_of_one_worker_are_told_of_in_order_of_submission(kind, make):
+def test_outcomes_of_one_worker_s_tasks_come_in_order_of_submission(kind, make):
     pool = make(kind, 2, addressed=True)
     done = {0: [], 1: []}
 

@@ -45,7 +45,7 @@ def test_a_worker_that_is_killed_loses_no_task_that_names_it_and_their_order_sta
     futures = []
     for number in range(2000):
         futures.append(pool.run(Noted(Do.GIVE, number, number % 2)))
-        if number == 1500:  # and not before the first one was replaced: its id may be nobody's
+        if number == 1500:  # and not before the first one was replaced: its id may be unused
             wait_until(lambda: pool.respawns == 1)
         if number in (500, 1500):
             os.kill(pool.pids()[0], signal.SIGKILL)
@@ -64,7 +64,7 @@ def test_a_task_whose_worker_dies_once_is_done_by_another(kind, make):
 @EVERY_SEPARATE
 @pytest.mark.light(where=lambda addressed: not addressed)
 @pytest.mark.parametrize("addressed", [False, True])
-def test_a_task_that_ends_its_workers_again_and_again_is_told_so_and_the_pool_goes_on(kind, addressed, make):
+def test_a_task_that_ends_its_workers_repeatedly_fails_and_the_pool_continues(kind, addressed, make):
     pool = make(kind, tries=2, addressed=addressed)
     last = Told(Do.GIVE, 3, 1)
     fatal = Told(Do.KILL_WORKER, 1, 0, next=(last,))
@@ -90,7 +90,7 @@ def test_a_process_at_a_task_that_outlasts_the_timeout_is_replaced_and_the_task_
 
 @EVERY_SEPARATE
 @pytest.mark.heavy
-def test_a_task_that_outlasts_the_timeout_again_and_again_is_told_so(kind, make, target):
+def test_a_task_that_exceeds_the_timeout_repeatedly_fails(kind, make, target):
     pool = make(kind, 1, timeout=0.5)
     target.hold()
     outcome, _, crash, count = outcome_of(pool, Told(Do.HANG, 5))
@@ -114,7 +114,7 @@ def test_a_thread_at_a_task_that_outlasts_the_timeout_is_stuck_and_another_takes
 
 
 @EVERY_SEPARATE
-def test_a_pool_that_fails_tells_whoever_asked_and_stays_failed(kind, make, target):
+def test_a_pool_that_fails_reports_it_and_stays_failed(kind, make, target):
     target.fails_to_begin = True
     pool = make(kind, 1)
     told = threading.Event()

@@ -1,4 +1,4 @@
-"""The object that workers hold, for every pool: its hooks, its changes, and what is posted beside it."""
+"""The object that workers hold, in every pool: its hooks, its changes, and posted values."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 @EVERY
-def test_the_hooks_of_the_object_run_once_a_worker_that_they_are_told_of(kind, make, target):
+def test_the_hooks_of_the_object_run_once_per_worker_with_its_description(kind, make, target):
     pool = make(kind)
     assert gives(pool, 1)
     expected = {"inline": ["0 1 inline"], "thread": ["0 2 thread", "1 2 thread"]}
@@ -31,7 +31,7 @@ def test_the_hooks_of_the_object_run_once_a_worker_that_they_are_told_of(kind, m
 
 
 @EVERY
-def test_a_begin_hook_that_fails_is_an_error_for_whoever_waits(kind, make, target):
+def test_a_begin_hook_that_fails_is_an_error_for_the_consumer(kind, make, target):
     target.fails_to_begin = True
     pool = make(kind, 1)
     with pytest.raises(WorkerStartError, match="no such disk"):
@@ -63,7 +63,7 @@ def test_refresh_waits_for_tasks_in_flight_and_workers_then_see_the_changed_obje
 
 
 @EVERY_SEPARATE
-def test_a_worker_begins_anew_with_the_changed_object_after_it_has_ended_with_the_one_before(kind, make, target):
+def test_a_worker_begins_with_the_changed_object_after_it_has_ended_with_the_previous_one(kind, make, target):
     pool = make(kind, 1)
     assert gives(pool, 1)
     pool.refresh(lambda: setattr(target, "state", "second"))

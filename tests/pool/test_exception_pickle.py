@@ -1,4 +1,4 @@
-"""Exceptions as bytes, from a worker process to whoever waits."""
+"""Exceptions as bytes, from a worker process to the consumer."""
 
 import pickle
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def test_every_kind_of_exception_arrives_with_its_message_attributes_and_notes(k
     assert getattr(made, "why", None) == getattr(error, "why", None)
 
 
-def test_an_exception_is_pickled_once_and_made_anew_once():
+def test_an_exception_is_pickled_once_and_restored_once():
     counts = {"pickled": 0, "made": 0}
 
     class Counting:
@@ -54,7 +54,7 @@ def test_what_does_not_pickle_arrives_as_its_text():
     )
 
 
-def test_what_cannot_be_made_anew_arrives_as_its_text():
+def test_an_exception_that_cannot_be_restored_arrives_as_its_text():
     class Exits(Exception):
         def __reduce__(self):
             return exec, ("raise ValueError",)

@@ -1,4 +1,4 @@
-"""What becomes of workers is told in the log "kerasfeed", each thing once, and nothing of tasks."""
+"""The log "kerasfeed" reports events of workers, each once, and nothing about tasks."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ def told(caplog):
 
 
 @EVERY
-def test_that_workers_start_and_end_is_told_once_whatever_they_do(kind, make, told):
+def test_start_and_end_of_workers_are_logged_once(kind, make, told):
     pool = make(kind)
     for number in range(50):
         assert gives(pool, number)
@@ -48,7 +48,7 @@ def test_a_process_that_is_replaced_is_warned_of(make, told):
     wait_until(lambda: pool.respawns == 1)
     assert gives(pool, 1)
     [line] = [line for line in told() if line.startswith("WARNING")]
-    assert f": a new process takes the place of a worker: worker process 0 (pid {pid}) was killed by SIGKILL" in line
+    assert f": a new process replaces a worker: worker process 0 (pid {pid}) was killed by SIGKILL" in line
 
 
 def test_a_thread_that_is_replaced_is_warned_of(make, told, target):
@@ -58,7 +58,7 @@ def test_a_thread_that_is_replaced_is_warned_of(make, told, target):
     target.release()
     assert gives(pool, 1)
     [line] = [line for line in told() if line.startswith("WARNING")]
-    assert line.endswith("another thread takes the place of worker thread 0, which hangs at task 5")
+    assert line.endswith("another thread replaces worker thread 0, which hangs at task 5")
 
 
 def test_nothing_is_shown_by_default():

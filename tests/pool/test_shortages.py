@@ -1,4 +1,4 @@
-"""What the system refuses a feed: the error names the feed, the amount and a remedy, and the next try works."""
+"""Resources that the system refuses: the error names the feed, the amount and a remedy, and the next try works."""
 
 import errno
 import sys
@@ -58,7 +58,7 @@ def test_too_many_open_files_names_the_feed_its_descriptors_and_the_remedy(tmp_p
         assert error.errno == errno.EMFILE, error
         text = str(error)
         assert "the feed of Rooms (2 worker processes) needs about 18 file descriptors" in text, text
-        assert re.search(r"this process has not so many left of \\d+", text), text
+        assert re.search(r"the limit of this process, \\d+, is reached", text), text
         assert "Too many open files" in text and "ulimit -n" in text and "fewer workers" in text, text
         del error
     feed = make()
@@ -94,7 +94,7 @@ def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_p
         text = str(error)
         assert error.errno == errno.EFBIG, text
         asked, had = re.search(
-            r"the feed of Rooms \\(2 worker processes\\) asked for ([\\d,]+) bytes more for batches, beside ([\\d,]+)",
+            r"the feed of Rooms \\(2 worker processes\\) asked for ([\\d,]+) bytes for batches, besides the ([\\d,]+)",
             text,
         ).groups()
         assert int(asked.replace(",", "")) >= size and bool(int(had.replace(",", ""))) == has, text
@@ -102,20 +102,20 @@ def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_p
         first = len(held)
         held.clear()
         del error
-        assert_works(feed)  # nothing of what was refused is counted
+        assert_works(feed)  # refused memory is not counted
 
     class Large(Rooms):
         def __init__(self): self.array = np.zeros(1_000_000)
 
     def make_large(): return kf.Feed(Large(), 8, workers=1, worker_type="process")
     error = limited(resource.RLIMIT_FSIZE, 100_000, make_large)
-    assert error.errno == errno.EFBIG and "bytes more for what its workers are to know" in str(error), error
+    assert error.errno == errno.EFBIG and "bytes for the objects of its workers" in str(error), error
     assert_works(make_large())
 
     stream = kf.StreamFeed(lambda: iter([np.zeros(1_000_000)] * 4), 2, workers=1, worker_type="process")
     stream = stream.map(lambda item: item[:3])
     error = limited(resource.RLIMIT_FSIZE, 1_000_000, lambda: list(stream))
-    assert "bytes more for items on their way to workers" in str(error), error
+    assert "bytes for items on their way to workers" in str(error), error
     stream.close()
     print("right")
     """,
@@ -131,7 +131,7 @@ def test_the_remedy_fits_the_refusal(number, remedy):
         raise OSError(number, "refused")
     error = caught.value
     assert error.errno == number
-    assert "asked for 1,000,000 bytes more for batches, beside 5,000 that it has" in str(error)
+    assert "asked for 1,000,000 bytes for batches, besides the 5,000 that it has" in str(error)
     assert remedy in str(error)
 
 
@@ -174,7 +174,7 @@ def test_a_thread_that_is_refused_names_the_feed_and_the_remedy_and_the_next_loo
                 left[0] = most
                 with pytest.raises(RuntimeError, match=f"{who}.* needs . threads?, .*: can't start new .* ulimit -u"):
                     list(feed)
-            if isinstance(feed, kf.Feed):  # no thread stays that has nothing to do
+            if isinstance(feed, kf.Feed):  # idle threads must end
                 assert threading.active_count() == before
         assert len(list(feed)) == 5
 

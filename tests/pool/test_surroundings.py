@@ -1,4 +1,4 @@
-"""Workers of a feed, those that replace dead ones too, are alike: hashes, current directory, environment."""
+"""All workers of a feed, including replacements, have equal hashes, current directory and environment."""
 
 import dataclasses
 import os
@@ -28,11 +28,11 @@ _PROCESSES = {"workers": 2, "worker_type": "process", "seed": 5}
 
 
 def surroundings_of_worker(n=0):
-    """What a worker finds, and which one it is."""
-    time.sleep(0.01)  # so that all workers come to load some
+    """The environment of a worker, and its number."""
+    time.sleep(0.01)  # so that all workers load some
     place = open("place.txt").read() if os.path.exists("place.txt") else "nowhere"  # noqa: SIM115, PTH123, PTH110
     return {
-        "order": np.array([len(name) for name in NAMES]),  # a set of another process hashes as that does
+        "order": np.array([len(name) for name in NAMES]),  # a set from another process keeps its hashes
         "hash": hash("chair"),
         "place": place,
         "variable": os.environ.get("KERASFEED_TEST_PLACE", "none"),
@@ -50,7 +50,7 @@ def _numbers(n, count):
 
 
 class Found(kf.SceneSequence):
-    """Scenes that say what their worker finds."""
+    """Scenes that return the environment of their worker."""
 
     def __len__(self):
         return 4000
@@ -68,7 +68,7 @@ FEEDS = {
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """Two folders, each of which says in a file which it is."""
+    """Two folders, each with its name in a file."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "place.txt").write_text(name)
@@ -79,7 +79,7 @@ def folders(tmp_path, monkeypatch):
 
 
 def _batches_of_replaced_workers(feed, before=lambda: None):
-    """Batches of the first workers and of those that replaced them; `before` is called before the first of them."""
+    """Batches of the first workers and of their replacements; `before` is called before the first of them."""
     found, dead = [], set()
     before()
     deadline = time.monotonic() + 60
@@ -170,7 +170,7 @@ def test_a_worker_reuses_the_memory_of_its_scenes():
 
     with BaseFeed(Images(), 100, workers=1, worker_type="process") as feed:
         faults = [batch.tolist() for batch in feed]
-    assert faults[1][-1] - faults[1][0] < 20 * 100  # 300 a scene if its arrays are returned to the system
+    assert faults[1][-1] - faults[1][0] < 20 * 100  # 300 per scene if its arrays are returned to the system
 
 
 def test_hash_seeds_are_those_that_python_takes():
@@ -204,7 +204,7 @@ def test_a_directory_that_is_gone_when_a_worker_is_replaced_is_a_clear_error(fol
         monkeypatch.chdir(folders)
         (folders / "first" / "place.txt").unlink()
         (folders / "first").rmdir()
-        message = r"worker processes start in the directory in which the feed was made.*'.*first'"
+        message = r"worker processes start in the directory where the feed was made.*'.*first'"
         with pytest.raises(WorkerStartError, match=message):
             list(feed)
 

@@ -1,4 +1,4 @@
-"""What the watching thread counts and says; what becomes of scenes that hang is tested with the loaders."""
+"""Counts and messages of the watching thread; the tests of loaders cover scenes that hang."""
 
 import threading
 import time
@@ -19,8 +19,8 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 @pytest.mark.parametrize(("kind", "timeout", "remedy"), [
     ("inline", None, "timeout=<seconds> and worker_type='process'"), ("thread", None, "worker_type='process'"),
-    ("thread", 60.0, "timeout=60.0 s will give it up"), ("process", None, "it then replaces the worker"),
-    ("process", 60.0, "timeout=60.0 s will end it"),
+    ("thread", 60.0, "timeout=60.0 s will give up the scene"), ("process", None, "it then replaces the worker"),
+    ("process", 60.0, "timeout=60.0 s will end the scene"),
 ])  # fmt: skip
 def test_the_advice_fits_the_feed(kind, timeout, remedy):
     assert remedy in watch.remedy_of(kind, timeout)
@@ -28,7 +28,7 @@ def test_the_advice_fits_the_feed(kind, timeout, remedy):
 
 def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
     options = PoolOptions(1, "the test")
-    with pytest.warns(kf.FeedWarning, match=r"worker process 0 is still loading scene 3\. Where it is cannot be told"):
+    with pytest.warns(kf.FeedWarning, match=r"worker process 0 is still loading scene 3\. Its position is unknown"):
         watch.warn_of_stall(options, "process", "worker process 0", "scene 3", 31.0, lambda: "")
 
 
@@ -83,7 +83,7 @@ def inner(begun, go_on):
     assert "in inner" in stack
 
 
-def test_a_stall_timer_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():
+def test_a_stall_timer_counts_time_at_one_step_and_hardly_time_between_missed_checks():
     timer = watch.StallTimer(1.0)
     for now, expected in [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (100.0, 4.0)]:
         timer.begin(now)
@@ -94,7 +94,7 @@ def test_a_stall_timer_counts_time_at_one_thing_and_hardly_time_in_which_nobody_
 
 
 class Tokens:
-    """A runner whose tasks give what the watching thread sees."""
+    """A runner whose tasks return the watching thread's view."""
 
     def run(self, record, note, context):
         note[1] = 0
@@ -110,7 +110,7 @@ def test_the_next_task_of_a_thread_is_not_taken_for_the_last_one_that_was_at_the
 
 
 class Owner:
-    """Looks after something, and fails at first."""
+    """A checker that fails at first."""
 
     def __init__(self, failures):
         self.failures, self.looks, self.enough = failures, 0, threading.Event()
@@ -122,12 +122,12 @@ class Owner:
         self.enough.set()
 
 
-def test_a_look_that_raises_is_told_once_and_the_next_one_follows(recwarn):
+def test_a_check_that_raises_is_reported_once_and_the_next_one_follows(recwarn):
     owner = Owner(3)
     watching = watch.Watchdog(owner.look, 0.01, "the feed of Rooms", DeferredWarnings())
     assert owner.enough.wait(60)
     watching.stop()
-    text = "the workers of the feed of Rooms could not be looked after just now: RuntimeError: can't start new thread."
+    text = "the workers of the feed of Rooms could not be checked: RuntimeError: can't start new thread."
     assert [str(warning.message)[: len(text)] for warning in recwarn] == [text]
 
 
@@ -178,7 +178,7 @@ def test_a_feed_without_workers_is_watched_while_a_thread_reads_it_and_holds_non
             loop = threading.Thread(target=lambda: list(feed))
             loop.start()
             sequence.begun.wait(60)
-            time.sleep(2.5)  # the watching thread looks once a second
+            time.sleep(2.5)  # the watching thread checks once a second
             assert len(_watching()) == 1
             sequence.go_on.set()
             loop.join()

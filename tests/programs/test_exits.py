@@ -14,11 +14,11 @@ from kerasfeed.errors import WorkerStartError
 
 
 class Abort(BaseException):
-    """As test frameworks and task runners have them."""
+    """Like those of test frameworks and task runners."""
 
 
 class Exiting(kf.SceneSequence):
-    """Scenes of which one raises what steers the program, where `in_spec` while the spec is inferred."""
+    """Scenes; one raises an exception that controls the program, if `in_spec` while the spec is inferred."""
 
     def __init__(self, kind, index=9):
         self.kind, self.index = kind, index
@@ -38,9 +38,9 @@ def _feed(loader, sequence, **arguments):
 
 
 each_loader = pytest.mark.parametrize("loader", LOADERS)
-HERE = ["inline", "thread"]  # where workers cost nothing to start; in a process one kind of exception shows the same
+HERE = ["inline", "thread"]  # in loaders whose workers start fast; for processes, one kind of exception is enough
 RAISED = [SystemExit, GeneratorExit, Abort]
-PLACES = [9, 11]  # in a batch, and of a scene that the spec is inferred from
+PLACES = [9, 11]  # in a batch, and in a scene of the spec
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_a_signal_s_handler_raises_in_the_main_thread_is_the_program_s(rais
 @pytest.mark.heavy
 def test_workers_outlive_the_signal_that_a_terminal_sends_as_it_closes():
     with _feed("process", Exiting(SystemExit, None), workers=2) as feed:
-        for _ in range(5):  # also before they have set up what they do about signals
+        for _ in range(5):  # also before they have set up their signal handlers
             for pid in feed.stats().pids:
                 os.kill(pid, signal.SIGHUP)
             time.sleep(0.05)

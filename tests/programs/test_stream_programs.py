@@ -1,4 +1,4 @@
-"""Streams as a user meets them: in a plain script without a `__main__` guard, and in a notebook."""
+"""Streams from the user's view: in a plain script without a `__main__` guard, and in a notebook."""
 
 import pytest
 from programs import ROOT, finish, launch

@@ -1,4 +1,4 @@
-"""What every reader of files promises; `reader_kinds.READERS` names them."""
+"""The promises of every reader of files; `reader_kinds.READERS` names them."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor

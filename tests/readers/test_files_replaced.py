@@ -62,7 +62,7 @@ def values(batches):
     return {int(value) for batch in batches for value in np.unique(batch)}
 
 
-# ---- a worker that takes the place of a dead one
+# ---- a worker that replaces a dead one
 
 
 @pytest.mark.light(where=lambda change: change == "replaced")
@@ -75,7 +75,7 @@ def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(pat
         batches = iter(feed)
         found.append(next(batches))
         (pid,) = feed.stats().pids
-        os.kill(pid, signal.SIGSTOP)  # it must not look at the file any more
+        os.kill(pid, signal.SIGSTOP)  # it must no longer check the file
         CHANGES[change](path)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(OSError, match=f"kerasfeed.h5' {CHANGED}"):
@@ -89,7 +89,7 @@ def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(pat
 @pytest.mark.heavy
 def test_a_worker_that_holds_a_file_finds_that_another_stands_in_its_place(path):
     rooms = Rooms(path)
-    rooms.file = kf.HDF5File(path, chunk_cache=0)  # what it keeps it need not read
+    rooms.file = kf.HDF5File(path, chunk_cache=0)  # it need not read a kept file
     with kf.Feed(rooms, 2, workers=1, worker_type="process") as feed:
         assert values(feed) == {1}
         replace(path)
@@ -136,7 +136,7 @@ _FIRST = 10  # more scenes than one worker reads before all others, to infer the
 
 
 class TwoWorkers(Rooms):
-    """Scenes of a file that the first worker to read one replaces after some scenes; the second waits for that."""
+    """Scenes of a file; the first worker replaces it after some scenes, and the second waits for that."""
 
     def __init__(self, path, first=_FIRST):
         super().__init__(path)
@@ -190,7 +190,7 @@ def test_no_file_is_written_of_the_scenes_of_two_files(path, tmp_path, write_fil
 
 
 class Renewed(Rooms):
-    """A sequence that takes the file as it is, every epoch."""
+    """A sequence that opens the present file in every epoch."""
 
     def on_epoch_begin(self):
         self.file.close()
@@ -205,7 +205,7 @@ def test_a_sequence_that_closes_its_file_between_epochs_takes_another_in_all_wor
         assert values(feed) == {2}
         os.kill(feed.stats().pids[0], signal.SIGKILL)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it died is told in one of these epochs
+            warnings.simplefilter("ignore")  # the warning of its death comes in one of these epochs
             while not feed.stats().respawns:
                 assert values(feed) == {2}
             assert values(feed) == {2}
@@ -260,10 +260,10 @@ def test_a_file_that_is_read_again_is_the_same_or_an_error(tmp_path, workers):
     files = kf.FileSequence(paths, _load, 4, cache_files=1)
     with kf.Feed(files, 4, workers=workers, worker_type="thread") as feed:
         assert values(feed) == {1}
-        _ = files[11]  # what is kept now is the last file, whichever thread was last
+        _ = files[11]  # the last file is kept now, for any last thread
         np.save(paths[0], np.full((4, 8), 2.0))
         os.utime(paths[0], ns=(5, 5))
         with pytest.raises(OSError, match=f"0.npy' {CHANGED}"):
             list(feed)
-        files.close()  # takes the files as they are
+        files.close()  # the next read opens the present files
         assert values(feed) == {1, 2}

@@ -1,4 +1,4 @@
-"""What an opened file is compared with."""
+"""The comparison of an opened file with a known one."""
 
 import pickle
 

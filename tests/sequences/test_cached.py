@@ -1,4 +1,4 @@
-"""Cached: scenes are kept as they are, and random or damaged ones are never served."""
+"""Cached: scenes are kept unchanged, and random or damaged ones are never returned."""
 
 import os
 import pickle
@@ -58,7 +58,7 @@ def test_a_cache_on_disk_serves_the_next_program(tmp_path, log):
     for _ in range(3):
         for index, scene in enumerate(kf.Cached(Squares(7, log=log), tmp_path / "kept", key="v1")):
             _assert_scene(scene, Squares(7)[index])
-    # The first reads three scenes twice; each of the later ones one, to know how scenes are nested, and that twice.
+    # The first reads three scenes twice; each later one reads one scene twice, to learn the nesting.
     assert len(log.lines()) == 7 + 3 + 2 * 2
 
 
@@ -87,7 +87,7 @@ def test_memory_is_bounded():
 
 
 class PathTouch:
-    """Makes a file where it is unpickled."""
+    """Makes a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -162,7 +162,7 @@ def test_a_disk_that_is_full_costs_the_cache_and_not_the_scenes(tmp_path, monkey
     with pytest.warns(kf.FeedWarning, match=r"cannot write to .*kept.*No space left.*Free some space, or pass"):
         _assert_scene(cached[1], Squares(4)[1])
     for _ in range(2):
-        _assert_scene(cached[1], Squares(4)[1])  # told once
+        _assert_scene(cached[1], Squares(4)[1])  # warned once
     assert len(log.lines()) == 3
     assert not list((tmp_path / "kept").rglob("*.tmp"))
 

@@ -1,4 +1,4 @@
-"""Cached in memory: one cache for all processes of a machine, whoever of them changes, dies or comes late."""
+"""Cached in memory: one cache for all processes of a machine, even if they change it, die or start late."""
 
 import enum
 import os
@@ -23,14 +23,14 @@ from kerasfeed.spec.nesting import structure_text
 
 
 class Level(enum.IntEnum):
-    """Numbers of a class of the user's."""
+    """Numbers of a user's class."""
 
     LOW = 1
     HIGH = 2
 
 
 class Logged(kf.SceneSequence):
-    """Scenes (float32[20, 3] or of other lengths, int), of which each reading is logged; or of a file of numbers."""
+    """Scenes (float32[20, 3] or of other lengths, int), which log each read; or numbers from a file."""
 
     def __init__(self, length, log, varying=False, path=None):
         self.length, self.log, self.varying, self.path = length, log, varying, path
@@ -66,7 +66,7 @@ def test_two_worker_processes_read_each_scene_once_between_them(log, varying):
     assert cached.nbytes >= 100 * (20 * 3 * 4 + 8)
     with kf.Feed(cached[10:60], 8, workers=1, worker_type="process", collate=collate) as feed:
         assert _labels(feed) == list(range(10, 60))
-    assert len(log.lines()) <= 108  # how scenes are nested, a process knows from one that it has read
+    assert len(log.lines()) <= 108  # each process reads one scene to learn the nesting
 
 
 @pytest.mark.heavy
@@ -88,7 +88,7 @@ def test_two_feeds_over_one_cache_share_it(log):
             for (_, labels), (points, others) in zip(one, two, strict=True):
                 assert len(labels) == len(others)
                 assert np.array_equal(points[:, 0, 0], others)
-    assert 40 <= len(log.lines()) <= 40 + 2 * 3 + 8  # which both may be reading at one time
+    assert 40 <= len(log.lines()) <= 40 + 2 * 3 + 8  # both may be reading these at one time
 
 
 class Doubled(kf.Cached):
@@ -142,7 +142,7 @@ def test_every_kind_of_field_comes_back_as_it_was_and_of_its_own():
         np.zeros((0, 3)), np.zeros(2, "U3"), np.datetime64("2020-01-02", "D"),
         np.zeros(2, [("a", "i4"), ("b", "f8")]), (), {"a": np.longdouble(1) / 3},
     ]  # fmt: skip
-    for first in (0, 1, 2):  # which says what a row is
+    for first in (0, 1, 2):  # the first row defines the kind of rows
         for index, scene in enumerate(cases[first:] + cases[:first]):
             _kept_in(memory, index, scene)
         for index, scene in enumerate(cases[first:] + cases[:first]):
@@ -169,7 +169,7 @@ def test_rows_are_copied_only_where_all_are_there_and_of_the_batches_kind():
     structure = "(*, *)"
     assert memory.copy_rows(places, structure, out)
     assert [each.tolist() for each in out] == [[[3, 3, 3], [1, 1, 1]], [3, 1]]
-    for other in ([1, 2], [4, 1]):  # one is not there, one is no row
+    for other in ([1, 2], [4, 1]):  # one is missing, one is not a row
         assert not memory.copy_rows(np.array(other), structure, out)
     assert not memory.copy_rows(places, "[*, *]", out)
     assert not memory.copy_rows(places, structure, (out[0], out[1].astype(np.float64)))
@@ -226,7 +226,7 @@ def test_a_scene_that_another_process_clears_while_it_is_copied_is_dropped(monke
 
 
 def _run(cached, code):
-    """Run code in a new process that is given the pickle of `cached`; what it prints."""
+    """Run code in a new process with the pickle of `cached`; return its output."""
     program = f"import os, pickle, signal, sys\ncached = pickle.load(sys.stdin.buffer)\n{code}"
     return subprocess.run(
         [sys.executable, "-c", program], input=pickle.dumps(cached), capture_output=True, timeout=PROGRAM_SECONDS
@@ -254,15 +254,15 @@ def test_forks_of_a_process_share_the_memory_too(log):
             os._exit(0 if [cached[index][1] for index in (first, first + 1)] == [first, first + 1] else 1)
         assert os.waitpid(child, 0)[1] == 0
     assert cached.nbytes == 6 * 248
-    assert len(log.lines()) == 3 * 2 * 2  # all within a process's first three
+    assert len(log.lines()) == 3 * 2 * 2  # all among the first three of a process
     assert [label for _, label in cached] == list(range(6))
-    assert len(log.lines()) == 3 * 2 * 2 + 2  # the one that tells the nesting
+    assert len(log.lines()) == 3 * 2 * 2 + 2  # the one that shows the nesting
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as above
 def test_a_fork_waits_for_no_thread_that_is_not_in_it():
     cached = kf.Cached(Squares())
-    with (  # as by threads that are writing and looking
+    with (  # like threads that are writing and reading
         cached._memory._threads.here(),
         cached._lock.here(),
     ):
@@ -349,7 +349,7 @@ with memory._locked():
 
 
 @pytest.mark.parametrize("row", [True, False])
-def test_a_process_that_is_killed_while_it_writes_keeps_nobody_waiting_and_leaves_no_scene(row):
+def test_a_process_that_is_killed_while_it_writes_blocks_no_reader_and_leaves_no_scene(row):
     arrays = np.arange(12.0).reshape(4, 3)
     cached = kf.Cached(kf.Zip(arrays, -arrays))
     assert cached[0][0].tolist() == [0, 1, 2]
@@ -386,5 +386,5 @@ def test_a_system_without_room_costs_the_cache_and_not_the_scenes(monkeypatch):
         kf.FeedWarning, match=r"cannot write to memory .*Cannot allocate.*Lower max_memory, or pass a path"
     ):
         assert cached[1][1] == 1
-    assert cached[1][1] == 1  # told once
+    assert cached[1][1] == 1  # warned once
     assert pickle.loads(pickle.dumps(cached))._memory is None

@@ -1,4 +1,4 @@
-"""Cached: the key of scenes on disk, and that nothing random is ever served."""
+"""Cached: the key of scenes on disk, and refusal of random scenes."""
 
 import os
 

@@ -1,6 +1,6 @@
 """Tables of pandas and polars, and arrays without a length, by position.
 
-Lists of columns, generators, datasets and tensors are told what to write instead.
+Errors for lists of columns, generators, datasets and tensors name the alternative.
 """
 
 import datetime
@@ -204,7 +204,7 @@ def test_what_no_batch_can_hold_of_polars_is_refused_by_the_name_of_its_column(p
         kf.Feed(pl.DataFrame({"c": [1]}).lazy(), 1)
 
 
-def test_a_table_of_arrow_is_told_how_it_becomes_one_of_pandas(tmp_path):
+def test_the_error_for_a_table_of_arrow_names_to_pandas(tmp_path):
     pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install kerasfeed[test])")
     dataset, parquet = pytest.importorskip("pyarrow.dataset"), pytest.importorskip("pyarrow.parquet")
     table = pa.table({"c": [1, 2]})
@@ -300,7 +300,7 @@ def test_what_has_the_shape_of_a_scene_or_none_still_needs_a_length():
             kf.Feed(sequence, 4)
 
 
-# ---- what is no sequence of scenes
+# ---- objects that are not sequences of scenes
 
 
 X, Y = np.zeros((40, 3), np.float32), np.zeros(40, np.int64)
@@ -317,7 +317,7 @@ X, Y = np.zeros((40, 3), np.float32), np.zeros(40, np.int64)
     ],
     ids=str,
 )
-def test_a_list_of_columns_is_told_of_zip(sequence, batch_size, written):
+def test_the_error_for_a_list_of_columns_names_zip(sequence, batch_size, written):
     with pytest.raises(TypeError, match=rf"of \d arrays of shapes .* would be . scenes.*write {written}$"):
         kf.Feed(sequence, batch_size)
 
@@ -339,12 +339,12 @@ def test_a_list_of_scenes_that_look_alike_is_a_sequence(sequence, batch_size):
     kf.Feed(sequence, batch_size, workers=0).close()
 
 
-def test_a_frame_and_its_labels_in_a_list_are_told_of_zip(frame):
+def test_the_error_for_a_frame_and_its_labels_in_a_list_names_zip(frame):
     with pytest.raises(TypeError, match=r"kf.Zip\(X, y\)"):
         kf.Feed([frame, frame["x"]], 4)
 
 
-def test_a_dict_of_arrays_is_told_of_zip():
+def test_the_error_for_a_dict_of_arrays_names_zip():
     with pytest.raises(TypeError, match=r"received a dict. For a dict of arrays pass kf.Zip\(\*\*arrays\)"):
         kf.Feed({"x": X}, 4)
     assert kf.Zip(x=X, y=Y)[3].keys() == {"x", "y"}
@@ -356,7 +356,7 @@ def yields():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("take", [lambda value: kf.Feed(value, 4), lambda value: kf.Zip(value, value)])
-def test_what_has_another_way_into_a_model_is_told_of_it(take):
+def test_errors_name_the_way_of_other_inputs_into_a_model(take):
     import tensorflow as tf
 
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -371,13 +371,13 @@ def test_what_has_another_way_into_a_model_is_told_of_it(take):
         take(torch.zeros(3, requires_grad=True))
 
 
-def test_a_generator_is_told_of_a_stream_feed():
+def test_the_error_for_a_generator_names_stream_feed():
     with pytest.raises(TypeError, match=r"received a generator.*kf.StreamFeed\(function, batch_size\)"):
         kf.Feed(yields(), 4)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_tensor_of_a_scene_that_requires_grad_is_told_to_detach(workers):
+def test_the_error_for_a_tensor_that_requires_grad_names_detach(workers):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     told = r"scene 0: field '0' is a Tensor that requires grad: return tensor.detach"

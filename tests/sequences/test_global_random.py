@@ -1,4 +1,4 @@
-"""Scenes that draw from `random` and `numpy.random`: warned of, and in worker processes the same in every run."""
+"""Scenes that draw from `random` and `numpy.random`: a warning, and equal scenes in each run of worker processes."""
 
 import os
 import random
@@ -35,7 +35,7 @@ class Old(kf.SceneSequence):
 
 
 class OnlyPython(Old):
-    """It uses Python's generator alone, after a seed of its worker's own."""
+    """It uses only Python's generator, with a separate seed for each worker."""
 
     def on_worker_begin(self, worker):
         random.seed(worker.index)
@@ -254,7 +254,7 @@ class OfTorch(Old):
 
 
 class ImportingTorch(Old):
-    """It draws from PyTorch's generator, and is what imports it."""
+    """It draws from PyTorch's generator, and imports it."""
 
     def __getitem__(self, index):
         import torch
@@ -263,7 +263,7 @@ class ImportingTorch(Old):
 
 
 class OfTensorFlow(Old):
-    """It draws from TensorFlow's generator, and is what imports it."""
+    """It draws from TensorFlow's generator, and imports it."""
 
     def __getitem__(self, index):
         import tensorflow as tf
@@ -272,7 +272,7 @@ class OfTensorFlow(Old):
 
 
 def _by_scene(rows):
-    """Rows of two epochs, each epoch in the order of its scenes: another order of reading must not matter."""
+    """Rows of two epochs, each epoch in the order of its scenes: the order of reads must not matter."""
     return [sorted(map(tuple, rows[epoch * _LENGTH :][:_LENGTH])) for epoch in range(2)]
 
 
@@ -349,16 +349,16 @@ def test_threads_and_the_calling_thread_tell_that_they_do_not_seed(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_functions_of_a_stream_in_threads_are_told_of(workers):
+def test_functions_of_a_stream_in_threads_are_reported(workers):
     with pytest.warns(kf.FeedWarning, match="share these with the rest of the program"):
         _streamed(None, workers=workers, worker_type="thread")
 
 
-# ---- what is no use of them
+# ---- scenes that do not use them
 
 
 class OfItsOwn(Old):
-    """It has generators of its own, and what it imports is imported in the scene."""
+    """It has its own generators, and the scene does its imports."""
 
     def __getitem__(self, index):
         import random as imported
@@ -371,9 +371,9 @@ _KINDS = {"process": (1, "process"), "thread": (2, "thread"), "inline": (0, "thr
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_generators_of_a_scene_of_its_own_are_not_told_of(kind):
+def test_generators_that_a_scene_makes_are_not_reported(kind):
     workers, worker_type = _KINDS[kind]
-    first = _batches(OfItsOwn(), 1, workers=workers, worker_type=worker_type)  # where warnings are errors
+    first = _batches(OfItsOwn(), 1, workers=workers, worker_type=worker_type)  # warnings are errors here
     assert np.array_equal(first, _batches(OfItsOwn(), 1, workers=0))
 
 

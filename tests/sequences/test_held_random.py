@@ -16,7 +16,7 @@ def _feed(sequence, **arguments):
 
 
 def _batches(sequence, epochs=2, **arguments):
-    """The scenes of some epochs, one after the other, and the warnings."""
+    """The scenes of some epochs, in order, and the warnings."""
     with warnings.catch_warnings(record=True) as found, _feed(sequence, **arguments) as feed:
         warnings.simplefilter("always")
         scenes = np.concatenate([batch for _ in range(epochs) for batch in feed])

@@ -445,7 +445,7 @@ def test_a_split_that_cannot_be_is_refused_in_words(arguments, error, message):
 
 @pytest.mark.parametrize("dtype", [float, object])
 def test_scenes_of_no_known_group_are_refused_for_they_may_be_of_any(dtype):
-    patients = np.array([1, np.nan, 1, 2, np.nan, 3] * 4, dtype)  # in an object array NumPy sorts them apart
+    patients = np.array([1, np.nan, 1, 2, np.nan, 3] * 4, dtype)  # NumPy sorts them apart in an object array
     with pytest.raises(ValueError, match="groups has no value for scene 1, nan: give every scene a value, or leave"):
         kf.split(range(24), (0.5, 0.5), 0, groups=patients)
 

@@ -1,4 +1,4 @@
-"""Which optional methods a class has, and whether threads may share an object."""
+"""The optional methods of a class, and whether threads may share an object."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ class Into(kf.SceneSequence):
 
 
 def doubled(kind):
-    """A subclass that overrides `__getitem__` alone."""
+    """A subclass that overrides only `__getitem__`."""
 
     class Doubled(kind):
         def __getitem__(self, index):
@@ -102,7 +102,7 @@ def test_methods_count_if_the_class_of_getitem_or_a_subclass_defines_them():
     assert kf.Subset(Again(), [2]).get_batch(np.array([0])).tolist() == [4]
 
 
-def test_hooks_of_a_base_class_are_called_whoever_defines_getitem():
+def test_hooks_of_a_base_class_are_called_whichever_class_defines_getitem():
     class Hooked(Quick):
         def on_epoch_begin(self):
             self.begun = True

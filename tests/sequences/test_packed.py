@@ -13,7 +13,7 @@ from kerasfeed.sequences.optional_methods import optional_method
 
 
 class Texts(kf.SceneSequence):
-    """Scenes {"tokens": int32[n], "place": float32[n, 2]} of given lengths, which tell their index."""
+    """Scenes {"tokens": int32[n], "place": float32[n, 2]} of given lengths, which contain their index."""
 
     def __init__(self, lengths):
         self.lengths = list(lengths)
@@ -150,7 +150,7 @@ def test_it_announces_the_scenes_inside_and_pickles():
     assert optional_method(kf.Packed(Texts([3]), 8), "read_ahead") is None
     optional_method(packed, "read_ahead")(np.array([1, 0]))
     assert texts.announced == [*packed.scenes_of(1), *packed.scenes_of(0)]
-    optional_method(packed, "read_ahead")(np.array([], np.int64))  # as of a batch whose scenes are all left out
+    optional_method(packed, "read_ahead")(np.array([], np.int64))  # as for a batch whose scenes are all left out
     assert len(texts.announced) == 4
     copied = pickle.loads(pickle.dumps(packed))
     assert_same(list(copied), list(packed))

@@ -1,4 +1,4 @@
-"""Patches of arrays as scenes, and arrays put together of what a model makes of them."""
+"""Patches of arrays as scenes, and arrays assembled from a model's outputs."""
 
 import pickle
 
@@ -162,7 +162,7 @@ def test_patches_that_start_in_one_chunk_are_a_block(volume):
     patches = kf.Patches(volume["image"], (4, 8, 8), stride=(4, 8, 8))
     blocks = patches.block_of
     assert np.array_equal(blocks, [patches.corner(k)[0] // 8 * 9 + k % 9 for k in range(len(patches))])
-    # A patch larger than a chunk: cells of whole chunks that hold one.
+    # A patch larger than a chunk: blocks of whole chunks that hold one.
     larger = kf.Patches(volume["image"], (12, 12, 12), stride=4)
     corners = [larger.corner(k) for k in range(len(larger))]
     assert len(np.unique(larger.block_of)) == 1  # all of them start before 16
@@ -199,7 +199,7 @@ def test_volumes_one_after_another_have_the_blocks_of_each(volume):
     assert len(BlockShuffled(both).indices(0, 54, length=54, seed=0, epoch=0)) == 54
 
 
-# ---- what is wrong
+# ---- errors
 
 
 class Bare:
@@ -270,7 +270,7 @@ def test_a_patch_beyond_the_last_is_an_index_error(index):
         patches.corner(index)
 
 
-# ---- outputs put together
+# ---- assembled outputs
 
 
 @pytest.mark.parametrize("weights", ["uniform", "gaussian"])
@@ -319,12 +319,12 @@ def test_the_mean_has_the_dtype_of_the_outputs_and_that_of_integers_is_a_float(d
     outputs = np.ones((len(patches), 1000), dtype)
     result = patches.assemble(outputs)
     assert result.dtype == mean
-    np.testing.assert_allclose(result, 1, rtol=1e-6)  # 1000 of them are summed, which float16 cannot
+    np.testing.assert_allclose(result, 1, rtol=1e-6)  # a sum of 1000 of them, too large for float16
 
 
 def test_batches_as_they_come_are_put_together_with_memory_for_a_few_rows(monkeypatch):
     class Out:
-        """Notes which rows are written, and how many batches had come then."""
+        """Logs which rows are written, and the number of batches at that time."""
 
         shape, dtype = (1000, 300), np.dtype(np.float32)
 
@@ -332,7 +332,7 @@ def test_batches_as_they_come_are_put_together_with_memory_for_a_few_rows(monkey
             self.kept, self.written = np.full(self.shape, -1, np.float32), []
 
         def __setitem__(self, rows, values):
-            assert len(values) <= 250  # what is open; 1 MiB is 873 rows
+            assert len(values) <= 250  # the open rows; 1 MiB is 873 rows
             assert (self.kept[rows] == -1).all()
             self.kept[rows] = values
             self.written.append((rows.start, rows.stop, batches))

@@ -1,4 +1,4 @@
-"""Subset, Concat, Zip and Map: the scenes they give, as themselves, in feeds, and in programs."""
+"""Subset, Concat, Zip and Map: their scenes, alone, in feeds, and in programs."""
 
 import pickle
 
@@ -48,7 +48,7 @@ def test_every_view_is_sliceable():
 
 
 class Recording(kf.SceneSequence):
-    """Takes whatever it is given for an index."""
+    """Accepts any index."""
 
     def __len__(self):
         return 6
@@ -93,7 +93,7 @@ class Sliceable(scenes.Clouds):
 
 
 class Plain:
-    """No SceneSequence, but the source of a `__getitem__`."""
+    """Not a SceneSequence, but defines the `__getitem__`."""
 
     def __len__(self):
         return 6
@@ -123,7 +123,7 @@ def test_indices_may_be_integers_a_slice_a_range_or_a_mask():
     ]:  # fmt: skip
         assert "".join(kf.Subset(letters, indices)) == expected
     assert isinstance(kf.Subset(letters, slice(1, 3)).indices, range)
-    assert kf.Subset(range(10**15), slice(7, None, 3))[-1] == 999_999_999_999_997  # nothing of that length is made
+    assert kf.Subset(range(10**15), slice(7, None, 3))[-1] == 999_999_999_999_997  # makes no object of that length
     assert kf.Subset(range(10**15), range(-1, -(10**15), -2)).indices == range(10**15 - 1, 0, -2)
     given = np.array([1, 2])
     subset = kf.Subset(letters, given)
@@ -263,7 +263,7 @@ def test_a_view_gives_the_same_bits_whatever_it_reads_through_and_on_whatever_wo
 @pytest.mark.heavy
 def test_views_give_the_same_bits_in_worker_processes(feed_of):
     made = [VIEWS[view](kind) for view in ("nested", "zip") for kind in KINDS.values()]
-    for view in made:  # two workers for all would be one sequence; a feed each
+    for view in made:  # a separate feed for each
         with kf.Feed(view, 4, shuffle=True, seed=3, workers=0) as feed:
             expected = _epoch(feed)
         assert_same(_epoch(feed_of(view, 4, workers=1)), expected)
@@ -288,11 +288,11 @@ def test_a_view_offers_the_optional_methods_that_what_is_inside_allows(view):
         assert optional_method(kf.Concat(made[0], kf.Map(Hooked(), tripled)), name)
 
 
-# ---- what PyTorch's DataLoader asks for
+# ---- calls of PyTorch's DataLoader
 
 
 class Quiet(NoisyInto):
-    """Scenes without noise; tells what was announced last."""
+    """Scenes without noise; stores the last announcement."""
 
     announced = ()
 
@@ -347,7 +347,7 @@ def test_sequences_inside_zip_draw_the_same_numbers():
     assert np.array_equal(one[0], other[0])
 
 
-def test_blocks_are_told_where_they_stay_whole():
+def test_views_have_the_block_size_if_blocks_stay_whole():
     class Blocks(scenes.Clouds):
         block_size = 4
 

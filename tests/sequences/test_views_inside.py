@@ -1,4 +1,4 @@
-"""What the sequences inside a view are told, and what their errors tell."""
+"""Calls to the sequences inside a view, and their errors."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from scenes_views import Hooked, NoisyBatches, NoisyInto, tripled
 import kerasfeed as kf
 
 
-def test_a_sequence_that_is_inside_twice_is_told_once():
+def test_hooks_of_a_sequence_that_is_inside_twice_are_called_once():
     shared, other = Hooked(9), Hooked(9, 100)
     view = kf.Concat(kf.Zip(shared, other), kf.Zip(kf.Map(shared, lambda scene: scene), other[::-1]))
     with kf.Feed(view, 6, workers=1, worker_type="thread") as feed:
@@ -81,7 +81,7 @@ def test_an_error_of_get_batch_tells_the_scenes_of_both():
     assert caught.value.__notes__ == ["scenes 2, 0 of Subset are scenes 6, 4 of Broken"]
 
 
-def test_a_sequence_that_has_shrunk_is_told():
+def test_a_sequence_that_has_shrunk_is_reported():
     values = list(range(10))
     view = kf.Concat(values, [0])
     del values[5:]

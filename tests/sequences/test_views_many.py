@@ -119,7 +119,7 @@ def test_turns_of_sequences_that_overlap_are_taken_one_at_a_time_and_end_with_an
 
     def interrupted():
         assert turns[0].is_mine
-        assert turns[1].run(lambda: turns[0].run(lambda: 5)) == 5  # within a turn another is taken
+        assert turns[1].run(lambda: turns[0].run(lambda: 5)) == 5  # a turn within another turn
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Collations: which fields are padded or ragged, to which shapes, and what is refused in which words."""
+"""Collations: the padded and ragged fields, their shapes, and the errors."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_fields_that_differ_are_padded_on_the_axes_that_differ_and_the_others_ar
     assert structure["fixed"] == ArraySpec((8, 4), np.dtype("float64"))
 
 
-def test_a_fixed_length_is_told_by_the_spec():
+def test_a_fixed_length_is_in_the_spec():
     spec, forms = kf.Pad(length={"p": 16}).resolve(_clouds(3, 5))
     assert batch_structure(spec, forms, 8)["p"] == ArraySpec((8, 16, 3), F4)
 
@@ -66,7 +66,7 @@ def test_a_mask_stands_beside_its_field_in_a_dict_and_in_a_pair_elsewhere():
     assert mask == ArraySpec((None, None, None), np.dtype(bool))
 
 
-def test_a_ragged_field_is_told_as_values_and_row_splits():
+def test_a_ragged_field_is_described_as_values_and_row_splits():
     spec, forms = kf.Ragged().resolve(_clouds(3, 5))
     assert forms == (None, None, RaggedRows())
     assert batch_structure(spec, forms, 8)["p"] == kf.RaggedArray(ArraySpec((None, 3), F4), ArraySpec((9,), I8))
@@ -132,7 +132,7 @@ PLAN = Plan(10, 4)
         ("padded", PLAN, "raise", ValueError, "collate must be one of 'stack', 'pad', 'ragged', received 'padded'"),
         (3, PLAN, "raise", TypeError, "collate must be a str, received 3 of type int .or kf.Pad"),
         (kf.Pad, PLAN, "raise", TypeError, r"received the class Pad: write kf.Pad\(\)"),
-        ("pad", Plan(10, None), "raise", ValueError, "batch_size=None says that items are batches already"),
+        ("pad", Plan(10, None), "raise", ValueError, "batch_size=None means that items are batches already"),
         (len, PLAN, "mask", ValueError, "on_error='mask' gives single rows.*use collate='pad'.*on_error='replace'"),
         (len, Plan(10, 4, pad_remainder=True), "raise", ValueError, "pad_remainder=True gives.*drop_remainder=True"),
     ],

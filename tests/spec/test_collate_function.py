@@ -1,4 +1,4 @@
-"""Batches that a function of the user's makes: the same from every loader, and what becomes of failures."""
+"""Batches of a user's function: the same from every loader, and the treatment of failures."""
 
 import os
 import threading
@@ -72,7 +72,7 @@ def test_the_function_may_be_a_lambda_or_hold_state_and_return_a_ragged_array(fe
 @pytest.mark.heavy
 def test_a_batch_that_is_larger_than_its_slot_is_no_less_right(feed_on):
     lengths = [3] * 37
-    lengths[5] = 4000  # scenes 0, 9, 18, 27 and 36 are looked at first
+    lengths[5] = 4000  # scenes 0, 9, 18, 27 and 36 are read first
     for kind in KINDS:
         feed = feed_on(kind, Lengths(lengths), collate=lambda scenes: np.concatenate([p for p, _ in scenes]))
         sizes = [len(batch) for batch in feed.epoch(0)]
@@ -98,7 +98,7 @@ def test_the_function_may_take_from_its_scenes(feed_on, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failed_scene_is_replaced_and_the_batch_is_made_anew(feed_on, kind):
+def test_a_failed_scene_is_replaced_and_the_batch_is_made_again(feed_on, kind):
     sequence = Broken(LENGTHS, (3, 7, 20))
     feed = feed_on(kind, sequence, collate=labels_of, on_error="replace")
     reference = feed_on("inline", Lengths(LENGTHS), collate=labels_of)
@@ -140,7 +140,7 @@ def test_what_the_function_raises_is_the_error_of_its_batch(feed_on, kind):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_function_that_fails_on_scenes_that_differ_is_told_which_and_in_what_field(feed_on, kind):
+def test_the_error_of_a_function_for_differing_scenes_names_scenes_and_field(feed_on, kind):
     feed = feed_on(
         kind, Lengths([4, 4, 5, 4]), 4, collate=lambda scenes: np.stack([p for p, _ in scenes]), shuffle=False
     )
@@ -151,7 +151,7 @@ def test_a_function_that_fails_on_scenes_that_differ_is_told_which_and_in_what_f
     assert "scenes 0, 1, 2, 3 (collate), epoch 0, step 0" in told
 
 
-def test_what_differs_is_not_told_of_scenes_that_no_batch_can_hold_nor_of_equal_ones():
+def test_differences_are_not_reported_for_unsupported_or_equal_scenes():
     assert difference_text([(3, {"a": 1, "b": object()}), (5, {"a": 1})]) == ""
     assert difference_text([(3, {"a": 1}), (5, {"a": 2})]) == ""
     assert "scenes 3 and 5 have different structures" in difference_text([(3, {"a": 1}), (5, {"b": 1})])
@@ -179,7 +179,7 @@ def test_a_batch_unlike_the_spec_is_refused_in_words_about_the_batch(feed_on):
         list(feed)
 
 
-def test_a_scene_that_is_none_is_told_where_a_function_would_drop_it(feed_on):
+def test_the_error_for_a_scene_that_is_none_says_how_to_leave_it_out(feed_on):
     def dropping(scenes):
         return np.array([scene for scene in scenes if scene is not None])
 
@@ -286,7 +286,7 @@ def test_a_scene_that_ends_its_worker_is_replaced_and_a_function_that_does_fails
     sequence = Deadly(LENGTHS)
     feed = feed_on("process", sequence, 8, collate=labels_of, on_error="replace", shuffle=False)
     assert 20 not in np.concatenate(list(feed)).tolist()
-    assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # now it is known beforehand
+    assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # known by now
     feed = feed_on("process", sequence, 9, collate=sequence.collate, shuffle=False)
     message = r"exit code 3 while the function given as collate made the batch of epoch 0, step 0.*kf.load"
     with pytest.raises(kf.WorkerDiedError, match=message):
@@ -294,7 +294,7 @@ def test_a_scene_that_ends_its_worker_is_replaced_and_a_function_that_does_fails
     assert feed.submit(0, 1).result(timeout=60).tolist() == list(range(9, 18))
 
 
-def test_a_function_that_drops_scenes_is_told_how_they_are_left_out(feed_on):
+def test_the_error_for_a_function_that_drops_scenes_says_how_to_leave_them_out(feed_on):
     def dropping(scenes):
         return np.array([scene for scene in scenes if scene is not None])
 

@@ -1,4 +1,4 @@
-"""Padded and ragged batches: what plain NumPy would make, from every loader, in pooled slots."""
+"""Padded and ragged batches equal those of plain NumPy, from every loader, in pooled slots."""
 
 import gc
 import time
@@ -84,7 +84,7 @@ def test_any_shapes_are_padded_as_numpy_would(feed_on, kind, data, inner, dtype)
     sequence = Drawn([(n, *inner) for n in lengths], images, dtype)
     multiple, batch_size = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
     collate = kf.Pad(value={"0.image": -1}, multiple_of={"0.image": multiple}, mask="0.points", fields="0.image")
-    images[-1] = (images[0][0], images[0][1] + 1)  # the first and the last scene tell that the second axis differs
+    images[-1] = (images[0][0], images[0][1] + 1)  # the first and the last scene show that the second axis differs
     with feed_on(kind, sequence, batch_size, collate=collate) as feed:
         for step, (fields, labels) in enumerate(feed):
             scenes = [sequence[index][0] for index in feed.plan.indices(0, step)]
@@ -117,7 +117,7 @@ def test_any_lengths_are_joined_as_numpy_would(feed_on, kind, lengths, batch_siz
 
 
 class Paced(Lengths):
-    """Lengths that take a while, so that each is a task of its own."""
+    """Lengths that take a while, so that each is a separate task."""
 
     def __getitem__(self, index):
         time.sleep(0.004)
@@ -181,7 +181,7 @@ def test_batches_are_copied_out_at_the_ceiling_and_keep_their_bits(feed_on, name
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collate", [kf.Pad(mask=True), kf.Ragged()], ids=["pad", "ragged"])
 def test_a_row_that_has_no_room_is_no_less_right(feed_on, kind, collate):
-    lengths = [3, 4, 5, 5000, 2, 1, 5, 2, 900, 4, 3, 2]  # scenes 0, 3, 6, 8 and 11 are looked at first
+    lengths = [3, 4, 5, 5000, 2, 1, 5, 2, 900, 4, 3, 2]  # scenes 0, 3, 6, 8 and 11 are read first
     lengths[3], lengths[4] = lengths[4], lengths[3]
     sequence = Lengths(lengths)
     feed = feed_on(kind, sequence, 6, collate=collate, shuffle=False)
@@ -225,7 +225,7 @@ def test_stacking_unequal_shapes_suggests_pad_and_ragged(feed_on):
 @pytest.mark.light(where=lambda kind, collate: kind != "process" or collate == "pad")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collate", ["stack", "pad"])
-def test_a_field_that_rarely_differs_is_told_with_both_scenes_and_how_to_name_it(feed_on, kind, collate):
+def test_the_error_for_a_field_that_rarely_differs_names_both_scenes_and_the_remedy(feed_on, kind, collate):
     message = (
         r"field '0' cannot be stacked: scene 0 has shape \(4, 3\) and scene 17 has shape \(9, 3\), unlike the few "
         r"scenes that were read first. Name the field: collate=kf.Pad\(fields='0'\) .* collate=kf.Ragged\('0'\)"
@@ -243,14 +243,14 @@ def test_a_later_axis_that_rarely_differs_cannot_be_named(feed_on):
         list(feed_on("inline", images))
 
 
-def test_another_fault_of_a_scene_is_told_as_it_was(feed_on):
+def test_another_fault_of_a_scene_is_reported_unchanged(feed_on):
     for wrong in (np.zeros((4, 3, 1), np.float32), np.zeros((4, 3)), np.ma.zeros((4, 3), np.float32)):
         scenes = [wrong if index == 17 else np.zeros((4, 3), np.float32) for index in range(40)]
         with pytest.raises(SpecError, match=r"^scene 17: field 'scene'(: expected float32\[4, 3\]| is a masked array)"):
             list(feed_on("inline", scenes))
 
 
-def test_text_arrays_of_unequal_shape_are_told_what_helps(feed_on):
+def test_the_error_for_text_arrays_of_unequal_shape_names_a_remedy(feed_on):
     words = [np.array(["a"] * (n % 3 + 1)) for n in range(9)]
     with pytest.raises(SpecError, match=r"cannot be stacked: .* Text is always stacked, whatever `collate` is"):
         list(feed_on("inline", words, collate="pad"))

@@ -133,7 +133,7 @@ def test_lists_that_differ_in_length_name_the_field_and_the_collate_that_takes_t
         next(iter(feed))
 
 
-def test_a_field_of_which_only_empty_lists_are_seen_cannot_be_padded_by_name():
+def test_a_field_with_only_empty_lists_cannot_be_padded_by_name():
     with (
         kf.Feed([([], 1)] * 3, 1, workers=0, collate=kf.Pad(fields="0")) as feed,
         pytest.raises(SpecError, match=r"field '0'.*only empty lists.*np.asarray\(values, dtype=...\)"),
@@ -176,7 +176,7 @@ def test_a_list_in_the_place_of_a_scene_that_is_an_array_is_refused():
 
 
 def expected(rows, collate):
-    """What the fields of these scenes are, put together by NumPy."""
+    """The fields of these scenes, assembled by NumPy."""
     scenes = [lists_at(index) for index in rows]
     batch = {
         "pair": np.array([scene["pair"] for scene in scenes], np.float64),
@@ -265,7 +265,7 @@ def test_views_pass_lists_on():
 
 @pytest.mark.parametrize("sequence", [Even(), kf.Concat(Even(11), Even(11)), kf.Zip(Even(), np.arange(22))])
 def test_get_batch_may_return_lists(sequence):
-    plain = kf.Map(sequence, lambda scene: scene)  # which has no get_batch
+    plain = kf.Map(sequence, lambda scene: scene)  # it has no get_batch
     with kf.Feed(sequence, 5, workers=0) as feed, kf.Feed(plain, 5, workers=0) as other:
         for found, wanted in zip(feed, other, strict=True):
             check_same(found, wanted)

@@ -1,4 +1,4 @@
-"""`output_signature`: the spec of scenes, as the user gives it."""
+"""`output_signature`: the user's spec of scenes."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from kerasfeed.feeds.base import BaseFeed
 
 
 class Scenes:
-    """Scenes (float32[3], int); scene 7 is longer. `read` notes the indices."""
+    """Scenes (float32[3], int); scene 7 is longer. `read` logs the indices."""
 
     def __init__(self):
         self.read = []

@@ -1,4 +1,4 @@
-"""Specs: what is inferred, what is merged, what is refused and in which words."""
+"""Specs: inference, merging, and errors."""
 
 import collections
 import dataclasses
@@ -85,7 +85,7 @@ class Colour(enum.Enum):
 
 
 class Attrs:
-    __attrs_attrs__ = ()  # as attrs leaves it
+    __attrs_attrs__ = ()  # attrs sets this
 
 
 class Pydantic:

@@ -1,6 +1,6 @@
-"""The ways to a framework by name: each is a function from a feed to the batches of an epoch, as NumPy arrays.
+"""The adapters by name: each is a function from a feed to the batches of an epoch, as NumPy arrays.
 
-What a framework is not installed for is left out.
+Adapters of frameworks that are not installed are left out.
 """
 
 from functools import partial
@@ -37,7 +37,7 @@ def to_torch(feed):
 
 
 class Ahead:
-    """A conversion that does nothing, of three batches ahead of the consumer, as to a device."""
+    """A conversion that changes nothing, three batches ahead of the consumer, as for a device."""
 
     ahead = 3
 
@@ -53,7 +53,7 @@ def loop_ahead(feed, epochs=1):
 
 
 def of_keras(way):
-    """As Keras's trainers take it: by one of their iterators, which asks for batches by the method `way`."""
+    """Batches from an iterator of Keras's trainers, which calls the method `way`."""
 
     def batches(feed):
         from keras.src.trainers.epoch_iterator import EpochIterator
@@ -66,7 +66,7 @@ def of_keras(way):
             def _get_iterator(self):
                 return getattr(self.data_adapter, way)() if self.dataset is None else self.dataset
 
-        for *_, execution in Iterator().enumerate_epoch():  # Keras 3.10 gives one step, later ones two
+        for *_, execution in Iterator().enumerate_epoch():  # Keras 3.10 yields one step, later versions two
             yield as_numpy(execution[0])
 
     return batches

@@ -1,8 +1,8 @@
-"""Tests of Keras run once more on another of its backends: a case for each file of tests, one process for many.
+"""Run tests of Keras again on another of its backends: one case per file of tests, in one process.
 
-An interpreter with Keras takes 4 s to start, and files share the models that they have compiled: so those of all cases
-that were chosen run in one process, and each case fails by what failed in its file. Steps that JAX has compiled, of a
-model like one before, it finds again in a folder: that is six sevenths of what such a `fit` takes.
+An interpreter with Keras takes 4 s to start, and files share compiled models. So one process runs all selected
+cases, and each case reports the failures of its file. JAX finds compiled steps of equal models in a cache folder, which
+saves six sevenths of the time of such a `fit`.
 """
 
 import functools
@@ -17,7 +17,7 @@ import pytest
 from places import ROOT, TESTS
 from scenes_frameworks import environment_of
 
-# Files of tests that run on JAX and on PyTorch, too.
+# Files of tests that also run on JAX and on PyTorch.
 FILES = [
     "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_adapter", "keras_fit", "keras_fit_errors",
     "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals",
@@ -31,9 +31,9 @@ each_file = pytest.mark.parametrize("file", FILES)
 
 
 def assert_holds_on(backend, request):
-    """Fail by what fails in the file of this case, which `each_file` has made, on another backend.
+    """Report the failures of this case's file, which `each_file` has run on another backend.
 
-    The first case waits for the files of all cases of its test, as far as they were chosen.
+    The first case waits for the files of all selected cases of its test.
     """
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
@@ -46,7 +46,7 @@ def assert_holds_on(backend, request):
 
 @functools.cache
 def _failures(backend, files):
-    """By file, what failed in it; those in which all holds are left out."""
+    """Failures by file; files without failures are left out."""
     paths = [str(path) for name in files for path in TESTS.glob(f"adapters/*/test_{name}.py")]
     assert len(paths) == len(files)
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def _failures(backend, files):
             env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=SECONDS,
         )  # fmt: skip
-        if not report.exists():  # it crashed, and at which test the end of its output says
+        if not report.exists():  # it crashed; the end of its output names the test
             return dict.fromkeys(files, run.stdout[-8000:])
         tests = ElementTree.parse(report).iter("testcase")
     found = {name: [] for name in files}

@@ -1,4 +1,4 @@
-"""Another number of threads that decode chunks."""
+"""Change the number of threads that decode chunks."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,6 +7,6 @@ from kerasfeed.util.lru import PerProcess
 
 
 def set_threads(monkeypatch, count):
-    """Have `count` new threads, of a process with one core more."""
+    """Use `count` new threads, as in a process with one core more."""
     monkeypatch.setattr(chunked, "cores", lambda: count + 1)
     monkeypatch.setattr(chunked, "_threads", PerProcess(lambda: ThreadPoolExecutor(count, "kerasfeed-decode")))

@@ -1,4 +1,4 @@
-"""Descriptions of sequences without workers, and what of them must not depend on workers."""
+"""Descriptions of sequences without workers, with the parts that must not depend on workers."""
 
 import json
 

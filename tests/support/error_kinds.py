@@ -1,4 +1,4 @@
-"""Exceptions of every kind that a scene may raise, and what must be told of each, whatever way it goes."""
+"""Exceptions of every kind that a scene may raise, and the checks of each in every loader."""
 
 import re
 import threading
@@ -39,7 +39,7 @@ class MuteError(Exception):
 
 
 class ReducedError(Exception):
-    """Its own way to pickle forgets its notes."""
+    """Its reduce method leaves out its notes."""
 
     def __reduce__(self):
         return ReducedError, self.args
@@ -55,7 +55,7 @@ def _only_here():
 
 @dataclass(frozen=True)
 class Kind:
-    """What a scene raises, its type, and a pattern in the text; `steers` where it would steer the consumer."""
+    """The exception of a scene, its type, and a pattern in the text; `steers` if it would control a loop."""
 
     make: object
     type: type
@@ -83,17 +83,17 @@ KINDS = {
 
 
 CASES = [(kind, *workers) for kind in KINDS for workers in WORKERS]
-# Each kind once, each of the workers as often as the others, one kind with all: where the way that an exception goes is
-# the same for all of CASES, as another test has shown.
+# Each kind once, each kind of worker equally often, and one kind with all workers. Another test shows that all CASES
+# take the same path.
 PAIRS = [case for n, case in enumerate(CASES) if n // 3 % 3 == n % 3 or case[0] == "ordinary"]
 
 
-# Run by default where PAIRS are dear.
+# The default if PAIRS would take too long.
 LIGHT = [case for case in PAIRS if case[0] in ("ordinary", "lock", "exit", "homemade")]
 
 
 class Raising(kf.SceneSequence):
-    """Scenes (float32[1], float32[1]) of which one raises an exception of one kind, or of that which a file names."""
+    """Scenes (float32[1], float32[1]); one raises an exception of a given kind, or of the kind named in a file."""
 
     def __init__(self, kind, path=None):
         self._kind = kind
@@ -124,7 +124,7 @@ class Raising(kf.SceneSequence):
 
 
 def place_of(worker_type, workers, epoch=r"\d+", step=2):
-    """Pattern of the note that tells the place and how to come there again."""
+    """Pattern of the note with the location and the reproduction."""
     where = "the calling thread" if not workers else f"worker {worker_type} \\d"
     return (
         rf"kerasfeed: scene {BAD}, epoch ({epoch}), step {step}, in {where}.*\n+"
@@ -133,28 +133,28 @@ def place_of(worker_type, workers, epoch=r"\d+", step=2):
 
 
 def bring_up(feed):
-    """Have workers and slots of a feed that several tests share, so that none of them seems to leak them."""
+    """Start workers and slots of a feed that several tests share, so that no test seems to leak them."""
     held = [feed.submit(0, 0) for _ in range(24)]
     assert all(len(future.result()) == 2 for future in held)
 
 
 def whole_text(error):
-    """What Python prints of an exception."""
+    """The text that Python prints for an exception."""
     return "".join(traceback.format_exception(error))
 
 
 def assert_arrived(error, kind, workers, worker_type, **place):
-    """The sequence's own exception, with everything that is to be known of it."""
+    """Check the sequence's exception with all its information."""
     expected, text = KINDS[kind], whole_text(error)
     assert re.search(expected.text, text), text[-3000:]
-    if not workers and type(error) is KeyboardInterrupt:  # in the main thread, where it is Ctrl-C
+    if not workers and type(error) is KeyboardInterrupt:  # counts as Ctrl-C in the main thread
         assert kind == "interrupt"
         return
     if expected.steers or (kind == "lock" and worker_type == "process"):
         assert type(error) is kf.SceneError
         assert f"the sequence raised {expected.type.__name__}: " in str(error)
         if expected.steers:
-            # Or raised `from None`, as Keras does.
+            # Or raised `from None`, like Keras does.
             assert type(error.__cause__) is expected.type or error.__suppress_context__
     elif kind == "homemade":
         assert (type(error).__name__, isinstance(error, ValueError)) == ("HomemadeError", True)
@@ -174,7 +174,7 @@ def assert_arrived(error, kind, workers, worker_type, **place):
 
 
 def assert_told(message, kind, workers, worker_type):
-    """All that is to be known of the exception, in the message of another."""
+    """Check that another exception's message has all information about this one."""
     assert re.search(KINDS[kind].text, message), message[-3000:]
     if workers or kind != "interrupt":
         assert re.search(place_of(worker_type, workers), message), message[:3000]

@@ -1,4 +1,4 @@
-"""Marks for tests of every pool, of those with workers, and of those with worker processes; and what tasks come to."""
+"""Marks for tests of every pool, of pools with workers, and of pools with worker processes; and outcomes of tasks."""
 
 import pytest
 from pool_kinds import KINDS, PARALLEL, SEPARATE, Do
@@ -12,13 +12,13 @@ EVERY, EVERY_PARALLEL, EVERY_SEPARATE = (
 
 
 def outcome_of(pool, task):
-    """What came of a `Told`, done by a pool."""
+    """Outcome of a `Told` that a pool has done."""
     pool.submit([task])
     return task.future.result(SECONDS)
 
 
 def outcomes_of(tasks):
-    """What came of several, in their order."""
+    """Outcomes of several, in order."""
     return [task.future.result(SECONDS) for task in tasks]
 
 

@@ -1,4 +1,4 @@
-"""A training of a model and callbacks that keep all that a training can keep. Imports Keras."""
+"""A training with a model and callbacks that hold every kind of state. Imports Keras."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ BACKEND = keras.backend.backend()
 
 
 class Counting(keras.metrics.Metric):
-    """Counts batches, and goes on from epoch to epoch."""
+    """Counts batches over all epochs."""
 
     def __init__(self):
         super().__init__(name="counting")
@@ -27,7 +27,7 @@ class Counting(keras.metrics.Metric):
 
 
 class NoisyLoss(keras.losses.Loss):
-    """Weighs each batch with a number drawn at random; Keras tracks no variables of losses, so JAX cannot have them."""
+    """Weighs each batch with a random number. Keras tracks no variables of losses, so this does not work on JAX."""
 
     def __init__(self):
         super().__init__(name="noisy")
@@ -39,7 +39,7 @@ class NoisyLoss(keras.losses.Loss):
 
 
 class Warmup(keras.callbacks.Callback):
-    """Raises the learning rate after each batch, by a number of its own."""
+    """Raises the learning rate after each batch; keeps a number as state."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ class Warmup(keras.callbacks.Callback):
 
 
 def make_model(seed, **arguments):
-    """A small model with everything that keeps variables."""
+    """A small model with all kinds of layers that keep variables."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(seed)
     layers = [
@@ -76,7 +76,7 @@ def make_model(seed, **arguments):
 
 
 def make_callbacks():
-    """Those that decide by what they have seen."""
+    """Callbacks that decide by their history."""
     return [
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
         keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.5, min_delta=1e3),
@@ -86,7 +86,7 @@ def make_callbacks():
 
 
 def train(folder, *, behind=False, save_freq=1, epochs=6, others=(), seed=0, **compiled):
-    """Train; returns every number that the training has changed."""
+    """Train; return every number that the training has changed."""
     model, callbacks = make_model(seed, **compiled), make_callbacks()
     with make_feed() as feed:
         backup = kf.BackupAndRestore(feed, folder, save_freq)

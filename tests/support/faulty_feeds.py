@@ -1,4 +1,4 @@
-"""What feeds of faulty scenes deliver, as bits, and what they should."""
+"""The batches of feeds of faulty scenes, as bits, and the expected ones."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Where the fields of batches stand in memory: for tests that nothing is copied on the way to a framework."""
+"""Addresses of the fields of batches, for tests that a batch reaches a framework without a copy."""
 
 from contextlib import contextmanager
 
@@ -6,13 +6,13 @@ import optree
 
 
 def address(array):
-    """Of the first byte of a NumPy array."""
+    """Address of the first byte of a NumPy array."""
     return array.__array_interface__["data"][0]
 
 
 @contextmanager
 def addresses_made(feed):
-    """A dict from step to the addresses of the fields of the batch that the feed's loader has made for it meanwhile."""
+    """A dict from step to the field addresses of the batch that the feed's loader made for it meanwhile."""
     made = {}
 
     submit = feed.submit

@@ -1,4 +1,4 @@
-"""Files of many scenes, and ways to read them that note each read."""
+"""Files of many scenes, and functions that read them and log each read."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def expected(counts=COUNTS):
 
 
 class Noting:
-    """Notes each call in a file, with the process that made it; `how` makes one form or another of the arrays."""
+    """Logs each call in a file, with the process that made it; `how` selects the form of the arrays."""
 
     def __init__(self, log, how="columns"):
         self.log = str(log)

@@ -1,7 +1,7 @@
-"""Runs scripts as `python -X faulthandler script.py` would, but that Keras and TensorFlow are imported already.
+"""Run scripts like `python -X faulthandler script.py`, but with Keras and TensorFlow imported already.
 
-A process of its own imports both once, which takes 3 s, and forks for each script; neither has a thread of Python or a
-session by then. It imports nothing of kerasfeed, and each script has arguments, a folder and a `__main__` of its own.
+A separate process imports both once, which takes 3 s, and forks for each script. Neither has started a Python thread or
+a session by then. It does not import kerasfeed. Each script has its own arguments, folder and `__main__`.
 """
 
 import gc
@@ -19,7 +19,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Ended:
-    """How a script ended: its exit status (negative: the signal), and what it wrote."""
+    """How a script ended: its exit status (negative: the signal), and its output."""
 
     returncode: int
     stdout: str
@@ -30,7 +30,7 @@ class ForkedScripts:
     """The process that forks. `close` ends it.
 
     Args:
-        environment: Of every script.
+        environment: Environment of every script.
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
@@ -41,7 +41,7 @@ class ForkedScripts:
         )  # fmt: skip
 
     def run(self, script: Path, folder: Path, *arguments: str, seconds: float) -> Ended:
-        """Run a script in a folder; what takes longer than `seconds` is killed, and a `TimeoutError`."""
+        """Run a script in a folder. If it takes longer than `seconds`, kill it and raise TimeoutError."""
         output, errors = Path(self._outputs.name, "stdout"), Path(self._outputs.name, "stderr")
         told = [str(folder), [str(script), *arguments], [os.devnull, str(output), str(errors)]]
         self._process.stdin.write(json.dumps(told) + "\n")
@@ -61,10 +61,10 @@ class ForkedScripts:
 
 
 def _become(folder, command, files):
-    """Make of this process one that begins to run a script: in a folder, with its name and arguments, on these files.
+    """Turn this process into one that begins a script: in a folder, with its name, arguments and standard files.
 
     Returns:
-        What it runs then: code, and the namespace of `__main__`.
+        The code to run, and the namespace of `__main__`.
     """
     for stream, path in enumerate(files):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -81,7 +81,7 @@ def _become(folder, command, files):
 
 
 def _serve():
-    """Fork for each line of standard input; what the child, to which alone this returns, is to run."""
+    """Fork for each line of standard input. Returns only in a child, with the script to run."""
     while line := sys.stdin.readline():
         if (pid := os.fork()) == 0:
             return _become(*json.loads(line))
@@ -93,11 +93,11 @@ def _serve():
 if __name__ == "__main__":
     import lean_keras  # noqa: F401
 
-    del sys.modules["lean_keras"]  # no module of the script
-    if "MPLBACKEND" in os.environ:  # whoever sets it draws
+    del sys.modules["lean_keras"]  # not a module of the script
+    if "MPLBACKEND" in os.environ:  # scripts that set it draw
         import matplotlib.pyplot  # noqa: F401
     gc.collect()
-    gc.freeze()  # no script's collector has to look at the million objects of the frameworks, and copy their pages
+    gc.freeze()  # the collector of a script must not visit the million objects of the frameworks, and copy their pages
     served = _serve()
     if served is not None:
         exec(*served)

@@ -1,7 +1,7 @@
-"""What is asked of a dataset, and whether two answers are the same.
+"""Queries of a dataset, and the comparison of two results.
 
-Invariant: two answers are the same only when type, dtype (its h5py metadata included), shape and every byte with a
-meaning are, so that a scalar for an array, a byte order or a text encoding that differs counts as a difference.
+Invariant: two results are the same only if type, dtype (including its h5py metadata), shape and every byte with a
+meaning are. So a scalar instead of an array, another byte order or another text encoding is a difference.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Refusal:
 
 
 def selections(shape: tuple[int, ...]) -> dict[str, Any]:
-    """Selections that h5py takes (or refuses) of a dataset of this shape, by a name for messages."""
+    """Selections that h5py supports (or refuses) for a dataset of this shape, by a name for messages."""
     found: dict[str, Any] = {"()": (), "...": ...}
     if not shape:
         return found
@@ -65,7 +65,7 @@ def selections(shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def numpy_selections(shape: tuple[int, ...]) -> dict[str, Any]:
-    """Selections that h5py refuses and `HDF5Dataset` takes with NumPy's meaning."""
+    """Selections that h5py refuses and `HDF5Dataset` supports with NumPy's meaning."""
     if not shape or shape[0] == 0:
         return {}
     rows = shape[0]
@@ -78,7 +78,7 @@ def numpy_selections(shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def answers(dataset: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """`dataset[selection]` of each selection; a `Refusal` where it raises."""
+    """`dataset[selection]` for each selection; a `Refusal` if it raises."""
     return {name: answer(dataset, selection) for name, selection in asked.items()}
 
 
@@ -90,7 +90,7 @@ def answer(dataset: Any, selection: Any) -> Any:
 
 
 def difference(ours: Any, theirs: Any) -> str | None:
-    """How the first answer differs from the second; None where it does not."""
+    """How the first result differs from the second; None if it does not."""
     if isinstance(theirs, Refusal):
         return None if isinstance(ours, Refusal) else f"read {_short(ours)} where {theirs} was due"
     if type(ours) is not type(theirs):
@@ -100,16 +100,16 @@ def difference(ours: Any, theirs: Any) -> str | None:
             return f"dtype {ours.dtype!r} for {theirs.dtype!r}"
         if ours.shape != theirs.shape:
             return f"shape {ours.shape} for {theirs.shape}"
-        if theirs.dtype.names is not None:  # field by field: the bytes between fields mean nothing
+        if theirs.dtype.names is not None:  # field by field, because padding has no meaning
             parts = ((ours[name], theirs[name]) for name in theirs.dtype.names)
             return next((found for one, other in parts if (found := difference(one, other))), None)
         if not theirs.dtype.hasobject:
-            padded = theirs.dtype.char in "gG"  # 6 of its 16 bytes mean nothing
+            padded = theirs.dtype.char in "gG"  # 6 of its 16 bytes have no meaning
             same = np.array_equal(ours, theirs) if padded else ours.tobytes() == theirs.tobytes()
             return None if same else f"{_short(ours)} for {_short(theirs)}"
         parts = zip(_parts(ours), _parts(theirs), strict=True)
         return next((found for one, other in parts if (found := difference(one, other))), None)
-    if isinstance(theirs, h5py.Reference):  # a region reference is one too; they carry no comparable value
+    if isinstance(theirs, h5py.Reference):  # also a region reference; they have no comparable value
         return None if bool(ours) == bool(theirs) else f"{_short(ours)} for {_short(theirs)}"
     return None if ours == theirs else f"{_short(ours)} for {_short(theirs)}"
 

@@ -1,6 +1,6 @@
-"""The files of the matrix that are about dtypes: every one that h5py stores, in several storages.
+"""The files of the matrix for dtypes: every dtype that h5py stores, in several storages.
 
-Invariant: as in `hdf5_files`: a file is a pure function of its case, written with h5py alone.
+Invariant: as in `hdf5_files`: a file is a pure function of its case, written only with h5py.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from hdf5_files import Case, created, values
 
 
 def _dtypes() -> dict[str, tuple[Any, str]]:
-    """NumPy dtypes h5py stores, with the reader due to them."""
+    """NumPy dtypes that h5py stores, with their expected readers."""
     found: dict[str, tuple[Any, str]] = {}
     for code in ("i1", "u1", "<i2", ">i2", "<u2", ">u2", "<i4", ">i4", "<u4", ">u4", "<i8", ">i8", "<u8", ">u8",
                  "<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "?", "<c8", ">c8", "<c16", ">c16"):  # fmt: skip
@@ -83,7 +83,7 @@ def _typed(path: Path, name: str, chunks: tuple[int, ...] | None, compression: i
     dtype = _dtypes()[name][0]
     with h5py.File(path, "w") as file:
         data = _of_dtype(dtype, 11, file)
-        # Shuffled too: the size of an element, odd or large, is what shuffling depends on.
+        # Shuffled too, because shuffling depends on the size of an element, odd or large.
         shuffle = compression is not None
         dataset = file.create_dataset("data", (11,), dtype, chunks=chunks, compression=compression, shuffle=shuffle)
         dataset[...] = data

@@ -1,7 +1,7 @@
-"""Small HDF5 files of every storage and filter, each with the reader that is due to it.
+"""Small HDF5 files of every storage and filter, each with its expected reader.
 
-Invariant: a file is a pure function of its case (values come from its shape and dtype), and is written with h5py alone:
-nothing here imports kerasfeed, so a defect of the reader cannot hide in the files it is tested on.
+Invariant: a file is a pure function of its case (values follow from its shape and dtype), and is written only with
+h5py. This module does not import kerasfeed, so a defect of the reader cannot hide in the files that test it.
 """
 
 import ctypes
@@ -29,12 +29,12 @@ class Case:
 
     Attributes:
         name: A name for test ids.
-        make: Writes the file; may write others beside it, whose names begin with its stem.
-        reader: Kind of reader due to `datasets`: "direct", "h5py", or "direct with <module>" where an optional codec
+        make: Writes the file; may write others next to it, whose names begin with its stem.
+        reader: Expected kind of reader of `datasets`: "direct", "h5py", or "direct with <module>" if an optional codec
             decides.
         datasets: Paths of the datasets to compare.
-        needs: Modules without which the file cannot be written; also "szip", where HDF5 has its encoder, and "libhdf5"
-            where calls that h5py does not wrap must be reachable.
+        needs: Modules that writing the file needs; also "szip", for HDF5's encoder, and "libhdf5", for calls that
+            h5py does not wrap.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Case:
 
 
 def lacking(needs: tuple[str, ...]) -> str | None:
-    """Why a file with these needs cannot be written here; None where it can."""
+    """Why a file with these needs cannot be written here; None if it can."""
     for need in needs:
         if need == "libhdf5" and library() is None:
             return "the libhdf5 that h5py uses cannot be reached through ctypes"
@@ -73,7 +73,7 @@ def values(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def write_values(path: Path, shape: tuple[int, ...], dtype: Any, **keywords: Any) -> np.ndarray:
-    """Write the dataset "data" of `values`, which are returned; `keywords`: of `create_dataset`."""
+    """Write the dataset "data" of `values` and return them; `keywords` are those of `create_dataset`."""
     whole = values(shape, dtype)
     with h5py.File(path, "w") as file:
         file.create_dataset("data", data=whole, **keywords)
@@ -82,7 +82,7 @@ def write_values(path: Path, shape: tuple[int, ...], dtype: Any, **keywords: Any
 
 @cache
 def library() -> Any:
-    """The libhdf5 that h5py uses, for the calls that h5py does not wrap; None where it is not found."""
+    """The libhdf5 of h5py, for calls that h5py does not wrap; None if it is not found."""
     try:
         maps = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -103,11 +103,11 @@ class Pipeline:
     """Filters of a dataset.
 
     Attributes:
-        keywords: What `create_dataset` takes.
-        dtype: A dtype that the filters take.
-        reader: As in `Case`; "direct (edges h5py)" where chunks that stick out of the dataset cannot be told from those
-            that HDF5 left unfiltered: only their size would tell, and these filters keep it.
-        plugin: Name of a class of hdf5plugin, and its keywords, where the compression is one of its filters.
+        keywords: Keywords of `create_dataset`.
+        dtype: A dtype that the filters support.
+        reader: As in `Case`; "direct (edges h5py)" if edge chunks cannot be distinguished from chunks that HDF5 left
+            unfiltered: only their size would show it, and these filters keep it.
+        plugin: Name of a class of hdf5plugin, and its keywords, if the compression is one of its filters.
         needs: As in `Case`.
     """
 
@@ -160,7 +160,7 @@ PIPELINES: dict[str, Pipeline] = {
     "bzip2": _plugin("BZip2", "f4", "h5py"),
 }
 
-# Each makes HDF5 choose another index of chunks: libver, chunks and maxshape for a dataset of (21, 10).
+# For each, HDF5 chooses another chunk index: libver, chunks and maxshape for a dataset of (21, 10).
 INDEXES: dict[str, tuple[str, tuple[int, int], tuple[int | None, int | None] | None]] = {
     "btree1": ("earliest", (8, 4), (None, 30)),
     "single": ("latest", (21, 10), None),
@@ -189,7 +189,7 @@ def filtered() -> Iterator[Case]:
 
 
 def created(path: Path, shape: tuple[int, ...], dtype: Any, data: Any = None, **options: Any) -> None:
-    """One dataset "data" written through the low-level interface, for properties that h5py's keywords do not reach.
+    """Write one dataset "data" through the low-level interface, for properties without keywords in h5py.
 
     Options: `libver`, `userblock`, `chunks`, `maxshape`, `prepare(plist)`, `fill(dataset)`, `type` (an h5py TypeID).
     """
@@ -228,14 +228,14 @@ def undefined_fill(plist: Any) -> None:
 
 
 def whole_edges(level: int, plist: Any) -> None:
-    """Leave chunks that stick out of the dataset unfiltered (H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS)."""
+    """Leave edge chunks unfiltered (H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS)."""
     plist.set_shuffle()
     plist.set_deflate(level)
     call("H5Pset_chunk_opts", plist.id, ctypes.c_uint(2))
 
 
 def some_rows(*where: slice) -> Callable[[Any], None]:
-    """Writes those rows only; the chunks of the others stay missing."""
+    """Write only these rows; the chunks of the others stay missing."""
 
     def fill(dataset: Any) -> None:
         data = values(dataset.shape, dataset.dtype)
@@ -246,7 +246,7 @@ def some_rows(*where: slice) -> Callable[[Any], None]:
 
 
 def masked(path: Path, masks: tuple[int, ...], libver: str) -> None:
-    """Chunks whose filter masks say which filters were skipped, written as such writers do."""
+    """Write chunks whose filter masks say which filters were skipped, as some writers do."""
     data = values((24, 6), "f4")
     with h5py.File(path, "w", libver=libver) as file:
         dataset = file.create_dataset("data", (24, 6), "f4", chunks=(4, 6), shuffle=True, compression=4)
@@ -261,7 +261,7 @@ def masked(path: Path, masks: tuple[int, ...], libver: str) -> None:
 
 
 def resized(path: Path, sizes: tuple[int, ...], libver: str, **keywords: Any) -> None:
-    """Rows are written, then the dataset takes each size in turn; rows that come back are fill values."""
+    """Write rows, then give the dataset each size in turn; rows that come back are fill values."""
     with h5py.File(path, "w", libver=libver) as file:
         dataset = file.create_dataset("data", (10, 7), "i4", maxshape=(None, 7), chunks=(8, 4), **keywords)
         dataset[...] = values((10, 7), "i4")

@@ -1,8 +1,8 @@
-"""Damages copies of an HDF5 file, one after the other, and reads each with h5py and with kerasfeed.
+"""Damage copies of an HDF5 file, one after another, and read each with h5py and with kerasfeed.
 
-Run as a program, in a process of its own, because HDF5 itself may crash on a damaged file:
-`python hdf5_fuzz.py FILE FOLDER READERS NUMBER...` writes one JSON line before each reader starts (so that whoever
-watches knows who crashed) and one with the verdict of each damage.
+Run as a program in its own process, because HDF5 itself may crash on a damaged file:
+`python hdf5_fuzz.py FILE FOLDER READERS NUMBER...` writes one JSON line before each reader starts (so that the watching
+process knows which reader crashed) and one with the verdict of each damage.
 
 Invariant: a damage is a pure function of the file's bytes and name and the damage's number, so that a finding can be
 repeated alone.
@@ -26,8 +26,8 @@ from hdf5_answers import Refusal, answer, difference
 
 import kerasfeed as kf
 
-PATIENCE = 20.0  # seconds of one reader on one file, of about 0.01, after which it hangs
-MEMORY = 4 << 30  # bytes of address space: damaged sizes ask for terabytes
+PATIENCE = 20.0  # seconds of one reader on one file, which takes about 0.01, until it counts as hung
+MEMORY = 4 << 30  # bytes of address space, because damaged sizes request terabytes
 LARGEST = 1 << 22  # values; larger datasets (damaged sizes) are not read whole
 QUERIES = {
     "[()]": (),
@@ -41,7 +41,7 @@ QUERIES = {
 
 
 def spans(path: Path) -> list[tuple[int, int]]:
-    """Places and sizes, in bytes, of the stored chunks (or of the one contiguous block) of "data"."""
+    """Offsets and sizes, in bytes, of the stored chunks (or of the one contiguous block) of "data"."""
     with h5py.File(path) as file:
         identifier = file["data"].id
         if file["data"].chunks is None:
@@ -51,10 +51,10 @@ def spans(path: Path) -> list[tuple[int, int]]:
 
 
 def damaged(whole: bytes, where: list[tuple[int, int]], name: str, number: int) -> tuple[bytes, str]:
-    """The bytes with the damage of this number, and what was done."""
+    """The bytes with the damage of this number, and a description."""
     rng = np.random.default_rng([zlib.crc32(name.encode()), number])
     data = bytearray(whole)
-    if number % 3 == 2:  # anywhere but in chunks: headers, heaps, the index of chunks
+    if number % 3 == 2:  # anywhere outside chunks: headers, heaps, the index of chunks
         free = np.frombuffer(whole, "u1") != 0
         for offset, size in where:
             free[offset : offset + size] = False
@@ -62,7 +62,7 @@ def damaged(whole: bytes, where: list[tuple[int, int]], name: str, number: int) 
         area = "metadata"
     else:
         offset, size = where[int(rng.integers(len(where)))]
-        # The ends of a chunk hold what codecs check: headers and checksums.
+        # Codecs check the ends of a chunk: headers and checksums.
         edges = [0, 1, 2, size // 2, size - 1, size - 2, size - 5]
         place = offset + int(rng.choice([*edges, *rng.integers(0, size, 7)]) % size)
         area = "chunk"
@@ -94,7 +94,7 @@ def _read(dataset: Any, small: bool) -> dict[str, Any]:
 
 
 def _fallbacks(dataset: Any) -> int:
-    """Selections that h5py read in place of the direct reader."""
+    """Selections that h5py read instead of the direct reader."""
     return 0 if isinstance(dataset, h5py.Dataset) else dataset.stats().fallbacks
 
 
@@ -108,7 +108,7 @@ def _with(opener: Any, path: Path) -> dict[str, Any] | Refusal:
 
 
 def _again(path: Path) -> list[Any]:
-    """h5py's answers with other leftovers in freed memory, where HDF5 looks when a chunk decodes to too little."""
+    """h5py's answers with other content in freed memory, which HDF5 reads if a chunk decodes to too few bytes."""
     found = []
     for filling in (b"\x00", b"\x55", b"\xee"):
         leftovers = [filling * size for size in (64, 160, 320, 640, 1280, 3840, 7680) for _ in range(50)]
@@ -118,9 +118,9 @@ def _again(path: Path) -> list[Any]:
 
 
 def verdict(ours: Any, theirs: Any, path: Path, truth: dict[str, Any]) -> dict[str, Any]:
-    """What became of each query: the damage is harmless, refused, or (the defects) "different" or "garbage".
+    """The verdict for each query: the damage is harmless, refused, or (the defects) "different" or "garbage".
 
-    The data as they were before the damage are never a defect, whatever h5py says.
+    The data from before the damage are never a defect, even if h5py returns others.
     """
     found: dict[str, Any] = {}
     for name in (name for name in truth if name != "by h5py"):
@@ -133,10 +133,10 @@ def verdict(ours: Any, theirs: Any, path: Path, truth: dict[str, Any]) -> dict[s
             wrong = difference(one, truth[name])
             found[name] = f"garbage: {wrong} where h5py says {two.text[:100]}" if wrong else "we answer rightly"
         elif (wrong := difference(one, two)) and not difference(one, truth[name]):
-            found[name] = "we answer rightly"  # such as a chunk that HDF5 no longer finds through a damaged index
+            found[name] = "we answer rightly"  # for example, HDF5 no longer finds a chunk through a damaged index
         elif wrong:
             more = [side if isinstance(side, Refusal) else side.get(name) for side in _again(path)]
-            # Then h5py tells of memory it never wrote; the same where it was h5py that answered us.
+            # Then h5py returns memory that it never wrote; the same if h5py answered for kerasfeed.
             guesses = name in ours["by h5py"] or any(difference(two, three) for three in more)
             found[name] = "h5py guesses" if guesses else f"different: {wrong}"
         else:
@@ -164,7 +164,7 @@ def main(path: Path, folder: Path, readers: str, numbers: list[int]) -> None:
         if "kerasfeed" in readers:
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
             print(json.dumps({"number": number, "what": what, "starts": "kerasfeed"}), flush=True)
-            if "crash" in readers:  # so that whoever watches can be seen to notice
+            if "crash" in readers:  # to test that the watching process notices
                 os.kill(os.getpid(), signal.SIGSEGV)
             ours = _with(kf.HDF5File, copy)
         faulthandler.cancel_dump_traceback_later()

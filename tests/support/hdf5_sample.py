@@ -1,11 +1,11 @@
-"""A file of every kind of dataset, small, for the tests that read one."""
+"""A small file with every kind of dataset."""
 
 import h5py
 import numpy as np
 
 
 def write(path):
-    """Write it; a name with "kerasfeed" in it lets `nothing_leaks` see its descriptors."""
+    """Write it; a name with "kerasfeed" in it shows its descriptors to `nothing_leaks`."""
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         points = file.create_dataset("points", data=rng.normal(size=(20, 6, 3)).astype("f4"), chunks=(4, 6, 3))

@@ -1,6 +1,6 @@
-"""The files of the matrix that are about storage and names rather than filters and dtypes.
+"""The files of the matrix for storage and names.
 
-Invariant: as in `hdf5_files`: a file is a pure function of its case, written with h5py alone.
+Invariant: as in `hdf5_files`: a file is a pure function of its case, written only with h5py.
 """
 
 import os
@@ -125,7 +125,7 @@ def _chunks() -> Iterator[Case]:
 
 
 def _filters(path: Path, *names: str) -> None:
-    """Filters in an order that h5py's keywords do not give."""
+    """Filters in an order that h5py's keywords do not support."""
 
     def prepare(plist: Any) -> None:
         for name in names:
@@ -135,7 +135,7 @@ def _filters(path: Path, *names: str) -> None:
 
 
 def _noise(path: Path, pipeline: str) -> None:
-    """Values that no codec makes smaller: writers then skip the filter, chunk by chunk, and say so in its mask."""
+    """Incompressible values: writers then skip the filter, chunk by chunk, and set its mask."""
     filters = PIPELINES[pipeline]
     noise = np.random.default_rng(0).integers(0, 256, (21, 10 * 8), "u1").view("f8")
     noise[5:9] = 1.5

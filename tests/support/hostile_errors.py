@@ -1,4 +1,4 @@
-"""Exceptions that cannot be printed or pickled, or that are false, and scenes that raise them."""
+"""Exceptions that cannot be printed or pickled, or that are falsy, and scenes that raise them."""
 
 import kerasfeed as kf
 
@@ -33,20 +33,20 @@ WORST = ["Reduce", "Falsy", "Str"]
 
 
 def dealt(ways):
-    """(way, kind): the worst kinds by each of the ways in which users' code is called, and the others by one."""
+    """(way, kind): the worst kinds in each kind of call of the user's code, and the others in one."""
     kinds = list(KINDS)
     return [(way, kind) for k, way in enumerate(ways) for kind in dict.fromkeys([*WORST, *kinds[k :: len(ways)]])]
 
 
 def arrived(error, kind):
-    """Whether `error` is what `hostile(kind)` raised, or stands for it."""
+    """Whether `error` is the exception of `hostile(kind)`, or replaces it."""
     named = {"group": "several", "caused": "with a cause"}.get(kind, kind)
     own = {"group": ExceptionGroup, "caused": ValueError}.get(kind, KINDS[kind])
     return type(error) is own or (isinstance(error, kf.KerasfeedError) and named in BaseException.__str__(error))
 
 
 class Raising(kf.SceneSequence):
-    """Scenes of one number, of which number 9 raises what the file says."""
+    """Scenes of one number; number 9 raises the exception that the file names."""
 
     def __init__(self, path):
         self.path = path

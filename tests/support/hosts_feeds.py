@@ -1,4 +1,4 @@
-"""Feeds on hosts that are processes of this machine, and the batches that they must give."""
+"""Feeds with hosts that are processes of this machine, and their expected batches."""
 
 import optree
 from subprocess_hosts import SubprocessHosts

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen place, as a signal that comes just then."""
+"""Ctrl-C at a chosen point, as a signal that comes there."""
 
 import gc
 import sys
@@ -6,10 +6,10 @@ import threading
 
 
 def interrupted_at(number, call, *arguments, module=None):
-    """Raise KeyboardInterrupt in `call` where its `number`th function begins or returns; whether there was one.
+    """Raise KeyboardInterrupt in `call` when its `number`th function begins or returns; return whether there was one.
 
-    With a `module`, only its functions count, and those of `threading` that they call. The collector does not run
-    meanwhile: what is raised in its calls goes no further.
+    With a `module`, only its functions count, and those of `threading` that they call. The garbage collector does not
+    run meanwhile, because it drops exceptions in its calls.
     """
     events = 0
 

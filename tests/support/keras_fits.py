@@ -1,4 +1,4 @@
-"""What the tests of `fit` share: a model that records what it consumes. Imports Keras."""
+"""Helpers of the tests of `fit`: a model that records its input. Imports Keras."""
 
 import weakref
 from typing import ClassVar
@@ -11,9 +11,9 @@ from scenes_frameworks import Numbered
 import kerasfeed as kf
 
 BACKEND = keras.backend.backend()
-# Behind the loader nothing knows the backend: processes, which cost most, are tried on TensorFlow, and by a few tests.
+# The loader does not depend on the backend: processes, which take longest, are tested on TensorFlow, and in few tests.
 WORKERS = [(0, "thread"), (2, "thread"), (1, "process")][: 3 if BACKEND == "tensorflow" else 2]
-# A step compiled on JAX costs least over all, and is Keras's default there; on TensorFlow XLA costs most.
+# A compiled step is cheapest on JAX, where it is Keras's default; on TensorFlow, XLA takes longest.
 JIT = BACKEND == "jax"
 
 
@@ -23,7 +23,7 @@ def few(cases):
 
 
 class Consumed(keras.metrics.Metric):
-    """Notes the labels it is given, in order, until it is reset."""
+    """Records its labels, in order, until it is reset."""
 
     def __init__(self):
         super().__init__(name="consumed")
@@ -86,10 +86,10 @@ def _compiled(model=None, **arguments):
 
 
 class Trainer:
-    """A model that predicts its input and learns nothing, and the record of what it saw.
+    """A model that predicts its input and learns nothing, and the record of its input.
 
-    One of no particular kind has a model that an earlier test trained and its steps compiled, since that is what most
-    of such a test's time would go to. Not one whose `fit` was left by an exception: Keras on JAX cannot use it again.
+    Without special options, it reuses a model that an earlier test has compiled, which saves most of the time of such a
+    test. It is not reused after `fit` raised an exception, because Keras on JAX cannot use it again.
     """
 
     _idle: ClassVar = []
@@ -116,7 +116,7 @@ class Trainer:
 
 
 class ScalarTrainer(Trainer):
-    """One for labels without an axis: TensorFlow gives up the rank of a model's inputs once it has seen two."""
+    """One for labels without an axis: TensorFlow drops the rank of a model's inputs once it has seen two."""
 
     _idle: ClassVar = []
 
@@ -142,4 +142,4 @@ def make_feed(length=24, batch_size=6, **arguments):
     return kf.Feed(Numbered(length), batch_size, **arguments)
 
 
-MARKS = [pytest.mark.filterwarnings("ignore:__array__ implementation")]  # Keras's own, under NumPy 2.4
+MARKS = [pytest.mark.filterwarnings("ignore:__array__ implementation")]  # from Keras, with NumPy 2.4

@@ -1,4 +1,4 @@
-"""Somebody who kills worker processes from outside."""
+"""A thread that kills worker processes."""
 
 import os
 import random
@@ -7,9 +7,9 @@ import threading
 
 
 class Killer:
-    """Kills a random worker of a feed every `seconds`, but never while all are being started.
+    """Kill a random worker of a feed every `seconds`, but never while all are starting.
 
-    They are not where batches have come since then, or one was there when batches came.
+    At least one has started if batches have come since the last kill, or if it existed when batches came.
     """
 
     def __init__(self, feed, seconds=0.2, seed=0):

@@ -1,7 +1,8 @@
-"""Import this first in a program to have Keras and TensorFlow without what they import only where it is installed.
+"""Import this first in a program to get Keras and TensorFlow without their optional imports.
 
-That is JAX, pandas with PyArrow, matplotlib and IPython, a third of the 5 s of a core that both take here, and not
-installed where kerasfeed alone is. Keras then takes no data of pandas; the program may import all of them itself.
+These are JAX, pandas with PyArrow, matplotlib and IPython: a third of the 5 s of CPU time that Keras and TensorFlow
+take here. Users without these packages do not import them either. Keras then accepts no pandas data; the program may
+import all of them itself.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Import this first in a program to have a feed without Keras, whose import takes 2 s of a core.
+"""Import this first in a program to get a feed without Keras, whose import takes 2 s of CPU time.
 
-Of such programs only workers, memory and interrupts are looked at. What Keras itself does when a program ends is seen
-where the same is done without this.
+Such programs test only workers, memory and interrupts. Programs without this module test what Keras does when a
+program ends.
 """
 
 import sys
@@ -9,7 +9,7 @@ import types
 
 
 class PyDataset:
-    """What feeds need of `keras.utils.PyDataset`."""
+    """The part of `keras.utils.PyDataset` that feeds need."""
 
     def __init__(self, workers=1, use_multiprocessing=False, max_queue_size=10):
         self._workers, self.use_multiprocessing, self.max_queue_size = workers, use_multiprocessing, max_queue_size

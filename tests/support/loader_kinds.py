@@ -22,11 +22,11 @@ def HostsLoader(job):
 
 LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
 PARALLEL = ["thread", "process"]
-HOSTS = pytest.param("hosts", marks=pytest.mark.heavy)  # which take seconds to start
+HOSTS = pytest.param("hosts", marks=pytest.mark.heavy)  # take seconds to start
 
 
 def crossed(kinds, cases):
-    """Parameters (kind, *case): all cases where workers cost nothing, the first in a process and on hosts, too."""
+    """Parameters (kind, *case): all cases with the cheap loaders; the first also in a process and on hosts."""
     free = [(kind, *case) for kind in kinds if kind in ("inline", "thread") for case in cases]
     return [*free, ("process", *cases[0]), pytest.param("hosts", *cases[0], marks=pytest.mark.heavy)]
 

@@ -1,4 +1,4 @@
-"""What is asked of every order: the obvious, and statistics that a good shuffle passes and a bad one does not."""
+"""Checks of every order, including statistics that a good shuffle passes and a bad one does not."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def epoch_of(order, length, seed=3, epoch=0):
 
 
 def excess(counts):
-    """Chi-square of a table of counts against even ones with its margins, in standard deviations from what is due."""
+    """Chi-square of a table of counts against independence with its margins, in standard deviations."""
     counts = np.asarray(counts, float)
     expected = counts.sum(1, keepdims=True) * counts.sum(0, keepdims=True) / counts.sum()
     chi_square = ((counts - expected) ** 2 / expected).sum()
@@ -41,7 +41,7 @@ def by_neighbour(epochs, length):
 
 
 def by_distance(epochs, length):
-    """How far the next index stands, going round: whether each sixteenth of the way comes equally often."""
+    """Distance to the next index, modulo the length: whether each sixteenth comes equally often."""
     pairs = np.concatenate([found[: len(found) // 2 * 2].reshape(-1, 2) for found in epochs])
     counts = np.bincount(part_of((pairs[:, 1] - pairs[:, 0]) % length, length), minlength=PARTS)
     expected = len(pairs) / PARTS

@@ -1,4 +1,4 @@
-"""The orders by name, as the conformance suite makes them for a sequence of so many scenes."""
+"""The orders by name, as the conformance suite makes them for a given length."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def backwards(length, seed, epoch):
 
 
 class Harder:
-    """Weights of `length` scenes of which the later ones come more often epoch by epoch."""
+    """Weights of `length` scenes; later ones come more often with each epoch."""
 
     def __init__(self, length):
         self.length = length

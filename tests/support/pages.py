@@ -1,7 +1,7 @@
-"""Runs the Python of a page of the docs as a reader would: all of it, as one script, in an empty folder.
+"""Run the Python of a page of the docs like a reader: all blocks, as one script, in an empty folder.
 
-A block of `text` right after a block of `python` is what that block prints; `...` in it stands for anything.
-A block behind `<!-- not run: why -->` is left out, and one behind `<!-- tested: name -->` too, which has its own test.
+A block of `text` right after a block of `python` is the expected output; `...` in it matches anything.
+A block after `<!-- not run: why -->` is left out. So is one after `<!-- tested: name -->`, which has its own test.
 """
 
 import doctest
@@ -30,20 +30,20 @@ _COMPARISON = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @dataclass(frozen=True)
 class Block:
-    """Python of a page, and what it prints (None: the page does not say)."""
+    """Python of a page, and its expected output (None: not given)."""
 
     code: str
     printed: str | None
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The blocks of a page that are run, from the top."""
+    """The blocks of a page to run, from the top."""
     found = _BLOCK.finditer(page.read_text())
     return [Block(one["code"], one["printed"]) for one in found if not one["left_out"]]
 
 
 def unseen_blocks(page: Path) -> int:
-    """How many blocks of Python, indented or otherwise fenced, are neither run nor marked as left out."""
+    """Number of blocks of Python, also indented or fenced differently, that are neither run nor marked."""
     text = page.read_text()
     return len(_FENCE.findall(text)) - len(_BLOCK.findall(text))
 
@@ -53,12 +53,12 @@ def environment_of_pages() -> dict[str, str]:
 
 
 def run_page(page: Path, folder: Path, forked: ForkedScripts | None = None) -> None:
-    """Run a page's blocks as one script in `folder`; fails as the script does, or where it prints something else.
+    """Run a page's blocks as one script in `folder`; fail if the script fails or its output differs.
 
     Args:
         page: The page.
-        folder: An empty one.
-        forked: Where the script is run; None: in a Python of its own.
+        folder: An empty folder.
+        forked: Runs the script; None for a new Python.
     """
     blocks = blocks_of(page)
     parts = [f"{block.code}\nprint({_END.format(k)!r}, flush=True)\n" for k, block in enumerate(blocks)]

@@ -1,4 +1,4 @@
-"""Where things are, for tests in any folder."""
+"""Paths, for tests in any folder."""
 
 from pathlib import Path
 

@@ -18,22 +18,22 @@ SEPARATE = [kind for kind in PARALLEL if kind != "thread"]
 
 
 class Do(enum.IntEnum):
-    """What a task has its worker do; `number` is the task's."""
+    """The work of a task; `number` is the task's."""
 
     GIVE = 1  # return `number`
-    TELL_WORKER = 2  # return what is known of the worker
+    TELL_WORKER = 2  # return a description of the worker
     RAISE = 3
     CANCEL = 4
     KILL_WORKER = 5
     KILL_WORKER_ONCE = 6
-    HANG = 7  # as long as there is a file "hold"
+    HANG = 7  # while a file "hold" exists
     HANG_ONCE = 8
     SEE_OBJECT = 9
     SEE_POSTED = 10
 
 
 class WrongError(Exception):
-    """What tasks raise."""
+    """The exception of tasks."""
 
     def __init__(self, number, why):
         super().__init__(number, why)
@@ -41,7 +41,7 @@ class WrongError(Exception):
 
 
 class Target:
-    """An object that notes in a folder which workers began and ended with it."""
+    """An object that logs in a folder which workers began and ended with it."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -65,7 +65,7 @@ class Target:
         return sorted(path.read_text().splitlines()) if path.exists() else []
 
     def is_first(self, name):
-        """Whether nobody has asked so before."""
+        """Whether this is the first call."""
         try:
             (self.folder / name).touch(exist_ok=False)
         except FileExistsError:
@@ -80,7 +80,7 @@ class Target:
 
 
 class Doer(Runner):
-    """Does what tasks say."""
+    """Does the work of tasks."""
 
     def __init__(self, target):
         self.target = target
@@ -113,7 +113,7 @@ class Doer(Runner):
 
 @dataclass(frozen=True, eq=False)
 class Told(FutureTask):
-    """A task that keeps all that it is told; its future gives the first thing."""
+    """A task that keeps all its outcomes; its future gives the first one."""
 
     next: tuple = ()
     outcomes: list = field(default_factory=list)

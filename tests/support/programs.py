@@ -1,4 +1,4 @@
-"""Programs run as a user would run them, and what of them is still there."""
+"""Run programs as a user does, and find what they leave behind."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ def launch(folder, code, **options):
 
 
 def finish(program):
-    """Wait for a program: what it printed to stdout. It must end by itself, well, and say nothing on stderr."""
+    """Wait for a program; return its stdout. It must end by itself, successfully, without output on stderr."""
     try:
         stdout, stderr = program.communicate(timeout=PROGRAM_SECONDS)
     except subprocess.TimeoutExpired:
@@ -42,7 +42,7 @@ def finish(program):
 
 
 def alive(pid):
-    """Whether a process runs."""
+    """Whether a process is running."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

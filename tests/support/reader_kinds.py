@@ -1,4 +1,4 @@
-"""The readers of files by name, each of which the conformance suite gives scenes to write and to read.
+"""The readers of files by name; the conformance suite writes scenes for each and reads them.
 
 A kind is a function that writes scenes (float32[3], int64) into a folder and returns the sequence that reads them.
 """
@@ -26,7 +26,7 @@ def _hdf5_scenes(folder, scenes):
 
 
 class Rows(kf.SceneSequence):
-    """What a user writes over `HDF5File`."""
+    """A user's class over `HDF5File`."""
 
     def __init__(self, path):
         self.file = kf.HDF5File(path)
@@ -48,7 +48,7 @@ def _hdf5_file(folder, scenes):
 
 
 def _boxes(folder, scenes):
-    """The scenes one behind the other, as a file of one long array and its labels, one a number."""
+    """All scenes in one file of one long array, with their labels, one number each."""
     import h5py
 
     with h5py.File(folder / "long.h5", "w") as file:

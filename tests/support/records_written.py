@@ -15,7 +15,7 @@ def encoded(features):
 
 
 def frame(data):
-    """A record as it stands in a file."""
+    """A record as stored in a file."""
     return b"".join(framed([data]))
 
 

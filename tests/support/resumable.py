@@ -1,4 +1,4 @@
-"""A training whose model keeps a hash of all batches it was trained on, in their order. Imports Keras."""
+"""A training whose model keeps a hash of its batches, in order. Imports Keras."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ import kerasfeed as kf
 
 
 class Chain(keras.layers.Layer):
-    """Passes scenes on, and folds those it is trained on into an int32 that is saved with the model."""
+    """Passes scenes on, and adds them in training to an int32 hash that is saved with the model."""
 
     def __init__(self):
         super().__init__()
@@ -26,7 +26,7 @@ class Chain(keras.layers.Layer):
 
 
 def chain_of(batches):
-    """The same hash, of lists of indices."""
+    """The same hash for lists of indices."""
     link = 0
     for batch in batches:
         link = link * 31 + sum((index + 1) * (place + 1) ** 2 for place, index in enumerate(batch))
@@ -34,7 +34,7 @@ def chain_of(batches):
 
 
 def stream(feed, count):
-    """The indices of the first `count` batches of a feed, all epochs one after the other."""
+    """The indices of the first `count` batches of a feed, over all epochs."""
     return [feed.plan.indices(*divmod(number, len(feed))).tolist() for number in range(count)]
 
 
@@ -58,6 +58,6 @@ def result_of(model):
 
 
 def undisturbed(count, **feed):
-    """What a model is that was trained on the first `count` batches."""
+    """The state of a model that was trained on the first `count` batches."""
     with make_feed(**feed) as made:
         return chain_of(stream(made, count)), count

@@ -1,4 +1,4 @@
-"""The script of a user: folder and the batch of this run at which it kills itself (-1 for none) are its arguments."""
+"""A user's script. Arguments: folder, and the batch of this run at which it kills itself (-1 for none)."""
 
 import os
 import signal

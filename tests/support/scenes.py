@@ -31,7 +31,7 @@ class Augmented(Clouds):
 
 
 class Nested(kf.SceneSequence):
-    """Every kind of field at once: nested, of many dtypes, text, a shape that varies with the batch."""
+    """All kinds of fields: nested, of many dtypes, text, a shape that varies with the batch."""
 
     def __len__(self):
         return 23
@@ -50,7 +50,7 @@ class Nested(kf.SceneSequence):
 
 
 class Sized(kf.SceneSequence):
-    """Scenes of a length that depends on the index: only batches of one can be stacked."""
+    """Scenes whose length depends on the index: only batches of one can be stacked."""
 
     def __len__(self):
         return 9
@@ -80,14 +80,14 @@ class Slow(Clouds):
 
 
 class Meeting(Clouds):
-    """Clouds that wait, where a file "begin" is in a folder, until so many of them are being read at once."""
+    """Clouds that wait until a given number of them are being read at once, if a file "begin" is in a folder."""
 
     def __init__(self, folder, count: int, length: int = 64) -> None:
         super().__init__(length)
         self.folder, self.count = Path(folder), count
 
     def __getitem__(self, index):
-        time.sleep(0.02)  # so that each is a task of its own: of quick ones a task has many
+        time.sleep(0.02)  # so that each is a separate task: a task has many quick scenes
         if (self.folder / "begin").exists():
             (self.folder / f"{index}.read").touch()
             wait_until(lambda: len(list(self.folder.glob("*.read"))) >= self.count)
@@ -95,7 +95,7 @@ class Meeting(Clouds):
 
 
 class Held(Clouds):
-    """Clouds that wait, but for those of `free`, as long as a file "hold" is in a folder; each leaves a file."""
+    """Clouds that wait, except those of `free`, while a file "hold" is in a folder; each leaves a file."""
 
     def __init__(self, folder, length: int = 37, free=()) -> None:
         super().__init__(length)
@@ -108,7 +108,7 @@ class Held(Clouds):
         return super().__getitem__(index)
 
     def read(self):
-        """Which scenes were begun."""
+        """Indices of the scenes that were begun."""
         return {int(path.stem) for path in self.folder.glob("*.read")}
 
 
@@ -131,7 +131,7 @@ class Reordered(kf.SceneSequence):
 
 
 class Growing(kf.SceneSequence):
-    """Longer, or shorter, by `step` scenes after each epoch."""
+    """Grows, or shrinks, by `step` scenes after each epoch."""
 
     def __init__(self, step):
         self.length, self.step = 6, step
@@ -182,7 +182,7 @@ class Failing(Clouds):
 
 
 class HeldPairs(kf.SceneSequence):
-    """Scenes of two float32[1], of which number 1, which the spec does not need, waits as long as a file is there."""
+    """Scenes of two float32[1]. Number 1, which is not read for the spec, waits while a file exists."""
 
     def __init__(self, hold) -> None:
         self.hold = hold
@@ -196,5 +196,5 @@ class HeldPairs(kf.SceneSequence):
         return np.zeros(1, np.float32), np.zeros(1, np.float32)
 
     def generate(self):
-        """The same as a stream, of one scene."""
+        """The same as a stream of one scene."""
         yield self[1]

@@ -1,6 +1,6 @@
-"""Classes of scenes with one fault each, which shows where scenes are read one after the other. For the checks.
+"""Classes of scenes with one fault each, which shows when scenes are read one after another. For the checks.
 
-Importable in worker processes, as those of `scenes_bad_methods` and `scenes_bad_elsewhere` are.
+Importable in worker processes, like those of `scenes_bad_methods` and `scenes_bad_elsewhere`.
 """
 
 import threading
@@ -97,7 +97,7 @@ class NotANumber(Sound):
 
 
 class Endless:
-    """No SceneSequence, and so without an `__iter__`: loops ask until IndexError."""
+    """Not a SceneSequence, so it has no `__iter__`: loops read until IndexError."""
 
     def __len__(self):
         return 4
@@ -127,7 +127,7 @@ class AugmentsInPlace(Sound):
 
 
 class Forward(Sound):
-    """Reads right as long as the index does not go down."""
+    """Reads correctly as long as the index does not decrease."""
 
     highest = 0
 
@@ -137,7 +137,7 @@ class Forward(Sound):
 
 
 class NumbersLabels(Sound):
-    """Numbers its labels in the order in which they are read."""
+    """Numbers its labels in the order of reads."""
 
     def __init__(self, numbers=None):
         super().__init__()
@@ -148,7 +148,7 @@ class NumbersLabels(Sound):
 
 
 class CentredOnTheFirst(Sound):
-    """Takes as the centre what it happens to read first."""
+    """Uses the first scene that is read as the centre."""
 
     centre = None
 
@@ -160,7 +160,7 @@ class CentredOnTheFirst(Sound):
 
 
 class OneOfMany(Sound):
-    """Scene 45 of 640 is `fault`: "shape", "NaN", "error" or "set"."""
+    """Scene 45 of 640 has the `fault`: "shape", "NaN", "error" or "set"."""
 
     def __init__(self, fault):
         super().__init__(640)
@@ -176,7 +176,7 @@ class OneOfMany(Sound):
 
 
 class Refilled(Sound):
-    """Returns one array again and again, one a thread."""
+    """Returns the same array each time, one per thread."""
 
     def __init__(self):
         super().__init__()

@@ -21,7 +21,7 @@ class NotForThreads(Sound):
 
 
 class OfThisThread(Sound):
-    """Holds what the thread that made it alone may use, as a connection to SQLite is."""
+    """Holds an object that only its thread may use, like a connection to SQLite."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ OFFSET = 0
 
 
 class OfAGlobal(Sound):
-    """Uses a global that its constructor sets, in this process alone."""
+    """Uses a global that its constructor sets, only in this process."""
 
     def __init__(self):
         global OFFSET
@@ -73,7 +73,7 @@ NUMBERS = {}
 
 
 class NumbersForAll(Sound):
-    """Numbers its labels in the order in which they are read, in a table of its module."""
+    """Numbers its labels in the order of reads, in a table of its module."""
 
     def scene(self, index):
         return super().scene(index)[0], NUMBERS.setdefault(f"room {index % 5}", len(NUMBERS))
@@ -100,7 +100,7 @@ class Hashing(Sound):
 
 
 class DiesElsewhere(Sound):
-    """Scene 4 ends every process but the one that made the sequence."""
+    """Scene 4 ends every process except the one that made the sequence."""
 
     def __init__(self):
         super().__init__()
@@ -113,7 +113,7 @@ class DiesElsewhere(Sound):
 
 
 class HangsElsewhere(DiesElsewhere):
-    """Scene 4 hangs there."""
+    """Scene 4 hangs in these processes."""
 
     def scene(self, index):
         if index == 4 and os.getpid() != self.pid:
@@ -122,7 +122,7 @@ class HangsElsewhere(DiesElsewhere):
 
 
 class SlowElsewhere(DiesElsewhere):
-    """Takes a third of a second there, as on a machine that has got busy."""
+    """Takes a third of a second in these processes, as on a busy machine."""
 
     def scene(self, index):
         if os.getpid() != self.pid:

@@ -1,4 +1,4 @@
-"""Classes of scenes with one fault each in a method that they may have beside `__getitem__`. For the checks."""
+"""Classes of scenes with one fault each in a method other than `__getitem__`. For the checks."""
 
 import numpy as np
 from scenes_bad import Sound
@@ -25,7 +25,7 @@ class BatchesDrawnOtherwise(Sound):
 
 
 class HalfAnOut(Sound):
-    """Writes into `out` what it should, but for the labels."""
+    """Writes everything into `out` except the labels."""
 
     def get_batch(self, indices, out=None):
         points, labels = zip(*(self.scene(int(index)) for index in indices), strict=True)

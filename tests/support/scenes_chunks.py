@@ -6,7 +6,7 @@ import kerasfeed as kf
 
 
 class Clouds(kf.SceneSequence):
-    """Scenes float32[128, 3] of a file with chunks of 64 scenes; announces what comes."""
+    """Scenes float32[128, 3] of a file with chunks of 64 scenes; announces the next ones."""
 
     def __init__(self, path, cache):
         self.file = kf.HDF5File(path, chunk_cache=cache)

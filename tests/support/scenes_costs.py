@@ -1,4 +1,4 @@
-"""Scenes of which it is known what they cost; importable in worker processes without any framework."""
+"""Scenes with known costs; importable in worker processes without any framework."""
 
 import os
 import time
@@ -12,7 +12,7 @@ class Costly(kf.SceneSequence):
     """Scenes float32[4]. The length makes an epoch long enough for a choice to matter.
 
     Attributes:
-        cost: Time and processor time of a scene on a quiet machine, s; None where that is not known.
+        cost: Time and processor time of a scene on a quiet machine, s; None if unknown.
     """
 
     length = 20_000
@@ -49,9 +49,9 @@ class Counts(Costly):
 
 
 class Shares(Costly):
-    """Scenes that wait, and that several threads must not read at once, of which the class says nothing.
+    """Scenes that wait. Several threads must not read them at once, but the class does not say so.
 
-    They wait for so long that what a busy machine adds to their work does not count.
+    They wait long enough that the extra time on a busy machine does not matter.
     """
 
     cost = (0.03, 1e-4)
@@ -73,7 +73,7 @@ class DrawsGlobally(Costly):
 
 
 class Fails(Costly):
-    """Scenes that raise, but for those that the spec is inferred from."""
+    """Scenes that raise, except those that are read to infer the spec."""
 
     def __init__(self):
         self.probes = {0, self.length // 2, self.length - 1}
@@ -86,7 +86,7 @@ class Fails(Costly):
 
 
 class Told(Waits):
-    """Notes in a file what workers tell it."""
+    """Logs in a file the arguments of worker hooks."""
 
     def __init__(self, path):
         self.path = path

@@ -42,7 +42,7 @@ ENDINGS = {"sigkill": "was killed by SIGKILL", "segfault": "was killed by SIGSEG
 
 
 class Faulty(scenes.Augmented):
-    """Clouds whose scenes `bad` do `fault`: always, or `times` times each, which files in `folder` count."""
+    """Clouds whose scenes `bad` have the `fault`: always, or `times` times each, counted by files in `folder`."""
 
     def __init__(self, fault, bad=(7,), *, folder=None, times=None, length=37) -> None:
         super().__init__(length)
@@ -105,7 +105,7 @@ class RaisingBatches(Raising):
 
 
 class Weighted(Raising):
-    """Scenes with a weight of their own."""
+    """Scenes with their own weight."""
 
     def __getitem__(self, index):
         return *super().__getitem__(index), np.float32(0.5)
@@ -124,7 +124,7 @@ class RaisingNested(scenes.Nested):
 
 
 class RaisingSized(scenes.Sized):
-    """Scenes (x, y) of a length that depends on the index, three of a kind one after the other; some raise."""
+    """Scenes (x, y) whose length depends on the index, three equal ones in a row; some raise."""
 
     def __init__(self, bad=(4,)) -> None:
         self.bad = set(bad)

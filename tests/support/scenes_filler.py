@@ -1,4 +1,4 @@
-"""Scenes (x, y) and (x, y, sample_weight) that tell their index; importable without any framework."""
+"""Scenes (x, y) and (x, y, sample_weight) that contain their index; importable without any framework."""
 
 import numpy as np
 import scenes
@@ -7,7 +7,7 @@ import kerasfeed as kf
 
 
 class Labelled(scenes.Augmented):
-    """Clouds with noise, and their own index as a label."""
+    """Clouds with noise, and their index as a label."""
 
     def __getitem__(self, index):
         return super().__getitem__(index)[0], index
@@ -22,7 +22,7 @@ class LabelledBatches(scenes.Clouds):
 
 
 class Pointwise(scenes.Sized):
-    """Scenes (x, y, sample_weight) of one length a batch of three, with a dict of weights, one for each value of x."""
+    """Scenes (x, y, sample_weight), three of a length per batch, with a dict of weights, one for each value of x."""
 
     def __len__(self):
         return 8
@@ -33,7 +33,7 @@ class Pointwise(scenes.Sized):
 
 
 class Regression(kf.SceneSequence):
-    """Scenes (float32[3], float32[1]), with a weight of their own where asked for; nothing about them is round."""
+    """Scenes (float32[3], float32[1]), with a weight if requested; no value is a round number."""
 
     def __init__(self, length, *, weighted=False):
         rng = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""Classes whose scenes depend on who reads them, and in which order; importable in workers without any framework."""
+"""Classes whose scenes depend on the reader and on the order of reads; importable in workers without any framework."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ class Reusing:
 
 
 class Uneven:
-    """Batches (float64[rows, 2], int64[rows]), two of which have other rows than the rest: not those read first."""
+    """Batches (float64[rows, 2], int64[rows]); two of them, not read first, have other rows than the rest."""
 
     def __len__(self):
         return 20
@@ -77,7 +77,7 @@ class NextInLine:
 
 
 class LazyOrder:
-    """Batches int64[5] of an order that is drawn when it is first needed, as image libraries do it."""
+    """Batches int64[5] of an order that is drawn at first use, as in image libraries."""
 
     def __init__(self, length=100):
         self.length, self.order = length, None
@@ -99,7 +99,7 @@ class LazyOrderAnew(LazyOrder):
 
 
 class SlowBatches:
-    """Batches that take a while; `read` is a file that a line is added to for each."""
+    """Batches that take a while; each appends a line to the file `read`."""
 
     def __init__(self, read, seconds=0.15):
         self.read, self.seconds = read, seconds
@@ -115,7 +115,7 @@ class SlowBatches:
 
 
 class Hooked:
-    """Scenes `(float32[3], float32[])` of state that `on_epoch_begin` makes; the second tells the epoch, from 1."""
+    """Scenes `(float32[3], float32[])` of state that `on_epoch_begin` makes; the second is the epoch, from 1."""
 
     def __len__(self):
         return 20
@@ -128,7 +128,7 @@ class Hooked:
 
 
 class Odd:
-    """Scenes int64[3], but one that is something else."""
+    """Scenes int64[3], except one that differs."""
 
     def __init__(self, bad, other):
         self.bad, self.other = bad, other
@@ -141,7 +141,7 @@ class Odd:
 
 
 class Locked:
-    """Scenes float64[2] of an object that does not pickle; `most` is how many threads were in its methods at once."""
+    """Scenes float64[2] of an object that does not pickle; `most` is the maximum number of threads in its methods."""
 
     def __init__(self):
         self.lock, self.inside, self.most = threading.Lock(), 0, 0

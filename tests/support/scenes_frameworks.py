@@ -1,4 +1,4 @@
-"""Sequences for the tests of frameworks, and a way to run a script in a Python of its own."""
+"""Sequences for the tests of frameworks, and a function that runs a script in a new Python."""
 
 import collections
 import gc
@@ -69,7 +69,7 @@ WORDS = ["zero", "one", "two", "three é", "four", "five", "six"]
 
 
 class Texts(kf.SceneSequence):
-    """A text and its place in a vocabulary, not in a module that imports Keras: its worker processes would, too."""
+    """A text and its number in a vocabulary; not in a module that imports Keras, so that workers do not import it."""
 
     def __init__(self, form=str):
         self.form = form
@@ -126,7 +126,7 @@ class Lingering(kf.SceneSequence):
 
 
 class Deadly(Numbered):
-    """Scenes of which one kills its worker as long as a file exists."""
+    """Scenes; one kills its worker while a file exists."""
 
     def __init__(self, flag):
         super().__init__(24)
@@ -140,7 +140,7 @@ class Deadly(Numbered):
 
 
 class Fragile(Numbered):
-    """Scenes of which one raises an error as long as a file exists, or always."""
+    """Scenes; one raises an error while a file exists, or always."""
 
     def __init__(self, flag, error):
         super().__init__(24)
@@ -154,7 +154,7 @@ class Fragile(Numbered):
 
 
 class Stateful:
-    """A Keras-style class of batches; each tells how often its hooks had been called when it was loaded."""
+    """A Keras-style class of batches; each contains the number of hook calls before it was loaded."""
 
     def __init__(self, length: int = 6) -> None:
         self.length = length
@@ -175,7 +175,7 @@ class Stateful:
 
 
 def run_script(folder: Path, text: str, *, seconds: float = PROGRAM_SECONDS, **environment: str) -> str:
-    """Run `text` as a script in a new interpreter, where it can import these modules; returns what it printed."""
+    """Run `text` as a script in a new interpreter that can import these modules; return its output."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
     done = subprocess.run(
@@ -196,7 +196,7 @@ def environment_of(**changes: str) -> dict[str, str]:
 
 
 def let_tensorflow_free_memory() -> None:
-    """TensorFlow lets go of NumPy memory at its next call from Python, not when a tensor goes."""
+    """Make TensorFlow release NumPy memory, which it does at its next call from Python, not when a tensor dies."""
     gc.collect()
     if "tensorflow" in sys.modules:
         _ = sys.modules["tensorflow"].zeros(()) + 1

@@ -10,11 +10,11 @@ OF_MODULE = np.random.default_rng(1)
 
 
 class Subclass(random.Random):
-    """A class of generators of the user's."""
+    """A user's class of generators."""
 
 
 class Augment:
-    """What a class of an augmentation library is like."""
+    """Like a class of an augmentation library."""
 
     of_class = np.random.RandomState(2)
 
@@ -30,7 +30,7 @@ class Augment:
 
 
 class Slots:
-    """A generator without a dict around it."""
+    """A generator in an object without a dict."""
 
     __slots__ = ("inside",)
 
@@ -39,13 +39,13 @@ class Slots:
 
 
 class Keeping:
-    """Scenes float64[11] of generators everywhere."""
+    """Scenes float64[11] of generators in many places."""
 
     def __init__(self):
         self.r = np.random.default_rng(7)
         self.slots = Slots()
         self.augment = Augment()
-        self.legacy = self.augment.legacy  # the same one
+        self.legacy = self.augment.legacy  # the same object
 
     def __len__(self):
         return LENGTH
@@ -77,7 +77,7 @@ class Seldom(OnlyAtFirst):
 
 
 class Probably(OnlyAtFirst):
-    """Scenes that are the same nearly always."""
+    """Scenes that are nearly always the same."""
 
     def __getitem__(self, index):
         return np.array([index, float(self.r.random() < 1e-9)])

@@ -27,7 +27,7 @@ class Noisy(kf.SceneSequence):
 
 
 class Mixed(Noisy):
-    """Scenes with every kind of field; a few rows have no room in their slot."""
+    """Scenes with every kind of field; a few rows do not fit into their slot."""
 
     def __getitem__(self, index):
         time.sleep(self.seconds)
@@ -41,7 +41,7 @@ class Mixed(Noisy):
 
 
 class Failing(Noisy):
-    """Scenes some of which raise."""
+    """Scenes; some of them raise."""
 
     def __getitem__(self, index):
         if index % 23 == 3:
@@ -50,7 +50,7 @@ class Failing(Noisy):
 
 
 class Hanging(Noisy):
-    """Scenes one of which takes for ever."""
+    """Scenes; one of them takes for ever."""
 
     def __getitem__(self, index):
         if index == 40:
@@ -85,7 +85,7 @@ class Epochs(Noisy):
 
 
 class Held(Noisy):
-    """Scene 40, or the beginning of a worker, takes until a file is there."""
+    """Scene 40, or the beginning of a worker, waits until a file exists."""
 
     def __init__(self, place, file):
         super().__init__(0, 48)

@@ -29,7 +29,7 @@ class Lists(kf.SceneSequence):
 
 
 class Even(Lists):
-    """Lists of one length, which also come in batches."""
+    """Lists of one length, also available in batches."""
 
     def __getitem__(self, index):
         return [index, 2.5] if index % 2 else [index, 1], [np.float32(index)], ["a\0", "b" * (index % 3)]
@@ -39,7 +39,7 @@ class Even(Lists):
 
 
 def listed(n=0, count=1, length=22):
-    """The scenes of `Lists` one by one, in one list that is used again."""
+    """The scenes of `Lists` one by one, in one reused list."""
     tokens = []
     for index in range(n, length, count):
         tokens[:] = range(index % 4)
@@ -47,7 +47,7 @@ def listed(n=0, count=1, length=22):
 
 
 def nul_text(index):
-    """Text that ends in NUL characters, in every form in which NumPy hands it out."""
+    """Text that ends in NUL characters, in every form that NumPy returns."""
     held = np.empty(2, object)
     held[:] = [np.bytes_(b"obj\0\0"), b"plain\0"]
     words = np.empty(1, object)

@@ -1,4 +1,4 @@
-"""Sequences of scenes that are written to files, and what is found there."""
+"""Sequences of scenes that are written to files, and the content of these files."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ class Everything(kf.SceneSequence):
 
 
 class Small(kf.SceneSequence):
-    """A drawing of the scene's own rng, and the index."""
+    """A number from the scene's rng, and the index."""
 
     def __init__(self, length=40):
         self.length = length
@@ -62,9 +62,9 @@ class Small(kf.SceneSequence):
 
 
 class Slow(Small):
-    """Scenes of 5 ms, each of which leaves its index in a log.
+    """Scenes of 5 ms, each of which appends its index to a log.
 
-    Where there is a file `held`, they wait once the log has as many lines as it says.
+    If a file `held` exists, they wait once the log has the number of lines in it.
     """
 
     def __init__(self, length, log, seconds=0.005, held=None):
@@ -87,7 +87,7 @@ class Slow(Small):
 
 
 class FailsAt(Small):
-    """One scene raises, or ends its process, as long as a file is there."""
+    """One scene raises, or ends its process, while a file exists."""
 
     def __init__(self, length, bad, flag, *, kills=False):
         super().__init__(length)
@@ -104,7 +104,7 @@ class FailsAt(Small):
 
 
 def assert_same(found, wanted):
-    """Fail unless two scenes are the same bits, whatever the scalars' types."""
+    """Fail unless two scenes have the same bits, for any types of scalars."""
     ours, theirs = optree.tree_leaves(found), optree.tree_leaves(wanted)
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
@@ -118,5 +118,5 @@ def assert_same(found, wanted):
 
 
 def listing(folder):
-    """Names of all files of a folder, hidden ones too."""
+    """Names of all files of a folder, including hidden ones."""
     return sorted(path.name for path in Path(folder).iterdir())

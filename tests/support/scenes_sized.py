@@ -5,7 +5,7 @@ import optree
 
 import kerasfeed as kf
 
-# Threads show what comes out of order; what comes of a process is shown by one, for each takes long to start.
+# Threads show results that come out of order. One process is enough for results of processes, which take long to start.
 KINDS = {"inline": (0, "auto"), "thread": (3, "thread"), "process": (1, "process")}
 
 
@@ -15,7 +15,7 @@ class Drawn(kf.SceneSequence):
     Args:
         points: Shape of `points` of every scene.
         images: Shape of `image` of every scene.
-        dtype: Of `points`.
+        dtype: Dtype of `points`.
     """
 
     def __init__(self, points, images, dtype="float32"):
@@ -57,7 +57,7 @@ class Broken(Lengths):
 
 
 def padded(arrays, value=0, multiple=1, length=None):
-    """What padding to the longest means, and the mask."""
+    """The result of padding to the longest, and the mask."""
     sizes = [-(-max(each) // multiple) * multiple for each in zip(*(array.shape for array in arrays), strict=True)]
     if length is not None:
         sizes[0] = length

@@ -1,4 +1,4 @@
-"""Generator functions that tests run, also in worker processes, and the ways to run them."""
+"""Generator functions of tests, also for worker processes, and functions that run them."""
 
 import itertools
 import os
@@ -91,7 +91,7 @@ def until_error(source, repetition=0):
 
 
 def in_turn(*generators):
-    """The plain model of generators joined in turn."""
+    """The reference for generators joined in turn."""
     items, living = [], [iter(each) for each in generators]
     while living:
         for each in list(living):
@@ -177,7 +177,7 @@ def old_fashioned(n, count):
 
 
 def killed_once(path):
-    """A generator ends its worker when it comes to its scene 300 for the first time."""
+    """A generator ends its worker when it reaches its scene 300 for the first time."""
 
     def make_generator(n, count):
         for k in range(400):
@@ -190,7 +190,7 @@ def killed_once(path):
 
 
 def killed_once_and_then_short(path):
-    """The same, and when it is run again it gives five scenes."""
+    """The same, but when it runs again it yields five scenes."""
     make = killed_once(path)
 
     def make_generator(n, count):

@@ -32,7 +32,7 @@ class Noisy(kf.SceneSequence):
 
 
 class NoisyBatches(Noisy):
-    """The same with `get_batch`, that wants no index twice."""
+    """The same with `get_batch`, which accepts no index twice."""
 
     def get_batch(self, indices):
         assert len(set(indices.tolist())) == len(indices)
@@ -41,7 +41,7 @@ class NoisyBatches(Noisy):
 
 
 class NoisyBatchesInto(NoisyBatches):
-    """The same, written into the slot where it can be."""
+    """The same, written into the slot if possible."""
 
     def get_batch(self, indices, out=None):
         points, labels = super().get_batch(indices)
@@ -65,7 +65,7 @@ class NoisyInto(Noisy):
 
 
 class Hooked(Noisy):
-    """Tells every hook that is called, in a list."""
+    """Logs every hook call in a list."""
 
     def __init__(self, length=11, base=0):
         super().__init__(length, base)
@@ -85,11 +85,11 @@ class Hooked(Noisy):
 
 
 class Squares(kf.SceneSequence):
-    """Scenes without noise, of every kind of field; counts how often they are read.
+    """Scenes without noise, of every kind of field; counts the reads.
 
     Args:
         length: Scenes.
-        factor: Part of every value.
+        factor: Factor of every value.
         log: A file to which every read appends a line.
     """
 
@@ -122,7 +122,7 @@ class Squares(kf.SceneSequence):
 
 
 class Log:
-    """The name of a file that is no part of a sequence's state; counts its lines."""
+    """A file name that is not part of a sequence's state; counts the lines of the file."""
 
     def __init__(self, path):
         self.path = path
@@ -144,5 +144,5 @@ def tripled(scene):
 
 
 def jittered(scene, rng):
-    """A function for Map that draws."""
+    """A function for Map that draws random numbers."""
     return scene[0] + rng.normal(size=scene[0].shape).astype(np.float32), scene[1]

@@ -1,7 +1,7 @@
-"""A store that is slow, and fails now and then, as a protocol of fsspec: "slow:///folder/file" is a file on the disk.
+"""A slow store that sometimes fails, as a protocol of fsspec: "slow:///folder/file" is a file on the disk.
 
-A read takes 0.1 s. Of one file in three parts of it, the first read fails; of one whose name holds "broken", each.
-Worker processes know the protocol where they load a class of this module.
+A read takes 0.1 s. In one of three files, the first read of each part fails; if the file's name contains "broken", each
+read does. Worker processes know the protocol if they load a class of this module.
 """
 
 import threading
@@ -33,7 +33,7 @@ class SlowStore(AbstractFileSystem):
         return str(path).removeprefix("slow://").rstrip("/")
 
     def info(self, path, **_):
-        """What a file or folder is."""
+        """Properties of a file or folder."""
         place = Path(self._strip_protocol(path))
         told = place.stat()
         kind = "directory" if place.is_dir() else "file"

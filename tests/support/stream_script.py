@@ -1,4 +1,4 @@
-"""The script of a user who trains on a stream: folder, batch at which it kills itself (-1: none), what draws scenes."""
+"""A script that trains on a stream: folder, batch at which it kills itself (-1: none), kind of random numbers."""
 
 import os
 import signal

@@ -32,7 +32,7 @@ def scene_of(name):
 
 
 class Rooms:
-    """A class as people have it: one method that loops for ever over its files, and knows nothing of feeds."""
+    """A typical class: one method that loops for ever over its files, and does not know about feeds."""
 
     def __init__(self, paths):
         self.paths = paths
@@ -47,5 +47,5 @@ class Rooms:
 
 
 def labels_in(batches):
-    """The second field of batches, as one list for each."""
+    """The second field of batches, as one list per batch."""
     return [np.asarray(batch[1]).astype(int).tolist() for batch in batches]

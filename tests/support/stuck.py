@@ -1,4 +1,4 @@
-"""How a test that is stuck ends, and says where."""
+"""End a test that is stuck, and print its stacks."""
 
 import faulthandler
 import os
@@ -6,13 +6,13 @@ import sys
 
 
 class Stuck:
-    """A plugin that ends the process of a test that takes longer than its timeout, with the stack of each thread.
+    """A plugin that ends the process of a test that exceeds its timeout, with the stack of each thread.
 
-    pytest-timeout's own way needs the GIL, and prints nothing where pytest-xdist runs the test.
+    pytest-timeout's own method needs the GIL, and prints nothing under pytest-xdist.
     """
 
     def __init__(self):
-        """Make one before pytest captures what a test prints."""
+        """Make one before pytest captures the output of a test."""
         self._stderr = os.dup(sys.__stderr__.fileno())
 
     def pytest_timeout_set_timer(self, item, settings):

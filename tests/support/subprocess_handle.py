@@ -1,4 +1,4 @@
-"""One worker of `SubprocessPool`, as the pool knows it."""
+"""One worker of `SubprocessPool`, from the side of the pool."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ _COMMAND = "import sys; sys.path[:] = {!r}; import subprocess_worker; subprocess
 
 @dataclass(eq=False)
 class Handle:
-    """One worker, and the task that it is at."""
+    """One worker and its present task."""
 
     number: int
     process: subprocess.Popen
@@ -51,16 +51,16 @@ class Handle:
         try:
             self.process.stdin.write(frame(message))
         except BrokenPipeError:
-            pass  # it has ended, as the watching thread will see
+            pass  # it has ended, and the watching thread will notice
 
     def read(self):
-        """What has come, as a list of messages; None at the end of the stream, behind which nothing comes."""
+        """Messages that have come, as a list; None at the end of the stream."""
         data = os.read(self.process.stdout.fileno(), 1 << 20)
         self.inbox += data
         return list(unframe(self.inbox)) if data else None
 
     def crash(self, task, timeout):
-        """Wait for its end, which nobody asked for; what there is to say of it."""
+        """Wait for its unexpected end; return the crash."""
         code = self.process.wait()
         self.process.stdout.close()
         self.process.stdin.close()

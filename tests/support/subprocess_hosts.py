@@ -1,6 +1,6 @@
 """A cluster whose hosts are plain processes of this machine, which tests may kill and freeze. It restarts them.
 
-Messages are pickles behind their length, over the standard streams of the hosts.
+Messages are pickles after their length, over the standard streams of the hosts.
 """
 
 import itertools
@@ -22,7 +22,7 @@ _LENGTH = struct.Struct("=q")
 
 
 def _frame(message):
-    # Buffers in band: they may be views of memory that is free again afterwards.
+    # Buffers in band, because they may be views of memory that is free again afterwards.
     data = pickle.dumps(message, protocol=5)
     return _LENGTH.pack(len(data)) + data
 
@@ -37,9 +37,9 @@ def _read(stream):
 
 def serve():
     """Body of a host."""
-    exec(os.environ.get("KERASFEED_TEST_HOST", ""), globals())  # what a test wants otherwise on hosts
+    exec(os.environ.get("KERASFEED_TEST_HOST", ""), globals())  # changes that a test makes on hosts
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what scenes print is no message
+    os.dup2(2, 1)  # output of scenes must not mix with messages
     host, lock = FeedHost(), threading.Lock()
 
     def answer(number, method, arguments):
@@ -58,7 +58,7 @@ def serve():
 
 
 class SubprocessHosts(RayHosts):
-    """So many hosts; `clusters` are those that feeds have joined."""
+    """Hosts; `clusters` are those that feeds have joined."""
 
     def __init__(self, count=2, start_timeout=60.0, ship=()):
         super().__init__(count, start_timeout=start_timeout, ship=ship)
@@ -76,7 +76,7 @@ class SubprocessCluster:
     """See `RayCluster`.
 
     Attributes:
-        over: Why there can be no hosts any more.
+        over: Why there can no longer be hosts.
     """
 
     def __init__(self, count):
@@ -104,11 +104,11 @@ class SubprocessCluster:
 
 
 class SubprocessHost:
-    """One process after the other.
+    """One process at a time.
 
     Attributes:
-        process: The present one.
-        restarts: How often it is started again before it is given up.
+        process: The present process.
+        restarts: Number of restarts before it is given up.
     """
 
     def __init__(self):
@@ -136,7 +136,7 @@ class SubprocessHost:
     def _send(self, method, arguments, future):
         number = next(self._numbers)
         self._calls[number] = method, arguments, future
-        with suppress(OSError):  # it has ended, as its thread will find
+        with suppress(OSError):  # it has ended, and its thread will notice
             self.process.stdin.write(_frame((number, method, arguments)))
 
     def _listen(self):
@@ -152,7 +152,7 @@ class SubprocessHost:
                 else:
                     self.restarts -= 1
                     self._start()
-                    for call in calls.values():  # those of "start" last until it has started
+                    for call in calls.values():  # calls of "start" last until it has started
                         if call[0] == "start":
                             self._send(*call)
             for method, _, future in calls.values():

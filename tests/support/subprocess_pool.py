@@ -1,7 +1,7 @@
-"""A pool whose workers share no memory with this process: it stands for workers on other hosts.
+"""A pool whose workers share no memory with this process, like workers on other hosts.
 
-Messages are pickles behind their length, over the standard streams of the workers. A worker has one task at a time, so
-what is lost with it is known.
+Messages are pickles after their length, over the standard streams of the workers. A worker has one task at a time, so
+the pool knows the lost task of a dead worker.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _GRACE = 5.0
 
 
 class SubprocessPool(Pool):
-    """See the module. Workers are watched, and replaced, by one thread."""
+    """See the module. One thread watches and replaces workers."""
 
     worker_type = "process"
     has_copies = True
@@ -66,7 +66,7 @@ class SubprocessPool(Pool):
             handle.tell(("runner", self._pickled))
         handle.sees = self._version, self._posted_version
 
-    # ---- what whoever has tasks calls
+    # ---- for users of the pool
 
     def submit(self, tasks):
         with self.lock:
@@ -165,7 +165,7 @@ class SubprocessPool(Pool):
             self._fail(error)
 
     def _receive(self, handle):
-        """Deal with what has come; False at the end of the stream."""
+        """Handle received messages; return False at the end of the stream."""
         messages = handle.read()
         for message in messages or ():
             self._handle(handle, *message)
@@ -185,7 +185,7 @@ class SubprocessPool(Pool):
 
     def _handle_start(self, handle, trouble):
         if handle.started:
-            return  # it has begun anew; if it could not, its tasks fail
+            return  # it has begun again; if it could not, its tasks fail
         if trouble:
             self._fail(WorkerStartError(f"{handle} could not load the sequence: {trouble}"))
             return
@@ -237,7 +237,7 @@ class SubprocessPool(Pool):
                 handle.process.kill()
 
     def _handle_death(self, handle):
-        with self.lock:  # nobody gives it a task from now on
+        with self.lock:  # it gets no tasks from now on
             handle.alive, task = False, handle.task
         self._selector.unregister(handle.process.stdout)
         crash = handle.crash(task, self.options.timeout)
@@ -256,14 +256,14 @@ class SubprocessPool(Pool):
         if task is not None:
             self._settle(handle, task, self._judge(task, handle.note, crash), first=True)
         elif handle.started and self._deaths.between(crash):
-            self._fail(WorkerDiedError(f"worker processes end one after the other: the last, {crash}"))
+            self._fail(WorkerDiedError(f"worker processes end one after another: the last, {crash}"))
 
     def _judge(self, task, note, crash):
         culprit = task.culprit(note)
         if culprit is None:
             parts = task.parts(note)
             if not parts and self._deaths.between(crash):
-                self._fail(WorkerDiedError(f"worker processes end one after the other: the last, {crash}"))
+                self._fail(WorkerDiedError(f"worker processes end one after another: the last, {crash}"))
             return parts or [task]
         count = self._deaths.at_place(culprit, crash)
         if count < self._deaths.enough(crash, self.options.tries):

@@ -1,4 +1,4 @@
-"""A worker of `SubprocessPool`, and the messages that it takes and sends: pickles behind their length."""
+"""A worker of `SubprocessPool`, and its messages: pickles after their length."""
 
 import os
 import pickle
@@ -17,13 +17,13 @@ _LENGTH = struct.Struct("=q")
 
 
 def frame(message):
-    """A message as bytes."""
+    """Encode a message."""
     data = cloudpickle.dumps(message)
     return _LENGTH.pack(len(data)) + data
 
 
 def unframe(data):
-    """The messages that are whole, taken from the front of a bytearray."""
+    """The complete messages at the front of a bytearray, which are removed."""
     while len(data) >= _LENGTH.size:
         end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
         if len(data) < end:
@@ -34,7 +34,7 @@ def unframe(data):
 
 
 class _Note(list):
-    """Tells the pool of each place."""
+    """Reports each position to the pool."""
 
     def __init__(self, tell):
         super().__init__([0, 0])
@@ -60,7 +60,7 @@ class _Context:
 def serve():
     """Body of a worker."""
     tasks, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what scenes print is no message
+    os.dup2(2, 1)  # output of scenes must not mix with messages
 
     def tell(*message):
         results.write(frame(message))

@@ -1,4 +1,4 @@
-"""What the tests of `Feed.to_tf_dataset` share; imports TensorFlow."""
+"""Helpers of the tests of `Feed.to_tf_dataset`; imports TensorFlow."""
 
 import numpy as np
 import optree

@@ -1,4 +1,4 @@
-"""A web server of one folder, which lists it, answers ranges, and fails when it is told to."""
+"""A web server of one folder, which lists it, supports ranges, and fails on request."""
 
 import contextlib
 import re
@@ -10,14 +10,14 @@ from pathlib import Path
 
 @dataclass
 class Told:
-    """What the server is told, and tells.
+    """Settings and log of the server.
 
     Attributes:
-        folder: What it serves.
-        ranges: Whether it answers ranges with that part of a file; else it gives all of it.
-        sizes: Whether it says how large a file is.
-        failures: Statuses that the next answers have, instead of those that are right.
-        url: Of the folder.
+        folder: The folder to serve.
+        ranges: Whether it supports ranges; else it always sends the whole file.
+        sizes: Whether it reports the size of a file.
+        failures: Statuses of the next answers, instead of the right ones.
+        url: URL of the folder.
     """
 
     folder: Path
@@ -29,7 +29,7 @@ class Told:
 
 @contextlib.contextmanager
 def serving(folder, **told):
-    """Serve a folder meanwhile; gives a `Told`."""
+    """Serve a folder; yield a `Told`."""
     answers = Told(Path(folder), **told)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"told": answers}))
     server.daemon_threads = True
@@ -50,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
     told: Told
 
     def log_message(self, *_):
-        """Nothing."""
+        """Log nothing."""
 
     def do_HEAD(self):
         """Answer without the content."""

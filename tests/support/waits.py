@@ -1,15 +1,15 @@
-"""Waits with deadlines that only a defect can miss, on however busy a machine: where all is well, they end early."""
+"""Waits with deadlines that only a defect can miss, even on a busy machine; usually they end early."""
 
 import contextlib
 import threading
 import time
 
-SECONDS = 60.0  # for what takes milliseconds
-PROGRAM_SECONDS = 240.0  # for a program, of which one that imports Keras takes 3 s; below the timeout in setup.cfg
+SECONDS = 60.0  # for work that takes milliseconds
+PROGRAM_SECONDS = 240.0  # for a program; one that imports Keras takes 3 s; below the timeout in setup.cfg
 
 
 def wait_until(holds, seconds=SECONDS):
-    """Look again and again until `holds()`; fail once so many seconds have passed."""
+    """Poll until `holds()`; fail after so many seconds."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"not so after {seconds:g} s"
@@ -17,7 +17,7 @@ def wait_until(holds, seconds=SECONDS):
 
 
 def wait_until_nothing_follows(read):
-    """Wait until a second passes in which nothing is added to a list."""
+    """Wait until a list does not grow for a second."""
 
     def nothing_follows():
         before = len(read)
@@ -29,7 +29,7 @@ def wait_until_nothing_follows(read):
 
 @contextlib.contextmanager
 def once_told(caught, act, after=0.0, what=""):
-    """Call `act` in another thread, some seconds after a warning that says `what` was caught."""
+    """Call `act` in another thread, some seconds after a warning that contains `what` was caught."""
 
     def run():
         try:

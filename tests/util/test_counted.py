@@ -1,4 +1,4 @@
-"""`counted`: how many there are, in the singular where it is one."""
+"""`counted`: a number with its noun, which is singular for one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Digests of functions and values: equal in every process, different where it matters."""
+"""Digests of functions and values: equal in every process, different for any relevant change."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""Values kept by key: what was used longest ago leaves first, and each is loaded once."""
+"""Values kept by key: the least recently used leaves first, and each is loaded once."""
 
 from kerasfeed.util.lru import Lru
 

@@ -1,4 +1,4 @@
-"""What a process may use of the machine."""
+"""The resources of the machine that a process may use."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What picklers keep that others change; for text see `test_exact_text`."""
+"""Objects that only our picklers keep unchanged; for text see `test_exact_text`."""
 
 import contextlib
 import enum
@@ -28,7 +28,7 @@ def group_of(index):
 
 @pytest.fixture
 def rooms(monkeypatch):
-    """A module that is sent by value, as `__main__` is."""
+    """A module that is sent by value, like `__main__`."""
     module = types.ModuleType("rooms")
     monkeypatch.setitem(sys.modules, "rooms", module)
     exec(compile(_SOURCE, "/home/me/rooms.py", "exec"), module.__dict__)
@@ -96,7 +96,7 @@ class Rooms:
 
 @pytest.fixture
 def cached(rooms):
-    """The module, with what keeps results beside its functions."""
+    """The module, with functions that keep results."""
     exec(compile(_CACHED, "/home/me/rooms.py", "exec"), rooms.__dict__)
     return rooms
 

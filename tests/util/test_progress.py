@@ -1,18 +1,46 @@
-"""Progress bars, and where none can be drawn."""
+"""Progress bars on a terminal, in a file and in a notebook."""
 
 import importlib.util
-import warnings
+import threading
+from types import SimpleNamespace
 
-from rich import console
+import IPython
+import pytest
 
 from kerasfeed.util.progress import progress_bar
 
 
-def test_nothing_warns_in_a_notebook_without_ipywidgets(monkeypatch):
-    monkeypatch.setattr(console, "_is_jupyter", lambda: True)
+@pytest.fixture
+def notebook(monkeypatch):
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(config={"IPKernelApp": {}}))
+
+
+def test_a_bar_ends_as_finished_and_leaves_no_thread(capsys):
+    before = threading.enumerate()
+    with progress_bar("reading", 3, True, unit="scenes") as advance:
+        advance(1)
+        advance(2)
+    assert threading.enumerate() == before
+    assert "reading: 100%" in (last := capsys.readouterr().err.rpartition("\r")[2])
+    assert " 3/3 " in last
+    assert "scenes/s" in last
+
+
+def test_a_bar_for_terminals_is_not_written_into_a_file(capsys):
+    with progress_bar("reading", 3, True, tty=True) as advance:
+        advance(3)
+    assert not capsys.readouterr().err
+
+
+def test_a_bar_that_is_over_in_time_does_not_appear(capsys):
+    with progress_bar("reading", 3, True, after=60) as advance:
+        advance(3)
+    assert "reading" not in capsys.readouterr().err
+
+
+def test_nothing_warns_in_a_notebook_without_ipywidgets(monkeypatch, notebook, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ipywidgets" else find(name))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with progress_bar("reading", 3, True) as advance:
-            advance(3)
+    with progress_bar("reading", 3, True, tty=True) as advance:
+        advance(3)
+    assert " 3/3 " in capsys.readouterr().err

@@ -23,6 +23,13 @@ def test_a_page_is_well_formed_and_lists_rows_in_order():
     assert len(list(root.iter("table"))) == 1  # one without rows is left out
 
 
+def test_a_page_has_only_elements_that_jupyterlab_shows_in_an_untrusted_notebook():
+    row = ["x", bar(0.5), histogram([0.0, 1.0], ["a", "b"], [0.0, 1.0]), coloured("bad", "red"), code("y")]
+    root = ElementTree.fromstring(Report("Rooms", [("scenes", "7")], [Table((), [row])]).html)
+    assert {element.tag for element in root.iter()} <= {"div", "span", "strong", "code", "table", "tbody", "tr", "td"}
+    assert [element.get("title") for element in root.iter() if element.get("title")] == ["b"]
+
+
 def test_text_has_columns_of_one_width_with_numbers_to_the_right():
     table = Table(["field", "mean"], [["points", "0.5"], ["x", "12.25"]], right=["mean"])
     assert Report("Rooms", [("", "7 scenes"), ("each", "3 kB")], [table], "and 2 more").text == (

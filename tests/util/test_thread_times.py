@@ -1,4 +1,4 @@
-"""What a thread did with its time."""
+"""The time that a thread used."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Differences between the modules of two processes, without the ones that no user could mend."""
+"""Differences between the modules of two processes, without those that no user could fix."""
 
 import importlib
 import sys
@@ -81,7 +81,7 @@ SETTINGS = """
 
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
-    """A module of the user's, its file, and a function that compares it with a fresh import."""
+    """A user's module, its file, and a function that compares it with a new import."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     path = tmp_path / "settings_of_a_user.py"

@@ -1,4 +1,4 @@
-"""Local paths that users give: what is none is refused before anything is made."""
+"""Local paths from users: anything else is refused before anything is made."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`write_tfrecords`: who writes, and how often workers are started."""
+"""`write_tfrecords`: the workers that write, and the number of starts."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"
 
 
 class Logged(Small):
-    """Leaves a line for each worker that begins and for each scene that is read; opens a file as it is first read."""
+    """Logs a line for each worker that begins and for each read; opens a file at the first read."""
 
     def __init__(self, length, log):
         super().__init__(length)
@@ -34,7 +34,7 @@ class Logged(Small):
 
     def __getitem__(self, index):
         with _OPENING:
-            self.file = self.file or Path(self.log).open()  # noqa: SIM115 - as people do, and it does not pickle
+            self.file = self.file or Path(self.log).open()  # noqa: SIM115 - typical code, and it does not pickle
         self._note("read", os.getpid(), index)
         return super().__getitem__(index)
 
@@ -100,7 +100,7 @@ def test_with_a_spec_and_workers_each_scene_is_read_once(tmp_path):
     assert sorted(read) == list(range(30))
 
 
-def test_a_scene_that_fails_without_a_word_of_workers_is_told_with_its_shard(tmp_path):
+def test_a_scene_that_fails_without_workers_is_reported_with_its_shard(tmp_path):
     (tmp_path / "flag").touch()
     with pytest.raises(ValueError, match="no such scene") as caught:
         kf.write_tfrecords(FailsAt(30, 1, tmp_path / "flag"), tmp_path / PATTERN, num_shards=2)
@@ -117,12 +117,12 @@ def test_an_interrupt_in_a_scene_ends_it(tmp_path, spec):
 
     with pytest.raises(KeyboardInterrupt):
         kf.write_tfrecords(Interrupted(30), tmp_path / PATTERN, num_shards=2, spec=spec, workers=0)
-    unfinished = [] if spec is None else [".train.tfrecord.spec.json.unfinished"]  # by which the same call goes on
+    unfinished = [] if spec is None else [".train.tfrecord.spec.json.unfinished"]  # which lets the same call continue
     assert listing(tmp_path) == unfinished
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_what_may_not_travel_is_told_with_scene_and_shard(tmp_path, worker_type):
+def test_errors_for_scenes_that_cannot_be_sent_name_scene_and_shard(tmp_path, worker_type):
     class Exits(Small):
         def __getitem__(self, index):
             return super().__getitem__(index) if index != 3 else sys.exit(3)
@@ -180,7 +180,7 @@ def test_a_sequence_that_cannot_be_pickled_is_written_by_one_thread_with_a_warni
     assert ["worker_type='auto' takes one worker thread" in str(each.message) for each in caught] == [True]
 
 
-def test_more_workers_than_shards_are_told_of(tmp_path):
+def test_more_workers_than_shards_are_reported(tmp_path):
     with pytest.warns(
         UserWarning, match=r"5 workers have 3 shards to write, .*2 have nothing to do\. Use num_shards=5"
     ):

@@ -1,4 +1,4 @@
-"""`write_tfrecords`: shards that are complete or not there, whoever is killed."""
+"""`write_tfrecords`: shards are complete or absent, whichever process is killed."""
 
 import collections
 import contextlib
@@ -34,7 +34,7 @@ def write(sequence, folder, num_shards=3, **arguments):
 
 
 def indices_in(paths):
-    """Which scenes a set of shards holds, in order."""
+    """The scenes of a set of shards, in order."""
     return [int(scene[1]) for scene in kf.TFRecordSequence.read(paths)]
 
 
@@ -53,7 +53,7 @@ def test_a_pipe_that_stands_where_a_shard_is_to_be_is_left_there(tmp_path):
 
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 @pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (2, "thread"), (2, "process")])
-def test_every_scene_is_there_once_whoever_writes(tmp_path, workers, worker_type, compression):
+def test_every_scene_is_written_once_by_any_workers(tmp_path, workers, worker_type, compression):
     sequence = Small(41)
     paths = write(sequence, tmp_path, workers=workers, worker_type=worker_type, compression=compression, seed=3)
     assert [Path(path).name for path in paths] == [PATTERN.format(shard=shard, count=3) for shard in range(3)]
@@ -150,7 +150,7 @@ def test_a_failing_scene_names_itself_and_its_shard_and_complete_shards_stay(tmp
     assert not [name for name in listing(tmp_path) if "unfinished" in name]
 
 
-def test_an_unfinished_set_is_not_gone_on_with_in_another_way(tmp_path):
+def test_an_unfinished_set_is_not_continued_with_other_arguments(tmp_path):
     (tmp_path / "flag").touch()
     sequence = FailsAt(40, 37, tmp_path / "flag")
     with pytest.raises(ValueError, match="no such scene"):
@@ -184,7 +184,7 @@ def test_a_shard_that_was_cut_off_meanwhile_is_written_again(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_worker_that_is_killed_has_its_shard_begun_anew(tmp_path):
+def test_the_shard_of_a_killed_worker_is_begun_again(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
     with pytest.warns(kf.FeedWarning, match="1 worker process died .* no scene is missing or doubled"):
@@ -292,7 +292,7 @@ def test_workers_stop_before_their_next_scene_once_another_shard_has_failed(tmp_
     assert listing(tmp_path) == [f".{SIDECAR}.unfinished", "flag", "log", "reached"]
 
 
-def test_a_temporary_file_that_somebody_removes_is_an_error(tmp_path):
+def test_a_temporary_file_that_another_program_removes_is_an_error(tmp_path):
     class Removes(Small):
         def __getitem__(self, index):
             for part in tmp_path.glob(".*.part"):
@@ -418,7 +418,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path, monkeypatch, stream):
 
 
 @pytest.mark.heavy
-def test_scenes_that_do_not_end_are_told_of_once(tmp_path, monkeypatch):
+def test_scenes_that_do_not_end_are_reported_once(tmp_path, monkeypatch):
     monkeypatch.setattr(watchdog, "STALL_SECONDS", 0.3)
     told = threading.Event()
 

@@ -1,4 +1,4 @@
-"""`write_hdf5`: a complete file of all scenes, or what was there before."""
+"""`write_hdf5`: a complete file of all scenes, or the previous file."""
 
 import os
 import pickle
@@ -83,7 +83,7 @@ def _written(path, scenes, **arguments):
 
 
 class Drawing(kf.SceneSequence):
-    """Scenes of every kind of column, with a random number of their own."""
+    """Scenes of every kind of column, with a separate random number."""
 
     def __len__(self):
         return 50
@@ -263,7 +263,7 @@ def test_a_sink_reads_back_what_the_disk_would_not_take(tmp_path):
         sink = Sink(fd)
         sink.write(b"0123456789")
         os.close(fd)
-        os.open(tmp_path / "file", os.O_RDONLY)  # gets the same number: from now on, writing fails
+        os.open(tmp_path / "file", os.O_RDONLY)  # gets the same number, so writing fails from now on
         sink.seek(4)
         assert sink.write(b"abcd") == 4
         sink.seek(8)

@@ -33,7 +33,7 @@ _MOST_COLOURED_STEPS = 60
 
 def show(
     data: Any,
-    index: int | None = None,
+    index: Any = None,
     batch_size: int | None = None,
     *,
     scenes: Any = None,
@@ -47,7 +47,8 @@ def show(
 ) -> "Figure":
     """Draw scenes, a batch of a feed, or an order.
 
-    * `kf.show(sequence)`: some scenes, spread over the sequence, in a grid. `kf.show(sequence, index)`: one, large.
+    * `kf.show(sequence)`: some scenes, spread over the sequence, in a grid. `kf.show(sequence, [3, 8])`: these.
+      `kf.show(sequence, index)`: one, large.
     * `kf.show(feed)`: the scenes of one batch, augmented, padded and weighted as the model gets them, loaded in the
       calling thread. Padding is grey, or left out of point clouds. `kf.show(feed, index)`: one scene as the feed's
       workers load it, large.
@@ -65,8 +66,8 @@ def show(
     Args:
         data: Any object with `__len__` and `__getitem__(index)`; a feed; an order, a plan, or a function `(length,
             seed, epoch)` that returns indices.
-        index: Index of one scene; negative ones count from the end. For an order, the number of scenes in the sequence
-            (None: the length the order was made for, or 1,000).
+        index: Index of one scene; negative ones count from the end. Of a sequence, also a list or a slice, as `scenes`.
+            For an order, the number of scenes in the sequence (None: the length the order was made for, or 1,000).
         batch_size: For an order: divide the epoch into batches of this many scenes.
         scenes: How many scenes to draw (12), or which: a list or a slice of indices. For a batch, how many.
         kinds: Kinds of fields that are guessed wrong: a dict from field to "image", "mask", "points", "volume",
@@ -118,6 +119,8 @@ def show(
     else:
         _refuse("a sequence", step=step)
         sequence = as_sequence(data)
+        if scenes is None and isinstance(index, list | tuple | range | slice | np.ndarray):
+            index, scenes = None, index
         count = check_sequence(sequence, "kf.show()")
         if index is None:
             picked = [*map(int, chosen_indices(_SCENES if scenes is None else scenes, count, class_name(sequence)))]

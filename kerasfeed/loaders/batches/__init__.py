@@ -1,1 +1,1 @@
-"""A batch in the making: its memory, and how scenes come into it."""
+"""Batches in progress: their memory, and the code that writes scenes into it."""

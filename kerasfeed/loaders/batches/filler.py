@@ -1,8 +1,8 @@
-"""Fill rows of a slot from a sequence: the one function that every loader runs, in whatever thread or process.
+"""Write scenes into the rows of a slot: the one function that every loader runs, in every thread and process.
 
-Invariant: rows are written once, straight from what `__getitem__` returned, or by the sequence itself where it can;
-nothing is read twice but one scene of such a sequence, and nothing but the rows asked for is touched. Values without a
-fixed place (text, rows too large for their place) are returned beside.
+Invariant: each row is written once, straight from the result of `__getitem__`, or by the sequence itself if it can do
+that. Each scene is read once, except one scene of such a sequence, which is compared. Only the given rows are touched.
+Values without room in the slot (text, large rows) are returned.
 """
 
 from collections.abc import Callable
@@ -28,16 +28,16 @@ from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util.array_bits import comparable
 from kerasfeed.util.error_text import message_of
 
-_UNWRITTEN = 0xA5  # new slots are zeros, and so are many scenes
+_UNWRITTEN = 0xA5  # not 0, because new slots and many scenes contain zeros
 
 
 def rows_of(spec: SceneSpec, view: SlotView, rows: int | slice) -> Any:
-    """One row of a slot, nested as the scene is, or several: writable arrays, of one row 0-d for numbers."""
+    """One row of a slot, nested like the scene, or several rows: writable arrays, 0-d for a single number."""
     return spec.unflatten([field[rows, ...] for field in view.fields])
 
 
 def mark_unwritten(view: SlotView, start: int, stop: int) -> None:
-    """Fill rows [start, stop) with what hardly any scene holds, so that `Filler._check` finds what is left out."""
+    """Fill rows [start, stop) with a rare byte, so that `Filler._check` detects elements that were not written."""
     for field in view.fields:
         field[start:stop].reshape(-1).view(np.uint8)[...] = _UNWRITTEN
 
@@ -47,33 +47,33 @@ def _short(array: NDArray[Any]) -> str:
     return text if array.size <= 6 else text.removesuffix("]") + ", ...]"
 
 
-MANY = -1  # the row that is noted where scenes are loaded all at once
+MANY = -1  # the noted row while scenes are loaded all at once
 
 
 def failed(scene: int | None, row: int | None, method: str = "get_batch") -> FailedTaskError:
-    """The carrier of a failure: of one scene, or, where that is None, of a `method` that was given many."""
+    """The carrier of a failure: of one scene, or of a `method` that was given many (None)."""
     return FailedTaskError(Place(scene, row, method if scene is None else ""))
 
 
 class Filler:
-    """Writes scenes of one sequence into slots of one layout."""
+    """Write scenes of one sequence into slots of one layout."""
 
     def __init__(self, sequence: Any, layout: Layout, meter: read_cost.Meter, collate: Custom | None = None) -> None:
-        """Load scenes of `sequence`, whose cost goes to `meter`; `collate` makes batches of them, where it is given."""
+        """Load scenes of `sequence` and add their cost to `meter`; `collate` makes batches of them, if given."""
         self._meter = meter
         self._sequence = sequence
         self._layout, self._spec = layout, layout.spec
         self._collate = collate
-        # What get_batch returns is stacked, and so of one shape; batches that are made whole are not `batched`.
+        # Results of get_batch are stacked, so of one shape. Batches of a collate function are not `batched`.
         self._get_batch = part_reader(sequence) if layout.batched and not layout.forms else None
-        # Only then can a sequence be given views of a row.
+        # Only these sequences can write into views of a row.
         direct = all(field.is_fixed for field in layout.spec.fields) and collate is None
         self._copy_kept = kept_copier(sequence) if layout.batched and not layout.forms and direct else None
         self._structure = structure_text(layout.spec.treespec)
         self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
         self._read_into = scene_writer(sequence) if direct else None
         self._read_ahead = ahead_reader(sequence)
-        self._checked = False  # whether a scene that the sequence wrote has been compared with __getitem__
+        self._checked = False  # whether a scene written by the sequence was compared with __getitem__
         self._writer = SceneWriter(layout, whole=collate is not None)
 
     def fill(
@@ -88,12 +88,12 @@ class Filler:
         """Load the scenes of rows [start, stop) of a slot.
 
         Args:
-            view: The slot; `view.indices` says which scenes.
+            view: The slot; `view.indices` holds the indices of the scenes.
             start: First row, inclusive.
             stop: Last row, exclusive.
             serial: Number of the batch; `view.control[0]` holds it once the batch is given up.
             context: The thread's context; its seed and epoch are set.
-            note: Where each row is noted before its scene is read; `MANY` where they are read at once.
+            note: Item 1 is set to each row before its scene is read; `MANY` if they are read at once.
 
         Raises:
             FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
@@ -120,7 +120,7 @@ class Filler:
                 for row, index in enumerate(view.indices[start:stop].tolist(), start):
                     if control[0] == serial:
                         raise CancelledTaskError
-                    if index < 0:  # left out of a batch that is made whole
+                    if index < 0:  # left out of a batch of a collate function
                         continue
                     move_to(index)
                     note[1] = row
@@ -152,18 +152,18 @@ class Filler:
         return beside
 
     def put(self, view: SlotView, scene: Any) -> Beside:
-        """Write a scene that is a batch, and was read before, into the one row of a slot; what stands beside it."""
+        """Write an item that is a batch, and was read early, into the row of a slot; return values without room."""
         beside: Beside = {}
         self._writer.write(view, 0, scene, self._writer.places(view), beside)
         return beside
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether the sequence is told which scenes will be loaded soon."""
+        """Whether the sequence wants to know which scenes will be loaded soon."""
         return self._read_ahead is not None
 
     def read_ahead(self, indices: NDArray[np.int64], context: SceneContext) -> None:
-        """Tell the sequence, if it cares, which scenes of the context's epoch will be loaded soon.
+        """Announce the scenes that will be loaded soon in the context's epoch, if the sequence has `read_ahead`.
 
         Raises:
             FailedTaskError: The cause is the sequence's exception.
@@ -180,13 +180,13 @@ class Filler:
             read_cost.enter(previous)
 
     def _check(self, view: SlotView, row: int, context: SceneContext, method: str) -> None:
-        """Compare a row that `method` wrote with the same scene from `__getitem__`.
+        """Compare a row written by `method` with the same scene from `__getitem__`.
 
         Raises:
-            SpecError: They differ; the message names index and field.
+            SpecError: They differ. The message names index and field.
         """
         index = int(view.indices[row])
-        context.move_to(index)  # the scene's random numbers from their beginning
+        context.move_to(index)  # restarts the scene's random numbers
         scene = self._sequence[index]
         try:
             leaves = coerced_leaves(self._spec, scene)
@@ -203,10 +203,10 @@ class Filler:
         self._checked = True
 
     def _load_batch(self, view: SlotView, start: int, stop: int, context: SceneContext, beside: Beside) -> None:
-        """Load rows [start, stop) by `get_batch`."""
+        """Load rows [start, stop) with `get_batch`."""
         assert self._get_batch is not None
         if isinstance(context, SeedingContext):
-            # How a batch is cut depends on the time that scenes take: one by one, or they would draw other numbers.
+            # Task sizes depend on scene times. Scenes are loaded one by one, so that their random numbers do not.
             if stop - start > 1:
                 for row in range(start, stop):
                     self._load_batch(view, row, row + 1, context, beside)
@@ -232,12 +232,12 @@ class Filler:
         context.begin_collate(view.control[2])
         note[1] = MANY
         try:
-            batch = collate.function(scenes.copy())  # the list may be changed there
+            batch = collate.function(scenes.copy())  # the function may change the list
             self._writer.write(view, 0, batch, self._writer.places(view), beside)
         except BaseException as error:
             read = [index for index in view.indices.tolist() if index >= 0]
             if isinstance(error, Exception) and (difference := difference_text(list(zip(read, scenes, strict=False)))):
-                note_once(error, f"kerasfeed: the scenes given to collate differ, as it has left them: {difference}")
+                note_once(error, f"kerasfeed: the scenes given to collate differ (after the call): {difference}")
             raise failed(None, None, "collate") from error
 
 
@@ -248,9 +248,9 @@ def probe(
     collate: Custom | None = None,
     was_read: Callable[[], object] = int,
 ) -> tuple[Any, SceneSpec]:
-    """One scene and its spec, or, with `collate`, that of batches of it; the context has moved to the scene.
+    """Read one scene and describe it, or, with `collate`, a batch of it. The context has moved to the scene.
 
-    `was_read` is called when `__getitem__` has returned.
+    `was_read` is called after `__getitem__`.
 
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.

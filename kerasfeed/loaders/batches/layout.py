@@ -1,8 +1,8 @@
-"""Where in a slot each field stands.
+"""The position of each field in a slot.
 
 Invariant: a layout is arithmetic on a spec, equal in parent and worker. Every field starts on a 64-byte boundary, so
-that TensorFlow, JAX and PyTorch alias its memory; a slot is a whole number of pages, so that it can be given back to
-the system alone.
+that TensorFlow, JAX and PyTorch alias its memory. A slot is a whole number of pages, so that its memory can be returned
+to the system separately.
 """
 
 import mmap
@@ -20,23 +20,26 @@ from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 
 _HEADER = 64
 # A field whose shape differs from scene to scene gets this multiple of the largest row seen while inferring the spec.
-# Pages never written cost nothing; a row that is larger still travels beside the slot.
+# Pages that are never written cost no memory. A larger row still travels outside the slot.
 _HEADROOM = 2
-# Of padded and ragged fields: lengths often have long tails, and one row that is too large costs its batch a copy.
+# For padded and ragged fields: lengths often have long tails, and one row that is too large makes its batch a copy.
 _FORM_HEADROOM = 4
+# Bytes from which on a row begins on a page. NumPy's large arrays begin 16 bytes behind one, and the C library copies
+# 256 MB to a place 64 to 512 bytes behind one at a third of the speed.
+_LARGE_ROW = 1 << 20
 
 
 @dataclass(frozen=True)
 class FieldLocation:
-    """Where one field stands in a slot; offsets are bytes from the slot's beginning.
+    """The position of one field in a slot; offsets are bytes from the slot's beginning.
 
     Attributes:
-        offset: Of the first row.
+        offset: Offset of the first row.
         row_bytes: Bytes reserved for one row; 0 for text.
-        shapes: Of int64[rows, axes], the shape of every row; only for fields whose shape is not fixed.
-        starts: Of int64[rows], where rows begin; only for rows that stand one behind the other.
-        mask: Of the mask of the whole batch; only where there is one.
-        mask_bytes: Bytes reserved for it.
+        shapes: Offset of int64[rows, axes], the shape of every row; only for fields without a fixed shape.
+        starts: Offset of int64[rows], where rows begin; only for rows of a run (see `RowRun`).
+        mask: Offset of the mask of the whole batch, if there is one.
+        mask_bytes: Bytes reserved for the mask.
     """
 
     offset: int
@@ -52,15 +55,15 @@ class Layout:
     """Memory map of one slot: a header, the indices, then the fields.
 
     Attributes:
-        spec: Spec of a scene; of a batch, where batches are made whole.
-        rows: Most rows of a batch, at least 1.
-        batched: Whether arrays get a leading axis; False where what is written is a batch already.
-        largest: Largest row of every field seen while inferring the spec, padded where it will be, bytes.
-        forms: What becomes of every field that is not stacked, None for those that are; empty where all are.
+        spec: Spec of a scene, or of a batch for a collate function.
+        rows: Maximum rows of a batch, at least 1.
+        batched: Whether arrays get a leading axis; False if items are batches already.
+        largest: Bytes of the largest row of each field seen while inferring the spec, after any padding.
+        forms: The form of each field, None for stacked ones; empty if all are stacked.
         witness: Index of a scene that was read to infer the spec, and so has every size that the spec fixes; None if
             the user gave the spec.
-        first: Epoch and index of the item that each worker process reads before any other, where items are batches:
-            what a class makes when it is first asked, such as an order, is then the same in all of them.
+        first: If items are batches: epoch and index of the item that each worker process reads before any other. An
+            order that a class makes at its first read is then the same in all processes.
     """
 
     spec: SceneSpec
@@ -72,16 +75,16 @@ class Layout:
     first: tuple[int, int] | None = None
 
     def form(self, number: int) -> Form | None:
-        """What becomes of a field; None where it is stacked."""
+        """Form of a field; None if it is stacked."""
         return self.forms[number] if self.forms else None
 
     @property
     def places_per_field(self) -> int:
-        """Rows for which every field has room: one where what is written is a batch already."""
+        """Number of rows that every field has room for: one if items are batches already."""
         return self.rows if self.batched else 1
 
     def fixed_shape(self, number: int) -> tuple[int, ...] | None:
-        """The shape that every row of a field takes in a slot; None where that is not known before it is loaded."""
+        """Shape of every row of a field in a slot; None if it is unknown before the row is loaded."""
         field, form = self.spec.fields[number], self.form(number)
         if isinstance(form, Padded) and form.is_static:
             return tuple(size or 0 for size in form.padded(field.shape))
@@ -105,7 +108,7 @@ class Layout:
 
     @cached_property
     def places(self) -> tuple[FieldLocation, ...]:
-        """Where every field stands."""
+        """The position of each field."""
         return self._map[0]
 
     @cached_property
@@ -122,11 +125,22 @@ class Layout:
             tables.append((shapes, starts))
         places = []
         for number, row_bytes in enumerate(self.row_bytes):
-            offset, cursor = cursor, align(cursor + row_bytes * rows)
+            offset = align(cursor, mmap.PAGESIZE) if row_bytes >= _LARGE_ROW else cursor
+            cursor = align(offset + row_bytes * rows)
             mask_bytes = self._mask_bytes(number, row_bytes)
             places.append(FieldLocation(offset, row_bytes, *tables[number], cursor, mask_bytes))
             cursor = align(cursor + mask_bytes)
         return tuple(places), cursor
+
+    @cached_property
+    def stacked(self) -> tuple[tuple[tuple[int, ...], np.dtype[Any], int] | None, ...]:
+        """Shape of a scene's part, dtype and offset of every field that needs no assembly; None for others."""
+        return tuple(
+            (tuple(size or 0 for size in field.shape), field.dtype, self.places[number].offset)
+            if field.is_fixed and self.form(number) is None
+            else None
+            for number, field in enumerate(self.spec.fields)
+        )
 
     def _mask_bytes(self, number: int, row_bytes: int) -> int:
         form, field = self.form(number), self.spec.fields[number]
@@ -142,21 +156,21 @@ class Layout:
         return align(self._map[1], mmap.ALLOCATIONGRANULARITY)
 
     def view(self, memory: Any, base: int) -> "SlotView":
-        """The views of the slot that stands at `base` in `memory`."""
+        """Return the views of the slot at offset `base` in `memory`."""
         return SlotView(self, memory, base)
 
 
 class SlotView:
-    """NumPy views of one slot's memory, for whoever fills it.
+    """NumPy views of one slot's memory, for writing.
 
     Attributes:
-        control: int64[8]. Item 0 is the number of the last batch that was given up while in this slot; item 2 the
+        control: int64[8]. Item 0 is the serial number of the last batch that was given up in this slot; item 2 the
             number of the present batch in the epoch, over all shards; item 3 its rows.
-        indices: int64[rows]; -1 for a scene that is left out of a batch made whole.
+        indices: int64[rows]; -1 for a scene that is left out of a batch of a collate function.
         shapes: int64[rows, axes] of every field without a fixed shape, else None.
-        starts: int64[rows] of every field whose rows stand one behind the other, in elements, else None.
-        fields: dtype[rows, ...] of a field whose rows have a fixed place; dtype[rows * capacity] of one whose rows
-            stand one behind the other; else uint8[rows * row_bytes].
+        starts: int64[rows] of every field with runs, where its rows begin, in elements; else None.
+        fields: dtype[rows, ...] of a field whose rows have fixed offsets; dtype[rows * capacity] of one with runs;
+            else uint8[rows * row_bytes].
     """
 
     __slots__ = ("control", "fields", "indices", "shapes", "starts")
@@ -180,7 +194,7 @@ class SlotView:
 
 
 def field_array(layout: Layout, number: int, rows: int, memory: Any, base: int) -> NDArray[Any]:
-    """One field of the first `rows` rows of a slot at `base`, as `SlotView.fields` has it."""
+    """One field of the first `rows` rows of the slot at `base`, as in `SlotView.fields`."""
     field, place = layout.spec.fields[number], layout.places[number]
     offset, shape = base + place.offset, layout.fixed_shape(number)
     if shape is not None:
@@ -200,7 +214,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def aligned_copy(array: NDArray[Any], rows: list[int] | None = None) -> NDArray[Any]:
-    """The array, or some of its rows, in ordinary memory of its own that starts on a 64-byte boundary."""
+    """Copy the array, or some of its rows, into new memory that starts on a 64-byte boundary."""
     if rows is not None:
         return np.take(array, rows, axis=0, out=aligned_empty((len(rows), *array.shape[1:]), array.dtype))
     target = aligned_empty(array.shape, array.dtype)

@@ -1,7 +1,7 @@
-"""Rows of a batch that hold no scene, or one that only fills it up: masked, or left out.
+"""Rows of a batch without a scene, or with one that only fills it up: masked, or left out.
 
-Invariant: a masked batch has the shape and structure of every other batch, and weight 0 in its empty rows and in its
-filler. Everything here happens in memory that the batch owns.
+Invariant: a masked batch has the shape and structure of every other batch, and weight 0 in its empty and filling rows.
+All changes happen in memory that the batch owns.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,15 +19,15 @@ from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 
 WEIGHT = np.dtype(np.float32)
 _FAILED = ("on_error='mask'", "failed scenes", "on_error='replace'")
-_FILLER = ("pad_remainder=True", "the scenes that fill a short batch up", "drop_remainder=True")
+_FILLER = ("pad_remainder=True", "the scenes that fill up a short batch", "drop_remainder=True")
 
 
 def check_maskable(spec: SceneSpec, *, padded: bool) -> None:
-    """Refuse scenes that have no place for a weight.
+    """Refuse scenes that cannot have a weight.
 
     Args:
         spec: The spec of a scene.
-        padded: Whether it is for filler that weights are needed, and not for failed scenes alone.
+        padded: Whether rows that fill up a batch need weights, and not only failed scenes.
 
     Raises:
         SpecError: A scene is not `(x, y)` or `(x, y, sample_weight)`.
@@ -45,22 +45,22 @@ def check_maskable(spec: SceneSpec, *, padded: bool) -> None:
 
 
 def check_weight_forms(spec: SceneSpec, forms: Sequence[Form | None]) -> None:
-    """Refuse weights of which a row cannot be made to count for nothing.
+    """Refuse weights that cannot be set to 0 for one row.
 
     Raises:
-        SpecError: A field of the scenes' own `sample_weight` is ragged, masked, or padded with another value than 0.
+        SpecError: A field of the scenes' `sample_weight` is ragged, masked, or padded with another value than 0.
     """
     for path, form in zip(spec.paths, forms, strict=False):
         plain = isinstance(form, Padded) and not form.masked and not form.value
         if path.split(".")[0] == "2" and form is not None and not plain:
             raise SpecError(
-                f"field {path!r} is part of sample_weight, and rows that count for nothing are 0 there: it can be "
+                f"field {path!r} is part of sample_weight, which is 0 in rows without a scene: it can be "
                 f"stacked, or padded with 0 and without a mask. Use kf.Pad(value={{{path!r}: 0}}, mask=[...])"
             )
 
 
 def weighted(spec: SceneSpec) -> SceneSpec:
-    """The spec of the scenes of a feed whose batches have weights: with one, float32[], where they bring none."""
+    """Spec of scenes with weights; adds one, float32[], if scenes have none."""
     scene = spec.unflatten(spec.fields)
     if len(scene) == 3:
         return spec
@@ -70,9 +70,9 @@ def weighted(spec: SceneSpec) -> SceneSpec:
 
 
 def with_weights(batch: Any, rows: int, empty_rows: Collection[int], filler: int) -> Any:
-    """A batch with weights that are 0 in `empty_rows` and in the last `filler` rows.
+    """Return a batch with weights that are 0 in `empty_rows` and in the last `filler` rows.
 
-    A batch `(x, y)` gets float32[rows] of them; of `(x, y, sample_weight)` those rows are zeroed in place.
+    A batch `(x, y)` gets weights float32[rows]. In a batch `(x, y, sample_weight)`, these rows are zeroed in place.
     """
     zeroed = [*empty_rows, *range(rows - filler, rows)]
     if len(batch) == 3:
@@ -90,7 +90,7 @@ def fill_empty_rows(view: SlotView, layout: Layout, beside: Beside, rows: int, e
     whole = next((row for row in range(rows) if row not in empty_rows), None)
     for number, field in enumerate(layout.spec.fields):
         if layout.form(number) is not None:
-            continue  # `_assemble` knows what such a row is
+            continue  # `FormedField` fills these rows
         if field.is_text:
             values = beside.setdefault(number, {})
             like = _empty_text(field, None if whole is None else values[whole])
@@ -116,7 +116,7 @@ def _fill_sized(
     zeros = np.zeros(shape, field.dtype)
     for row in empty_rows:
         shapes[row] = shape
-        if beside.get(number):  # the other rows are too large for their places, and stand beside too
+        if beside.get(number):  # the other rows are too large, and are outside the slot too
             beside[number][row] = zeros
             continue
         np.ndarray(shape, field.dtype, buffer=view.fields[number].data, offset=row * zeros.nbytes)[...] = 0

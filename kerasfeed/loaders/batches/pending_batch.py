@@ -1,8 +1,8 @@
-"""A batch in the making: its slot, the rows still missing, and what the consumer finally gets.
+"""A batch in progress: its slot, the missing rows, and its future.
 
-Invariant: the future is done exactly once, when every row has been accounted for; only then is the slot leased,
-or returned, so that no worker can write into memory that somebody else holds. Of several failed scenes the one in the
-lowest row is reported, whatever order the workers met them in.
+Invariant: the future is resolved exactly once, when every row has been counted. Only then is the slot leased or
+released, so that no worker can write into memory that the consumer holds. Of several failed scenes, the one in the
+lowest row is reported, in whatever order they failed.
 """
 
 import itertools
@@ -26,15 +26,14 @@ from kerasfeed.spec.scene_spec import ArraySpec
 
 
 class FormedField:
-    """One field of one batch, being assembled."""
+    """One field of one batch, to be assembled."""
 
     def __init__(
         self, batch: "BatchInProgress", layout: Layout, number: int, form: Form, memory: Any, base: int
     ) -> None:
-        """Assemble field `number` of a batch from its slot, which stands at `base` of `memory`.
+        """Assemble field `number` of a batch from its slot, which begins at `base` of `memory`.
 
-        Its rows without a scene count as empty. Rows that it has beside the slot were too large for the room of their
-        run.
+        Rows without a scene count as empty. Rows outside the slot were too large for their run.
         """
         view, self._rows = batch.slot.view, batch.rows
         starts, shapes = view.starts[number], view.shapes[number]
@@ -60,11 +59,11 @@ class FormedField:
             self._starts[list(self._empty_rows)] = 0
 
     def leaf(self, kept: list[int] | None, *, copy: bool) -> Any:
-        """What stands in the batch for the field.
+        """Return the field's value in the batch.
 
         Args:
             kept: The rows that the batch keeps; None for all.
-            copy: Whether it must not refer to the slot.
+            copy: Whether the result must not refer to the slot.
         """
         form = self._form
         if not isinstance(form, Padded):
@@ -135,29 +134,29 @@ _serials = itertools.count(1)
 
 
 class SceneTiming:
-    """Running estimate of the seconds that one scene takes, and of the rows that make a task.
+    """Estimate the seconds per scene and the rows per task.
 
-    Small tasks of about 2 ms let all workers share the first batches of an epoch and the last. Each costs 50 us of
+    Small tasks of about 2 ms let all workers share the first and last batches of an epoch. Each costs 50 us of
     messages, and in threads more waits for the GIL, so with enough batches in flight a task is a whole batch.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
-        """Nothing has been measured; with `whole`, every batch is one task."""
+        """Begin without measurements; with `whole`, every batch is one task."""
         self.seconds = 0.0
         self._whole = whole
 
     def note(self, seconds: float, scenes: int) -> None:
-        """Take a measurement: `scenes` scenes took `seconds`."""
+        """Add a measurement: `scenes` scenes took `seconds`."""
         measured = seconds / scenes
         self.seconds = measured if not self.seconds else 0.8 * self.seconds + 0.2 * measured
 
     def ranges(self, rows: int, workers: int, ahead: int) -> list[tuple[int, int]]:
-        """Cut `rows` rows into [start, stop) ranges, one a task.
+        """Split `rows` rows into [start, stop) ranges, one per task.
 
         Args:
             rows: Rows of the batch, at least 1.
             workers: Workers that share it, at least 1.
-            ahead: Other batches that keep them busy, at least 0.
+            ahead: Number of other batches that keep them busy, at least 0.
         """
         if self._whole:
             return [(0, rows)]
@@ -169,11 +168,11 @@ class SceneTiming:
 
 
 class BatchInProgress:
-    """State of one submitted batch. Not thread-safe: its loader guards it."""
+    """State of one submitted batch. Not thread-safe: the session's lock guards it."""
 
     def __init__(self, job: Job, slot: Slot, epoch: int, step: int, indices: NDArray[np.int64]) -> None:
-        """The batch of the scenes `indices`, in `slot`."""
-        # Unique in the process, so that a cancellation that comes late cannot touch the slot's next batch.
+        """Begin the batch of the scenes `indices` in `slot`."""
+        # Unique in the process, so that a late cancellation cannot affect the slot's next batch.
         self.serial = next(_serials)
         self.slot = slot
         slot.view.indices[: len(indices)] = indices
@@ -185,51 +184,51 @@ class BatchInProgress:
         self.on_error = job.policy.on_error
         self.filler = job.filler(epoch, step)
         self.is_stuck = False  # whether a thread that hangs may still write to its slot
-        self.landed = False  # whether no worker can write to its slot any more, and it is being delivered
-        self.empty_rows: set[int] = set()  # rows that hold no scene
-        self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
+        self.landed = False  # whether no worker can write to its slot any more, so that it can be delivered
+        self.empty_rows: set[int] = set()  # rows without a scene
+        self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, number of stand-ins tried
         self.beside: Beside = {}
         self.failure: BaseException | None = None
         self.failure_row = rows
         self.future: Future[Any] = SlotFuture(slot, self.serial)
 
     def scene_text(self, row: int) -> str:
-        """Which scene stands in a row, in words; `MANY` where several are read at once."""
+        """The scene in a row, in words; for `MANY`, several scenes."""
         scenes = "several scenes at once" if row == MANY else f"scene {self.slot.view.indices[row]}"
         return f"{scenes} (epoch {self.epoch}, step {self.step})"
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nobody waits for it. The future is not asked: Ctrl-C in a thread that waits may leave it locked."""
+        """Whether the consumer has given it up. Not the future's state: Ctrl-C may have left its lock held."""
         return bool(self.slot.view.control[0] == self.serial)
 
     def add(self, start: int, stop: int, beside: Beside) -> None:
-        """Account for rows [start, stop)."""
+        """Count rows [start, stop) as done."""
         for number, values in beside.items():
             self.beside.setdefault(number, {}).update(values)
         self.missing -= stop - start
 
     def fail(self, start: int, stop: int, row: int, error: BaseException) -> None:
-        """Account for rows [start, stop) of which `row` failed."""
+        """Count rows [start, stop) as done; `row` failed."""
         if row < self.failure_row or self.failure is None:
             self.failure, self.failure_row = error, row
         self.missing -= stop - start
 
     def leave_out(self, row: int) -> None:
-        """Account for one row that will hold no scene."""
+        """Count one row as done that will hold no scene."""
         self.empty_rows.add(row)
         self.missing -= 1
 
     def give_up(self, error: BaseException) -> None:
-        """Fail the future at once and have workers skip what is left; the slot comes back when they have."""
+        """Fail the future now and let workers skip the remaining rows; then the slot is released."""
         try:
             self.future.set_exception(error)
         except InvalidStateError:
-            pass  # done or cancelled meanwhile
+            pass  # resolved or cancelled meanwhile
         self.slot.view.control[0] = self.serial
 
     def deliver(self, pool: SlotPool) -> bool:
-        """Deliver the batch, or its failure; returns whether it had to be copied out of its slot."""
+        """Deliver the batch or its failure; return whether it was copied out of its slot."""
         copied, exporter = False, None
         try:
             try:
@@ -237,7 +236,7 @@ class BatchInProgress:
                 if delivers:
                     exporter = pool.lease(self.slot)
                     copied = exporter is None
-                    # At the ceiling its own memory is read, and then returned.
+                    # Without a lease, copy from the slot's memory and then release it.
                     memory, base = (self.slot.memory, self.slot.offset) if exporter is None else (exporter, 0)
                     result = self._assemble(pool.layout, memory, base, copy=copied)
             finally:
@@ -249,7 +248,7 @@ class BatchInProgress:
                 self.future.set_exception(self.failure)
         except InvalidStateError:
             pass  # cancelled meanwhile
-        except Exception as error:  # noqa: BLE001 - whatever went wrong belongs to whoever waits for the batch
+        except Exception as error:  # noqa: BLE001 - the consumer waits for an outcome
             if not self.future.done():
                 self.future.set_exception(error)
         return copied
@@ -259,22 +258,26 @@ class BatchInProgress:
         if self.empty_rows:
             if self.on_error == "skip" and len(self.empty_rows) == self.rows:
                 return None
-            if layout.batched:  # else the batch was made without them
+            if layout.batched:  # else the batch was made without these rows
                 fill_empty_rows(self.slot.view, layout, self.beside, self.rows, self.empty_rows)
                 if self.on_error == "skip":
                     kept = [row for row in range(self.rows) if row not in self.empty_rows]
         leaves: list[Any] = []
-        for number, field in enumerate(layout.spec.fields):
-            form, beside = layout.form(number), self.beside.get(number, {})
-            if form is not None:
+        for number, stacked in enumerate(layout.stacked):
+            if stacked is not None and number not in self.beside:
+                shape, dtype, offset = stacked
+                whole = (self.rows, *shape) if layout.batched else shape
+                leaf = np.ndarray(whole, dtype, buffer=memory, offset=base + offset)
+            elif (form := layout.form(number)) is not None:
                 leaves.append(FormedField(self, layout, number, form, memory, base).leaf(kept, copy=copy))
                 continue
-            leaf = self._field(number, field, beside, layout, memory, base)
-            if field.is_text:
-                leaf = leaf if kept is None else leaf[kept]
-            elif copy or kept is not None:
-                leaf = aligned_copy(leaf, kept)
-            leaves.append(leaf)
+            else:
+                field = layout.spec.fields[number]
+                leaf = self._field(number, field, self.beside.get(number, {}), layout, memory, base)
+                if field.is_text:
+                    leaves.append(leaf if kept is None else leaf[kept])
+                    continue
+            leaves.append(aligned_copy(leaf, kept) if copy or kept is not None else leaf)
         batch = nest(layout.spec, leaves)
         if self.filler is None and self.on_error != "mask":
             return batch
@@ -288,13 +291,11 @@ class BatchInProgress:
             if not layout.batched:
                 return beside[0]
             return stack_text(path, [beside[row] for row in range(self.rows)], view.indices)
-        shapes = view.shapes[number]
-        if shapes is None:
-            shape = tuple(size or 0 for size in field.shape)
-        else:
-            shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
         if beside and not layout.batched:
             return aligned_copy(beside[0])
+        shapes = view.shapes[number]
+        assert shapes is not None
+        shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
         if beside:
             stacked = aligned_empty((self.rows, *shape), field.dtype)
             for row, value in beside.items():

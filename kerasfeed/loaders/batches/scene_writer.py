@@ -1,11 +1,11 @@
-"""One scene into its row of a slot, or many at once into theirs.
+"""Write one scene into its row of a slot, or many scenes at once.
 
 Invariant: a scene is copied before the next is read, because the sequence may reuse its arrays. A row of a stacked
 field, or of a field padded to a fixed length, is written straight into the slot. Rows of other padded and ragged fields
 are collected, and written when a task has read all its rows. Values without room (text, rows too large) are returned.
 
 If a task loads a whole batch, it writes these fields as the consumer gets them (`COMPLETE`). Otherwise it writes its
-rows one after the other, from the offset of its first row on, and the batch is put together in ordinary memory.
+rows one after another, from the offset of its first row on, and the batch is assembled in ordinary memory.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from kerasfeed.spec.nesting import flatten, flatten_as, is_nested, structure_tex
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.error_text import message_of
 
-COMPLETE = -1  # in place of the start of row 0: the field is stored as the consumer gets it
+COMPLETE = -1  # replaces the start of row 0: the field is stored as the consumer gets it
 
 
 class RowRun:
@@ -50,10 +50,10 @@ class RowRun:
         self._arrays: list[NDArray[Any]] = []
 
     def takes(self, row: int, value: Any) -> bool:
-        """Copy the row `value` if it is an array as the field needs it; returns whether it is.
+        """Copy the row `value` if it is an array as the field needs it; return whether it is.
 
         Raises:
-            SpecError: It is longer than the `length` of its `Pad`.
+            SpecError: The row is longer than the `length` of its `Pad`.
         """
         if type(value) is not np.ndarray or value.dtype != self._dtype:
             return False
@@ -69,7 +69,7 @@ class RowRun:
         """Copy one row, which has the field's dtype and number of axes.
 
         Raises:
-            SpecError: It is longer than the `length` of its `Pad`.
+            SpecError: The row is longer than the `length` of its `Pad`.
         """
         axis = None if self._bounded is None else self._bounded.too_long(array.shape)
         if axis is not None:
@@ -85,7 +85,7 @@ class RowRun:
             self._shapes[row - self._start] = array.shape
 
     def finish(self) -> dict[int, NDArray[Any]]:
-        """Write the rows that were collected; returns those without room, by row."""
+        """Write the collected rows; return those without room, by row."""
         if self._starts is None:
             return {}
         self._shapes.reshape(-1)[:] = [size for array in self._arrays for size in array.shape]
@@ -101,7 +101,7 @@ class RowRun:
         return dict(enumerate(self._arrays[count:], self._start + count))
 
     def _write_whole(self, starts: NDArray[np.int64]) -> bool:
-        """Write a whole batch as the consumer gets it; False if there is no room."""
+        """Write a whole batch as the consumer gets it; return False if there is no room."""
         arrays, form = self._arrays, self._padded
         if form is None:
             shape: tuple[int, ...] = (sum(map(len, arrays)), *arrays[0].shape[1:])
@@ -126,7 +126,7 @@ class RowRun:
 
 
 def runs_of(layout: Layout, view: SlotView, start: int, stop: int) -> list[RowRun | None]:
-    """The runs of one task: one for each field that is padded or ragged, and none for others."""
+    """The runs of one task: one for each padded or ragged field, None for others."""
     return [
         None if form is None else RowRun(layout, view, number, form, start, stop)
         for number, form in enumerate(layout.forms)
@@ -143,16 +143,16 @@ def pad_into(target: NDArray[Any], array: NDArray[Any], form: Padded) -> None:
     target[tuple(map(slice, array.shape))] = array
 
 
-# Values that stand beside the slot: field number -> row -> value.
+# Values outside the slot: field number -> row -> value.
 Beside = dict[int, dict[int, Any]]
 _PYTHON_TYPE = {"b": bool, "i": int, "f": float, "c": complex}
 
 
 class SceneWriter:
-    """Writes scenes of one layout."""
+    """Write scenes of one layout."""
 
     def __init__(self, layout: Layout, *, whole: bool = False) -> None:
-        """Write scenes, or, with `whole`, batches that the user's function made, as if each were one scene."""
+        """Write scenes, or, with `whole`, batches of a collate function, each as if it were one scene."""
         self._layout, self._spec = layout, layout.spec
         self._whole = whole
         self._is_given = layout.witness is None
@@ -162,7 +162,7 @@ class SceneWriter:
         self._is_leaf = layout.spec.treespec.is_leaf()
         self._checks = [
             (
-                field.dtype if field.is_fixed else None,  # None matches no array: text and sized rows go another way
+                field.dtype if field.is_fixed else None,  # None matches no array: text and sized rows are written later
                 field.shape,
                 number,
                 field,
@@ -172,7 +172,7 @@ class SceneWriter:
         ]
 
     def places(self, view: SlotView, runs: Sequence[RowRun | None] = ()) -> list[Any]:
-        """What `write` needs to know of the fields of one slot; `runs` is what `runs_of` gave."""
+        """Return the targets and checks of the fields of one slot; `runs` comes from `runs_of`."""
         runs = runs or [None] * len(self._checks)
         return [(target, run, *check) for target, run, check in zip(view.fields, runs, self._checks, strict=True)]
 
@@ -181,13 +181,13 @@ class SceneWriter:
 
         Args:
             view: The slot.
-            row: Where in it.
-            scene: What the sequence returned.
-            places: What `places(view)` gave.
-            beside: Where values go that have no place.
+            row: Row of the slot.
+            scene: The scene.
+            places: The result of `places(view)`.
+            beside: Receives values without room in the slot.
 
         Raises:
-            SpecError: The scene is not as the layout's spec says.
+            SpecError: The scene does not match the layout's spec.
         """
         try:
             leaves = [scene] if self._is_leaf else self._flatten(scene)
@@ -195,7 +195,7 @@ class SceneWriter:
             leaves = self._other_leaves(view, row, scene)
         for leaf, (target, run, dtype, shape, number, field, python_type) in zip(leaves, places):  # noqa: B905 - 1 us
             kind = type(leaf)
-            if kind is np.ndarray and leaf.dtype is dtype and leaf.shape == shape:  # as nearly always
+            if kind is np.ndarray and leaf.dtype is dtype and leaf.shape == shape:  # the usual case
                 target[row] = leaf
                 continue
             if run is not None and run.takes(row, leaf):
@@ -240,7 +240,7 @@ class SceneWriter:
         if shapes is None or array.nbytes > self._layout.row_bytes[number]:
             beside.setdefault(number, {})[row] = array.copy()  # the sequence may reuse its array for the next scene
             return
-        # Rows of one batch must agree in shape, so each stands at its number times its own size, with no gaps.
+        # Rows of one batch must agree in shape, so each begins at its number times its size, without gaps.
         target = np.ndarray(array.shape, array.dtype, buffer=view.fields[number].data, offset=row * array.nbytes)
         target[...] = array
 
@@ -260,7 +260,7 @@ class SceneWriter:
             return f"; {rare_shape_text(self._spec.paths[number], one, other)}"
 
         path = self._spec.paths[number]
-        if self._are_batches:  # which are not stacked, so that sizes need not agree
+        if self._are_batches:  # not stacked, so sizes need not agree
             field = replace(field, shape=(None,) * len(field.shape))
         try:
             if self._is_given:
@@ -275,20 +275,20 @@ class SceneWriter:
     def write_batch(
         self, view: SlotView, start: int, stop: int, batch: Any, written: list[Any] | None, beside: Beside
     ) -> None:
-        """Copy what `get_batch` returned, save the leaves that are the arrays `written`, which it was given."""
+        """Copy the result of `get_batch`, except leaves that are the arrays `written`, which it was given."""
         count = stop - start
-        leaves, treespec = flatten(batch)
-        if treespec != self._spec.treespec:
-            raise SpecError(
-                f"get_batch returned the structure {structure_text(treespec)}, __getitem__ "
-                f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
-            )
+        try:
+            leaves = [batch] if self._is_leaf else flatten_as(self._spec.treespec, batch)
+        except ValueError:
+            raise self._wrong_batch(batch) from None
         for leaf, (dtype, shape, number, field, _) in zip(leaves, self._checks, strict=True):
             if written is not None and leaf is written[number]:
                 continue
-            if type(leaf) is np.ndarray and leaf.dtype is dtype and leaf.shape == (count, *shape):  # as nearly always
+            if type(leaf) is np.ndarray and leaf.dtype is dtype and leaf.shape == (count, *shape):  # the usual case
                 view.fields[number][start:stop] = leaf
                 continue
+            if is_nested(leaf, self._spec.treespec):
+                raise self._wrong_batch(batch)
             path = self._spec.paths[number]
             array = as_array(leaf, path)
             if isinstance(array, str | bytes) or array.ndim == 0 or len(array) != count:
@@ -301,6 +301,12 @@ class SceneWriter:
                 continue
             for row in range(start, stop):
                 self._write_other(view, row, number, field, _weakened(array[row - start], field), beside)
+
+    def _wrong_batch(self, batch: Any) -> SpecError:
+        return SpecError(
+            f"get_batch returned the structure {structure_text(flatten(batch)[1])}, __getitem__ "
+            f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
+        )
 
     def _wrong_structure(self, view: SlotView, row: int, scene: Any) -> SpecError:
         who = self._who(view, row)

@@ -5,8 +5,8 @@ handed out while leased. The lease ends when the exporter, a ctypes array over t
 tf.Tensor, jax.Array and torch.Tensor over the slot keeps that exporter alive. (Not an ndarray: NumPy collapses chains
 of views, so a finalizer on an array can run while a view of it lives.)
 
-The pool grows instead of making anyone wait, up to `max_memory`. Beyond, a finished batch is copied out to ordinary
-memory, so that the slots in flight always return and no consumer, however greedy, can stop the loader.
+The pool grows up to `max_memory`, so that no consumer waits. Beyond, a finished batch is copied to ordinary memory, so
+that the slots in flight always return, and a consumer that keeps many batches cannot stop the loader.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ class Slot:
         memory: The segment that holds it.
         segment_offset: Offset of the segment in the arena's file, bytes.
         offset: Offset of the slot in the segment, bytes.
-        view: What its layout makes of it, for whoever fills it in this process.
+        view: The layout's views of the memory, for loaders in this process.
     """
 
     memory: mmap.mmap
@@ -46,17 +46,17 @@ class Slot:
 
 
 class SlotFuture(Future[Any]):
-    """The promise of what workers write into a slot; where it is cancelled, they leave out what is left of it."""
+    """The future of a batch in a slot. Cancelling it makes workers skip the remaining rows."""
 
-    # It refers to nothing that refers to it: a cycle would keep slots leased until the collector runs.
+    # It holds no reference that leads back to it: a cycle would keep slots leased until the collector runs.
     def __init__(self, slot: Slot, serial: int) -> None:
-        """Promise what number `serial` brings into `slot`, whose view has a `control`."""
+        """Promise batch number `serial` in `slot`, whose view has a `control`."""
         super().__init__()
         self._slot, self._serial, self._owner = slot, serial, os.getpid()
 
     def cancel(self) -> bool:
         """See `Future.cancel`."""
-        # A fork shares the slot's memory with its owner, and cancels what it has inherited as it ends.
+        # A fork shares the slot's memory with its owner, and cancels its inherited futures as it ends.
         tells = not self.cancelled() and os.getpid() == self._owner
         cancelled = super().cancel()
         if tells and cancelled:
@@ -68,19 +68,19 @@ class SlotPool:
     """Slots of one layout.
 
     Attributes:
-        limit: Most slots, as many as the ceiling has room for.
-        stuck: Slots in flight that a thread which hangs may still write to.
-        total: Slots that exist.
+        limit: Number of slots that fit into `max_memory`.
+        stuck: Slots in flight that a hung thread may still write to.
+        total: Number of slots that exist.
     """
 
     def __init__(self, layout: Any, arena: PoolMemory, *, max_memory: int, in_flight: int) -> None:
         """Make an empty pool.
 
         Args:
-            layout: What a slot holds: its `nbytes`, whole pages, and the `view` of one.
-            arena: Where slots are made; the pool does not close it.
-            max_memory: Ceiling of all slots, bytes.
-            in_flight: Batches the loader wants in flight at once; up to half of the ceiling is kept for them.
+            layout: The layout of a slot: its `nbytes`, whole pages, and its `view`.
+            arena: Memory for the slots; the pool does not close it.
+            max_memory: Limit for all slots, bytes.
+            in_flight: Batches that the loader wants in flight at once; up to half of the slots are reserved for them.
 
         Raises:
             ValueError: `max_memory` does not hold two slots.
@@ -95,14 +95,14 @@ class SlotPool:
         self._most_leased = self.limit - max(1, min(in_flight, self.limit // 2))
         self._arena = arena
         self._exporter_type = ctypes.c_ubyte * layout.nbytes
-        # A lease may end at any moment, even in a thread that holds `_lock`: what runs then appends to `_free` and
+        # A lease may end at any moment, even in a thread that holds `_lock`. Its callback appends to `_free` and
         # releases `_returned`, which are both atomic, and takes no lock.
         self._free: deque[Slot] = deque()
-        # Released when a slot comes back while somebody waits for one. (`SimpleQueue.get` would not do: in a thread
-        # that is woken late, and finds the queue empty again, it waits for ever, whatever the timeout, in Python 3.11.)
+        # Released when a slot returns while a thread waits for one. (`SimpleQueue.get` would not do: in Python 3.11, a
+        # thread that is woken late and finds the queue empty again waits for ever, whatever the timeout.)
         self._returned = threading.Lock()
         self._returned.acquire()
-        self._cold: list[Slot] = []  # free ones, of which the system has the pages
+        self._cold: list[Slot] = []  # free slots without pages
         self._slots: list[Slot] = []
         self._leased: set[Slot] = set()
         self._lock = threading.Lock()
@@ -114,15 +114,15 @@ class SlotPool:
         self.total = 0
 
     def acquire(self, timeout: float | None = None) -> Slot:
-        """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
+        """Return a slot to fill. Waits only at the limit, for a batch in flight; never for the consumer.
 
         Args:
             timeout: How long to wait, s; None is for ever.
 
         Raises:
-            NotYet: There was none for so long.
+            NotYet: No slot became free in this time.
             FeedClosedError: The pool was closed while waiting.
-            SceneTimeoutError: Nothing but threads that hang could give a slot back.
+            SceneTimeoutError: Only hung threads could return a slot.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._closed:
@@ -132,7 +132,7 @@ class SlotPool:
                     return slot
                 self._starving = True
                 self._refuse_if_stuck()
-            self._returned.acquire(timeout=0.05)  # a bound, in case the slot came back just before we starved
+            self._returned.acquire(timeout=0.05)  # bounded: the slot may have returned before `_starving` was set
             if deadline is not None and time.monotonic() >= deadline:
                 raise NotYet
         raise FeedClosedError("the feed was closed while a batch waited for memory")
@@ -155,7 +155,7 @@ class SlotPool:
         if self._acquired % _TRIM_EVERY == 0:
             self._trim()
         try:
-            slot = self._free.pop()  # the last one back is the one still in the processor's cache
+            slot = self._free.pop()  # the last one returned is still in the processor's cache
         except IndexError:
             if not self._cold and self.total < self.limit:
                 self._grow()
@@ -164,7 +164,7 @@ class SlotPool:
         return slot
 
     def _grow(self) -> None:
-        # Doubling keeps the number of segments, and so of descriptors and of maps in every worker, logarithmic.
+        # Doubling keeps the number of segments logarithmic, and so the number of descriptors and maps in workers.
         count = max(1, min(max(2, self.total), self.limit - self.total))
         nbytes = self.layout.nbytes
         memory, segment_offset = self._arena.grow(count * nbytes)
@@ -177,7 +177,7 @@ class SlotPool:
         self._cold.extend(made)
 
     def _trim(self) -> None:
-        # Slots that stayed free through all the last acquisitions are more than the consumer needs.
+        # The consumer does not need slots that stayed free during all recent acquisitions.
         for _ in range(max(0, self._fewest_free - 2)):
             try:
                 slot = self._free.popleft()
@@ -188,8 +188,8 @@ class SlotPool:
         self._fewest_free = len(self._free)
 
     def release(self, slot: Slot) -> None:
-        """Give back a slot that was acquired and will not be leased."""
-        if self._closed:  # other batches may keep the file of all slots alive for long
+        """Return a slot that was acquired and will not be leased."""
+        if self._closed:  # other batches may keep the file of all slots alive for a long time
             self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
             return
         self._free.append(slot)
@@ -198,15 +198,15 @@ class SlotPool:
             self._wake()
 
     def _wake(self) -> None:
-        with suppress(RuntimeError):  # it is released already
+        with suppress(RuntimeError):  # already released
             self._returned.release()
 
     def lease(self, slot: Slot) -> Any | None:
-        """Lease a slot that was acquired.
+        """Lease an acquired slot.
 
         Returns:
-            The exporter: an object with the buffer protocol, as long as the slot; the slot is free again when nothing
-            refers to it. None at the ceiling: then the caller copies the batch out of the slot, and releases it.
+            The exporter: an object with the buffer protocol, as long as the slot. The slot is free again when nothing
+            refers to it. None at the limit: then the caller copies the batch out of the slot, and releases it.
         """
         exporter = self._exporter_type.from_buffer(slot.memory, slot.offset)
         with self._lock:
@@ -228,10 +228,10 @@ class SlotPool:
         self._wake()
 
     def free(self, *, flying: bool) -> None:
-        """Close, and free the memory; leases stay valid until they end.
+        """Close, and free the memory. Leases stay valid until they end.
 
         Args:
-            flying: Whether a batch in flight may still be delivered; else what it has written goes too.
+            flying: Whether a batch in flight may still be delivered. If not, its memory is freed too.
         """
         self.close()
         slots, self._slots = self._slots, []

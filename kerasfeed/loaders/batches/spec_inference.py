@@ -1,7 +1,7 @@
-"""The layout of a slot, inferred from a few scenes, whoever reads them.
+"""Infer the layout of a slot from a few scenes.
 
-Invariant: which scenes are read depends on the sequence's length, on the time that they take, and, where scenes may
-fail, on which do. Where items are batches, the first one of an epoch is read first.
+Invariant: the choice of scenes depends on the sequence's length, on the time that scenes take, and on the scenes that
+fail, if they may. If items are batches, the first one of an epoch is read first.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedWarning, SpecError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batch_runner import FailedFirst, FirstOrder, FirstScenes
+from kerasfeed.loaders.batch_runner import FailedFirst, FirstScenes, SpecRequest
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
@@ -27,29 +27,29 @@ Specs = Sequence[tuple[int, SceneSpec]]
 
 
 class NothingReadError(Exception):
-    """Internal: none of the items of a stream that might be read could be; the cause is what the first raised."""
+    """Internal: no item of a stream could be read; the cause is the first exception."""
 
 
-Read = Callable[[FirstOrder], FirstScenes | FailedFirst]
+Read = Callable[[SpecRequest], FirstScenes | FailedFirst]
 
 
 def read_first_scenes(
     job: Job, failure_log: FailureLog, read: Read, epoch: int, least: int
 ) -> tuple[FirstScenes, Layout]:
-    """Read a few scenes, and lay a slot out for scenes like them.
+    """Read a few scenes and return the layout for scenes like them.
 
-    Scenes that are spread over the sequence; where items are batches, first that of step 0. Where scenes may fail,
-    others are read in place of those that do.
+    The scenes are spread over the sequence. If items are batches, the item of step 0 is read first. If scenes may fail,
+    others are read in their place.
 
     Args:
-        job: What is to be loaded.
-        failure_log: The policy, and where failures are noted.
-        read: Has a worker read them, and stops at one that fails.
-        epoch: The epoch as which they are read.
-        least: How many are read at least where items are batches.
+        job: The job.
+        failure_log: The policy and the record of failures.
+        read: Reads scenes in a worker; stops at one that fails.
+        epoch: The scenes are read as in this epoch.
+        least: Minimum number of items to read if they are batches.
 
     Raises:
-        Exception: What the sequence raised; SpecError; TooManyFailuresError; NothingReadError.
+        Exception: The sequence's exception; SpecError; TooManyFailuresError; NothingReadError.
     """
     if job.spec is not None:
         index = int(job.plan.indices(epoch, 0)[0]) if job.plan.length else 0
@@ -57,7 +57,7 @@ def read_first_scenes(
         return found, layout_for(job, found.specs)
     order = _order(job, epoch, least)
     others = iter(job.plan.other_probes())
-    attempts = {index: (index, 0) for index in order.indices}  # in place of which a scene is read, and stand-ins tried
+    attempts = {index: (index, 0) for index in order.indices}  # the original scene, and number of stand-ins tried
     first_error: BaseException | None = None
     while order.indices:
         result = read(order)
@@ -86,28 +86,28 @@ def read_first_scenes(
     raise NothingReadError from first_error
 
 
-def _order(job: Job, epoch: int, least: int) -> FirstOrder:
-    """Which scenes are to be read first."""
+def _order(job: Job, epoch: int, least: int) -> SpecRequest:
+    """Return the request for the first scenes."""
     plan, wanted = job.plan, job.plan.probe_indices()
     if not plan.length:
-        return FirstOrder(tuple(wanted), len(wanted), epoch)
+        return SpecRequest(tuple(wanted), len(wanted), epoch)
     if plan.batch_size is None:
         first = int(plan.indices(epoch, 0)[0])
         wanted = [wanted[-1], *wanted[:-1]]  # the last is often the smallest
         indices = (first, *(index for index in wanted if index != first))
-        # A timeout would take two times of one item for one.
+        # Reading one item twice could exceed the timeout.
         compares = (job.workers > 1 or bool(job.free)) and job.policy.timeout is None
-        return FirstOrder(indices, least, epoch, keeps=True, compares=compares)
+        return SpecRequest(indices, least, epoch, keeps=True, compares=compares)
     ends = wanted[0], wanted[-1]
     indices = tuple(sorted(wanted, key=lambda index: index not in ends))
-    return FirstOrder(indices, 2, epoch, compares=job.workers > 1 or bool(job.free))
+    return SpecRequest(indices, 2, epoch, compares=job.workers > 1 or bool(job.free))
 
 
 def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
-    """Note that one of the first scenes failed; its index.
+    """Record that one of the first scenes failed; return its index.
 
     Raises:
-        BaseException: Errors are to be raised, or this is one too many.
+        BaseException: The policy is to raise errors, or too many scenes have failed.
     """
     index, error = failed.index, failed.error
     failure_log.note(index, None, None, error)
@@ -120,10 +120,10 @@ def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
 
 
 def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
-    """Lay a slot out for scenes like these; where scenes may fail, like most of them. None where more must be read.
+    """Return the layout for these scenes, or for most of them if scenes may fail; None if more must be read.
 
     Raises:
-        SpecError: The scenes cannot be batched; the message names index and field.
+        SpecError: The scenes cannot be batched. The message names index and field.
     """
     error, layout = None, None
     try:
@@ -149,7 +149,7 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
                 if fits(layout_for(job, (one, other))):
                     like.append(other)
         alike = max(alike, like, key=len)
-    # Scenes whose sizes differ may be meant to: then all but one must agree.
+    # Sizes may differ on purpose: then all scenes but one must agree.
     if len(alike) > len(specs) / 2 and (error is not None or len(alike) == len(specs) - 1 > 1):
         return layout_for(job, tuple(alike))
     if error is not None:
@@ -160,13 +160,13 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
 def watched(job: Job, note_random: Callable[[int, Held], None], generators: list[Any], read: Read) -> Read:
     """Wrap `read`, in threads of this process: report the global generators and the `generators` that scenes use.
 
-    Other threads may use them too. If they go on changing while no scene is read, for four times as long and 20 to
-    200 ms, other threads are taken for the cause.
+    Other threads may use them too. If they continue to change while no scene is read, for four times as long and 20 to
+    200 ms, other threads are assumed to be the cause.
     """
     if not job.watches_random:
         return read
 
-    def reading(order: FirstOrder) -> FirstScenes | FailedFirst:
+    def reading(order: SpecRequest) -> FirstScenes | FailedFirst:
         begun, held = time.perf_counter(), Held(generators)
         watch = RandomWatch(held)
         result = read(order)
@@ -190,10 +190,10 @@ def warn_of_random(failure_log: FailureLog, used: int, held: Held, job: Job, *, 
 
 
 def layout_for(job: Job, specs: Specs) -> Layout:
-    """Lay a slot out for scenes like these.
+    """Return the layout for these scenes.
 
     Raises:
-        SpecError: The scenes cannot be batched; the message names index and field.
+        SpecError: The scenes cannot be batched. The message names index and field.
     """
     by_index = dict(sorted(specs, key=lambda each: each[0]))
     spec, forms = job.collate.resolve(merge(list(by_index.items())))

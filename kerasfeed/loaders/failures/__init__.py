@@ -1,1 +1,1 @@
-"""What becomes of scenes that fail, hang, or end their worker."""
+"""Recovery from scenes that fail, hang, or end their worker."""

@@ -1,6 +1,6 @@
-"""What the consumer is told of scenes that raise, and of those that end their workers.
+"""Word the errors for scenes that raise exceptions or end their workers.
 
-Invariant: a message names the scene, what has become of it, how to see that again, and what to do.
+Invariant: a message names the scene, the failure, a way to reproduce it, and a remedy.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ _ONLY_HERE = (
 
 @dataclass(frozen=True)
 class SceneLocation:
-    """Where a scene was being loaded.
+    """The scenes that were being loaded, and the worker.
 
     Attributes:
-        indices: Indices of the scenes at work: one, or those of a `get_batch` call.
+        indices: Indices of the scenes: one, or several of a `get_batch` call.
         epoch: Epoch number; None while the spec is inferred.
         step: Step number; None while the spec is inferred, and for a scene loaded by itself.
-        worker: What loaded it, for example "worker process 1 (pid 4711)".
+        worker: The worker, for example "worker process 1 (pid 4711)".
         method: The method of the sequence that was given several indices.
     """
 
@@ -63,54 +63,52 @@ class SceneLocation:
 
 
 def reproduction(calls: str, worker: str) -> str:
-    """The lines of a note that say how to raise an exception of `worker` again, in the user's own thread."""
+    """The lines of a note that explain how to raise an exception of `worker` again in the user's thread."""
     return f"{_REPRODUCTION}{calls}" + (f"\n{_ONLY_HERE}" if worker.startswith("worker process") else "")
 
 
 def for_consumer(error: BaseException, place: SceneLocation, traceback: str = "") -> BaseException:
-    """The exception to raise in the consumer, with the place as a note; see `noted`.
+    """Return the exception to raise in the consumer, with the location as a note; see `noted`.
 
-    What was noted when the same object was raised for the same scene before goes.
+    The note replaces an earlier note on the same object for the same scene.
     """
     return noted(error, str(place), traceback, replaces=f"kerasfeed: {place.scenes}, ")
 
 
 def without_reproduction(error: BaseException) -> None:
-    """Drop the advice to load the scene by its index, which a stream has not."""
+    """Remove the advice to load the scene by its index, because a stream has no index."""
     if notes := notes_of(error):
         set_notes(error, [note.split(f"\n{_REPRODUCTION}")[0] for note in notes])
 
 
 def fatal_text(crash: Crash, index: int, count: int, batch: str, item: str | None = None) -> str:
-    """Why a scene that ended its worker is not tried again.
+    """The error for a scene that ended its worker and is not tried again.
 
     Args:
-        crash: The last.
+        crash: The last crash.
         index: Index of the scene.
-        count: How often it was tried.
+        count: Number of tries.
         batch: The call that loads the batch, for reproduction; empty while the spec is inferred.
-        item: What was given to the function of a stream, as text; None for a sequence.
+        item: The argument of the stream's function, as text; None for a sequence.
     """
-    remedy = (
-        f"Reproduce it in a Python of its own, for it may end that too: sequence[{index}]{batch and f', or {batch}'}."
-    )
-    other = " To go on without such scenes use on_error='replace'"
+    remedy = f"Reproduce it in a separate Python, which it may end too: sequence[{index}]{batch and f', or {batch}'}."
+    other = " To continue without such scenes, use on_error='replace'"
     if item is not None:
         remedy = (
-            f"The item was {item}. To reproduce it call the function with that in a Python of its own, for it may end "
-            "that too."
+            f"The item was {item}. To reproduce the failure, call the function with it in a separate Python, which it "
+            "may end too."
         )
-        other = " To go on without such items use on_error='skip'"
+        other = " To continue without such items, use on_error='skip'"
     return f"{ending_text(crash, count, ', as often as max_failures allows')} {remedy}{other}"
 
 
 def ending_text(crash: Crash, count: int, allowed: str = "") -> str:
-    """How a scene has ended its worker, `count` times; `allowed` says of these times what they are."""
+    """How a scene has ended its worker, `count` times; `allowed` describes this number."""
     times = "" if count == 1 else f" {count} times"
     if crash.hung:
         what = (
-            f"{crash.place} took longer than timeout={crash.timeout} s{times} in {crash.worker}, which was ended for "
-            f"that{crash.memory}."
+            f"{crash.place} took longer than timeout={crash.timeout} s{times} in {crash.worker}, which was "
+            f"therefore ended{crash.memory}."
         )
     else:
         what = (
@@ -121,10 +119,10 @@ def ending_text(crash: Crash, count: int, allowed: str = "") -> str:
 
 
 def function_text(crash: Crash, epoch: int, step: int) -> str:
-    """Why a batch is not tried again whose making, by the function given as collate, ended its worker."""
+    """The error for a batch whose collate function ended its worker, and that is not tried again."""
     what = "took too long and was ended" if crash.hung else crash.ending
     return (
         f"{crash.worker} {what} while the function given as collate made the batch of epoch {epoch}, step {step}"
-        f"{crash.memory}, as often as max_failures allows.{crash.stack_text} Reproduce it in a Python of its own, for "
-        f"it may end that too: kf.load(feed, epoch={epoch}, step={step})"
+        f"{crash.memory}, as often as max_failures allows.{crash.stack_text} Reproduce it in a separate Python, which "
+        f"it may end too: kf.load(feed, epoch={epoch}, step={step})"
     )

@@ -1,7 +1,7 @@
-"""What a feed does about scenes that fail, and what it remembers of them.
+"""The policy of a feed for scenes that fail, and its record of failures.
 
-Invariant: what becomes of a failed scene is a function of (policy, seed, epoch, index), never of the worker that met
-it or of the time, so that every loader and every shard decides alike. All methods may be called from any thread.
+Invariant: the treatment of a failed scene is a function of (policy, seed, epoch, index), never of the worker or of the
+time, so that every loader and every shard decides alike. All methods may be called from any thread.
 """
 
 import bisect
@@ -25,19 +25,19 @@ ON_ERROR = ("raise", "replace", "mask", "skip")
 _TRIES = 3
 _RATE = 0.1
 _MOST_ROWS = 10_000
-MOST_STAND_INS = 64  # that are tried in place of one scene
+MOST_STAND_INS = 64  # tried in place of one scene
 
 
 @dataclass(frozen=True)
 class FailurePolicy:
-    """What to do about scenes that fail.
+    """The policy for scenes that fail.
 
     Attributes:
         on_error: One of `ON_ERROR`.
-        max_failures: How often a scene may end its worker before it has failed, and how many scenes may fail where
-            `on_error` is not "raise"; a float is a share of the scenes. None is 3 times and a tenth.
-        timeout: Seconds that one scene may take; None for any time.
-        error_log: Path of a file to which failures are appended as JSON lines; None for none.
+        max_failures: How often a scene may end its worker before it counts as failed. Unless `on_error` is "raise",
+            also how many scenes may fail. A float is a share of the scenes. None is 3 times and a tenth.
+        timeout: Seconds that one scene may take; None for no limit.
+        error_log: Path of a file that receives failures as JSON lines; None for no file.
     """
 
     on_error: str = "raise"
@@ -47,40 +47,40 @@ class FailurePolicy:
 
     @property
     def tries(self) -> int:
-        """How often a scene may end its worker before it has failed."""
+        """How often a scene may end its worker before it counts as failed."""
         return self.max_failures if isinstance(self.max_failures, int) else _TRIES
 
     def most_failed(self, length: int) -> int:
-        """How many of `length` scenes may fail."""
+        """Number of scenes out of `length` that may fail."""
         if self.max_failures is None:
             return max(_TRIES, _share(_RATE, length))
         return self.max_failures if isinstance(self.max_failures, int) else _share(self.max_failures, length)
 
     def most_failed_so_far(self, length: int) -> int:
-        """How many of the first `length` scenes of a stream may fail, of which nobody knows how many will come."""
+        """Number of failures allowed among the first `length` scenes of a stream, whose length is unknown."""
         most = self.most_failed(length)
         return most if isinstance(self.max_failures, int) else max(_TRIES, most)
 
 
 def _share(rate: float, length: int) -> int:
-    return int(rate * length + 1e-6)  # 0.29 of 100 are 29, though floating point makes it 28.999
+    return int(rate * length + 1e-6)  # 0.29 of 100 is 29, although floating point gives 28.999
 
 
 class FailureLog:
     """The policy of one feed and the record of its failures.
 
     Attributes:
-        policy: What to do.
+        policy: The policy.
         deferred_warnings: Warnings for the user.
-        used_random: The random generators that scenes were seen to use; see `RandomWatch`.
-        muted: Whether nothing is recorded: the batches are nobody's.
-        on_note: Told of each failure that is recorded, by `note`'s arguments; None for nobody.
+        used_random: The random generators that scenes have used; see `RandomWatch`.
+        muted: Whether nothing is recorded, because no consumer gets the batches.
+        on_note: Called with the arguments of `note` for each recorded failure, or None.
     """
 
     def __init__(self, policy: FailurePolicy, length: int, shard_count: int = 1) -> None:
-        """Nothing has failed yet of `length` scenes; 0 for a stream, whose length nobody knows.
+        """Begin without failures among `length` scenes; 0 for a stream of unknown length.
 
-        Of a stream that is divided into shards, item k of shard s has the index `k * shard_count + s`.
+        In a stream with several shards, item k of shard s has the index `k * shard_count + s`.
         """
         self.policy = policy
         self.deferred_warnings = DeferredWarnings()
@@ -89,8 +89,8 @@ class FailureLog:
         self.on_note: Callable[[int | None, int | None, int | None, BaseException], object] | None = None
         self._length = length
         self._shard_count = shard_count
-        # Scenes that failed by ending or hanging their workers, with the error. Of a stream those of one repetition,
-        # like the failed ones below: in the next one others have their numbers.
+        # Scenes that ended or hung their workers, with the error. For a stream, only those of one repetition, like
+        # `_failed` below, because the next repetition numbers other scenes alike.
         self._fatal: dict[int, BaseException] = {}
         self._repetition = 0
         self._failed_before = 0
@@ -100,7 +100,7 @@ class FailureLog:
         self._forgotten = 0
 
     def note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
-        """Record one failure, in memory and in the log. Calls the exception's `__str__`, so holds no lock there."""
+        """Record one failure in memory and in the log. Holds no lock while it calls the exception's `__str__`."""
         if self.muted:
             return
         if not self._length:
@@ -130,7 +130,7 @@ class FailureLog:
         }
         try:
             with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(json.dumps(record) + "\n")  # one write of a file opened to append: lines stay whole
+                file.write(json.dumps(record) + "\n")  # one write in append mode: lines stay whole
         except OSError as trouble:
             self.deferred_warnings.defer(
                 "log", f"error_log={path!r} cannot be written: {message_of(trouble)}", FeedWarning
@@ -138,16 +138,16 @@ class FailureLog:
 
     @property
     def has_fatal(self) -> bool:
-        """Whether there are scenes that are not to be tried again."""
+        """Whether any scene must not be tried again."""
         return bool(self._fatal)
 
     def fatal(self, index: int, epoch: int) -> BaseException | None:
-        """Why a scene is not to be tried again; None where it may be."""
+        """Why a scene must not be tried again; None if it may be."""
         with self._lock:
             return self._fatal.get(index) if self._is_present(epoch) else None
 
     def note_fatal(self, index: int, epoch: int, error: BaseException) -> None:
-        """The scene has ended or hung its workers: it is not to be tried again, except where errors are raised."""
+        """Record that the scene has ended or hung its workers and must not be tried again. Ignored for "raise"."""
         if self.policy.on_error == "raise":
             return
         with self._lock:
@@ -155,10 +155,10 @@ class FailureLog:
                 self._fatal[index] = error
 
     def _is_present(self, epoch: int) -> bool:
-        """Whether scenes are counted with those of `epoch`: always, but in a stream, which begins anew with a later."""
+        """Whether scenes of `epoch` count now. In a stream, only those of the latest repetition do."""
         if self._length or epoch == self._repetition:
             return True
-        if epoch < self._repetition:  # nobody waits for it any more
+        if epoch < self._repetition:  # the consumer no longer waits for it
             return False
         self._repetition = epoch
         self._begin_anew()
@@ -170,13 +170,13 @@ class FailureLog:
         self._fatal.clear()
 
     def renew(self, length: int) -> None:
-        """The sequence was refreshed and has `length` scenes, which count anew; what has failed stays in the table."""
+        """Count the `length` scenes of the refreshed sequence again; the table keeps earlier failures."""
         with self._lock:
             self._length = length
             self._begin_anew()
 
     def refusal(self, index: int, epoch: int, error: BaseException) -> TooManyFailuresError | None:
-        """Count `index` as failed; the error to end with where that is one scene too many."""
+        """Count `index` as failed; return the error if too many scenes have failed."""
         with self._lock:
             if not self._is_present(epoch):
                 return None
@@ -197,46 +197,46 @@ class FailureLog:
         return refusal
 
     def _too_many(self, index: int) -> tuple[int, int, int] | None:
-        """How many have failed with `index`, of how many, and how many may; None where so many may."""
+        """Count `index` as failed; return (failed, total, allowed) if too many have failed, else None."""
         place = bisect.bisect_left(self._failed, index)
         if self._failed[place : place + 1] != [index]:
             self._failed.insert(place, index)
         if self._length:
             counts = [(len(self._failed), self._length, self.policy.most_failed(self._length))]
-        else:  # of the scenes up to a failed one, so that it does not matter in which order workers come to them
+        else:  # among the scenes up to each failed one, so that the order of the workers does not matter
             seen = ((k + 1, self._failed[k] // self._shard_count + 1) for k in range(place, len(self._failed)))
             counts = [(count, length, self.policy.most_failed_so_far(length)) for count, length in seen]
         return next((found for found in counts if found[0] > found[2]), None)
 
     def note_copied(self, ceiling: int) -> None:
-        """A batch was copied out of its slot, because the slots, `ceiling` bytes in all, are held by the consumer."""
+        """Warn that a batch was copied out of its slot because the consumer holds all slots, `ceiling` bytes."""
         self.deferred_warnings.defer(
             "copied",
             f"the consumer keeps so many batches that they fill max_memory ({ceiling:,} bytes): from here on "
-            "batches are copied to ordinary memory, which costs time and is not bounded. Let go of batches that are "
-            "done with, or raise max_memory",
+            "batches are copied to ordinary memory, which costs time and is not bounded. Delete batches that you no "
+            "longer need, or raise max_memory",
             FeedWarning,
         )
 
     def table(self) -> FailureTable:
-        """What has failed so far."""
+        """Return the failures so far."""
         with self._lock:
             return FailureTable(list(self._rows.values()), self._forgotten)
 
     @property
     def failed(self) -> int:
-        """Scenes that failed and were replaced, masked or skipped."""
+        """Number of scenes that failed and were replaced, masked or skipped."""
         return self._failed_before + len(self._failed)
 
 
 def replacement(seed: int, epoch: int, index: int, attempt: int, length: int) -> int:
-    """The scene that stands in for a failed one: a function of its arguments alone (NumPy's SeedSequence).
+    """Draw the stand-in of a failed scene: a function of the arguments alone (NumPy's SeedSequence).
 
     Args:
         seed: Seed of the plan.
         epoch: Epoch number.
-        index: The scene that failed.
-        attempt: 1 for the first stand-in, 2 for the one after that has failed too.
+        index: The failed scene.
+        attempt: 1 for the first stand-in, 2 if that has failed too, and so on.
         length: Scenes of the sequence, at least 2.
 
     Returns:

@@ -1,7 +1,7 @@
-"""What becomes of rows whose scene failed: the one place where `on_error` is carried out.
+"""Apply `on_error` to rows whose scene failed.
 
-Invariant: a failed row is accounted for, or cut into ranges that are to be loaded again, never both. Every loader goes
-through here, so all agree. Not thread-safe: the loader guards the batch.
+Invariant: a failed row is either counted as done or split into ranges to load again, never both. Every loader uses this
+module, so all agree. Not thread-safe: the session's lock guards the batch.
 """
 
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, r
 from kerasfeed.util.error_text import exception_text
 
 Range = tuple[int, int]
-LEFT_OUT = -1  # in place of a scene's index, in a batch that is made whole
+LEFT_OUT = -1  # replaces a scene's index in a batch of a collate function
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Carries out the policy of one feed."""
+    """Apply the policy of one feed."""
 
     job: Job
     failure_log: FailureLog
 
     def begin(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
-        """The ranges to load of a new batch: without the scenes that are known to end their workers."""
+        """Return the ranges of a new batch to load, without scenes that are known to end their workers."""
         for row in range(batch.rows) if self.failure_log.has_fatal else ():
             error = self.failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
             if error is None:
@@ -37,10 +37,10 @@ class Recovery:
     def handle(
         self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException
     ) -> list[Range]:
-        """Deal with rows [start, stop), of which `row` failed; None where they were read at once and one is to blame.
+        """Handle rows [start, stop), of which `row` failed; None if they were read at once and any may be the cause.
 
         Returns:
-            Ranges to load (again); when there are none, all of [start, stop) has been accounted for.
+            Ranges to load (again). If there are none, all of [start, stop) is done.
         """
         if batch.future.done():
             batch.add(start, stop, {})
@@ -48,7 +48,7 @@ class Recovery:
         if self.failure_log.policy.on_error == "raise":
             batch.fail(start, stop, start if row is None else row, error)
             return []
-        if row is None and self.job.maker:  # the function that makes batches failed, or what is called before it
+        if row is None and self.job.maker:  # the collate function failed, or a call before it
             batch.fail(start, stop, start, error)
             return []
         if row is None and stop - start > 1:
@@ -69,7 +69,7 @@ class Recovery:
         return [(start, stop)] if self.job.maker else [*_around(start, stop, row), (row, row + 1)]
 
     def _left_out(self, batch: BatchInProgress, start: int, stop: int, row: int) -> list[Range]:
-        """Go on without a row; a batch that is made whole is made anew."""
+        """Continue without a row; a batch of a collate function is made again."""
         if not self.job.maker:
             batch.leave_out(row)
             return _around(start, stop, row)

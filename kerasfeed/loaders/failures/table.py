@@ -1,6 +1,6 @@
 """The scenes that failed, as a table.
 
-Invariant: values only; whoever looks at a table sees it as it was when it was asked for.
+Invariant: values only; a table does not change after it was made.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ class FailedScene:
     """One scene that failed, with one exception.
 
     Attributes:
-        index: Index of the scene; None where several were read at once (`get_batch`) and all were given up.
-        epoch: Epoch in which it failed last; None while the spec was inferred.
-        step: Step likewise.
+        index: Index of the scene; None if several were read at once (`get_batch`) and all failed.
+        epoch: Epoch of the last failure; None while the spec was inferred.
+        step: Step of the last failure; None while the spec was inferred.
         exception: Type and message, at most 200 characters.
-        count: How often it has failed so.
+        count: Number of such failures of the scene.
     """
 
     index: int | None
@@ -36,14 +36,14 @@ class FailedScene:
 
 
 class FailureTable(Sequence[FailedScene]):
-    """What `feed.failures` returns: a sequence of failed scenes, in the order of their indices; a table in a notebook.
+    """The failed scenes that `feed.failures` returns, in the order of their indices; a table in a notebook.
 
     Each item has the attributes `index`, `epoch`, `step`, `exception` (type and message, at most 200 characters) and
-    `count` (how often the scene failed so).
+    `count` (number of such failures of the scene).
     """
 
     def __init__(self, rows: Sequence[FailedScene], forgotten: int = 0) -> None:
-        """A table of `rows`; `forgotten` failures beyond those it holds happened too."""
+        """Make a table of `rows`; `forgotten` counts further failures, which were not kept."""
         self._rows = tuple(sorted(rows, key=lambda row: (-1 if row.index is None else row.index, row.exception)))
         self.forgotten = forgotten
 
@@ -64,7 +64,7 @@ class FailureTable(Sequence[FailedScene]):
         return hash(self._rows)
 
     def _report(self) -> "Report":
-        from kerasfeed.util.report import Report, Table  # a worker has nothing to show
+        from kerasfeed.util.report import Report, Table  # workers need no reports
 
         if not self._rows:
             return Report("no scene has failed", more=self._more())

@@ -1,6 +1,6 @@
-"""Of what worker processes died, how often, and what is said about it.
+"""Count deaths of worker processes by cause, and word the errors and warnings.
 
-Invariant: decides and words; ends and starts nothing.
+Invariant: this module decides and words. It ends and starts nothing.
 """
 
 import math
@@ -11,23 +11,23 @@ from typing import Any
 from kerasfeed.errors import WorkerStartError
 from kerasfeed.pool.task import Crash, Task
 
-_TRIES_IN_TIME = 2  # of a place that outlasts the timeout: each costs so much time
+_TRIES_IN_TIME = 2  # for a position that exceeds the timeout: each try costs that long
 _MOST_EXITS_AT_START = 3
 _MOST_SIGNALS_AT_START = 10
-_SECONDS_AT_START = 30.0  # whoever kills others every now and then lets one start in that time
+_SECONDS_AT_START = 30.0  # if another program kills workers now and then, one starts within this time
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # before a worker is started again, s
 _MOST_BETWEEN = 20
-# Somebody who kills workers at random hits some at no scene, and scenes that load well afterwards. While there are such
-# deaths, being killed says little of a scene.
+# A program that kills workers at random hits some between scenes, and some in scenes that later load well. While such
+# deaths occur, a kill says little about a scene.
 _DOUBT = 5
 _DOUBT_SECONDS = 60.0
 
 
 class CrashPolicy:
-    """Counts deaths by their cause."""
+    """Count deaths by their cause."""
 
     def __init__(self) -> None:
-        # How many at each, and whether the last may have been from outside.
+        # Number of deaths per position, and whether another process may have caused the last.
         self._by_place: dict[Hashable, tuple[int, bool]] = {}
         self._last_innocent = -math.inf
         self._exits_at_start = 0
@@ -36,13 +36,13 @@ class CrashPolicy:
         self._between = 0
 
     def at_place(self, culprit: Hashable, death: Crash) -> int:
-        """A worker died at `culprit`; returns how many did without its being done in between."""
+        """Count a death at `culprit`; return the number of deaths since it was last done."""
         count = self._by_place.get(culprit, (0, False))[0] + 1
         self._by_place[culprit] = (count, death.killed and not death.hung)
         return count
 
     def enough(self, death: Crash, tries: int) -> int:
-        """How many deaths like this one it takes to blame a place that has `tries`."""
+        """Number of such deaths that blame a position with so many `tries`."""
         if death.hung:
             return min(_TRIES_IN_TIME, tries)
         doubtful = death.killed and time.monotonic() - self._last_innocent < _DOUBT_SECONDS
@@ -53,18 +53,18 @@ class CrashPolicy:
             self._last_innocent = time.monotonic()
 
     def progress(self, task: Task) -> None:
-        """A task was done, perhaps one that workers died of before."""
+        """Record that a task was done, perhaps one that workers died of before."""
         self._between = 0
         if self._by_place:
             for culprit in task.culprits():
                 self._note_innocent(self._by_place.pop(culprit, (0, False))[1])
 
     def judged(self, culprit: Hashable) -> None:
-        """It is not tried again."""
+        """Forget a position that is not tried again."""
         del self._by_place[culprit]
 
     def at_start(self, death: Crash) -> bool:
-        """A worker died before it had loaded the sequence, as did all since one has; whether that is once too often."""
+        """Count a death before the sequence was loaded; return whether it is one too many since the last start."""
         self._note_innocent(death.killed)
         now = time.monotonic()
         if "exit code" in death.ending:
@@ -79,29 +79,29 @@ class CrashPolicy:
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before a worker is started; they grow with each start that a signal has ended."""
+        """Seconds to wait before the next start; they grow with each start that a signal has ended."""
         count = self._signals_at_start - 1
         return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (count - 1)) if count > 0 else 0.0
 
     def started(self) -> None:
-        """A worker has loaded the sequence."""
+        """Record that a worker has loaded the sequence."""
         self._exits_at_start = self._signals_at_start = 0
 
     def between(self, death: Crash) -> bool:
-        """A worker died of no scene; whether that is once too often."""
+        """Count a death outside scenes; return whether it is one too many."""
         self._note_innocent(death.killed)
         self._between += 1
         return self._between >= _MOST_BETWEEN
 
 
 def start_text(death: Crash) -> str:
-    """Why workers that die before they have loaded the sequence are not started again."""
-    why = "what it printed to stderr says why"
+    """The error when too many workers die before they have loaded the sequence."""
+    why = "see its output on stderr"
     if death.killed:
-        why = "out of memory shows as SIGKILL, and somebody else may have ended it"
+        why = "out of memory shows as SIGKILL, or another process ended it"
     return (
-        f"{death.worker} {death.ending} before it could load the sequence{death.memory}; {why}.{death.stack_text} Load "
-        "the sequence in a Python of its own (pickle.loads of its pickle) to see"
+        f"{death.worker} {death.ending} before it could load the sequence{death.memory}; {why}.{death.stack_text} To "
+        "find the cause, unpickle the pickled sequence in a new Python"
     )
 
 
@@ -111,17 +111,17 @@ def respawn_text(death: Crash) -> str:
     if death.hung:
         slow = death.place or "its work"
         what = f"{death.worker} was ended because {slow} took longer than timeout={death.timeout} s{death.memory}"
-    again = "its scene is tried again" if death.place else "its work is done by others"
+    again = "its scene is tried again" if death.place else "other workers do its work"
     return (
-        f"{what}. A new process has taken its place and {again}: no batch is lost, none changes. "
-        f"feed.stats().respawns counts the workers replaced; this is said once.{death.stack_text}"
+        f"{what}. A new process has taken its place and {again}: no batch is lost or changed. "
+        f"feed.stats().respawns counts the workers replaced. This warning appears once.{death.stack_text}"
     )
 
 
 def start_error(name: str, text: Any) -> WorkerStartError:
-    """What to raise if the worker `name` could not begin; `text` is its traceback."""
+    """The error when worker `name` could not begin; `text` is its traceback."""
     last = str(text).strip().splitlines()[-1]
     return WorkerStartError(
         f"{name} could not load the sequence: {last}. A module that the sequence needs must be importable in "
-        f"a new interpreter (installed, or beside the script); on_worker_begin must not fail. Its traceback:\n{text}"
+        f"a new interpreter (installed, or next to the script); on_worker_begin must not fail. Its traceback:\n{text}"
     )

@@ -1,7 +1,7 @@
-"""The tasks that worker processes have in hand, and what they are sent by: pipes, and objects that all share.
+"""The tasks that worker processes have in hand, and the pipes and shared objects that carry them.
 
-Invariant: after tasks were written, nothing in this process need run for the workers to carry on: the kernel hands the
-next task to whichever worker is free, or to the one that it names. Whoever holds `lock` never calls the user's code.
+Invariant: after tasks are written, the workers continue without this process. The kernel hands the next task to a free
+worker, or to the worker that the task names. The user's code is never called while a thread holds `lock`.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -23,10 +23,10 @@ from kerasfeed.util.user_modules import module_values
 
 
 class Dispatch(Pool):
-    """A pool of worker processes, but for the thread that looks after them.
+    """A pool of worker processes, without the supervisor thread.
 
     Attributes:
-        tasks: Tasks that were sent and not yet accounted for, by number.
+        tasks: Submitted tasks without an outcome yet, by number.
         workers: The present worker of each number.
     """
 
@@ -34,19 +34,19 @@ class Dispatch(Pool):
     has_copies = True
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
-        """Get ready to start workers.
+        """Prepare to start workers.
 
         Raises:
             TypeError: The runner cannot be pickled.
-            OSError: There are no descriptors, or no memory, left.
+            OSError: The system has no descriptors or no memory left.
         """
         super().__init__(runner, options)
         standard_descriptors.open_closed()  # the program may have closed some since it imported kerasfeed
         self.tasks: dict[int, Task] = {}
         self.workers: list[WorkerHandle] = []
         self._last_number = STOP
-        self._withheld: set[int] = set()  # workers to which nothing is written until what they have lost is sent anew
-        with self._naming_descriptors(), ExitStack() as undo:  # each takes a descriptor, and there may be none left
+        self._withheld: set[int] = set()  # workers that get nothing until their lost tasks are sent again
+        with self._naming_descriptors(), ExitStack() as undo:  # each step takes a descriptor and may fail
             self._lines = options.most_workers + 1 if options.most_workers else options.workers
             self.shared_objects = SharedObjects.create(self._lines)
             undo.callback(self.shared_objects.close)
@@ -102,7 +102,7 @@ class Dispatch(Pool):
         self.shared_objects.note_random(used)
 
     def fail(self, error: BaseException) -> None:
-        """Give every task in flight this error, and end the pool."""
+        """Fail every task in flight with this error, and end the pool."""
         with self.lock:
             if self.failure is None:
                 self.failure = error
@@ -125,10 +125,10 @@ class Dispatch(Pool):
         self.memory.close()
         self.stacks.close()
 
-    # ---- for the thread that looks after the workers
+    # ---- for the supervisor thread
 
     def _post_runner(self) -> None:
-        """Post the present state of the runner; tasks sent from now on see it.
+        """Publish the present state of the runner for tasks sent from now on.
 
         Raises:
             TypeError: It cannot be pickled.
@@ -150,14 +150,14 @@ class Dispatch(Pool):
             if (pipe := self._pipe_of(task)) not in self._withheld:
                 records.setdefault(pipe, []).append(encode_task(number, self.version, task.record()))
         self.tasks.update(sent)
-        for pipe, found in records.items():
-            self.pipes.write(pipe, found)
+        for pipe, group in records.items():
+            self.pipes.write(pipe, group)
 
     def _pipe_of(self, task: Task) -> int:
         return (task.worker or 0) % len(self.pipes.tasks_in)
 
     def _replace(self, number: int, tasks: Sequence[Task]) -> None:
-        """Account for task `number`, and send `tasks` in its place."""
+        """Remove task `number`, and send `tasks` in its place."""
         with self.lock:
             ending = self.ending()
             if ending is None and self.tasks.pop(number, None) is not None and tasks:
@@ -165,7 +165,7 @@ class Dispatch(Pool):
         _give_up(tasks, ending)
 
     def settle(self, number: int, tasks: Sequence[Task]) -> None:
-        """Account for task `number`, which the thread has done, and send `tasks` in its place."""
+        """Remove task `number`, which the first thread has done, and send `tasks` in its place."""
         self._replace(number, tasks)
         with self.lock:
             if not self.tasks:
@@ -174,16 +174,16 @@ class Dispatch(Pool):
                 self.pipes.flush()
 
     def _resend(self, lost: Iterable[int], first: Sequence[Task] = ()) -> None:
-        """Send tasks once more, all at once: of many tiny batches in flight there are thousands.
+        """Send tasks again, all at once because thousands of tiny batches may be in flight.
 
         Args:
             lost: Numbers of the tasks.
-            first: What is to be done before them.
+            first: Tasks to send before them.
         """
         with self.lock:
             ending = self.ending()
             if ending is None:
-                # What was submitted meanwhile comes after what was before.
+                # Tasks submitted meanwhile come after older ones.
                 numbers = sorted({*lost, *self._sent_to(self._withheld)} & self.tasks.keys())
                 self._withheld.clear()
                 self._send([*first, *(self.tasks.pop(number) for number in numbers)])
@@ -194,10 +194,10 @@ class Dispatch(Pool):
         return {number for number, task in self.tasks.items() if self._pipe_of(task) in workers}
 
     def _invalidate_sent_tasks(self, dead: int) -> None:
-        """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`.
+        """Make workers refuse tasks sent so far that they have not begun. The caller holds `lock`.
 
         Args:
-            dead: The worker that is dead; if tasks name their workers, those of others stay valid.
+            dead: The dead worker. If tasks name their workers, those for other workers stay valid.
         """
         alone = dead if self.options.addressed else None
         for number in range(self._lines) if alone is None else (alone,):
@@ -207,17 +207,17 @@ class Dispatch(Pool):
             self._withheld.add(alone)
 
     def _stop_workers(self) -> None:
-        """Have workers end between two tasks."""
-        # End of file alone would not do: a fork of this process holds the pipes open too.
+        """Send STOP to the workers, which end between two tasks."""
+        # Closing the pipes is not enough, because a fork of this process may hold them open.
         stop = encode_task(STOP, 0, ())
         for pipe in range(len(self.pipes.tasks_in)):
-            count = len(self.workers) + (self.options.most_workers > 0)  # one for the thread that begins
+            count = len(self.workers) + (self.options.most_workers > 0)  # one for the first thread
             self.pipes.write(pipe, [stop] * (1 if self.options.addressed else count))
         self.pipes.close_tasks()
 
 
 def _give_up(tasks: Sequence[Task], error: BaseException | None) -> None:
-    """Tell tasks that will not be sent, if there is an error why."""
+    """Fail tasks that will not be sent, if there is an error."""
     if error is not None:
         for task in tasks:
             task.give_up(error)

@@ -1,7 +1,7 @@
-"""The thread with which a pool of processes may begin: it reads tasks from their pipe, until they are up.
+"""The thread that a pool of processes may begin with: it reads tasks from their pipe until they are up.
 
-Invariant: the thread works on a copy of the runner, which no other thread uses, and never on the user's object. It
-notes its tasks as worker processes do.
+Invariant: the thread works on its own copy of the runner, never on the user's object. It notes its tasks as worker
+processes do.
 """
 
 import os
@@ -34,7 +34,7 @@ class FirstWorker(LocalWorker):
     """The thread; see `LocalWorker`.
 
     Attributes:
-        pool: Whose worker it is.
+        pool: The worker's pool.
         line: Number of its line in the shared file.
         over: Whether it must take no further task.
     """
@@ -57,12 +57,12 @@ class FirstWorker(LocalWorker):
         return first
 
     def end(self) -> None:
-        """Wait for the thread, which has read STOP, for some time."""
+        """Wait for the thread, which has read STOP, but not for ever."""
         self.over = True
         if self.thread is not threading.current_thread():
             self.thread.join(_JOIN_SECONDS)
 
-    # ---- what runners, and tasks, may use
+    # ---- WorkerContext and LocalWorker
 
     @property
     def runner(self) -> Runner:
@@ -76,11 +76,11 @@ class FirstWorker(LocalWorker):
 
     @property
     def watches_globals(self) -> bool:
-        """See `WorkerContext.watches_globals`: once processes follow, they have the last word on who draws."""
+        """See `WorkerContext.watches_globals`. If processes follow, they decide in the end which scenes draw."""
         return self.pool.worker_type == "process"
 
     def note_random(self, used: int) -> None:
-        """See `WorkerContext.note_random`; the global generators may be used by other threads of the program, too."""
+        """See `WorkerContext.note_random`. Other threads of the program may have used the global generators."""
         self.pool.note_random(used & ~(PYTHON | NUMPY | TORCH | TENSORFLOW))
 
     def in_turn(self, call: Callable[[], _T]) -> _T:
@@ -100,13 +100,13 @@ class FirstWorker(LocalWorker):
             task = self.pool.tasks.get(number)
             if task is not None:
                 self.busy, self.task = True, task
-                # Worker processes have seen that scenes use random generators, which they seed.
+                # Worker processes have seen that scenes use random generators. Only processes seed these.
                 self.over |= self.pool.worker_type == "process" and self.pool.used_random > 0
-                # Another worker was lost, or is to do it.
+                # Another worker was lost, or a process must do the task.
                 is_returned = self.over or number < line[2]
                 self.pool.settle(number, [task] if is_returned else self._followers(task, version))
                 self.busy, self.task = False, None
-            del task, data  # while this waits it holds no batch
+            del task, data  # a waiting thread must not keep a batch alive
             line[0] = 0
             if self.over:
                 break

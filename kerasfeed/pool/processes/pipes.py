@@ -1,8 +1,8 @@
 """Pipes of tasks and of results between a pool and its worker processes.
 
-Invariant: tasks are written whole, in groups of at most PIPE_BUF bytes, and never block the writer: what the kernel
-does not take yet waits here until `flush`. A pipe that takes no more is full of tasks, and each brings a result, so it
-is enough to flush whenever results have come.
+Invariant: tasks are written whole, in groups of at most PIPE_BUF bytes, and never block the writer. Tasks that do not
+fit into the pipe wait here until `flush`. A full pipe is full of tasks, each of which brings a result, so it is enough
+to flush whenever results have come.
 """
 
 import os
@@ -21,18 +21,21 @@ class Pipes:
     """Pipes of tasks, one of results, and one to wake the supervisor.
 
     Attributes:
-        tasks_out: Descriptors from which workers read tasks: one of all, or one of each.
-        tasks_in: Descriptors to which tasks are written, non-blocking.
-        result_out: Descriptor from which results are read.
-        result_in: Descriptor to which workers write results.
+        tasks_out: Read ends of the pipes of tasks: one for all workers, or one for each.
+        tasks_in: Write ends of the pipes of tasks, non-blocking.
+        result_out: Read end of the pipe of results.
+        result_in: Write end of the pipe of results, for workers.
         wake_out: Descriptor that becomes readable after `wake`.
     """
 
     def __init__(self, tasks: int = 1) -> None:
-        """Make so many pipes of tasks.
+        """Make the pipes.
+
+        Args:
+            tasks: Number of pipes of tasks.
 
         Raises:
-            OSError: There are no descriptors left.
+            OSError: The process has no descriptors left.
         """
         made: list[int] = []
         try:
@@ -47,36 +50,36 @@ class Pipes:
         self._waiting: list[deque[bytes]] = [deque() for _ in range(tasks)]
         for fd in (*self.tasks_in, self._wake_in, self.wake_out):
             os.set_blocking(fd, False)
-        if sys.platform == "linux":  # of 64 KiB, results would fill it while the pool ends and nobody reads them
+        if sys.platform == "linux":  # results could fill the default of 64 KiB while the pool ends without a reader
             import fcntl
 
-            with suppress(OSError):  # over the user's quota of pipe memory
+            with suppress(OSError):  # above the user's quota of pipe memory
                 fcntl.fcntl(self.result_in, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def write(self, pipe: int = 0, tasks: Sequence[bytes] = ()) -> None:
-        """Write `tasks` behind those that wait; some may have to wait for `flush`."""
+        """Append `tasks` to the waiting ones and write what fits; `flush` writes the rest."""
         waiting = self._waiting[pipe]
         waiting.extend(b"".join(tasks[first : first + _GROUP]) for first in range(0, len(tasks), _GROUP))
         while waiting:
-            group = waiting.popleft()  # before it is written: another thread may clear the queue meanwhile
+            group = waiting.popleft()  # before the write: another thread may clear the queue meanwhile
             try:
-                os.write(self.tasks_in[pipe], group)  # at most PIPE_BUF: all or nothing
+                os.write(self.tasks_in[pipe], group)  # at most PIPE_BUF bytes: atomic
             except BlockingIOError:
                 waiting.appendleft(group)
                 return
 
     def flush(self) -> None:
-        """Write what waits, as far as the kernel takes it."""
+        """Write waiting tasks, as far as they fit."""
         for pipe in range(len(self.tasks_in)):
             self.write(pipe)
 
     def forget(self, pipe: int | None = None) -> None:
-        """Drop the tasks that wait, for one pipe or for all."""
+        """Drop the waiting tasks of one pipe or of all."""
         for waiting in self._waiting if pipe is None else (self._waiting[pipe],):
             waiting.clear()
 
     def results(self) -> list[Result]:
-        """Results that have come; waits for one."""
+        """Wait for at least one result; return all available results."""
         return decode_results(os.read(self.result_out, RESULT_BYTES * 512))
 
     def wake(self) -> None:
@@ -84,18 +87,18 @@ class Pipes:
         try:
             os.write(self._wake_in, b"\0")
         except BlockingIOError:
-            pass  # it is readable already
+            pass  # already readable
 
-    def calm(self) -> None:
+    def drain(self) -> None:
         """Undo `wake`."""
         os.read(self.wake_out, 4096)
 
     def close_tasks(self) -> None:
-        """End of file for the workers."""
+        """Close the pipes of tasks, which is end of file for the workers."""
         for fd in (*self.tasks_in, *self.tasks_out):
             os.close(fd)
 
     def close(self) -> None:
-        """Close the rest."""
+        """Close the other pipes."""
         for fd in (self.result_out, self.result_in, self.wake_out, self._wake_in):
             os.close(fd)

@@ -1,12 +1,13 @@
 """A pool of worker processes: for scenes that hold the GIL, and for isolation.
 
-Workers are started, ended and replaced, and their results read, by one thread of the pool, the supervisor, never the
-user's, so that Ctrl-C in the main thread cannot tear the state.
+One thread of the pool, the supervisor, starts, ends and replaces workers and reads their results. It is never the
+user's thread, so Ctrl-C in the main thread cannot leave half-changed state.
 
-Invariant: no work is lost with a worker, and none is written twice at once. What a dead worker had read from the pipe
-and not yet noted is not known, so everything that no living worker has noted as its own is sent anew under higher
-numbers, after the lowest valid number was raised, below which workers refuse to begin. A worker that notes a task
-before it looks at that number returns it; one that noted it before the number was raised is seen to hold it.
+Invariant: no task is lost with a worker, and no two workers write one slot at once. It is unknown which tasks a dead
+worker had read from the pipe but not yet noted. The supervisor therefore raises the lowest valid number, and sends
+every task that no living worker has noted again, with a higher number. Workers refuse tasks with lower numbers: a
+worker that notes a task and then reads the raised number returns the task. If it noted the task earlier, the
+supervisor sees the note.
 """
 
 import select
@@ -36,11 +37,11 @@ from kerasfeed.util.error_text import message_of, wrapped
 from kerasfeed.util.picklers import unpickled
 from kerasfeed.util.resources import cores
 
-# What workers tell of themselves.
+# Statuses of workers, not of tasks.
 _NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED)
 _DYING_SECONDS = 2.0
-_GRACE, _SHORT_GRACE = 2.0, 0.2  # for workers to end by themselves, s; the short one where the pool has failed
-# A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
+_GRACE, _SHORT_GRACE = 2.0, 0.2  # time for workers to end by themselves, s; the short one after a failure
+# A worker may read the lowest valid number before its own note is visible here; no note takes longer to appear.
 _VISIBLE_SECONDS = 0.001
 
 
@@ -50,16 +51,16 @@ def processes_supported() -> bool:
 
 
 class ProcessPool(Dispatch):
-    """Worker processes of this machine."""
+    """A pool of worker processes on this machine."""
 
     worker_type = "process"
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
-        """Start the workers, without waiting for them.
+        """Start the workers without waiting for them.
 
         Raises:
             TypeError: The runner cannot be pickled.
-            OSError: No process can be started, or there are no descriptors, or no memory, left.
+            OSError: No process can be started, or the system has no descriptors or memory left.
         """
         why = why_no_processes()
         if why is not None:
@@ -72,8 +73,8 @@ class ProcessPool(Dispatch):
         self._first_worker: FirstWorker | None = None
         self._deaths = CrashPolicy()
         self._vacant: set[int] = set()
-        self._next_start = 0.0  # no vacancy is filled before
-        self._numbers = 0  # of workers that were started, or are vacant
+        self._next_start = 0.0  # earliest time to fill a vacancy
+        self._numbers = 0  # workers that were started or are vacant
         self._poll = select.poll()
         self._links: dict[int, WorkerHandle] = {}
         self._started: Future[None] = Future()
@@ -95,8 +96,8 @@ class ProcessPool(Dispatch):
         try:
             self._join()
         finally:
-            self._join()  # after a Ctrl-C, too: what is freed now, that thread uses
-            self._end_workers()  # where this is that thread, or there is none
+            self._join()  # again after Ctrl-C: the supervisor uses the objects that are freed below
+            self._end_workers()  # if this thread is the supervisor, or there is none
             super()._end()
 
     def _join(self) -> None:
@@ -104,7 +105,7 @@ class ProcessPool(Dispatch):
             self._thread.join()
 
     def take_processes(self, workers: int, *, at_once: bool) -> None:
-        """See `Pool.take_processes`; at most as many as the pool was made for."""
+        """See `Pool.take_processes`; at most `most_workers`."""
         with self.lock:
             self.worker_type = "process"
             self.options = replace(self.options, workers=workers)
@@ -116,7 +117,7 @@ class ProcessPool(Dispatch):
         self.pipes.wake()
 
     def _end_first_worker(self) -> None:
-        """Let worker processes do all that the thread has not begun."""
+        """Leave all tasks that the first thread has not begun to the processes."""
         if self._first_worker is not None:
             self._first_worker.over = True
 
@@ -126,21 +127,21 @@ class ProcessPool(Dispatch):
         try:
             if not self.options.most_workers:
                 self._start_workers()
-        except BaseException as error:  # noqa: BLE001 - raised where the pool is made
+        except BaseException as error:  # noqa: BLE001 - raised by the constructor
             self._started.set_exception(error)
         else:
             self._started.set_result(None)
             try:
                 self._serve()
-            except BaseException as error:  # noqa: BLE001 - whoever waits must not wait for a thread that is gone
+            except BaseException as error:  # noqa: BLE001 - consumers must not wait for a dead supervisor
                 self.fail(wrapped(error, "the supervisor of the workers failed: ", KerasfeedError))
         self._end_workers()
 
     def _start_workers(self) -> None:
-        """Start the first few, each next one when one is up.
+        """Start the first few; `_handle_news` adds one whenever a worker is up.
 
-        Interpreters that start together share the cores, and the first batch would wait for the last of them. The
-        thread that has begun keeps a core for itself.
+        Interpreters that start together share the cores, so the first batch would wait for the last of them. The first
+        thread keeps a core for itself.
         """
         most = 2 * cores() if self._first_worker is None else max(1, cores() - 1)
         with self._naming_descriptors():
@@ -149,7 +150,7 @@ class ProcessPool(Dispatch):
                 self._start_worker(number)
 
     def _end_workers(self) -> None:
-        """End the workers, once; by the supervisor's thread, whose own end would kill them."""
+        """End the workers, once. The supervisor does it, because its own end would kill them."""
         if self._workers_ended:
             return
         self._workers_ended = True
@@ -167,7 +168,7 @@ class ProcessPool(Dispatch):
             pause = self._next_start - time.monotonic() if self._vacant else self._tick
             ready = {fd for fd, _ in poll.poll(1000 * min(self._tick, max(0.0, pause)))}
             if pipes.wake_out in ready:
-                pipes.calm()
+                pipes.drain()
             if self._begins_processes:
                 self._begin_processes()
             gone = [self._links[fd] for fd in ready & self._links.keys() if not self._links[fd].receive()]
@@ -186,7 +187,7 @@ class ProcessPool(Dispatch):
                     self.pipes.flush()
 
     def _begin_processes(self) -> None:
-        """Start worker processes beside the thread; if that is impossible, it goes on alone, and a warning says so."""
+        """Start worker processes besides the first thread, which continues alone, with a warning, if that fails."""
         self._begins_processes = False
         try:
             self._start_workers()
@@ -199,7 +200,7 @@ class ProcessPool(Dispatch):
                 self.options.deferred_warnings.defer("no process", text, FeedWarning)
 
     def _start_worker(self, number: int) -> None:
-        """Start worker `number`, in place of the one that had the number.
+        """Start worker `number`; it replaces the present one.
 
         Raises:
             OSError: No process can be started.
@@ -215,15 +216,15 @@ class ProcessPool(Dispatch):
     # ---- results
 
     def _read_final_reports(self) -> None:
-        """Post what workers told as they ended."""
-        with suppress(OSError, ValueError):  # one was killed as it spoke
+        """Defer the warnings that workers sent as they ended."""
+        with suppress(OSError, ValueError):  # a worker was killed while it reported
             for result in self._last_results():
                 payload = self.workers[result.worker].take(result.payload_bytes)
                 if result.status == Status.END_FAILED:
                     defer_failed_end(self.options.deferred_warnings, unpickled(payload))
 
     def _last_results(self) -> Iterator[Result]:
-        """Whatever a dead worker, among others, still reported."""
+        """Results left in the pipe, of dead workers too."""
         poll = select.poll()
         poll.register(self.pipes.result_out, select.POLLIN)
         while poll.poll(0):
@@ -239,13 +240,13 @@ class ProcessPool(Dispatch):
             self._handle_news(Status(status), handle, payload)
             return
         task = self.tasks.get(number)
-        if task is None:  # sent anew before this came, or given up
+        if task is None:  # sent again, or failed, before this result came
             return
         if isinstance(payload, Failure) != (status == Status.FAILED):
             raise ValueError(f"{result} came with a payload of type {type(payload).__name__}")
         followers: Sequence[Task] = ()
         if status == Status.DONE:
-            self._deaths.progress(task)  # before it is told, and what it was about forgotten
+            self._deaths.progress(task)  # before `done`, which may drop what the task was about
             followers = task.done(payload, seconds, handle.name)
         elif status == Status.FAILED:
             assert isinstance(payload, Failure)
@@ -259,7 +260,7 @@ class ProcessPool(Dispatch):
         self._replace(number, followers)
 
     def _handle_news(self, status: Status, handle: WorkerHandle, payload: Any) -> None:
-        """A worker tells of itself."""
+        """Handle a worker's message about itself."""
         if status == Status.STARTED:
             handle.started = True
             if payload is not None:
@@ -279,7 +280,7 @@ class ProcessPool(Dispatch):
     # ---- workers that hang
 
     def _look(self) -> list[WorkerHandle]:
-        """Look after the workers, once a tick; returns those that have ended, by themselves or by our hand."""
+        """Check the workers once a tick; return the workers that have ended or were killed here."""
         now = time.monotonic()
         self._next_look = now + self._tick
         self._stall_timer.begin(now)
@@ -307,7 +308,7 @@ class ProcessPool(Dispatch):
             handle.process.kill()
             return True
         if seconds >= watchdog.STALL_SECONDS:
-            place = None if task is None else task.text(note) or "the sequence anew"
+            place = None if task is None else task.text(note) or "the changed sequence"
             stack = partial(self.stacks.ask, handle.process.pid)
             watchdog.warn_of_stall(self.options, "process", handle.name, place, seconds, stack)
         return False
@@ -315,7 +316,7 @@ class ProcessPool(Dispatch):
     # ---- workers that die
 
     def _handle_crash(self, handle: WorkerHandle) -> None:
-        """Account for a worker that has ended: replace it, and have its task done by others."""
+        """Replace a worker that has ended, and give its tasks to others."""
         self._poll.unregister(handle.link.fileno())
         del self._links[handle.link.fileno()]
         handle.receive()
@@ -340,14 +341,12 @@ class ProcessPool(Dispatch):
                 self.tasks.pop(number - 1, None)
         elif handle.started and self._deaths.between(crash):
             self.fail(
-                WorkerDiedError(
-                    f"worker processes end one after the other, while they load no scene: the last, {crash}"
-                )
+                WorkerDiedError(f"worker processes end one after another while they load no scene: the last, {crash}")
             )
         self._resend(lost, instead)
 
     def _not_begun(self, dead: WorkerHandle) -> set[int]:
-        """Numbers of the tasks that no living worker has begun, nor will."""
+        """Numbers of the tasks that no living worker has begun or will begin."""
         with self.lock:
             if self.ending() is not None:
                 return set()
@@ -362,7 +361,7 @@ class ProcessPool(Dispatch):
                     numbers.append(self._first_worker.line)
                 lines = [self.shared_objects.worker_line(number) for number in numbers]
                 lost = self.tasks.keys() - {line[0] - 1 for line in lines}
-        for result in self._last_results():  # after the notes were read: a worker reports before it takes its note back
+        for result in self._last_results():  # after the notes: a worker reports before it clears its note
             self._handle(result)
         return lost & self.tasks.keys()
 
@@ -371,7 +370,7 @@ class ProcessPool(Dispatch):
             self.fail(WorkerStartError(start_text(crash)))
             return
         self.respawns += 1
-        LOGGER.warning("%s: a new process takes the place of a worker: %s", self.options.who, crash)
+        LOGGER.warning("%s: a new process replaces a worker: %s", self.options.who, crash)
         self.options.deferred_warnings.defer("respawn", respawn_text(crash), FeedWarning)
         self._vacant.add(handle.number)
         self._next_start = time.monotonic() + self._deaths.pause
@@ -381,8 +380,8 @@ class ProcessPool(Dispatch):
             number = min(self._vacant)
             try:
                 self._start_worker(number)
-            except OSError as error:  # no memory, or no room for a process: others may make some
-                # Where tasks name their workers, nobody else may do those of this one.
+            except OSError as error:  # no memory, or the limit of processes: other programs may free some
+                # If tasks name their workers, no other worker may do them.
                 if not self._links or self.options.addressed or isinstance(error, DirectoryGoneError):
                     self.fail(
                         WorkerStartError(
@@ -394,14 +393,14 @@ class ProcessPool(Dispatch):
                 self._vacant.remove(number)
 
     def _judge(self, task: Task, note: int, crash: Crash) -> Sequence[Task]:
-        """What is to be done about the task that a worker died of."""
+        """Return the tasks to do after a worker died of `task`."""
         culprit = task.culprit(note)
         if culprit is None:
             parts = task.parts(note)
-            if parts:  # which of them it was is found out one by one
+            if parts:  # tried one by one to find the part that ends workers
                 return parts
             if self._deaths.between(crash):
-                self.fail(WorkerDiedError(f"worker processes end one after the other: the last, {crash}"))
+                self.fail(WorkerDiedError(f"worker processes end one after another: the last, {crash}"))
             return [task]
         count = self._deaths.at_place(culprit, crash)
         if count < self._deaths.enough(crash, self.options.tries):

@@ -1,9 +1,9 @@
-"""What parent and workers say to each other, and how it is encoded.
+"""The records that parent and workers exchange, and their encoding.
 
-Invariant: a record is a fixed number of bytes, at most PIPE_BUF, so that the kernel writes and reads it whole: many
-workers read tasks from one pipe and write results to one pipe without a lock, and a worker that dies never leaves half
-a record behind. Payloads without a fixed size travel beside: to workers in a shared file (`SharedObjects`), from a
-worker over its link.
+Invariant: a record has a fixed size of at most PIPE_BUF bytes, so the kernel writes and reads it atomically. Many
+workers read tasks from one pipe and write results to another without a lock, and a worker that dies never leaves half
+a record behind. Payloads have no fixed size: workers read them from a shared file (`SharedObjects`), and send them over
+their links.
 """
 
 import enum
@@ -24,18 +24,17 @@ TASK_BYTES = _TASK.size
 RESULT_BYTES = _RESULT.size
 _NONE = (0,) * MOST_NUMBERS
 STOP = 0  # number of the task that ends a worker; others are numbered from 1
-# Has a worker write its stack to the descriptor it was given for that.
-STACK_SIGNAL = getattr(signal, "SIGUSR2", 0)  # Windows has none, nor worker processes
-# Tasks are written in groups of at most so many bytes. 512 is POSIX's promise, 4096 what Linux gives.
+# On this signal, a worker writes its stack to a descriptor.
+STACK_SIGNAL = getattr(signal, "SIGUSR2", 0)  # 0 on Windows, which has no worker processes
+# Tasks are written in groups of at most this many bytes. POSIX guarantees 512, Linux 4096.
 PIPE_BUF = int(getattr(select, "PIPE_BUF", 512))
 
 
 class Status(enum.IntEnum):
-    """How a task ended, or what became of a worker that was started.
+    """The outcome of a task, or an event of a worker.
 
-    STARTED comes with a warning, or nothing, NOT_STARTED with a traceback.
-    RETURNED is a task that was sent before another worker died, and begun after: it has been sent anew, or will be.
-    END_FAILED comes with what is to be told of `on_worker_end`.
+    STARTED carries a warning or nothing, NOT_STARTED a traceback, END_FAILED the warning of `on_worker_end`.
+    RETURNED is a task that was sent before another worker died and begun afterwards; the supervisor sends it again.
     """
 
     DONE = 1
@@ -48,21 +47,21 @@ class Status(enum.IntEnum):
 
 
 def encode_task(number: int, version: int, record: Record) -> bytes:
-    """A task as bytes.
+    """Encode a task.
 
     Args:
         number: Number of the task, unique in its pool.
         version: State of the runner that the task must see.
-        record: What is to be done.
+        record: The task as the runner receives it.
     """
     return _TASK.pack(number, version, *record, *_NONE[len(record) :])
 
 
 def decode_task(data: bytes) -> tuple[int, int, Record]:
-    """Number, version and record of a task.
+    """Decode number, version and record of a task.
 
     Raises:
-        ValueError: These bytes are no task.
+        ValueError: The bytes are not a task.
     """
     if len(data) != TASK_BYTES:
         raise ValueError(f"a task has {TASK_BYTES} bytes, received {len(data)}")
@@ -73,16 +72,16 @@ def decode_task(data: bytes) -> tuple[int, int, Record]:
 
 
 class Result(NamedTuple):
-    """How one task ended.
+    """The outcome of one task.
 
-    A named tuple: one is made for every task, and a frozen dataclass costs six times as much.
+    A named tuple, because one is made for every task and a frozen dataclass costs six times as much.
 
     Attributes:
         status: A `Status`.
         number: Number of the task; -1 for STARTED and NOT_STARTED.
         worker: Number of the worker.
         payload_bytes: Bytes that the worker sent over its link before this record; 0 for none.
-        seconds: Time the task took, s.
+        seconds: Duration of the task, s.
     """
 
     status: int
@@ -92,15 +91,15 @@ class Result(NamedTuple):
     seconds: float
 
     def encode(self) -> bytes:
-        """The result as a record."""
+        """Encode the result as a record."""
         return _RESULT.pack(*self)
 
 
 def decode_results(data: bytes) -> list[Result]:
-    """The results in `data`, a whole number of records.
+    """Decode the results in `data`, a whole number of records.
 
     Raises:
-        ValueError: `data` is not that.
+        ValueError: `data` is not a whole number of records.
     """
     if len(data) % RESULT_BYTES:
         raise ValueError(f"results come in records of {RESULT_BYTES} bytes, received {len(data)} bytes")
@@ -109,12 +108,12 @@ def decode_results(data: bytes) -> list[Result]:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure within a task in a form that crosses processes.
+    """A failure in a task, ready to pickle.
 
     Attributes:
-        place: Where it happened.
+        place: Position of the failure.
         error: The exception.
-        traceback: The worker's, as text.
+        traceback: The worker's traceback, as text.
     """
 
     place: Place
@@ -124,13 +123,13 @@ class Failure:
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """What a worker knows first.
+    """The first message to a worker.
 
     Attributes:
         sys_path: The parent's module search path; the empty entry means the worker's directory.
         first: Number of the first worker of this pool.
-        count: Number of workers, those of other hosts too.
-        modules: What the user's modules hold in the parent; see `module_values`.
+        count: Number of workers, including other hosts.
+        modules: Values in the user's modules in the parent; see `module_values`.
         managers_key: See `kerasfeed.pool.environment.managers_key`.
     """
 

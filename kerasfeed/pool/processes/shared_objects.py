@@ -1,12 +1,12 @@
-"""One shared file in which the parent puts objects that all workers read.
+"""A shared file that carries objects from the parent to all workers.
 
-Invariant: the parent alone posts; a post is complete before its version is raised, and a worker reads a topic only
-after a task has told it the version. An object is pickled once. Its arrays travel as out-of-band buffers of pickle
-protocol 5 (PEP 574) into the file, and each worker maps them copy-on-write: all share the pages, yet each may write to
-its arrays as if they were its own.
+Invariant: only the parent posts. It completes a post before it raises the version, and a worker reads a topic only
+after a task has named the version. Each object is pickled once. Its arrays go into the file as out-of-band buffers of
+pickle protocol 5 (PEP 574), and each worker maps them copy-on-write: workers share the pages, yet each may write to its
+arrays.
 
-The file's first bytes also hold the board, one line a worker, on which workers note what they are doing, so that the
-parent can say what a dead one was at. What a worker finds out of the sequence that all must heed stands there too.
+The file begins with one line per topic and per worker. In its line, a worker notes its present task, so that the parent
+can name the task of a dead worker. Another line records which random generators scenes use.
 """
 
 import enum
@@ -29,11 +29,11 @@ from kerasfeed.util.picklers import CloudPickler, can_be_imported, pickled_besid
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
 _OUT_OF_BAND_FROM = 4096
-_RANDOM = 3  # place in the line of Topic.START
+_RANDOM = 3  # item in the line of Topic.START
 
 
 class Topic(enum.IntEnum):
-    """What can be posted."""
+    """Kinds of posted objects."""
 
     START = 0
     RUNNER = 1
@@ -41,17 +41,17 @@ class Topic(enum.IntEnum):
 
 
 class _Pickler(CloudPickler):
-    """Sends a memory-mapped array as the name of its file, not as its bytes; functions without TensorFlow's mark.
+    """Pickle memory-mapped arrays as their file names, and functions without TensorFlow's mark.
 
-    A `Held` gets the random generators that were pickled before it, and the ones in classes and modules that the worker
-    imports for the objects before it.
+    A `Held` receives the random generators that were pickled before it, and those in the classes and modules that the
+    worker imports for these objects.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._kinds = generator_kinds()
         self._found: list[Any] = []
-        self._known: set[int] = set()  # ids of classes and modules whose generators were found
+        self._known: set[int] = set()  # ids of classes and modules that were searched for generators
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object."""
@@ -64,19 +64,19 @@ class _Pickler(CloudPickler):
         elif id(owner) not in self._known:
             beside = generators_beside(owner, self._kinds, self._known)
             self._found += (each for each in beside if can_be_imported(each[0]))
-        if type(obj) is np.memmap and (place := _file_place(obj)) is not None:
-            return _open_memmap, place
+        if type(obj) is np.memmap and (file := _memmap_arguments(obj)) is not None:
+            return _open_memmap, file
         reduced = super().reducer_override(obj)
         if isinstance(obj, FunctionType) and isinstance(reduced, tuple) and isinstance(reduced[2], tuple):
-            # tf.numpy_function hangs itself onto functions that it was given: each worker would import TensorFlow.
+            # tf.numpy_function attaches itself to its function, so each worker would import TensorFlow.
             reduced[2][0].pop("ag_dnc_wrapper__", None)
         return reduced
 
 
-def _file_place(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
+def _memmap_arguments(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
     memory, name = array._mmap, array.filename  # type: ignore[attr-defined]
     order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else None
-    # With mode "c", or without a name, the file does not hold what the array does.
+    # With mode "c", or without a name, the file's bytes may differ from the array's.
     if memory is None or name is None or order is None or array.mode == "c" or not array.size:
         return None
     start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
@@ -92,16 +92,16 @@ def _open_memmap(name: str, dtype: Any, mode: Any, offset: int, shape: tuple[int
 
 
 def pickled(value: Any, beside_from: int = _OUT_OF_BAND_FROM) -> list[memoryview]:
-    """`value` as workers get it: its pickle, and the arrays of so many bytes that stand beside that, not copied.
+    """Pickle `value` for workers: the pickle, then its arrays of at least `beside_from` bytes, not copied.
 
     Raises:
-        Exception: What pickling raised.
+        Exception: Pickling failed.
     """
     return pickled_beside(_Pickler, value, beside_from)
 
 
 def held_by(*values: Any) -> Held:
-    """The random generators that workers would find in `values`; none if these do not pickle."""
+    """Random generators that workers would find in `values`; none if these do not pickle."""
     held = Held()
     with suppress(Exception):
         pickled((*values, held))
@@ -109,27 +109,27 @@ def held_by(*values: Any) -> Held:
 
 
 def copy_as_sent(value: Any, *, shares: bool) -> Any:
-    """`value` as a worker gets it.
+    """Return `value` as a worker receives it.
 
     Args:
-        value: What is copied.
-        shares: Whether the copy refers to the large arrays of `value`, and does not have its own.
+        value: The object to copy.
+        shares: Whether the copy shares the large arrays of `value`.
 
     Raises:
-        Exception: What pickling, or unpickling, raised.
+        Exception: Pickling or unpickling failed.
     """
     head, *buffers = pickled(value)
     return unpickled(head, buffers if shares else [bytearray(buffer) for buffer in buffers])
 
 
 class SharedObjects:
-    """The shared file, as the parent or one worker sees it."""
+    """The shared file, in the parent or in one worker."""
 
     def __init__(self, fd: int, workers: int, unpickle: Callable[..., Any] = pickle.loads) -> None:
-        """Open the file behind `fd`, already sized by `SharedObjects.create`."""
+        """Open the file of descriptor `fd`, already sized by `SharedObjects.create`."""
         self.fd = fd
         self._unpickled = unpickle
-        self._kept: dict[Topic, list[tuple[int, int]]] = {topic: [] for topic in Topic}  # offset and bytes of posts
+        self._kept: dict[Topic, list[tuple[int, int]]] = {topic: [] for topic in Topic}  # offset and size of posts
         self._head_bytes = align(_LINE * (len(Topic) + workers), _PAGE)
         self._head = mmap.mmap(fd, self._head_bytes)
         # Line of a topic: version (0 for none), offset, bytes. Line of a worker: see `worker_line`.
@@ -137,7 +137,7 @@ class SharedObjects:
 
     @classmethod
     def create(cls, workers: int) -> "SharedObjects":
-        """A new shared file, for `workers` workers."""
+        """Create a shared file for `workers` workers."""
         fd = anonymous_file("kerasfeed-objects")
         try:
             os.ftruncate(fd, align(_LINE * (len(Topic) + workers), _PAGE))
@@ -147,10 +147,10 @@ class SharedObjects:
             raise
 
     def post(self, topic: Topic, value: Any) -> int:
-        """Replace what stands under `topic`; returns its new version.
+        """Replace the object of `topic`; return its new version.
 
         Raises:
-            Exception: What pickling `value` raised.
+            Exception: `value` does not pickle.
         """
         parts = pickled(value)
         table = align(8 * (1 + len(parts)))
@@ -160,7 +160,7 @@ class SharedObjects:
             cursor = align(cursor + part.nbytes)
         nbytes = align(cursor, _PAGE)
         offset = os.fstat(self.fd).st_size
-        with naming_memory("the feed", nbytes, offset, what="what its workers are to know"):
+        with naming_memory("the feed", nbytes, offset, what="the objects of its workers"):
             os.ftruncate(self.fd, offset + nbytes)
             memory = mmap.mmap(self.fd, nbytes, offset=offset)
         with memory:
@@ -171,7 +171,7 @@ class SharedObjects:
         line = topic * _LINE // 8
         version = self._lines[line]
         self._lines[line + 1], self._lines[line + 2], self._lines[line] = offset, nbytes, version + 1
-        # The one before stays: a worker may be about to read it, and says farewell to it when it takes this one.
+        # The previous post stays: a worker may be about to read it, and ends with it before it takes this one.
         kept = self._kept[topic]
         kept.append((offset, nbytes))
         if len(kept) > 2:
@@ -182,11 +182,11 @@ class SharedObjects:
         return version + 1
 
     def read(self, topic: Topic) -> tuple[int, Any]:
-        """Version and object that stand under `topic`.
+        """Version and object of `topic`.
 
         Raises:
-            LookupError: Nothing was posted there.
-            Exception: What unpickling raised, for example ModuleNotFoundError.
+            LookupError: The topic has no object yet.
+            Exception: Unpickling failed, for example with ModuleNotFoundError.
         """
         line = topic * _LINE // 8
         while True:
@@ -201,7 +201,7 @@ class SharedObjects:
             else:
                 if self._lines[line] == version:
                     return version, value
-            # Replaced while it was read, which takes long where unpickling imports: its memory may have been freed.
+            # A newer post came during the read, which imports can make slow. The memory may have been freed.
 
     def _load(self, offset: int, nbytes: int) -> Any:
         memory = memoryview(mmap.mmap(self.fd, nbytes, offset=offset, access=mmap.ACCESS_COPY))
@@ -215,27 +215,27 @@ class SharedObjects:
 
     @property
     def used_random(self) -> int:
-        """The random generators that scenes were seen to use, which workers seed; see `RandomWatch`."""
+        """The random generators that scenes have used, and that workers seed; see `RandomWatch`."""
         return self._lines[_RANDOM]
 
     def note_random(self, used: int) -> None:
-        """Note that scenes use them; by whoever has seen it, for all."""
+        """Record for all workers that scenes use these generators."""
         if used:
             self._lines[_RANDOM] |= used
 
     def worker_line(self, number: int) -> memoryview:
-        """int64[8] of one worker: number of its task + 1 (0 when idle), where in the task it is, lowest valid number.
+        """int64[8] of one worker: number of its task + 1 (0 when idle), position in the task, lowest valid number.
 
-        It does not begin tasks with lower numbers: they were sent before a worker died, and are sent anew.
+        The worker refuses tasks with lower numbers: another worker died after they were sent, and they are sent again.
         """
         start = (len(Topic) + number) * _LINE // 8
         return self._lines[start : start + _LINE // 8]
 
     def close(self) -> None:
-        """Give back the descriptor and the map, which has a descriptor of its own; idempotent."""
+        """Close the descriptor and the map, which has a descriptor too; idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
             self._lines.release()
-            with suppress(BufferError):  # somebody looks at a line just now, and gives the map back when done
+            with suppress(BufferError):  # another thread is reading a line; the map is freed when it has finished
                 self._head.close()

@@ -1,6 +1,6 @@
-"""Where a worker process is, as Python's faulthandler tells, also when it hangs in C or crashes.
+"""Stacks of worker processes from Python's faulthandler, which works during hangs in C and crashes.
 
-Invariant: one anonymous file for all workers of a session; workers append to it, the parent reads and empties it.
+Invariant: all workers of a session append to one anonymous file, and the parent reads and empties it.
 """
 
 import fcntl
@@ -12,11 +12,11 @@ from kerasfeed.pool.processes.protocol import STACK_SIGNAL
 from kerasfeed.pool.watchdog import OWN_FOLDERS, VIEWS
 
 _MAX_BYTES = 1 << 16
-_MACHINERY = '"<frozen importlib'  # five lines of it for each import
+_MACHINERY = '"<frozen importlib'  # five lines per import
 
 
 def _line_in(folder: str) -> str:
-    """How the line of a call in `folder` begins; faulthandler writes ASCII alone."""
+    """Start of a line for a call in `folder`, in the ASCII that faulthandler writes."""
     return f'  File "{folder}'.encode("ascii", "backslashreplace").decode()
 
 
@@ -26,7 +26,7 @@ _WORKER_FILE = _line_in(f"{OWN_FOLDERS[0]}processes{os.sep}worker.py")
 
 
 class StackDumps:
-    """The parent's side.
+    """The parent's side of the file.
 
     Attributes:
         fd: Descriptor that workers inherit.
@@ -37,7 +37,7 @@ class StackDumps:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) | os.O_APPEND)
 
     def ask(self, pid: int, *, timeout: float = 0.5) -> str:
-        """The stack of the living worker `pid`, innermost call last; empty where it does not answer in time, s."""
+        """Stack of the living worker `pid`, innermost call last; empty if it does not answer within `timeout` s."""
         self.take()
         try:
             os.kill(pid, STACK_SIGNAL)
@@ -53,7 +53,7 @@ class StackDumps:
         return self.take()
 
     def take(self) -> str:
-        """The stack that a worker has written, also as it crashed; empty where none has. Empties the file."""
+        """Return the stack that a worker has written, for example as it crashed, or ""; empty the file."""
         text = os.pread(self.fd, _MAX_BYTES, 0).decode(errors="replace")
         os.ftruncate(self.fd, 0)
         return users_part(text)
@@ -66,8 +66,8 @@ class StackDumps:
 
 
 def users_part(text: str) -> str:
-    """The user's calls in a faulthandler report of all threads: those that the worker's main thread made."""
-    cut = ""  # lines are innermost first
+    """The user's calls in a faulthandler report of all threads: those in the worker's main thread."""
+    truncated = ""  # lines are innermost first
     for section in text.split("\n\n"):
         lines = [line for line in section.splitlines() if line.startswith("  File ") and _MACHINERY not in line]
         own = next((number for number, line in enumerate(lines) if line.startswith(_OWN)), len(lines))
@@ -77,6 +77,6 @@ def users_part(text: str) -> str:
         users = "\n".join(reversed(calls))
         if any(line.startswith(_WORKER_FILE) and line.endswith(" in main") for line in lines):
             return users
-        if section.rstrip().endswith("\n  ..."):  # faulthandler stops after 100 calls, which imports easily make
-            cut = users
-    return cut
+        if section.rstrip().endswith("\n  ..."):  # faulthandler stops after 100 calls, as imports often make
+            truncated = users
+    return truncated

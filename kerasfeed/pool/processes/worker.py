@@ -1,8 +1,8 @@
-"""The worker process: a clean interpreter that reads tasks, has its runner do them and reports.
+"""The worker process: a new interpreter that reads tasks, runs them and reports the results.
 
-Invariant: it lives exactly as long as its parent wants it. End of file on the task pipe ends it between tasks; a
-watching thread ends it inside one when the parent is gone. It imports neither keras nor tensorflow unless the user's
-own code does, and never the user's main module.
+Invariant: the worker lives exactly as long as its parent needs it. End of file on the task pipe ends it between tasks.
+When the parent is gone, a watching thread ends it during a task. It imports neither keras nor tensorflow unless the
+user's code does, and never the user's main module.
 """
 
 import faulthandler
@@ -44,7 +44,7 @@ _RESERVED_DESCRIPTORS = 128
 
 
 class WorkerProcess:
-    """State of this process; what a runner sees of it is `kerasfeed.pool.base.WorkerContext`.
+    """State of this process; runners see it as `kerasfeed.pool.base.WorkerContext`.
 
     Attributes:
         worker: Number, count and type of the workers.
@@ -58,7 +58,7 @@ class WorkerProcess:
     ) -> None:
         self._number = number
         self._task_fd, self._result_fd, self._memory_fd = task_fd, result_fd, memory_fd
-        self._link = link  # payloads of results go over it
+        self._link = link  # carries payloads of results
         self._shared_objects = shared
         self._line = shared.worker_line(number)
         self._version = 0
@@ -66,14 +66,14 @@ class WorkerProcess:
         self._segments: dict[int, mmap.mmap] = {}
 
     def run(self) -> None:
-        """Serve tasks until the parent closes the pipe."""
+        """Serve tasks until the parent sends STOP or closes the pipe."""
         try:
             self._report(Status.STARTED, -1, 0.0, self._begin() or None)
             self._serve_all()
         except BaseException as error:
             if self._begun:
                 raise
-            # The parent raises it where the user sees it.
+            # The parent raises it in the user's thread.
             self._report(Status.NOT_STARTED, -1, 0.0, full_text(error))
 
     def _serve_all(self) -> None:
@@ -83,7 +83,7 @@ class WorkerProcess:
             if number == STOP:
                 break
             line[1] = NOWHERE
-            # Noted first: a pool that has not seen this note sends the task anew, and has made it invalid before.
+            # First: if the pool does not see this note, it has made the task invalid before it sends the task again.
             line[0] = number + 1
             if number < line[2]:  # the lowest valid number
                 self._report(Status.RETURNED, number, 0.0)
@@ -93,7 +93,7 @@ class WorkerProcess:
         self._end_worker()
 
     def _begin(self) -> str:
-        """Load the sequence; returns what to warn of."""
+        """Load the sequence; return a warning or ""."""
         _, start = self._shared_objects.read(Topic.START)
         assert isinstance(start, WorkerStart)
         sys.path[:] = start.sys_path
@@ -104,7 +104,7 @@ class WorkerProcess:
         self._version, self._runner = self._shared_objects.read(Topic.RUNNER)
         imported = differences(start.modules)
         self._begin_worker()
-        if imported:  # on_worker_begin may have set the parent's values, or other ones
+        if imported:  # on_worker_begin may have set these values
             left = differences(start.modules)
             imported = {name: values for name, values in imported.items() if left.get(name) == values}
         return differences_text(imported) if imported else ""
@@ -119,8 +119,8 @@ class WorkerProcess:
     def _end_worker(self) -> None:
         begun, self._begun = self._begun, False
         name = f"worker process {self._number} (pid {os.getpid()})"
-        if begun and (told := end_worker(self._runner.target, name)):
-            self._report(Status.END_FAILED, -1, 0.0, told)
+        if begun and (message := end_worker(self._runner.target, name)):
+            self._report(Status.END_FAILED, -1, 0.0, message)
 
     def _serve(self, number: int, version: int, record: Record) -> None:
         started = time.perf_counter()
@@ -143,11 +143,11 @@ class WorkerProcess:
             version, self._runner = self._shared_objects.read(Topic.RUNNER)
             self._runner.follow(previous)
             self._begin_worker()
-            self._version = version  # not before: a sequence that could not begin begins again with the next task
+            self._version = version  # last: if on_worker_begin fails, the next task tries it again
         except BaseException as error:
             raise FailedTaskError(Place(method="on_worker_begin")) from error
 
-    # ---- what runners may use
+    # ---- WorkerContext
 
     def posted(self) -> Any:
         """See `WorkerContext.posted`."""
@@ -174,20 +174,20 @@ class WorkerProcess:
         if payload is not None:
             pickled = cloud_pickled(payload)
             nbytes = len(pickled)
-            self._link.sendall(pickled)  # before the record, so that the parent finds it when it reads the record
+            self._link.sendall(pickled)  # before the record: the parent reads the payload when it has the record
         os.write(self._result_fd, Result(status, number, self._number, nbytes, seconds).encode())
 
 
 def watch_parent(link_fd: int) -> None:
-    """End this process and its group, in the middle of whatever they do, as soon as the parent is gone."""
+    """End this process and its group as soon as the parent is gone, even during a task."""
     parent = os.getppid()
     poll = select.poll()
     poll.register(link_fd, 0)  # hang-ups are always reported
     while True:
-        # A process that the parent forked keeps the link open, so the parent itself is looked for too.
+        # A fork of the parent keeps the link open, so the parent's pid is checked too.
         hung_up = any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(1000))
         if hung_up or os.getppid() != parent:
-            with suppress(OSError):  # it leads no group
+            with suppress(OSError):  # not a group leader
                 os.killpg(os.getpid(), signal.SIGKILL)
             os._exit(0)
 
@@ -195,8 +195,8 @@ def watch_parent(link_fd: int) -> None:
 def _reserve_descriptors() -> None:
     """Open the low free descriptors for writing only.
 
-    The sequence may hold the number of a descriptor of the parent. To read from it must fail here, and not return the
-    bytes of a file, or of memory, that happens to have this number in the worker.
+    The sequence may hold the number of a descriptor of the parent. Reading from it must fail here, and not return bytes
+    of the worker's file, or memory, with the same number.
     """
     reserved = os.open(os.devnull, os.O_WRONLY)
     for number in range(3, min(_RESERVED_DESCRIPTORS, descriptors() // 4)):
@@ -207,12 +207,18 @@ def _reserve_descriptors() -> None:
 
 
 def main(number: int, count: int, *fds: int) -> None:
-    """Entry point of the process: its number, the number of workers, and inherited descriptors."""
+    """Entry point of the process.
+
+    Args:
+        number: Number of the worker.
+        count: Number of workers.
+        *fds: Inherited descriptors.
+    """
     _reserve_descriptors()
     task_fd, result_fd, link_fd, slots_fd, shared_objects_fd, stacks_fd = fds
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, stacks_fd)
-    # Ctrl-C and the end of a terminal reach the whole group: the parent decides what they mean, and we end with it.
+    # Ctrl-C and the end of a terminal reach the whole group. The parent reacts to them, and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Blocked since before this interpreter started.

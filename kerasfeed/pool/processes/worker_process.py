@@ -1,14 +1,13 @@
-"""The parent's side of one worker process: how it starts, what it sends, how it ends, what memory it took.
+"""The parent's side of one worker process: start, payloads, end, peak memory.
 
 Invariant: a worker is a new interpreter (`sys.executable`), never a fork of this process and never a second run of the
-user's main module. It inherits exactly the descriptors named here, and hands none of them on. It leads a process group,
-so that the programs that scenes start end with it. It starts in the directory, and with the environment, that the feed
-was made in, whatever has become of this process's since. The process is collected once, here, and its id stays its own
-until then.
+user's main module. It inherits only the descriptors named here, and passes none of them on. It leads a process group,
+so that programs started by scenes end with it. It starts in the directory and environment in which the feed was made,
+even if this process has changed its own since. The process is waited for once, here, and keeps its id until then.
 
-On Linux the kernel kills a worker whose parent is gone, whatever the worker is at, even a scene that holds the GIL in
-compiled code. The kernel means the thread that started it, not the process, so that thread must live as long as the
-worker: it is the pool's supervisor.
+On Linux the kernel kills a worker whose parent is gone, even in a scene that holds the GIL in compiled code. For the
+kernel, the parent is the thread that started the worker, so that thread must live as long as the worker: it is the
+pool's supervisor.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
 from kerasfeed.pool.task import UNKNOWN_ENDING
 
-_GROUP_SECONDS = 0.5  # for the programs of scenes to end after SIGTERM
+_GROUP_SECONDS = 0.5  # time for programs of scenes to end after SIGTERM
 # Words in the names of Python interpreters; Maya and Houdini have their own.
 _PYTHONS = ("python", "pypy", "graalpy", "mayapy", "hython")
 
@@ -40,13 +39,13 @@ class WorkerHandle:
     Attributes:
         number: Number of the worker.
         process: The process.
-        link: Socket on which its payloads arrive, non-blocking; its end of file means that the process is gone.
+        link: Non-blocking socket for its payloads. End of file means that the process is gone.
         inbox: Payload bytes received and not yet claimed by a result.
-        inherited_peak: Memory that the system may ascribe to it because this process held it at its start, bytes.
-        where: On which host it stands, in words.
-        peak: Most memory it was seen to hold, bytes; 0 where that is not known.
+        inherited_peak: Peak memory that the system may count for it because this process held it at the start, bytes.
+        where: Its host, in words.
+        peak: Its peak memory, bytes; 0 if unknown.
         started: Whether it has loaded the sequence.
-        hung: Where it was ended for taking too long, the stack it was at.
+        hung: Its stack, if it was killed because of the timeout.
         is_lost: Whether the system does not report how it ended.
     """
 
@@ -63,11 +62,11 @@ class WorkerHandle:
 
     @cached_property
     def name(self) -> str:
-        """As messages name it."""
+        """The name in messages."""
         return f"worker process {self.number} (pid {self.process.pid}){self.where}"
 
     def receive(self) -> bool:
-        """Move what has arrived into the inbox; returns False at the end of file."""
+        """Move received bytes into the inbox; return False at the end of file."""
         while True:
             try:
                 data = self.link.recv(1 << 20)
@@ -80,10 +79,10 @@ class WorkerHandle:
             self.inbox.extend(data)
 
     def take(self, nbytes: int) -> bytes:
-        """The next payload, `nbytes` long; a result has announced it, so all of it has been sent.
+        """Return the next payload, which has `nbytes`. All of it was sent before its result.
 
         Raises:
-            ValueError: It has not.
+            ValueError: Fewer bytes have come.
         """
         if len(self.inbox) < nbytes:
             self.receive()
@@ -94,18 +93,18 @@ class WorkerHandle:
         return payload
 
     def has_ended(self) -> bool:
-        """Whether the process has ended; it stays to be collected."""
+        """Whether the process has ended; does not reap it."""
         if self.process.returncode is not None:
             return True
         if not hasattr(os, "waitid"):  # macOS before Python 3.13
             return self.process.poll() is not None
         try:
             return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # somebody else has collected it
+        except ChildProcessError:  # other code has reaped it
             return True
 
     def end(self, grace: float) -> None:
-        """Collect the process and note its peak memory; kill it if it does not end within `grace` seconds.
+        """Reap the process and record its peak memory; kill it if it does not end within `grace` seconds.
 
         Call this once: afterwards another process or group may have its id.
         """
@@ -114,7 +113,7 @@ class WorkerHandle:
             time.sleep(0.001)
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal.SIGKILL)  # Popen's own way would collect it, and its peak be lost
+                os.kill(self.process.pid, signal.SIGKILL)  # Popen.kill would reap it, and its peak would be lost
             self._collect()
         self._end_group()
 
@@ -123,7 +122,7 @@ class WorkerHandle:
         try:
             _, status, usage = os.wait4(self.process.pid, 0)
         except ChildProcessError:
-            self.process.wait()  # makes up a code of 0
+            self.process.wait()  # invents a code of 0
             self.is_lost = True
             return
         self.process.returncode = os.waitstatus_to_exitcode(status)
@@ -132,9 +131,9 @@ class WorkerHandle:
             self.peak = max(self.peak, most)
 
     def _end_group(self) -> None:
-        """End the programs that scenes have started: first by SIGTERM, which lets them clean up."""
+        """End the programs that scenes have started, first with SIGTERM, which lets them clean up."""
         group, deadline = self.process.pid, time.monotonic() + _GROUP_SECONDS
-        with contextlib.suppress(OSError):  # nothing is left of the group
+        with contextlib.suppress(OSError):  # the group is empty
             os.killpg(group, signal.SIGTERM)
             while time.monotonic() < deadline:
                 os.killpg(group, 0)
@@ -142,17 +141,17 @@ class WorkerHandle:
             os.killpg(group, signal.SIGKILL)
 
     def look(self) -> None:
-        """Note how much memory the process has held."""
+        """Record the memory that the process has held."""
         try:
             status = Path(f"/proc/{self.process.pid}/status").read_text()
-        except OSError:  # no /proc, or gone
+        except OSError:  # no /proc, or the process is gone
             return
         for line in status.splitlines():
             if line.startswith("VmHWM:"):
                 self.peak = max(self.peak, 1024 * int(line.split()[1]))
 
     def ending(self) -> str:
-        """How the process, which has been collected, ended, in words."""
+        """How the reaped process ended, in words."""
         code = self.process.returncode
         if self.is_lost:
             return UNKNOWN_ENDING
@@ -165,9 +164,9 @@ class WorkerHandle:
 
 
 def why_no_processes() -> str | None:
-    """Why this program can start no worker processes, and the remedy; None if it can.
+    """Why this program cannot start worker processes, and the remedy; None if it can.
 
-    A frozen program is never started: it would ignore `-c` and do its own work again.
+    A frozen program is never started: it would ignore `-c` and repeat its own work.
     """
     if sys.platform == "win32":
         return "worker processes need a POSIX system (Linux, macOS); use worker_type='thread'"
@@ -184,7 +183,7 @@ def why_no_processes() -> str | None:
 
 
 def own_peak() -> int:
-    """The system counts a process's peak from before it became another program, when it was a copy of this one."""
+    """Peak memory of this process, bytes: the system counts it for a child that begins as a copy."""
     import resource  # absent on Windows, which imports this module and starts no worker
 
     return _bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -195,10 +194,10 @@ def _bytes(maxrss: int) -> int:
 
 
 def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
-    """Wait for workers whose task pipe has been closed; after `grace` seconds, kill those that remain."""
+    """Wait for workers whose task pipe has been closed; after `grace` seconds, kill the others."""
     deadline = time.monotonic() + grace
     for handle in handles:
-        if handle.link.fileno() >= 0:  # else it was collected before
+        if handle.link.fileno() >= 0:  # else it was reaped before
             handle.end(max(0.0, deadline - time.monotonic()))
             handle.receive()
             handle.link.close()
@@ -222,9 +221,9 @@ main({arguments})
 
 
 def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, int, int]) -> WorkerHandle:
-    """Start worker `number` of a pool. It ends with the thread that calls this; see the module's invariant.
+    """Start worker `number` of a pool. It ends with the calling thread; see the module's invariant.
 
-    It inherits its ends, `fds` (of tasks, results, slots, shared objects and stacks), and what the options name.
+    It inherits its ends, `fds` (of tasks, results, slots, shared objects and stacks), and the options' descriptors.
 
     Raises:
         OSError: The process could not be started.
@@ -238,16 +237,16 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
         root=str(Path(kerasfeed.__file__).parents[1]),
         arguments=", ".join(map(str, (number, count, *fds_there))),
     )
-    # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
-    # yet handle them. The last two, which stay blocked, would stop a group in the background that uses the terminal.
+    # The worker inherits this mask. Ctrl-C, the end of a terminal and the request for a stack must not kill a worker
+    # that cannot handle them yet. The last two stay blocked: they would stop a background group that uses the terminal.
     signals = {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL, signal.SIGTTIN, signal.SIGTTOU}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         process = subprocess.Popen(
-            # -P: a struct.py in the working directory is not ours.
+            # -P: do not import a struct.py from the working directory.
             [sys.executable, "-P", *["-O"] * sys.flags.optimize, "-c", command],
             stdin=subprocess.DEVNULL,
-            # A program that was started without a stdout may have a file of the user at 1; likewise stderr.
+            # If the program was started without a stdout, descriptor 1 may be a file of the user; likewise stderr.
             stdout=None if sys.__stdout__ else subprocess.DEVNULL,
             stderr=None if sys.__stderr__ else subprocess.DEVNULL,
             pass_fds=(*fds_there, *options.inherit),
@@ -261,8 +260,8 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
             raise
         raise DirectoryGoneError(
             error.errno,
-            f"worker processes start in the directory in which the feed was made, and it cannot be entered any "
-            f"more ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
+            f"worker processes start in the directory where the feed was made, and it can no longer be "
+            f"entered ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
             directory,
         ) from None
     finally:

@@ -1,1 +1,1 @@
-"""HDF5 files: `HDF5File`, read chunk by chunk without h5py's lock where that can be done, through h5py elsewhere."""
+"""HDF5 files: `HDF5File` reads chunks without h5py's lock if possible, and otherwise through h5py."""

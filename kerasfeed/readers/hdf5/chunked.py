@@ -1,10 +1,10 @@
-"""Chunks read past HDF5: file, codec, cache and destination, with no lock held while bytes move.
+"""Read chunks without HDF5: from the file through codec and cache to the destination, without holding a lock.
 
-Chunks whose filters only HDF5 knows are decoded by h5py, under its lock, and kept in the same cache. (HDF5's own cache
-has a bound for each dataset, and none for all.)
+If only HDF5 knows the filters of a chunk, h5py decodes it under its lock, and the same cache keeps it. (HDF5's own
+cache has a limit per dataset, and none for all datasets.)
 
-Invariant: equal to h5py bit for bit, or `Declined` or OSError; then the caller asks h5py. Each chunk that a box
-touches is read once. Whoever calls holds the open file.
+Invariant: the result equals h5py's bit for bit; otherwise `Declined` or OSError is raised, and the caller asks h5py.
+Each chunk that a box touches is read once. The caller holds the open file.
 """
 
 import math
@@ -33,33 +33,33 @@ from kerasfeed.readers.hdf5.storage import AxisPiece, Chunked, ChunkLocation, Ch
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.resources import cores
 
-_HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread pays: it takes about 50 us to join in
-_COUNTED_PARTS = 4096  # selections of more chunks are taken to miss the cache
+_HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread helps: it takes about 50 us to start
+_COUNTED_PARTS = 4096  # selections of more chunks are assumed to miss the cache
 _AHEAD_SECONDS = 10.0
 _MOST_TILES = 64  # chunks of a row that are looked up together in the cache
 _Item = TypeVar("_Item")
-# Threads that decode chunks for whoever reads, shared by all files; what they raise concerns nobody but who asks.
+# Threads that decode chunks for callers of `read`, shared by all files. Only the caller sees their exceptions.
 _threads = PerProcess(lambda: ThreadPoolExecutor(cores(), "kerasfeed-decode"))
 
 
 class ChunkCache(Lru[int, NDArray[Any]]):
-    """A cache of decoded chunks, read-only, by integer key, those of `reserve`."""
+    """A cache of decoded, read-only chunks, by integer keys from `reserve`."""
 
     def __init__(self, limit: int) -> None:
         """Keep up to `limit` bytes."""
         super().__init__(limit, attrgetter("nbytes"))
-        self._forgotten: deque[range] = deque()  # keys that nobody will ask for again
+        self._forgotten: deque[range] = deque()  # keys of closed files
         self._keys = 0
 
     def reserve(self, count: int) -> range:
-        """Keys that nobody else uses, `count` of them."""
+        """Reserve `count` unique keys."""
         with self._lock:
             first = self._keys
             self._keys += count
             return range(first, self._keys)
 
     def get_all(self, keys: list[int]) -> list[NDArray[Any]] | None:
-        """What is kept under `keys`; None when one is missing. One lock for all: a scene may touch dozens of chunks."""
+        """Values of `keys`; None if one is missing. One lock for all, because a scene may touch dozens of chunks."""
         with self._lock:
             if not all(key in self._kept for key in keys):
                 return None
@@ -68,7 +68,7 @@ class ChunkCache(Lru[int, NDArray[Any]]):
             return [self._kept[key] for key in keys]
 
     def missing(self, keys: list[int]) -> list[int]:
-        """Those of `keys` that are neither kept nor being decoded."""
+        """The keys that are neither kept nor being decoded."""
         with self._lock:
             return [key for key in keys if key not in self._kept and key not in self._loading]
 
@@ -78,10 +78,10 @@ class ChunkCache(Lru[int, NDArray[Any]]):
         return super()._keep(key, value)
 
     def forget(self, keys: range) -> None:
-        """Let go of `keys`, from `reserve`, which nobody asks for any more.
+        """Free the values of `keys`, which were reserved and are no longer used.
 
-        Never waits: the garbage collector may call it in a thread that holds the lock. What is not freed now is freed
-        with the next chunk that is kept.
+        Never waits, because the garbage collector may call it in a thread that holds the lock. In this case, the next
+        chunk that is kept frees them.
         """
         self._forgotten.append(keys)
         if self._lock.acquire(blocking=False):
@@ -100,7 +100,7 @@ class ChunkCache(Lru[int, NDArray[Any]]):
 
 
 class ChunkedReader:
-    """Reads one chunked dataset. All methods may be called from any thread."""
+    """Read one chunked dataset. All methods may be called from any thread."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class ChunkedReader:
         counters: Counters,
         handle: Any,
     ) -> None:
-        """Read through `source` into `cache`, and post what reading `storage` costs to `counters`.
+        """Read through `source` into `cache`, and add the cost of reading `storage` to `counters`.
 
-        `handle` is h5py's dataset: it decodes the chunks if the pipeline cannot.
+        `handle` is h5py's dataset, which decodes chunks if the pipeline cannot.
         """
         grid = layout.grid
         self._handle = handle
-        # Taken before a chunk of the cache, as by all who read: a callback of HDF5's may read while it holds the lock.
+        # Taken before the lock of the cache, as by all readers: a callback of HDF5 may read while it holds HDF5's lock.
         self._lock: AbstractContextManager[Any] = HDF5_LOCK if layout.pipeline.refusal else nullcontext()
         self.counters = counters
         self._grid, self._index, self._pipeline = grid, layout.index, layout.pipeline
@@ -126,34 +126,34 @@ class ChunkedReader:
         self.keys = cache.reserve(grid.count)
         self._first_key = self.keys.start
         self._nbytes = layout.pipeline.nbytes
-        # Chunks that a read takes whole are kept only where the cache holds all of the dataset: for the next epoch.
+        # Chunks that a read takes whole are kept only if the cache has room for the whole dataset, for the next epoch.
         self._keeps_whole = grid.count * self._nbytes <= cache.limit
-        self._ahead: dict[int, float] = {}  # chunks to be decoded ahead and not yet asked for: since when, s
+        self._ahead: dict[int, float] = {}  # chunks being decoded ahead and not yet read: start time, s
         self._ahead_lock = threading.Lock()
         self._row_chunks, self._row_stride = grid.chunks[0], grid.strides[0]
         row = grid.pieces((range(1), *map(range, grid.shape[1:])))
         self._inner = row[1:]
         tiles = list(islice(grid.parts(row), _MOST_TILES + 1))
-        # The chunks of a row: number from the first one on, place in the row, and place in the rows of the chunk.
+        # The chunks of a row: number relative to the first, index into the row, and index into the rows of the chunk.
         self._tiles = [(part.number, part.target[1:], part.source[1:]) for part in tiles if len(tiles) <= _MOST_TILES]
         self._row_is_chunk = grid.chunks == (1, *grid.shape[1:]) and len(grid.shape) > 1
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
-        """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
+        """Read row `place` of axis 0 into `out`, which has a row's shape; raises like `read`."""
         if self._row_is_chunk and not self._pipeline.refusal:
             self._place(ChunkPart(place, (), (0,), True), out, read_cost.current())
             return
         number, within = divmod(place, self._row_chunks)
         number *= self._row_stride
         parts = [ChunkPart(number + tile, target, (within, *source), False) for tile, target, source in self._tiles]
-        if not parts or not self._copy_kept(parts, out):  # too many of them, or not all there
+        if not parts or not self._copy_kept(parts, out):  # too many chunks, or not all in the cache
             self._read([*self._grid.pieces((range(place, place + 1),)), *self._inner], out[np.newaxis])
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
-        """Fill `out`, of the box's shape, of plain items.
+        """Fill `out`, which has the box's shape and plain items.
 
         Raises:
-            Declined: A chunk is damaged, or h5py is the quicker one.
+            Declined: A chunk is damaged, or h5py is faster.
             OSError: The file ended or changed.
         """
         self._read(self._grid.pieces(box), out)
@@ -176,7 +176,7 @@ class ChunkedReader:
         share(parts, lambda part: self._place(part, out, meter), helpers)
 
     def _copy_kept(self, parts: list[ChunkPart], out: NDArray[Any]) -> bool:
-        """Fill `out` if the cache holds the chunks of all `parts`, which is looked up under one lock."""
+        """Fill `out` if the cache holds the chunks of all `parts`; looks them up under one lock."""
         chunks = self._cache.get_all([self._first_key + part.number for part in parts])
         if chunks is None:
             return False
@@ -187,21 +187,21 @@ class ChunkedReader:
         return True
 
     def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
-        """Begin to decode the chunks of rows `places`, as many as half of the cache holds.
+        """Begin to decode the chunks of rows `places`, up to half of the cache.
 
         Args:
             places: int64[n], each within axis 0.
-            owner: The open file, which a task holds while it runs and not before.
+            owner: The open file. A task holds it only while it runs.
         """
         if self._nbytes > self._cache.limit // 2 or not len(places):
             return
         if self._row_is_chunk and not self._keeps_whole:
-            return  # such a row is decoded where it goes: nothing is gained by a detour
+            return  # the row is decoded straight into its destination: decoding ahead gains nothing
         meter = read_cost.current()
         numbers = np.unique(places // self._row_chunks) * self._row_stride
         most = self._cache.limit // 2 // self._nbytes
         first = self._first_key
-        tails = range(first, first + self._row_stride)  # of the chunks in which a row lies
+        tails = range(first, first + self._row_stride)  # of the chunks of a row
         wanted = [number + tail for number in numbers[:most].tolist() for tail in tails[:most]][:most]
         now = time.monotonic()
         for key in self._cache.missing(wanted):
@@ -212,9 +212,9 @@ class ChunkedReader:
                 _threads.here().submit(self._decode_ahead, owner, number, meter)
 
     def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
-        """Note that chunk `number` is decoded ahead; False where `most` others are, which nobody has read yet.
+        """Record that chunk `number` is decoded ahead; return False if `most` others are, and were not read yet.
 
-        Those of an epoch that ended early are never read: after some seconds they do not count any more.
+        Chunks of an epoch that ended early are never read; they stop counting after some seconds.
         """
         with self._ahead_lock:
             if len(self._ahead) >= most:
@@ -225,9 +225,9 @@ class ChunkedReader:
             return True
 
     def _decode_ahead(self, owner: "weakref.ref[Any]", number: int, meter: read_cost.Meter | None) -> None:
-        """Decode one chunk before it is asked for."""
+        """Decode one chunk before a read needs it."""
         held = owner()
-        # Else the file was closed meanwhile, or whoever needed the chunk did not wait.
+        # Else the file was closed meanwhile, or a read has decoded the chunk itself.
         if held is not None and number in self._ahead:
             self.load(number, meter)
 
@@ -237,12 +237,12 @@ class ChunkedReader:
                 self._ahead.pop(number, None)
 
     def load(self, number: int, meter: read_cost.Meter | None, *, keep: bool = True) -> NDArray[Any] | None:
-        """Chunk `number` in its full shape, from the cache or the file; None where the file has none.
+        """Chunk `number` in its full shape, from the cache or the file; None if the file has none.
 
         Args:
             number: The chunk.
-            meter: Counts what is decoded for whoever asks; None where nobody does.
-            keep: Whether a decoded chunk goes into the cache. Threads that want the same chunk then wait for the first.
+            meter: The caller's meter, which counts decoded chunks, or None.
+            keep: Whether a decoded chunk goes into the cache. Other threads that need the chunk then wait for it.
         """
         key = self._first_key + number
         chunk, found = self._cache.get(key), True
@@ -260,16 +260,16 @@ class ChunkedReader:
         return chunk
 
     def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
-        """Move what one chunk contributes to its place in the result."""
+        """Copy one chunk's part into the result."""
         self._asked(part.number)
-        # A whole chunk that fills one stretch of the result, as a row does, is not wanted again soon. Chunks of boxes
-        # that overlap (patches) are, and they fill no stretch.
+        # If a whole chunk fills one contiguous part of the result, as a row does, it is not needed again soon. Chunks
+        # of overlapping boxes (patches) are needed again, and fill no contiguous part.
         is_done = part.whole and not self._keeps_whole and out[part.target].flags.c_contiguous
         chunk = self.load(part.number, meter, keep=not is_done)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
 
     def _decoded(self, number: int, place: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:
-        """Read and decode a stored chunk: its full shape."""
+        """Read and decode a stored chunk; return its full shape."""
         begin = time.perf_counter()
         if self._pipeline.refusal:
             found = self._decoded_by_h5py(number)
@@ -285,7 +285,7 @@ class ChunkedReader:
 
     def _decoded_by_h5py(self, number: int) -> NDArray[Any]:
         found: NDArray[Any] = self._handle[self._grid.region(number)].view(self._dtype)
-        self._source.check(now=True)  # beyond the end of a file that was cut, h5py reads zeros
+        self._source.check(now=True)  # h5py reads zeros beyond the end of a truncated file
         if found.shape != self._grid.chunks:  # at the edge
             whole = np.zeros(self._grid.chunks, self._dtype)
             whole[tuple(map(slice, found.shape))] = found
@@ -294,21 +294,21 @@ class ChunkedReader:
 
 
 def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -> None:
-    """Call `work` for each of `items`, each once, in any thread and order.
+    """Call `work` once for each of `items`, in any thread and order.
 
-    The caller works too and waits only for what a helper has begun, so nothing can hang on busy threads; when this
-    returns or raises, nobody works on any more.
+    The caller works too, and waits only for helpers that have begun, so busy threads cannot block it. No helper works
+    any more when this returns or raises.
 
     Args:
         items: Taken one by one, under a lock.
-        work: Called for each, several at a time.
-        helpers: How many threads to ask; with 0 all is done here, in order.
+        work: Called for each item, several at a time.
+        helpers: Number of threads to ask; with 0 the caller does all items in order.
 
     Raises:
-        Exception: What `work` raised; the items not yet begun are left.
+        Exception: `work` raised; the items not yet begun are dropped.
     """
     lock = threading.Lock()
-    # The only way to `work`: a helper that is cancelled stays with its executor, but holds no destination.
+    # The only reference to `work`: the executor keeps a cancelled helper, which must not hold a destination.
     calls: Iterator[Callable[[], None]] = (partial(work, item) for item in items)
 
     def drain() -> None:
@@ -329,7 +329,7 @@ def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -
         with suppress(RuntimeError):  # the interpreter is ending, or the system has no thread left
             asked += (_threads.here().submit(drain) for _ in range(helpers))
         drain()
-    finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
+    finally:  # an interrupt of the caller does not stop the helpers, which write to its memory
         interrupt: KeyboardInterrupt | None = None
         begun = None
         while begun is None:

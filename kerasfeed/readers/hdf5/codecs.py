@@ -1,13 +1,13 @@
-"""What HDF5's filters do to a chunk, undone outside every lock.
+"""Decode the filters of HDF5 chunks without any lock.
 
-Invariant: a pipeline gives exactly the bytes of the chunk or raises `DecodeError`; it never gives more, fewer or
-unchecked ones where the codec can tell. Each codec is one entry of `_DECODERS`; optional packages are looked for once,
-here and nowhere else, and a filter without a decoder is a reason to read through h5py.
+Invariant: a pipeline returns exactly the bytes of the chunk or raises `DecodeError`. It never returns more or fewer
+bytes, and checks them if the codec can. Each codec is one entry of `_DECODERS`. Only this module imports the optional
+packages, once. A dataset with a filter without a decoder is read through h5py.
 
 Measured on 147 KB chunks of float32 (shuffle + gzip), one thread: isal 281 us (zlib 573), libdeflate (`deflate`)
-243 us; unshuffling 43 us with NumPy, 3 us with `zlib_into`. libdeflate is not always the faster: of 48 combinations of
-data, level and shuffle it took 0.58 to 1.08 of isal's time, and less than isal in 45. `imagecodecs` has all other
-codecs; a scene takes 7 % longer with its libdeflate, and its unshuffling is slower than NumPy's.
+243 us; unshuffling 43 us with NumPy, 3 us with `zlib_into`. In 48 combinations of data, level and shuffle, libdeflate
+took 0.58 to 1.08 of isal's time, and less than isal in 45. `imagecodecs` has all other codecs; with its libdeflate, a
+scene takes 7 % longer, and its unshuffling is slower than NumPy's.
 """
 
 import struct
@@ -30,16 +30,16 @@ NAMES = {
     32017: "sz", 32024: "sz3", 32026: "blosc2", 32028: "sperr",
 }  # fmt: skip
 
-Bytes = Any  # bytes, bytearray or uint8[n]: what codecs give and take
-Decoder = Callable[[Bytes, int | None], Bytes]  # data, and how many bytes they must give, where that is known
+Bytes = Any  # bytes, bytearray or uint8[n]: input and output of codecs
+Decoder = Callable[[Bytes, int | None], Bytes]  # data, and the size of the result, if known
 
 
 class Declined(Exception):
-    """A dataset, or a selection, is left to h5py; the message is the reason."""
+    """h5py must read a dataset or a selection; the message is the reason."""
 
 
 class DecodeError(Declined):
-    """A chunk is not what its filters promise: damaged, or written in a way not known here."""
+    """A chunk does not match its filters: it is damaged, or written in an unknown way."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class Filter:
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """Its name in messages."""
         return NAMES.get(self.code, f"filter {self.code}")
 
 
 def optional(name: str) -> ModuleType | None:
-    """An optional package; None where it is missing or does not load."""
+    """Import an optional package; None if it is missing or does not load."""
     try:
         return import_module(name)
     except Exception:  # noqa: BLE001  # a package built for another NumPy fails in its own ways
@@ -69,7 +69,7 @@ def optional(name: str) -> ModuleType | None:
 
 
 class Pipeline:
-    """The filters of a dataset, undone. Safe to use from several threads.
+    """Decode the filters of a dataset. May be used from several threads.
 
     Attributes:
         refusal: Why only HDF5 can decode; empty if `decode` can.
@@ -79,13 +79,13 @@ class Pipeline:
         """Prepare to decode chunks.
 
         Args:
-            filters: In the order in which they were applied.
+            filters: The filters in the order of writing.
             nbytes: Bytes of a decoded chunk.
         """
         self.filters = filters
         self.nbytes = nbytes
         self.refusal = ""
-        self._stages: list[tuple[int, Decoder, int | None]] = []  # bit of the mask, decoder, bytes it must give
+        self._stages: list[tuple[int, Decoder, int | None]] = []  # bit of the mask, decoder, size of its result
         size: int | None = nbytes
         for bit, each in enumerate(filters):
             made = decoder_of(each)
@@ -100,11 +100,11 @@ class Pipeline:
                 size = None
 
     def decode(self, data: bytes, mask: int) -> Bytes:
-        """The bytes of a chunk.
+        """Return the bytes of a chunk.
 
         Args:
-            data: As stored.
-            mask: Bit i is set where filter i was skipped.
+            data: The stored bytes.
+            mask: Bit i is set if filter i was skipped.
 
         Returns:
             bytes, bytearray or uint8[nbytes].
@@ -128,13 +128,13 @@ class Pipeline:
 
 
 def decoder_of(each: Filter) -> Decoder | None:
-    """What undoes a filter; None where it is unknown, or the package that could is not installed."""
+    """Decoder of a filter; None if it is unknown, or its package is not installed."""
     make = _DECODERS.get(each.code)
     return None if make is None else make(each.values)
 
 
 def _imagecodecs(*names: str) -> ModuleType | None:
-    """The package, where it is there and has these codecs."""
+    """The package, if it is installed and has these codecs."""
     module = optional("imagecodecs")
     return module if all(getattr(getattr(module, name, None), "available", False) for name in names) else None
 
@@ -147,8 +147,8 @@ def _deflate(_: tuple[int, ...]) -> Decoder:
             return isal_zlib.decompress(data)
         if libdeflate is not None:
             return libdeflate.zlib_decompress(data, size)
-        # A buffer that is exactly full is doubled before the end of the stream is seen: 38 page faults a chunk of
-        # 147 KB, and two threads were hardly faster than one.
+        # isal doubles a buffer that is exactly full before it sees the end of the stream. This cost 38 page faults per
+        # chunk of 147 KB, and two threads were hardly faster than one.
         return isal_zlib.decompress(data, 15, size + _SLACK)
 
     return decode
@@ -164,7 +164,7 @@ def _shuffle(values: tuple[int, ...]) -> Decoder | None:
     def decode(data: Bytes, _: int | None) -> Bytes:
         source = np.frombuffer(data, np.uint8)
         out = np.empty(len(source), np.uint8)
-        whole = len(source) // width * width  # HDF5 leaves the odd bytes at the end where they are
+        whole = len(source) // width * width  # HDF5 does not move the odd bytes at the end
         if fast is not None and whole:
             fast(source[:whole], out[:whole], width)
         else:
@@ -192,7 +192,7 @@ def _fletcher32(_: tuple[int, ...]) -> Decoder | None:
 
 
 def _sized(codec: str) -> Callable[[tuple[int, ...]], Decoder | None]:
-    """A codec of imagecodecs that is told how much it must give."""
+    """A codec of imagecodecs that takes the size of its result."""
 
     def make(_: tuple[int, ...]) -> Decoder | None:
         module = _imagecodecs(codec)
@@ -215,14 +215,14 @@ def _blosc(_: tuple[int, ...]) -> Decoder | None:
             raise DecodeError("no blosc header")
         nbytes, _, stored = struct.unpack("<III", data[4:16])
         if stored != len(data) or (size is not None and nbytes != size):
-            raise DecodeError(f"a blosc header of {nbytes:,} bytes from {stored:,}, where {len(data):,} are stored")
+            raise DecodeError(f"a blosc header of {nbytes:,} bytes from {stored:,}, but {len(data):,} are stored")
         return module.blosc_decode(data, numthreads=1, out=nbytes)
 
     return decode
 
 
 def _bitshuffle(values: tuple[int, ...]) -> Decoder | None:
-    # Parameters: two of the version, item size, items in a block (0: chosen from the item size), compression.
+    # Parameters: two of the version, item size, items per block (0: chosen from the item size), compression.
     module = _imagecodecs("BITSHUFFLE", "LZ4")
     if module is None or len(values) < 3 or (len(values) > 4 and values[4] not in (0, 2)):
         return None
@@ -234,17 +234,17 @@ def _bitshuffle(values: tuple[int, ...]) -> Decoder | None:
         block = items
         if compressed:
             data, block = _lz4_blocks(module, bytes(data), width, size)
-        # As bytes: of an array it would take the items for the array's.
+        # As bytes, because imagecodecs would use the item size of an array.
         return module.bitshuffle_decode(bytes(data), itemsize=width, blocksize=block)
 
     return decode
 
 
 def _lz4_blocks(module: ModuleType, data: bytes, width: int, size: int | None) -> tuple[Bytes, int]:
-    """Undo the LZ4 half of bitshuffle: the bytes, still bit-shuffled, and the items in a block.
+    """Decode the LZ4 part of bitshuffle: return the bytes, still bit-shuffled, and the items per block.
 
-    Layout: total bytes (64 bits) and bytes of a block (32 bits), big-endian; then each block of whole groups of eight
-    items, as its stored size (32 bits) and LZ4 data; then the odd items, as they are.
+    Layout: total bytes (64 bits) and bytes per block (32 bits), big-endian; then each block of whole groups of eight
+    items, as its stored size (32 bits) and LZ4 data; then the odd items, unchanged.
     """
     total, block = struct.unpack(">QI", data[:12])
     if (size is not None and total != size) or not block or block % (8 * width):

@@ -1,8 +1,8 @@
-"""Contiguous datasets, read straight into the destination.
+"""Read contiguous datasets straight into the destination.
 
-Invariant: equal to h5py bit for bit, or `Declined` or OSError; then the caller asks h5py. Runs of bytes are read with
-`preadv`, into the result where they are as long as what is wanted of them. The file is never mapped: a mapped file that
-someone truncates kills the process. Whoever calls holds the open file.
+Invariant: the result equals h5py's bit for bit; otherwise `Declined` or OSError is raised, and the caller asks h5py.
+`preadv` reads runs of bytes, into the result if it has the run's length. The file is never mapped, because truncating a
+mapped file kills the process. The caller holds the open file.
 """
 
 import math
@@ -17,11 +17,11 @@ from kerasfeed.readers.hdf5.selection import Box, runs
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous
 
-_ROW_NBYTES = 16384  # parts of neighbouring rows that are shorter are read by HDF5: a system call for each takes longer
+_ROW_NBYTES = 16384  # HDF5 reads shorter parts of neighbouring rows, because a system call for each takes longer
 
 
 class ContiguousReader:
-    """Reads one contiguous dataset. All methods may be called from any thread."""
+    """Read one contiguous dataset. All methods may be called from any thread."""
 
     def __init__(self, layout: Contiguous, source: ByteSource, counters: Counters) -> None:
         """Read through `source`."""
@@ -32,7 +32,7 @@ class ContiguousReader:
         self._strides = tuple(math.prod(layout.shape[axis + 1 :]) * itemsize for axis in range(1, len(layout.shape)))
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
-        """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
+        """Read row `place` of axis 0 into `out`, which has a row's shape; raises like `read`."""
         if not out.flags.c_contiguous:
             self._rows(range(place, place + 1), out[np.newaxis])
             return
@@ -40,10 +40,10 @@ class ContiguousReader:
         self.counters.add(nbytes=self._row_nbytes)
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
-        """Fill `out`, of the box's shape, of plain items.
+        """Fill `out`, which has the box's shape and plain items.
 
         Raises:
-            Declined: HDF5 is the quicker one.
+            Declined: HDF5 is faster.
             OSError: The file ended or changed.
         """
         if out.shape[1:] == self._row_shape:
@@ -52,7 +52,7 @@ class ContiguousReader:
             self._parts(box[0], box[1:], out)
 
     def _rows(self, places: Any, out: NDArray[Any]) -> None:
-        """Whole rows, each run of neighbours at once."""
+        """Read whole rows, each run of neighbours at once."""
         into = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
         for begin, end in runs(places):
             self._source.read_into(self._address + int(places[begin]) * self._row_nbytes, into[begin:end])
@@ -61,7 +61,7 @@ class ContiguousReader:
             out[...] = into
 
     def _parts(self, places: Any, inner: tuple[range, ...], out: NDArray[Any]) -> None:
-        """The same part of each of some rows: all from its first to its last byte is read."""
+        """Read the same part of several rows, each from its first to its last byte."""
         if isinstance(places, range) and len(places) > 1 and self._row_nbytes < _ROW_NBYTES:
             raise Declined("parts of many short rows")
         first = sum(part.start * stride for part, stride in zip(inner, self._strides, strict=True))

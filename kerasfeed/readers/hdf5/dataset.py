@@ -1,9 +1,9 @@
 """A dataset as users hold it.
 
-Invariant: whatever reads it, a selection gives what h5py gives, or what NumPy gives where h5py gives up, from a file
-that did not change, or not at all. What h5py takes goes to it as the user wrote it; what only NumPy knows (lists
-unsorted or with repeats, steps backwards, masks over several axes) is picked by NumPy from boxes, which h5py or the
-direct reader fills. Every access holds the open file while it lasts, so that no `close()` in another thread ends it.
+Invariant: a selection returns what h5py returns, or NumPy's result if h5py does not support it, from an unchanged file;
+otherwise it raises. h5py gets selections that it supports as the user wrote them. If only NumPy supports a selection
+(unsorted or repeated lists, negative steps, masks over several axes), h5py or the direct reader fills boxes, and NumPy
+picks from these. Each access holds the open file until it ends, so `close()` in another thread cannot close the file.
 """
 
 import math
@@ -25,12 +25,12 @@ from kerasfeed.readers.hdf5.stats import ReadStats
 from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
 
-_PIECE_NBYTES = 1 << 24  # of what is read at once around a selection that is no box
-_ROW_NBYTES = 1 << 26  # the most of a row that is read for a part of it
+_PIECE_NBYTES = 1 << 24  # read at once around a selection that is not a box
+_ROW_NBYTES = 1 << 26  # the limit up to which a whole row is read for a part of it
 
 
 class HDF5Dataset:
-    """One dataset of an `HDF5File`: `file["points"]`. It is pickled with the file. May be used from several threads.
+    """One dataset of an `HDF5File`: `file["points"]`. Pickles with the file. May be used from several threads.
 
     Examples:
         >>> import h5py
@@ -67,14 +67,14 @@ class HDF5Dataset:
                     raise self.file._unknown(self.name)
                 cached = self._cached = (shared.handle, opened)
             if shared.how.swmr:
-                cached[1].handle.refresh()  # rows that the writer added since
+                cached[1].handle.refresh()  # finds rows that the writer has added
         except Exception as error:
             note_source(error, self.name, self.file.path)
             raise
         return shared, cached[1]
 
     def _examined(self) -> OpenDataset:
-        """The open dataset, of which is known who reads it."""
+        """The open dataset with its reader chosen."""
         shared, opened = self._open()
         shared.examine(opened)
         return opened
@@ -87,7 +87,7 @@ class HDF5Dataset:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy dtype as stored."""
+        """The stored NumPy dtype."""
         return self._open()[1].dtype
 
     @property
@@ -124,16 +124,16 @@ class HDF5Dataset:
 
     @property
     def reader(self) -> ReaderChoice:
-        """What reads this dataset: `kind` is "direct" or "h5py", and `reason` tells why h5py does; `str` gives both."""
+        """The reader of this dataset: `kind` is "direct" or "h5py", and `reason` why h5py reads it; `str` has both."""
         choice = self._examined().choice
         assert choice is not None
         return choice
 
     def stats(self) -> ReadStats:
-        """What reading this dataset has cost this process since the file was opened.
+        """Return counters of the reads of this dataset in this process since the file was opened.
 
-        The counters only grow: what one epoch costs is the difference between two calls, before it and after it. Every
-        process counts its own reads alone, so measure with `workers=0` or with threads.
+        The counters only grow: the cost of one epoch is the difference between the values before and after it. Each
+        process counts only its own reads, so measure with `workers=0` or with threads.
 
         Returns:
             A [ReadStats][kerasfeed.readers.hdf5.stats.ReadStats].
@@ -153,12 +153,12 @@ class HDF5Dataset:
     def __getitem__(self, selection: Any) -> Any:
         """Read a selection.
 
-        Integers, slices, Ellipsis, masks, sorted lists and names of fields mean what they mean to h5py. In addition,
-        with NumPy's meaning: lists may be unsorted and have repeats, steps may be negative, and a mask may cover
-        several axes. As in h5py, each axis is selected on its own, and only one axis may have a list or mask.
+        Integers, slices, Ellipsis, masks, sorted lists and names of fields mean the same as in h5py. In addition, with
+        NumPy's meaning: lists may be unsorted and have repeats, steps may be negative, and a mask may cover
+        several axes. As in h5py, each axis is selected separately, and only one axis may have a list or mask.
 
         Returns:
-            A writable array of the dataset's dtype; a scalar where h5py returns one.
+            A writable array of the dataset's dtype; a scalar if h5py returns one.
 
         Raises:
             IndexError: The selection is out of range; the message names dataset, axis and size.
@@ -171,16 +171,16 @@ class HDF5Dataset:
             self._fail(error, f"[{selection!r}]")
 
     def _offers(self, name: str) -> bool:
-        """Whether feeds may call `name`: a row of text or of variable length has another dtype than the dataset."""
+        """Whether feeds may call `name`: the dtype of rows of text or of variable length is not the dataset's."""
         return name != "read_into" or not self.dtype.hasobject
 
     def read_into(self, selection: Any, out: NDArray[Any]) -> None:
-        """Read a selection into an existing array, such as the place of a scene in a batch.
+        """Read a selection into an existing array, such as the row of a scene in a batch.
 
         Args:
             selection: As for `dataset[selection]`.
             out: Writable array of the selection's shape and the dataset's dtype, in either byte order. If it is
-                C-contiguous, data of contiguous storage are read straight into it.
+                C-contiguous, contiguous data are read straight into it.
 
         Raises:
             TypeError: `out` is not an array, or has another dtype.
@@ -206,18 +206,18 @@ class HDF5Dataset:
             self._fail(error, f"[{selection!r}]")
 
     def take(self, indices: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read many rows of axis 0 at once: each chunk is read once, several chunks at the same time.
+        """Read many rows of axis 0 at once. Each chunk is read once, and several chunks at the same time.
 
         Args:
             indices: Integers in one axis, in any order; repeated and negative ones are allowed.
-            out: Where the rows are written: a writable array [len(indices), *shape[1:]] of the dataset's dtype. None
+            out: Receives the rows: a writable array [len(indices), *shape[1:]] of the dataset's dtype. None
                 makes a new array.
 
         Returns:
             `out`, or the new array: row k is `dataset[indices[k]]`.
 
         Raises:
-            IndexError, TypeError, ValueError, OSError: As `read_into`.
+            IndexError, TypeError, ValueError, OSError: Like `read_into`.
 
         Examples:
             >>> import h5py
@@ -241,7 +241,7 @@ class HDF5Dataset:
             self._fail(error, ".take(...)")
 
     def _read(self, shared: SharedFile, opened: OpenDataset, selection: Any, out: NDArray[Any] | None = None) -> Any:
-        """What is selected, in `out` where there is one: read directly where that can be done, else by h5py."""
+        """Read a selection, into `out` if given: directly if possible, else by h5py."""
         if opened.choice is None:
             shared.examine(opened, to_read=True)
         reader, shape, dtype = opened.reader, opened.shape, opened.dtype
@@ -253,7 +253,7 @@ class HDF5Dataset:
         elif shape is not None:
             planned = plan(selection, shape, self.name)
             if planned is not None:
-                wanted = planned.shape + dtype.shape  # items that are arrays are axes of the result
+                wanted = planned.shape + dtype.shape  # array items add axes to the result
         if out is not None and wanted is not None and out.shape != wanted:
             raise _wrong_shape(wanted, out)
         if reader is not None and wanted is not None and (planned is None or _is_bounded(planned, dtype.itemsize)):
@@ -263,7 +263,7 @@ class HDF5Dataset:
                     reader.row_into(row, _as_plain(result))
                 elif planned is not None:
                     _gather(reader.read, planned, _as_plain(result))
-            except (Declined, OSError):  # h5py's answer, or its error, of a file that did not change
+            except (Declined, OSError):  # h5py gives the answer or the error, if the file has not changed
                 if shared.source is not None:
                     shared.source.check(now=True)
             else:
@@ -286,19 +286,19 @@ class HDF5Dataset:
         return out
 
     def read_ahead(self, indices: Any) -> None:
-        """Begin to decode the chunks of these rows on other threads, as far as half of the cache holds them.
+        """Begin to decode the chunks of these rows on other threads, up to half of the cache.
 
-        Returns at once and raises nothing: what is wrong with an index or a chunk shows when it is read.
+        Returns at once and raises nothing: the later read reports a wrong index or a damaged chunk.
 
         Args:
             indices: Integers in one axis: rows that will be read soon.
         """
         try:
             shared, opened = self._open()
-            if isinstance(opened.reader, ChunkedReader):  # others have nothing to decode, or h5py does
+            if isinstance(opened.reader, ChunkedReader):  # other readers cannot decode ahead
                 places = checked_places(indices, opened.shape[0], 0, self.name)
                 opened.reader.ahead(places, weakref.ref(shared))
-        except Exception:  # noqa: BLE001  # the read itself will tell, where it can be handled
+        except Exception:  # noqa: BLE001  # the read itself raises it again
             return
 
     def _fail(self, error: Exception, what: str) -> NoReturn:
@@ -310,11 +310,11 @@ class HDF5Dataset:
             note_source(error, self.name, self.file.path, what)
             raise error
         finally:
-            del error  # its traceback holds this frame, and that the open file
+            del error  # its traceback holds this frame, and so the open file
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError(f"{self!r} must be read to become an array; it cannot be had without a copy")
+            raise ValueError(f"{self!r} must be read to become an array, so copy=False is impossible; leave copy out")
         return np.asarray(self[...], dtype=dtype)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -325,20 +325,20 @@ class HDF5Dataset:
 
 
 def _read_checked(shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None) -> Any:
-    """h5py's answer, from a file that did not change: it reads as zeros what has been cut off."""
-    if not opened.has_sources:  # many files may have to be opened to see it
+    """Return h5py's answer from an unchanged file; h5py reads zeros beyond the end of a truncated one."""
+    if not opened.has_sources:  # the check may have to open many files
         check_sources(opened.handle)
         opened.has_sources = not opened.handle.external
     try:
         found = _read_through_h5py(opened.handle, selection, planned)
     except OSError:
         missing = missing_filters(opened.handle)
-        if missing is None:  # there is another reason
+        if missing is None:  # another cause
             raise
         if missing:
             raise OSError(
                 f"its filter {' and '.join(missing)} is missing: HDF5 does not know it. pip install hdf5plugin, which "
-                "HDF5File imports by itself where it is needed, or import the package that registers the filter in "
+                "HDF5File imports if needed, or import the package that registers the filter in "
                 "the module of your class"
             ) from None
         found = _read_through_h5py(opened.handle, selection, planned)
@@ -352,11 +352,11 @@ def _read_through_h5py(dataset: Any, selection: Any, planned: Selection | None) 
 
     Args:
         dataset: An `h5py.Dataset`.
-        selection: As the user wrote it.
-        planned: Its meaning, where it has been planned.
+        selection: The user's selection.
+        planned: Its plan, if there is one.
 
     Returns:
-        What h5py returns, or would for such a selection.
+        h5py's result, or the result that it would return for such a selection.
     """
     if planned is None or planned.suits_h5py:
         return dataset[selection]
@@ -366,7 +366,7 @@ def _read_through_h5py(dataset: Any, selection: Any, planned: Selection | None) 
 
 
 def _read_box(dataset: Any, box: Box, out: NDArray[Any]) -> None:
-    """Fill `out` with a box, rows that are no range run by run."""
+    """Fill `out` with a box, and rows that are not a range run by run."""
     inner = [slice(places.start, places.stop) for places in box[1:]]
     if isinstance(box[0], range):
         _put(dataset[(slice(box[0].start, box[0].stop), *inner)], out)
@@ -379,15 +379,15 @@ def _read_box(dataset: Any, box: Box, out: NDArray[Any]) -> None:
 
 
 def _is_bounded(planned: Selection, itemsize: int) -> bool:
-    """Whether `_gather` takes little memory beside the result."""
+    """Whether `_gather` needs little memory besides the result."""
     return not planned.size or planned.is_box or planned.row_size * itemsize <= _ROW_NBYTES
 
 
 def _gather(read_box: Callable[[Box, NDArray[Any]], None], planned: Selection, out: NDArray[Any]) -> None:
-    """Fill `out`, of the selection's shape, with what `read_box` reads of boxes."""
+    """Fill `out`, of the selection's shape, from boxes that `read_box` reads."""
     if not planned.size:
         return
-    items = out.shape[len(planned.shape) :]  # of dtypes whose items are arrays
+    items = out.shape[len(planned.shape) :]  # axes of array items
     result = out.reshape(planned.lengths + items)
     for target, box, pick in planned.blocks(_PIECE_NBYTES // max(1, out.dtype.itemsize)):
         if pick is None:
@@ -399,32 +399,32 @@ def _gather(read_box: Callable[[Box, NDArray[Any]], None], planned: Selection, o
 
 
 def _put(found: Any, out: NDArray[Any]) -> None:
-    """Copy what was read into `out`, of its shape."""
+    """Copy `found` into `out`, which has the same shape."""
     if out.dtype == found.dtype and not out.dtype.hasobject:
-        out, found = _as_plain(out), _as_plain(np.asarray(found))  # so the padding of structures moves along
+        out, found = _as_plain(out), _as_plain(np.asarray(found))  # copies the padding of structures too
     out[...] = found
 
 
 def _as_plain(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory, of the dtype to move items with."""
+    """The same memory with the dtype for moving items."""
     return array if array.dtype.names is None else array.view(plain_of(array.dtype))
 
 
 def _check_out(out: Any, dtype: np.dtype[Any], name: str) -> None:
-    """Refuse an `out` into which no item of a dataset can be written.
+    """Refuse an `out` that cannot hold items of the dataset.
 
     Raises:
-        TypeError: It is not an array, or has another dtype.
-        ValueError: It is read-only.
+        TypeError: `out` is not an array, or has another dtype.
+        ValueError: `out` is read-only.
     """
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a NumPy array, received {type(out).__name__}")
     dtype = dtype.base
     if out.dtype != dtype and out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
-        raise TypeError(f"out must be of dtype {dtype}, as dataset {name!r} is, received {out.dtype}")
+        raise TypeError(f"out must be of dtype {dtype}, like dataset {name!r}, received {out.dtype}")
     if not out.flags.writeable:
-        raise ValueError("out is read-only; pass an array that may be written")
+        raise ValueError("out is read-only; pass a writable array")
 
 
 def _wrong_shape(shape: tuple[int, ...], out: NDArray[Any]) -> ValueError:
-    return ValueError(f"out must have the shape {shape} of what is read, received {out.shape}")
+    return ValueError(f"out must have the selection's shape {shape}, received {out.shape}")

@@ -1,6 +1,6 @@
-"""What is in a file, as names, as text and as a table for notebooks.
+"""List the contents of a file as names, as text and as a table for notebooks.
 
-Invariant: only looks; data are not read, but the storage of every dataset shown is examined, as it says who reads it.
+Invariant: no data are read. The storage of every dataset shown is examined, to report its reader.
 """
 
 from collections import deque
@@ -23,12 +23,12 @@ _COLUMNS = ["dataset", "shape", "dtype", "chunks", "filters", "reader"]
 
 @dataclass(frozen=True)
 class Entry:
-    """What there is under a name.
+    """An object, or a broken link, with its name.
 
     Attributes:
-        path: The name, from the group where one looks.
-        kind: "dataset", "group", "datatype", or "nothing" for a link that leads nowhere.
-        target: Where a soft or external link leads; empty where the name is the object's own.
+        path: The name, relative to the listed group.
+        kind: "dataset", "group", "datatype", or "nothing" for a broken link.
+        target: Target of a soft or external link; empty for a hard link.
         is_known: Whether the object is listed under another name.
     """
 
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def is_dataset(self) -> bool:
-        """Whether it is a dataset that no other entry names."""
+        """Whether this is a dataset that no other entry names."""
         return self.kind == "dataset" and not self.is_known
 
 
@@ -47,15 +47,15 @@ _KINDS = {h5py.h5o.TYPE_GROUP: "group", h5py.h5o.TYPE_DATASET: "dataset"}
 
 
 def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = None) -> list[Entry]:
-    """Everything below a group, or its first `most` entries, each object once under a name of its own.
+    """List the objects below a group, or the first `most`, each under one name.
 
-    What soft and external links lead to comes behind that, unless it is listed already.
+    Targets of soft and external links come last, unless they are listed already.
 
     Args:
-        group: Where to begin.
-        path: Of the file, for the message.
-        links: How links are followed; None is HDF5's way.
-        most: Entries after which it ends.
+        group: The group.
+        path: Path of the file, for messages.
+        links: h5py's link access properties; None for the default.
+        most: Maximum number of entries.
 
     Raises:
         OSError: The file is damaged.
@@ -63,14 +63,14 @@ def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = 
     try:
         return list(islice(_walk(group.id, links), most))
     except HDF5_ERRORS as error:
-        raise OSError(f"cannot list what is in {path!r}: a damaged HDF5 file ({message_of(error)})") from error
+        raise OSError(f"cannot list the contents of {path!r}: a damaged HDF5 file ({message_of(error)})") from error
 
 
 def _walk(group: Any, links: Any) -> Iterator[Entry]:
-    """What is below a group of h5py's low level. HDF5's own walk ends the interpreter where an object is damaged."""
+    """Walk a group of h5py's low level. HDF5's own walk ends the interpreter if an object is damaged."""
     info = h5py.h5o.get_info(group)
     seen = {(info.fileno, info.addr)}
-    behind: deque[tuple[Any, str, bytes]] = deque()  # links: in which group, path, and name in the group
+    behind: deque[tuple[Any, str, bytes]] = deque()  # links: the group that holds it, path, and name in the group
 
     def members(group: Any, prefix: str) -> Iterator[Entry]:
         for stored in group:
@@ -103,7 +103,7 @@ def _walk(group: Any, links: Any) -> Iterator[Entry]:
 
 
 def facts(name: str, dataset: OpenDataset) -> list[str]:
-    """What there is to say about the dataset `name`, as the columns of a table."""
+    """The columns of the table for the dataset `name`."""
     handle = dataset.handle
     layouts = {h5py.h5d.COMPACT: "compact", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.VIRTUAL: "virtual"}
     layout = handle.id.get_create_plist().get_layout()
@@ -118,9 +118,9 @@ def facts(name: str, dataset: OpenDataset) -> list[str]:
 
 
 def tree(title: str, found: list[Entry], dataset: Callable[[str], OpenDataset]) -> str:
-    """Everything below a group as text, one line each, indented by depth; `dataset` opens one by name."""
+    """The objects below a group as text, one line each, indented by depth; `dataset` opens one by name."""
     lines = [title]
-    # A link stands where its name belongs.
+    # Links are sorted by their names.
     for entry in sorted(found, key=lambda each: each.path.split("/")):
         name = entry.path
         line = "  " * (1 + name.count("/")) + printable(name.rsplit("/", 1)[-1])
@@ -131,13 +131,13 @@ def tree(title: str, found: list[Entry], dataset: Callable[[str], OpenDataset]) 
             chunks = f"chunks {chunks}" if chunks.startswith("(") else chunks
             line += f"  {dtype} {shape}  {chunks}  {filters}  [{reader}]"
         if entry.target:
-            line += f"  -> {printable(entry.target)}" + (", where nothing is" if entry.kind == "nothing" else "")
+            line += f"  -> {printable(entry.target)}" + (" (missing)" if entry.kind == "nothing" else "")
         lines.append(line)
     return "\n".join(lines)
 
 
 def table(title: str, names: list[str], dataset: Callable[[str], OpenDataset]) -> str:
-    """HTML of one `div`: a title and a table of the datasets of these names; `dataset` as in `tree`."""
+    """HTML of one `div`: a title and a table of these datasets; `dataset` as in `tree`."""
     shown = [facts(name, dataset(name)) for name in names[:_ROWS_SHOWN]]
     more = f"and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
     return Report(title, tables=[Table(_COLUMNS, shown)], more=more).html

@@ -1,6 +1,6 @@
-"""What to tell a user whose file cannot be read.
+"""Word the errors for files that cannot be read.
 
-Invariant: a message names the file, what is wrong with it as far as a look at it tells, and what to do.
+Invariant: a message names the file, the problem as far as a check can tell, and the remedy.
 """
 
 import os
@@ -11,12 +11,12 @@ import h5py
 
 from kerasfeed.util.error_text import add_note, message_of, notes_of, reworded
 
-HDF5_ERRORS = (RuntimeError, OSError, KeyError, ValueError)  # what h5py raises of what is damaged or not there
+HDF5_ERRORS = (RuntimeError, OSError, KeyError, ValueError)  # raised by h5py for damaged or missing objects
 _NAMES_SHOWN = 20
 
 
 def missing(path: str) -> FileNotFoundError:
-    """There is no such file."""
+    """Return the error for a file that does not exist."""
     if Path(path).is_dir():
         return FileNotFoundError(f"{path!r} is a folder; HDF5File needs a file in it")
     folder = Path(path).parent
@@ -27,13 +27,13 @@ def missing(path: str) -> FileNotFoundError:
 
 
 def named(error: OSError, message: str) -> OSError:
-    """An error of the same type (PermissionError, BlockingIOError) with another message."""
-    found = reworded(error, message)  # which a type with a constructor of its own may refuse, as fsspec's
+    """Return an error of the same type (PermissionError, BlockingIOError) with another message."""
+    found = reworded(error, message)  # returns `error` if its constructor differs, as fsspec's do
     return OSError(message) if found is error else found
 
 
 def note_source(error: Exception, name: str, path: str, what: str = "") -> None:
-    """Note dataset and file of a failed read, where neither the message nor a note names both."""
+    """Add dataset and file of a failed read as a note, unless the message or a note names both."""
     for text in (message_of(error), *notes_of(error)):
         if repr(name) in text and repr(path) in text:
             return
@@ -41,13 +41,13 @@ def note_source(error: Exception, name: str, path: str, what: str = "") -> None:
 
 
 def cause(path: str, error: OSError) -> str:
-    """Why opening the file at `path` failed."""
+    """Return why opening the file at `path` failed."""
     if "unable to lock file" in message_of(error):
         return (
             f"a program that writes the file holds its lock ({message_of(error)}). Wait until it has closed the file; "
-            "or set swmr_mode = True in the writer, and read with HDF5File(path, swmr=True). If nothing "
-            "writes the file and its disk knows no locks, pass locking=False, or set HDF5_USE_FILE_LOCKING=FALSE "
-            "before Python starts"
+            "or set swmr_mode = True in the writer, and read with HDF5File(path, swmr=True). If no program "
+            "writes the file and its disk does not support locks, pass locking=False, or set "
+            "HDF5_USE_FILE_LOCKING=FALSE before Python starts"
         )
     if isinstance(error, PermissionError):
         return message_of(error)
@@ -57,11 +57,11 @@ def cause(path: str, error: OSError) -> str:
         return message_of(error)
     if h5py.is_hdf5(path):
         return f"it is a damaged HDF5 file, or one still being written ({message_of(error)})"
-    return f"it is not an HDF5 file ({size:,} bytes, no HDF5 signature). Was it downloaded or written to the end?"
+    return f"it is not an HDF5 file ({size:,} bytes, no HDF5 signature). Was it downloaded or written completely?"
 
 
 def stored_name(name: str) -> str | bytes:
-    """A name as h5py takes it: names that are no UTF-8 (old writers use other encodings) are bytes there."""
+    """A name for h5py: bytes if it is not UTF-8, because old writers use other encodings."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -70,24 +70,24 @@ def stored_name(name: str) -> str | bytes:
 
 
 def shown_name(name: str | bytes) -> str:
-    """A name that h5py gave, as text that `stored_name` takes back."""
+    """A name from h5py as text, which `stored_name` converts back."""
     return os.fsdecode(name)
 
 
 def link_target(group: Any, stored: bytes) -> str:
-    """Where a soft or external link of h5py's low-level `group` leads: a path, or file and path."""
+    """Target of a soft or external link in h5py's low-level `group`: a path, or file and path."""
     value = group.links.get_val(stored)
     return ":".join(map(shown_name, value)) if isinstance(value, tuple) else shown_name(value)
 
 
 def unfollowed(group: Any, name: str, path: str, links: Any) -> Exception | None:
-    """The error of a name that HDF5 could not open: a link that leads nowhere, or damage; None where there is no such.
+    """Return the error for a name that HDF5 could not open: a broken link, or damage; None if the name is missing.
 
     Args:
-        group: h5py's low-level group in which to look.
-        name: A path below it.
-        path: Of the file, for the message.
-        links: How links are followed.
+        group: h5py's low-level group to search.
+        name: A path below the group.
+        path: Path of the file, for messages.
+        links: h5py's link access properties.
     """
     passed = ""
     for part in filter(None, name.split("/")):
@@ -101,7 +101,7 @@ def unfollowed(group: Any, name: str, path: str, links: Any) -> Exception | None
             group = h5py.h5o.open(group, stored, links)
         except HDF5_ERRORS as error:
             if target:
-                return KeyError(f"{passed!r} in {path!r} is a link to {target!r}, where nothing is")
+                return KeyError(f"{passed!r} in {path!r} is a link to {target!r}, which does not exist")
             return OSError(f"cannot open {passed!r} of {path!r}: the file is damaged ({message_of(error)})")
         if not isinstance(group, h5py.h5g.GroupID):
             return None
@@ -109,12 +109,12 @@ def unfollowed(group: Any, name: str, path: str, links: Any) -> Exception | None
 
 
 def printable(name: str) -> str:
-    """A name that every terminal can show."""
+    """Escape characters that some terminals cannot show."""
     return name.encode(errors="backslashreplace").decode()
 
 
 def listing(names: list[str], *, is_all: bool = True) -> str:
-    """Some names for a message; `is_all`: whether there are no others than `names`."""
+    """List some names for a message; `is_all`: whether `names` is complete."""
     shown = ", ".join(map(printable, names[:_NAMES_SHOWN])) or "(none)"
     if not is_all:
         return f"{shown} and many more"

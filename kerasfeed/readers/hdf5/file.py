@@ -1,8 +1,8 @@
 """Lazy, picklable HDF5 files.
 
-Invariant: a file is opened when first read, once per process, and any number of threads may share it. What pickles is
-the path, the arguments and, once the file has been opened, what it was then: whoever opens it later, in a worker or
-here, gets the same file or an error.
+Invariant: a file is opened at its first read, once per process, and any number of threads may share it. The pickle
+holds the path, the arguments and, if the file has been opened, its identity at that time. A later opening, in a worker
+or here, gives the same file or an error.
 """
 
 import inspect
@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 
@@ -24,24 +24,24 @@ from kerasfeed.readers.remote import identity_at, is_url
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.resources import cache_bytes
 
-_MOST_NAMES = 1000  # looked at for a message
+_MOST_NAMES = 1000  # read for a message
 _uses = itertools.count(1)
 
 
 class Members(ABC):
-    """Datasets and groups by name: a mapping of local names, as h5py's groups are.
+    """Datasets and groups by name: a mapping of local names, like h5py's groups.
 
-    Nothing below them is looked at, so that a file of a million groups is as quick to ask as one of three. Only what
-    says so in its name descends into groups.
+    Most methods do not look into groups below, so a file of a million groups answers as fast as one of three. Only
+    `dataset_paths` and `tree` descend into groups.
     """
 
     @property
     @abstractmethod
     def _in_file(self) -> "tuple[HDF5File, str]":
-        """The file, and the path of this in it."""
+        """The file, and the path of this object in it."""
 
     def _group(self) -> Any:
-        """h5py's group, of the open file."""
+        """h5py's group in the open file."""
         file, name = self._in_file
         return file._open().handle[stored_name(name)]
 
@@ -86,7 +86,7 @@ class Members(ABC):
 
         Args:
             name: A name, or a path such as "group/points".
-            default: What is returned if there is no such dataset or group.
+            default: The result if there is no such dataset or group.
 
         Examples:
             >>> import h5py
@@ -96,7 +96,7 @@ class Members(ABC):
             None
             >>> file.close()
         """
-        return self[name] if name in self else default  # noqa: SIM401  # which would be itself
+        return self[name] if name in self else default  # noqa: SIM401  # dict.get would call this method
 
     def keys(self) -> KeysView[str]:
         """The names of the datasets and groups directly in this file or group, in h5py's order."""
@@ -107,15 +107,15 @@ class Members(ABC):
         return _Values(self)
 
     def items(self) -> ItemsView[str, Any]:
-        """Pairs of a name and a dataset or group, as `keys` and `values` give them."""
+        """Pairs of a name and a dataset or group, as in `keys` and `values`."""
         return _Items(self)
 
     def dataset_paths(self) -> list[str]:
-        """Paths of all datasets, also those in groups within groups, and in other files that external links lead to.
+        """Paths of all datasets, including those in nested groups and in files behind external links.
 
         Returns:
-            Paths relative to this file or group, such as "scene_7/points": one for each dataset, that of a link only
-            where the dataset has no other. Links that lead nowhere are left out; `tree()` shows them.
+            Paths relative to this file or group, such as "scene_7/points", one per dataset. The path of a link is
+            listed only if the dataset has no other. Broken links are left out; `tree()` shows them.
 
         Raises:
             OSError: The file is damaged.
@@ -135,8 +135,8 @@ class Members(ABC):
     def tree(self) -> str:
         """Groups and datasets as indented text.
 
-        For each dataset: shape, dtype, chunks, filters, and whether h5py reads it, and why. For each soft or external
-        link: where it leads, and whether something is there.
+        For each dataset: shape, dtype, chunks, filters, and its reader, with the reason if it is h5py. For each soft or
+        external link: its target, and whether the target exists.
 
         Examples:
             >>> import h5py
@@ -174,40 +174,41 @@ class _Items(ItemsView[str, Any]):
 
 
 class HDF5File(Members):
-    """An HDF5 file for reading, which is opened when it is first needed.
+    """An HDF5 file for reading, which is opened at first use.
 
-    A mapping from names to datasets and groups, as h5py's files are: `file["points"]`, `file["scene_7/points"]`, `for
+    A mapping from names to datasets and groups, like h5py's files: `file["points"]`, `file["scene_7/points"]`, `for
     name in file`, `len(file)`, `keys()`, `values()`, `items()`. `dataset_paths()` lists the datasets of all groups. A
     dataset is an [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset].
 
-    It may be kept in a sequence: it is pickled as its path, and each worker process opens the file for itself. It may
-    be read from several threads, which then decode several chunks at the same time. Virtual and external datasets,
-    text, rare filters and files that are being written are read by h5py: `file[name].reader` tells what reads a
-    dataset, and why. `pip install ".[hdf5]"` adds faster decompressors, and those for lzf, blosc, zstd,
+    A sequence may hold it: it is pickled as its path, and each worker process opens the file itself. Several threads
+    may read it, and then decode several chunks at the same time. h5py reads virtual and external datasets,
+    text, rare filters and files that are being written: `file[name].reader` names the reader of a
+    dataset and the reason. `pip install ".[hdf5]"` adds faster decompressors, and those for lzf, blosc, zstd,
     bitshuffle and fletcher32.
 
-    A file that changes while it is used is an error. That is checked at most five times a second. A URL is looked at
-    when a process opens it, and not again.
+    A change of the file during use is an error. It is checked at most five times a second. A URL is checked only
+    when a process opens it.
 
     Args:
         path: The file. A relative path is made absolute now, so that workers find it. A URL such as
             "s3://bucket/rooms.h5" is read through fsspec: several chunks or rows at the same time, as from a disk.
-        chunk_cache: Upper limit of the memory that keeps decoded chunks, bytes for this file in each process; 0 keeps
+        mode: "r": an HDF5File only reads.
+        chunk_cache: Memory limit for decoded chunks of this file in each process, bytes; 0 keeps
             none. Several HDF5Files of one file with the same limit share one cache. "auto" is 1/16 of the memory that
-            the process may use, at most 1 GiB, in one cache for all files of the process that say "auto".
+            the process may use, at most 1 GiB, in one cache for all files of the process that use "auto".
         swmr: Whether another process extends the file meanwhile (single writer, multiple readers). h5py then reads it,
             and every access sees the rows written so far.
         driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
-        **driver_options: Options of the driver and of `h5py.File` (`locking`, ...); for a URL without a driver, those
+        **driver_options: Options of the driver and of `h5py.File` (`locking`, ...); for a URL without a driver, options
             of fsspec's file system. With `rdcc_nbytes`, HDF5's own cache keeps the chunks that h5py decodes.
 
     Raises:
-        FileNotFoundError: There is no such file; of a URL, on first use.
-        OSError: On first use: it is not an HDF5 file, or it has changed since it was first opened; a URL cannot be
-            read, also at the third try.
+        FileNotFoundError: There is no such file; for a URL, on first use.
+        OSError: On first use: the file is not an HDF5 file, or it has changed since it was first opened; or a URL
+            cannot be read at the third try.
         ImportError: On first use of a URL: fsspec is missing, or the package of the protocol.
-        ValueError, TypeError: `chunk_cache` is neither an integer >= 0 nor "auto"; h5py has no such option; or `swmr`
-            is set for a URL, or, on first use, fsspec does not know its protocol.
+        ValueError, TypeError: `mode` is not "r"; `chunk_cache` is neither an integer >= 0 nor "auto"; h5py has no such
+            option; or `swmr` is set for a URL, or, on first use, fsspec does not know its protocol.
 
     Examples:
         >>> import h5py
@@ -227,17 +228,22 @@ class HDF5File(Members):
     def __init__(
         self,
         path: str | os.PathLike[str],
+        mode: Literal["r"] = "r",
         *,
         chunk_cache: int | str = "auto",
         swmr: bool = False,
         driver: str | None = None,
         **driver_options: Any,
     ) -> None:
+        if mode != "r":
+            raise ValueError(
+                f'mode must be "r", received {mode!r}: an HDF5File only reads. Write with kf.write_hdf5 or h5py.File'
+            )
         self.path = str(path)
         self._remote = driver is None and is_url(path)
         self._local = not self._remote and "://" not in self.path and driver != "ros3"
         if self._remote and swmr:
-            raise ValueError(f"swmr=True follows a file that grows on a disk of this machine, received {self.path!r}")
+            raise ValueError(f"swmr=True follows a file that grows on a local disk, received {self.path!r}")
         if self._local:
             self.path = str(Path(path).absolute())
         if self._local and driver is None:
@@ -254,7 +260,7 @@ class HDF5File(Members):
             raise missing(self.path)
 
     def _open(self) -> SharedFile:
-        opened = self._opened  # read once: another thread may close meanwhile
+        opened = self._opened  # read once, because another thread may close meanwhile
         if opened is None or opened.generation != registry.generation:
             opened = self._opened = self._opened_anew()
         opened.used = next(_uses)
@@ -270,7 +276,7 @@ class HDF5File(Members):
                 raise
             raise missing(self.path) from None
         if found is not None:
-            known = known or found  # another HDF5File of this process may hold the file as it was
+            known = known or found  # another HDF5File of this process may hold an older version of the file
             known.refuse(found, self.path, may_grow=self._how.swmr)
         try:
             opened = registry.open(self, self.path, self._how, found)
@@ -292,15 +298,15 @@ class HDF5File(Members):
         """The dataset or group `name`.
 
         Args:
-            name: A name, or a path such as "group/points"; or a reference to an object, as datasets hold them.
+            name: A name, or a path such as "group/points"; or an object reference from a dataset.
 
         Returns:
             An [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset]; or a group, a mapping like the file.
 
         Raises:
-            KeyError: There is no such dataset or group; the message lists the datasets that exist, or says where a
-                link leads that leads nowhere.
-            OSError: What stands there is damaged.
+            KeyError: There is no such dataset or group; the message lists the existing datasets, or the target of a
+                broken link.
+            OSError: The object is damaged.
 
         Examples:
             >>> import h5py
@@ -327,11 +333,11 @@ class HDF5File(Members):
         raise self._unknown(name)
 
     def _referred(self, reference: Any) -> str:
-        """The name of the object that a reference stands for."""
+        """The name of the object of a reference."""
         name = h5py.h5r.get_name(reference, self._open().handle.id) if reference else None
         if name is None:
-            what = "no object that has a name" if reference else "nothing: it is empty"
-            raise KeyError(f"the reference stands for {what} in {self.path!r}")
+            what = "an object without a name" if reference else "nothing: it is empty"
+            raise KeyError(f"the reference points to {what} in {self.path!r}")
         return shown_name(name)
 
     def _unknown(self, name: str) -> KeyError:
@@ -347,7 +353,7 @@ class HDF5File(Members):
     def __contains__(self, name: object) -> bool:
         try:
             return isinstance(name, str) and isinstance(self._open().get(name), h5py.Dataset | h5py.Group)
-        except KeyError:  # a link that leads nowhere
+        except KeyError:  # a broken link
             return False
 
     @property
@@ -355,11 +361,11 @@ class HDF5File(Members):
         return self, "/"
 
     def close(self) -> None:
-        """Close this process's handle of the file; the next read opens it again. May be called again.
+        """Close this process's handle of the file; the next read opens it again. Idempotent.
 
-        The handle stays open while another HDF5File of this process uses it. After `close`, a file that was rewritten
-        is read as it is now. Called in `on_epoch_begin` or `on_epoch_end` of a sequence, this holds for all workers of
-        its feed. An HDF5File that is garbage collected closes its handle too.
+        The handle stays open while another HDF5File of this process uses it. After `close`, a rewritten file
+        is read in its new state. If a sequence calls it in `on_epoch_begin` or `on_epoch_end`, this applies to all
+        workers of its feed. Garbage collection of an HDF5File closes its handle too.
 
         Examples:
             >>> import h5py
@@ -386,7 +392,7 @@ class HDF5File(Members):
         self._check_there()
 
     def source_files(self) -> list[str]:
-        """Path of the file, if it is of this machine; see `kerasfeed.Cached`."""
+        """Path of the file, if it is local; see `kerasfeed.Cached`."""
         return [] if self._remote else [self.path]
 
     def __repr__(self) -> str:
@@ -411,7 +417,7 @@ class HDF5Group(Members):
         """The dataset or group `name` below this one.
 
         Raises:
-            KeyError: There is no such dataset; the message lists those of the file.
+            KeyError: There is no such dataset or group; the message lists the datasets of the file.
         """
         if isinstance(name, h5py.Reference):
             return self.file[name]
@@ -427,14 +433,14 @@ class HDF5Group(Members):
 
 
 def _refuse_unknown(options: dict[str, Any]) -> None:
-    """Refuse options of a local file that h5py would refuse where it is first read, which may be in a worker.
+    """Refuse options of a local file that h5py would refuse at the first read, which may be in a worker.
 
     Raises:
-        TypeError: One is neither ours nor h5py's.
+        TypeError: An option is unknown.
     """
     known = inspect.signature(h5py.File.__init__).parameters.keys() - {"self", "name", "mode", "kwds"}
     for name in options.keys() - known:
         raise TypeError(
-            f"HDF5File() has no argument {name!r}: a file is opened for reading alone, with chunk_cache, swmr, driver "
+            f"HDF5File() has no argument {name!r}: a file is opened only for reading, with chunk_cache, swmr, driver "
             "and the options of h5py.File"
         )

@@ -1,8 +1,8 @@
-"""How a dataset lies in its file, and whether it can be read past HDF5.
+"""Examine how a dataset is stored, and whether it can be read without HDF5.
 
-Invariant: `examine` gives a layout only of what has been understood in full and then checked against h5py, bytes and
-values; everything else has a reason to be read by h5py. It calls HDF5, whose lock it holds while it does; what it
-returns needs neither HDF5 nor a lock.
+Invariant: `examine` returns a layout only if it understands the storage completely and has compared bytes and values
+with h5py's; otherwise h5py reads the dataset, for a stated reason. It holds HDF5's lock while it calls HDF5. Its result
+needs neither HDF5 nor a lock.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from kerasfeed.util.array_bits import is_padded
 from kerasfeed.util.error_text import message_of, summary
 
 HDF5_LOCK = phil
-URL_DRIVER = "fileobj"  # h5py's name of the driver that reads a file at a URL, from a stream
-_BLOCK_NUMBER = re.compile(r"%\d*b")  # in the names of sources that are numbered
-_UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses leave out the user block
+URL_DRIVER = "fileobj"  # h5py's name of the driver that reads a URL from a stream
+_BLOCK_NUMBER = re.compile(r"%\d*b")  # in the names of numbered sources
+_UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses do not count the user block
 
 
 def refusal(file: h5py.File, driver: str) -> str:
-    """Why no dataset of an open file can be read past HDF5; empty where some may be.
+    """Why all datasets of an open file must be read through HDF5, or "".
 
     Args:
         file: The open file.
-        driver: h5py's name of the driver that it was opened with.
+        driver: h5py's name of the driver that opened the file.
     """
     if file.driver not in ("sec2", URL_DRIVER):
         return f"driver {driver!r}"
@@ -50,15 +50,15 @@ def refusal(file: h5py.File, driver: str) -> str:
 
 
 def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> Chunked | Contiguous:
-    """How `dataset` lies in its file, if it can be read past HDF5.
+    """Return the layout of `dataset`, if it can be read without HDF5.
 
     Args:
-        file: The open file, of which there is no `refusal`.
+        file: The open file, which has no `refusal`.
         dataset: One of its datasets.
         source: The bytes of the file.
 
     Raises:
-        Declined: h5py has to read it, and why.
+        Declined: h5py must read the dataset; the message is the reason.
     """
     try:
         with phil:
@@ -69,13 +69,13 @@ def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> Chunk
             _check_items(source, dataset, layout)
     except Declined:
         raise
-    except Exception as error:  # whatever goes wrong here, h5py may still read it
+    except Exception as error:  # h5py may still read it
         raise Declined(summary(error).splitlines()[0]) from error
     return layout
 
 
 def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
-    """Compare the first and the last chunk's bytes with h5py's, and values, of both where one is at the edge."""
+    """Compare the bytes of the first and the last chunk with h5py's, and the values of one, or of both at an edge."""
     index, grid = layout.index, layout.grid
     if not len(index):
         return
@@ -84,7 +84,7 @@ def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
         place = index.find(number)
         assert place is not None
         corner = tuple(part.start for part in grid.region(number))
-        with phil:  # which h5py before 3.16 does not take here
+        with phil:  # h5py before 3.16 does not take its lock here
             mask, data = dataset.id.read_direct_chunk(corner)
         if (mask, data) != (place.mask, _bytes(source, place.address, place.size)):
             raise Declined("self-check: HDF5 finds other bytes")
@@ -101,7 +101,7 @@ def _check_chunk(source: ByteSource, dataset: Any, layout: Chunked, number: int)
     try:
         expected = dataset[region]
     except OSError:
-        return  # damaged: each read tells
+        return  # damaged: each read reports it
     try:
         data = layout.pipeline.decode(_bytes(source, place.address, place.size), place.mask)
     except DecodeError as error:
@@ -125,7 +125,7 @@ def _check_items(source: ByteSource, dataset: Any, layout: Contiguous) -> None:
 
 
 def _bytes(source: ByteSource, address: int, size: int) -> bytes:
-    """What stands in the file, past HDF5; nothing where it cannot be read."""
+    """Bytes of the file, read without HDF5; empty if they cannot be read."""
     try:
         return source.read(address, size)
     except OSError:
@@ -133,16 +133,16 @@ def _bytes(source: ByteSource, address: int, size: int) -> bytes:
 
 
 def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
-    """The filters of a dataset, in the order in which they were applied."""
+    """The filters of a dataset, in the order of writing."""
     properties = dataset.id.get_create_plist()
     found = (properties.get_filter(number) for number in range(properties.get_nfilters()))
     return tuple(Filter(code, tuple(values)) for code, _, values, _ in found)
 
 
 def missing_filters(dataset: h5py.Dataset) -> list[str] | None:
-    """The filters of a dataset that HDF5 does not know, by name, after `hdf5plugin`, where it is there, has added its.
+    """Names of the filters that HDF5 still does not know after `hdf5plugin`, if installed, was imported.
 
-    None where HDF5 knew all of them. What a script imports is not imported in worker processes, so they need this.
+    None if HDF5 knew all of them before. Worker processes do not import what a script imports, so they need this.
     """
     filters = filters_of(dataset)
     if all(h5py.h5z.filter_avail(each.code) for each in filters):
@@ -163,7 +163,7 @@ def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Chunked | Cont
         raise Declined("text or arrays of variable length, or references")
     if dtype.subdtype is not None:
         raise Declined("items that are arrays")
-    if is_padded(dtype):  # HDF5 need not keep what lies there, so that no check could compare it
+    if is_padded(dtype):  # HDF5 need not store the padding, so no check could compare it
         raise Declined("items with padding")
     try:
         same = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
@@ -211,10 +211,10 @@ def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int)
 
 
 def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
-    """Where the chunks are.
+    """Return where the chunks are stored.
 
-    HDF5 calls back for each: 1.3 s for a million chunks, of which 0.8 s are HDF5's own. Plain arrays take the answers:
-    keeping the tuples themselves would take 300 MB meanwhile, and more time for the garbage collector.
+    HDF5 calls back for each chunk: 1.3 s for a million, of which HDF5 takes 0.8 s. The results go into plain arrays,
+    because a list of tuples would take 300 MB, and more time for the garbage collector.
     """
     corners, addresses, sizes, masks = array("q"), array("Q"), array("I"), array("I")
     add_corner, add_address, add_size, add_mask = corners.extend, addresses.append, sizes.append, masks.append
@@ -238,19 +238,19 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
 
 
 def _check_order(corners: NDArray[np.int64], grid: Grid, maxshape: tuple[int | None, ...]) -> None:
-    """Decline an index that lists chunks in an order that it cannot have: it is damaged.
+    """Decline an index that lists chunks in an impossible order, because it is damaged.
 
     HDF5 searches old indexes (B-trees of version 1, which have no checksum) by order, and would not find such chunks.
-    Every index lists its chunks row-major, but that of one unlimited axis puts this axis first.
+    Every index lists its chunks row-major, except that the index of one unlimited axis puts this axis first.
 
-    HDF5 1.14.6 and 2.0.0 list wrong places for one unlimited axis that is not the first, in file format v110 and later.
-    Some of these places are outside the dataset, or HDF5 finds no chunk at the last of them (`_check_chunks`).
+    HDF5 1.14.6 and 2.0.0 list wrong offsets for one unlimited axis that is not the first, in file format v110 and
+    later. Some of these are outside the dataset, or HDF5 finds no chunk at the last of them (`_check_chunks`).
     """
     if (corners >= grid.shape).any():
         raise Declined("HDF5 lists chunks outside the dataset")
     scaled, odd = np.divmod(corners, np.array(grid.chunks))
     if odd.any() or (scaled < 0).any():
-        raise Declined("a damaged index: chunks between the places of chunks")
+        raise Declined("a damaged index: chunks that are not on the grid")
     unlimited = [axis for axis, most in enumerate(maxshape) if most is None]
     orders = [list(range(len(grid.chunks)))]
     if len(unlimited) == 1:
@@ -273,9 +273,9 @@ def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -
         raise Declined("a damaged index: chunks that overlap")
     if not pipeline.filters:
         if (index.sizes != pipeline.nbytes).any():
-            raise Declined("chunks of another size than their shape has")
+            raise Declined("chunks whose stored size does not match their shape")
         return
-    # HDF5 may store chunks at the edge unfiltered (H5Pset_chunk_opts) and marks them by nothing but their size.
+    # HDF5 may store edge chunks unfiltered (H5Pset_chunk_opts). Only their size shows it.
     if not any(size % chunk for size, chunk in zip(grid.shape, grid.chunks, strict=True)):
         return
     full = index.sizes == pipeline.nbytes
@@ -286,10 +286,10 @@ def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -
 
 
 def check_sources(dataset: h5py.Dataset) -> None:
-    """Refuse a dataset whose values are elsewhere, and not all there: HDF5 would give fill values for them.
+    """Refuse a dataset with missing external data, which HDF5 would replace by fill values.
 
     Raises:
-        OSError: A source of a virtual dataset is missing, or a file of external storage is cut off.
+        OSError: A source of a virtual dataset is missing, or a file of external storage is truncated.
     """
     if not (dataset.is_virtual or dataset.external):
         return
@@ -299,10 +299,10 @@ def check_sources(dataset: h5py.Dataset) -> None:
         left -= min(size, left)
         prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", folder)
         path = Path(prefix, name)
-        if path.is_file() and (found := path.stat().st_size) < needed:  # without the file HDF5 raises itself
-            raise OSError(f"its external file {str(path)!r} is cut off: {found:,} bytes, of {needed:,}")
+        if path.is_file() and (found := path.stat().st_size) < needed:  # HDF5 itself raises if the file is missing
+            raise OSError(f"its external file {str(path)!r} is truncated: it has {found:,} bytes and needs {needed:,}")
     for source in dataset.virtual_sources() if dataset.is_virtual else ():
-        if not _BLOCK_NUMBER.search(source.file_name + source.dset_name):  # of such there may be any number
+        if not _BLOCK_NUMBER.search(source.file_name + source.dset_name):  # any number of these may exist
             _check_source(dataset, folder, source.file_name.replace("%%", "%"), source.dset_name.replace("%%", "%"))
 
 
@@ -311,11 +311,11 @@ def _check_source(dataset: h5py.Dataset, folder: str, file_name: str, name: str)
         opened: Any = contextlib.nullcontext(dataset.file)
     else:
         prefixes = os.environ.get("HDF5_VDS_PREFIX", "").replace("${ORIGIN}", folder).split(os.pathsep)
-        names = (file_name, os.path.basename(file_name))  # noqa: PTH119 - HDF5 looks for both
+        names = (file_name, os.path.basename(file_name))  # noqa: PTH119 - HDF5 tries both
         places = [Path(place, each) for each in names for place in (*filter(None, prefixes), folder, "")]
         path = next((place for place in places if place.is_file()), None)
         if path is None:
-            raise FileNotFoundError(f"its source {name!r} is in {file_name!r}, a file that is not there")
+            raise FileNotFoundError(f"its source {name!r} is in {file_name!r}, a file that does not exist")
         opened = h5py.File(path, "r")
     with opened as file:
         source = file.get(name)

@@ -1,10 +1,10 @@
 """The files that this process has open.
 
-Invariant: one handle per file, driver and process, whatever the names and the number of HDF5Files; it closes when the
-last that uses it lets go. (HDF5 1.14.6 and 2.0.0 end the process if one of several handles of a file is closed and
-text in structures is read through another, also in one thread: h5py issue 2920.) So that the process keeps
-descriptors for others, files let go of those used longest ago, and open them again when they are read. After a fork the
-child knows none of its parent's handles. Files whose cache has no bound of its own share one.
+Invariant: one handle per file, driver and process, for any names and number of HDF5Files. It closes when its last user
+drops it. (HDF5 1.14.6 and 2.0.0 end the process if one of several handles of a file is closed and text in structures is
+read through another, even in one thread: h5py issue 2920.) If many files are open, those used longest ago are closed,
+so that the process keeps descriptors for other code; the next read opens them again. After a fork, the child ignores
+its parent's handles. Files without their own cache limit share one cache.
 """
 
 import math
@@ -31,20 +31,20 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.resources import cache_bytes, descriptors
 
 Reader = ChunkedReader | ContiguousReader
-_EXAMINED_AT_ONCE = 32  # datasets of a file; of others, small ones when they are read again: it takes 0.5 ms each
+_EXAMINED_AT_ONCE = 32  # datasets of a file; small ones beyond are examined at their second read: 0.5 ms each
 _SMALL = 1 << 20  # bytes
-_LEAST_CHUNK = 1 << 14  # bytes; h5py reads smaller ones in less time than one by one for the cache
+_LEAST_CHUNK = 1 << 14  # bytes; h5py reads smaller chunks faster than the cache can take them one by one
 _DIRECT = ReaderChoice("direct")
-_URL_BLOCKS = 1 << 20, 8  # bytes of a block, and how many are kept, of what HDF5 itself reads of a file at a URL
+_URL_BLOCKS = 1 << 20, 8  # bytes per block, and number of blocks kept, for HDF5's own reads of a URL
 
 
 class How(NamedTuple):
-    """How a file is opened, besides where it is.
+    """The way to open a file.
 
     Attributes:
-        swmr: As single writer, multiple readers.
-        driver: h5py's name of the driver; None for the usual one.
-        options: Of the driver: pairs of name and value.
+        swmr: Whether as single writer, multiple readers.
+        driver: h5py's name of the driver; None for the default.
+        options: Options of the driver: pairs of name and value.
     """
 
     swmr: bool = False
@@ -53,19 +53,19 @@ class How(NamedTuple):
 
 
 class OpenDataset:
-    """A dataset of an open file, and what is known of it so far.
+    """A dataset of an open file, and its reader.
 
-    Any thread may look at it; it is changed with the lock of its file held, `choice` last.
+    Any thread may read the attributes. They change under the lock of the file, `choice` last.
 
     Attributes:
         handle: h5py's dataset.
-        dtype: As h5py gives it.
-        cache_limit: Bytes of decoded chunks that are kept; None for the cache that all files share.
-        counters: What reading it has cost.
-        reader: The direct reader; None when h5py reads it.
-        choice: Who reads it; None where that has not been examined.
+        dtype: h5py's dtype.
+        cache_limit: Bytes of decoded chunks to keep; None for the cache that files share.
+        counters: Counters of reads.
+        reader: The direct reader; None if h5py reads the dataset.
+        choice: The reader; None before the dataset is examined.
         was_read: Whether it was read before it was examined.
-        has_sources: Whether its sources, where it is virtual, were all there.
+        has_sources: Whether all its sources were found, if it is virtual.
     """
 
     def __init__(self, handle: h5py.Dataset, cache_limit: int | None) -> None:
@@ -76,15 +76,15 @@ class OpenDataset:
         self.reader: Reader | None = None
         self.choice: ReaderChoice | None = None
         self.was_read = self.has_sources = False
-        self._shape: tuple[int, ...] | None = None  # where it cannot change
+        self._shape: tuple[int, ...] | None = None  # if it cannot change
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes now, without HDF5's lock where the direct reader reads; None for a null dataset."""
+        """Present sizes of the axes, without HDF5's lock for the direct reader; None for a null dataset."""
         return self.handle.shape if self._shape is None else self._shape
 
     def set_reader(self, reader: Reader, choice: ReaderChoice = _DIRECT) -> None:
-        """Have `reader` read it, past HDF5 or through chunks that h5py decodes."""
+        """Use `reader`, which reads without HDF5 or through chunks that h5py decodes."""
         self._shape, self.reader, self.choice = tuple(self.handle.shape), reader, choice
 
 
@@ -92,12 +92,12 @@ class SharedFile:
     """One open file. All methods may be called from any thread."""
 
     def __init__(self, path: str, how: How, identity: Identity | None) -> None:
-        """Open it.
+        """Open the file.
 
         Args:
             path: A path or URL.
-            how: How.
-            identity: Of the file at the path; None for what only h5py's driver can look at.
+            how: The way to open it.
+            identity: Identity of the file; None if only h5py's driver can access it.
         """
         self.path = path
         self.how = how
@@ -110,26 +110,26 @@ class SharedFile:
         else:
             self.handle = _opened(path, how)
         if identity is not None and self.handle.driver == "sec2":
-            # HDF5's own descriptor: certain to be this file, and there is one fewer to close.
+            # HDF5's own descriptor is certain to be this file, and saves one.
             descriptor = self.handle.id.get_vfd_handle()
             self.identity = Identity.of(os.fstat(descriptor))
             self.source = OpenFile(path, descriptor, self.identity)
         self._refusal = refusal(self.handle, how.driver or self.handle.driver)
         self.links = _link_access()
         self.used = 0  # number of the last use; the highest is the latest
-        self.is_damaged = False  # as far as is known: HDF5 may crash where it lists the members of a damaged group
+        self.is_damaged = False  # as far as known: HDF5 may crash when it lists a damaged group
         self._lock = threading.Lock()
         self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
         self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
-        self._kept: list[tuple[ChunkCache, range]] = []  # where chunks of this file may be, and under which keys
+        self._kept: list[tuple[ChunkCache, range]] = []  # caches that may hold chunks of this file, with their keys
         finalizer = weakref.finalize(self, _release, self.handle, self._kept)
         finalizer.atexit = False  # a thread may be reading as the process ends
 
     def dataset(self, name: str, cache_limit: int | None) -> OpenDataset | None:
-        """The dataset `name`, read through a cache of `cache_limit` bytes; None where there is none of that name.
+        """The dataset `name`, read through a cache of `cache_limit` bytes; None if there is none.
 
-        HDF5Files with equal limits share a cache; with different ones they share the handle alone. None is the cache
-        that all files share.
+        HDF5Files with equal limits share a cache; with different limits they share only the handle. A limit of None is
+        the cache that all files share.
         """
         found = self._datasets.get((name, cache_limit))
         if found is not None:
@@ -148,18 +148,18 @@ class SharedFile:
             return found
 
     def examine(self, opened: OpenDataset, *, to_read: bool = False) -> None:
-        """Find out who reads a dataset; not at its first reading, which h5py does in less time."""
+        """Choose the reader of a dataset, but not at its first read, which h5py does in less time."""
         with HDF5_LOCK, self._lock:
             if opened.choice is None and (opened.was_read or not to_read):
                 self._examine(opened)
             opened.was_read = opened.was_read or to_read
 
     def get(self, name: str) -> Any:
-        """h5py's group or dataset `name`; None where there is none.
+        """h5py's group or dataset `name`; None if there is none.
 
         Raises:
-            KeyError: There is such a name, a link that leads nowhere.
-            OSError: What stands there is damaged.
+            KeyError: The name is a broken link.
+            OSError: The object is damaged.
         """
         try:
             return self.handle[stored_name(name)]
@@ -186,7 +186,7 @@ class SharedFile:
         choice, refusal = _DIRECT, layout.pipeline.refusal
         if refusal:
             choice = ReaderChoice("h5py", refusal)
-            has_cache = any(name.startswith("rdcc_") for name, _ in self.how.options)  # HDF5's, of the user's size
+            has_cache = any(name.startswith("rdcc_") for name, _ in self.how.options)  # the user sized HDF5's cache
             if has_cache or not _LEAST_CHUNK <= layout.pipeline.nbytes <= cache.limit:
                 opened.choice = choice
                 return
@@ -206,7 +206,7 @@ class SharedFile:
 
 
 def _link_access() -> Any:
-    """How links are followed: h5py's way, which closes the files behind external ones with their datasets."""
+    """h5py's link access properties, which close the files behind external links with their datasets."""
     links, files = h5py.h5p.create(h5py.h5p.LINK_ACCESS), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     files.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
     links.set_elink_fapl(files)
@@ -235,7 +235,7 @@ class Registry:
 
     Attributes:
         generation: Changes with a fork.
-        cache: Of all files whose cache has no bound of its own.
+        cache: Cache of all files without their own limit.
     """
 
     def __init__(self) -> None:
@@ -252,18 +252,18 @@ class Registry:
         self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def open(self, holder: Any, path: str, how: How, identity: Identity | None) -> SharedFile:
-        """The open file at `path`, opened if it is not yet.
+        """The open file at `path`; it is opened if it is not open yet.
 
         Args:
-            holder: The `HDF5File` that is to hold it, and opens it again where it was let go of.
+            holder: The `HDF5File` that holds it, and opens it again if it was closed to save descriptors.
             path: A path or URL.
-            how: How to open it.
-            identity: Of the file that stands there now; None for what only h5py's driver can look at.
+            how: The way to open it.
+            identity: Identity of the present file; None if only h5py's driver can access it.
         """
         place: tuple[Any, ...] = (path,)
-        if identity is not None:  # at a URL another version is another file
+        if identity is not None:  # at a URL, another version is another file
             place = identity if is_url(path) else (identity.device, identity.inode)
-        # Options of HDF5's usual driver tune it alone. A handle for each choice would be several of one file.
+        # Options of HDF5's default driver only tune it. A handle per set of options would mean several of one file.
         options = "" if how.driver is None and not is_url(path) else repr(how.options)
         key = (*place, how.swmr, how.driver, options)
         with HDF5_LOCK, self._lock:
@@ -275,7 +275,7 @@ class Registry:
             return shared
 
     def _make_room(self) -> None:
-        """Have the holders of the files used longest ago let go of them, where many are open."""
+        """If many files are open, make their holders drop the files used longest ago."""
         if len(self._files) < 3 * descriptors() // 4:
             return
         held = {opened for holder in self._holders if (opened := holder._opened) is not None}

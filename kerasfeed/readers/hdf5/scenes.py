@@ -1,4 +1,4 @@
-"""`HDF5Scenes`: what `write_hdf5` wrote, as the scenes they were."""
+"""`HDF5Scenes`: the scenes of a file that `write_hdf5` wrote."""
 
 import json
 import os
@@ -16,7 +16,7 @@ SPEC_ATTRIBUTE = "kerasfeed_spec"
 
 
 class HDF5Scenes(SceneSequence):
-    """The scenes of a file that `kerasfeed.write_hdf5` wrote, nested as they were.
+    """The scenes of a file that `kerasfeed.write_hdf5` wrote, with their nesting.
 
     The file is read through a `kerasfeed.HDF5File`.
 
@@ -56,7 +56,7 @@ class HDF5Scenes(SceneSequence):
 
     @property
     def block_size(self) -> int:
-        """Scenes in a chunk of the field with the largest scenes; for `kerasfeed.BlockShuffled`."""
+        """Scenes per chunk of the field with the largest scenes; for `kerasfeed.BlockShuffled`."""
         sizes = [field.nbytes for field in self._spec.fields]
         found: int = self.file[self._names[sizes.index(max(sizes))]].block_size
         return found
@@ -65,7 +65,7 @@ class HDF5Scenes(SceneSequence):
         return len(self.file[self._names[0]])
 
     def __getitem__(self, index: Any) -> Any:
-        """Scene `index`, nested as it was written; negative indices count from the end."""
+        """Scene `index`, with the nesting that was written. Negative indices count from the end."""
         index = range(len(self))[index]
         fields = zip(self._names, self._spec.fields, strict=True)
         return self._spec.unflatten([_value(self.file[name][index], field) for name, field in fields])

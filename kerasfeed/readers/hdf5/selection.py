@@ -1,9 +1,9 @@
-"""Selections as arithmetic: what an index of a dataset means, axis by axis, before anything is read.
+"""Plan selections as arithmetic: the meaning of an index, axis by axis, before anything is read.
 
-Invariant: pure. A selection that h5py takes means here what it means there (outer indexing: every axis is selected on
-its own, and the result's axes keep the dataset's order); beyond h5py, lists may be unsorted and repeat, numbers in them
-may be negative, slices may step backwards and a mask may cover several axes, all with NumPy's meaning. Whatever is not
-planned here is left to h5py, errors included. What is read are boxes; NumPy picks the selection from them.
+Invariant: pure functions. A selection that h5py supports has h5py's meaning (outer indexing: every axis is selected
+separately, and the result's axes keep the dataset's order). In addition, with NumPy's meaning, lists may be unsorted,
+repeat, and have negative numbers; steps may be negative; and a mask may cover several axes. Everything else is left to
+h5py, including errors. Readers read boxes, and NumPy picks the selection from them.
 """
 
 import math
@@ -17,21 +17,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_LISTED_RUNS = 16  # above, h5py's lists take longer than one read for each run of neighbours
+_LISTED_RUNS = 16  # for longer lists, h5py takes longer than one read per run of neighbours
 Places = NDArray[np.int64]
 Axis = range | Places | tuple[Places, ...]
-"""What is selected of one axis: a range, or int64[n] in any order. Of k neighbouring axes, points: k of int64[n]."""
+"""The selection of one axis: a range, or int64[n] in any order. For k neighbouring axes, points: k of int64[n]."""
 Box = tuple[Any, ...]
-"""Rows, or the same part of each: of axis 0 a range of step 1 or int64[n] in any order; of others a range of step 1."""
+"""Rows, or the same part of each: axis 0 a range of step 1 or int64[n] in any order; other axes ranges of step 1."""
 
 
 class Block(NamedTuple):
     """A piece of a selection.
 
     Attributes:
-        target: Where it stands on the first axis of the result.
-        box: What is read for it.
-        pick: What picks it from that; None where it is all.
+        target: Slice of the first axis of the result.
+        box: The box to read.
+        pick: Index of the selection in the box; None for the whole box.
     """
 
     target: slice
@@ -41,10 +41,10 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A selection, normalised.
+    """A normalised selection.
 
     Attributes:
-        axes: One entry an axis of the dataset, in order; points stand for several. All places are within their axes.
+        axes: One entry per axis of the dataset, in order; points stand for several axes. All indices are in range.
         shape: Shape of the result.
     """
 
@@ -53,7 +53,7 @@ class Selection:
 
     @property
     def suits_h5py(self) -> bool:
-        """Whether h5py takes it as the user wrote it, and soon: the time for its lists is quadratic."""
+        """Whether h5py supports it as the user wrote it, and fast: the time for its lists is quadratic."""
         return all(
             axis.step > 0
             if isinstance(axis, range)
@@ -68,38 +68,38 @@ class Selection:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """As `shape`, with an axis of one for each integer."""
+        """Like `shape`, with an axis of one for each integer."""
         return tuple(len(axis[0]) if isinstance(axis, tuple) else len(axis) for axis in self.axes)
 
     @cached_property
     def inner(self) -> list[tuple[Any, Any]]:
-        """What `around` gives for each axis of the dataset but the first; the selection has at least one element."""
+        """`around` each axis of the dataset except the first; the selection has at least one element."""
         lead = self.axes[0]
         points = lead[1:] if isinstance(lead, tuple) else ()
         return [pair for axis in (*points, *self.axes[1:]) for pair in around(axis)]
 
     @cached_property
     def is_box(self) -> bool:
-        """Whether the selection is a box: what is read around it is what is wanted."""
+        """Whether the selection is a box, so that no elements around it are read."""
         if isinstance(self.axes[0], tuple):
             return False
         return all(isinstance(pick, slice) and pick.step in (None, 1) for _, pick in self.inner)
 
     @property
     def row_size(self) -> int:
-        """Number of elements around what is selected of one row."""
+        """Number of elements in the box around the selection of one row."""
         return math.prod(len(places) for places, _ in self.inner)
 
     def blocks(self, most: int) -> Iterator[Block]:
-        """Pieces that make up the selection, which has at least one element. A box is one piece.
+        """Split the selection, which has at least one element, into pieces. A box is one piece.
 
         Args:
-            most: Elements of the box to be read for one piece; more only where one row has more.
+            most: Maximum elements of a piece's box; more only if one row has more.
         """
         lead, step = self.axes[0], max(1, most // self.row_size)
         if isinstance(lead, tuple):
             begin = 0
-            while begin < len(lead[0]):  # whose places are in order, as a mask gives them
+            while begin < len(lead[0]):  # rows are in order, because they come from a mask
                 end = int(np.searchsorted(lead[0], lead[0][begin] + step))
                 points = tuple(places[begin:end] for places in lead)
                 inner = Selection((points, *self.axes[1:]), ()).inner
@@ -114,18 +114,18 @@ class Selection:
 
 
 def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
-    """What `selection` means for a dataset of `shape`.
+    """Plan `selection` for a dataset of `shape`.
 
     Args:
-        selection: What stands between the brackets.
+        selection: The index.
         shape: Sizes of the dataset's axes.
-        name: The dataset's, for messages.
+        name: The dataset's name, for messages.
 
     Returns:
-        The plan; None for what is left to h5py (names of fields, two lists at once, bad masks, ...).
+        The plan; None for selections left to h5py (names of fields, two lists at once, bad masks, ...).
 
     Raises:
-        IndexError: A place is outside its axis; names the axis and its size.
+        IndexError: An index is out of range; the message names the axis and its size.
     """
     try:
         parts = _expanded(selection if isinstance(selection, tuple) else (selection,), len(shape))
@@ -151,7 +151,7 @@ def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
 
 
 def runs(places: range | Places) -> list[tuple[int, int]]:
-    """Where runs of neighbours begin and end in `places`, at least one; of a range, whose step is 1, it is one."""
+    """(begin, end) of runs of neighbours in `places`, which is not empty; a range of step 1 is one run."""
     if isinstance(places, range):
         return [(0, len(places))]
     begins = (np.flatnonzero(np.diff(places) != 1) + 1).tolist()
@@ -159,7 +159,7 @@ def runs(places: range | Places) -> list[tuple[int, int]]:
 
 
 def around(axis: Axis) -> list[tuple[Any, Any]]:
-    """For each axis: the range of step 1 around what is selected, and what picks it from there."""
+    """For each axis: the range of step 1 around the selection, and the index that picks the selection from it."""
     if isinstance(axis, tuple):
         return [pair for places in axis for pair in around(places)]
     if isinstance(axis, range):
@@ -169,11 +169,11 @@ def around(axis: Axis) -> list[tuple[Any, Any]]:
 
 
 def checked_places(indices: Any, size: int, axis: int, name: str) -> NDArray[np.int64]:
-    """Places int64[n] of integers that may be negative.
+    """Convert integers, which may be negative, to int64[n] from 0.
 
     Raises:
         IndexError: One is out of range.
-        TypeError: They are not integers in one axis.
+        TypeError: The indices are not integers in one axis.
     """
     array = np.asarray(indices)
     if array.size == 0 and array.ndim == 1:
@@ -191,7 +191,7 @@ def checked_places(indices: Any, size: int, axis: int, name: str) -> NDArray[np.
 
 
 def checked_place(index: int, size: int, axis: int, name: str) -> int:
-    """The place that an integer means, negative ones counted from the end.
+    """Convert an integer, which may be negative, to an index from 0.
 
     Raises:
         IndexError: It is out of range.
@@ -207,7 +207,7 @@ def _out_of_range(index: int, size: int, axis: int, name: str) -> IndexError:
 
 
 def _expanded(parts: tuple[Any, ...], rank: int) -> list[Any] | None:
-    """One entry an axis, or per group of axes that a mask covers: Ellipsis and missing axes become whole slices.
+    """Return one entry per axis, or per group of axes that a mask covers; expand Ellipsis and missing axes to slices.
 
     Lists become arrays.
     """
@@ -229,7 +229,7 @@ def _width(part: Any) -> int:
 
 
 def _axis(part: Any, shape: tuple[int, ...], place: int, name: str) -> Axis | int | None:
-    """The meaning of `part`, an integer where it is one; None where h5py is to say."""
+    """The selection of one axis by `part`, or an integer; None if h5py must interpret it."""
     size = shape[place]
     if isinstance(part, slice):
         try:

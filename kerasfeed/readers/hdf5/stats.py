@@ -1,6 +1,6 @@
-"""What reading a dataset has cost so far.
+"""Counters of the reads of a dataset.
 
-Invariant: counters only grow, under a lock of their own that is never held while something is read or decoded.
+Invariant: counters only grow, under their own lock, which is never held during a read or decoding.
 """
 
 import threading
@@ -11,15 +11,15 @@ from kerasfeed.readers.read_cost import Meter
 
 @dataclass(frozen=True)
 class ReadStats:
-    """What reading a dataset has cost since its file was opened, all threads of this process together.
+    """Counters of the reads of a dataset since its file was opened, over all threads of this process.
 
     Attributes:
         decoded: Chunks read and decoded.
-        again: Of these, chunks that had been decoded before and were no longer in the cache.
-        hits: Chunks found in the cache, or waited for while another thread decoded them.
+        again: Number of these that had been decoded before and were no longer in the cache.
+        hits: Chunks found in the cache, or awaited while another thread decoded them.
         nbytes: Bytes read from the file.
         seconds: Time spent reading and decoding chunks, s, summed over threads.
-        fallbacks: Selections that h5py read, because they are not read directly (names of fields, parts of very large
+        fallbacks: Selections that h5py read because they cannot be read directly (names of fields, parts of very large
             rows or of many short ones, whole chunks that only h5py decodes), or because a chunk could not be decoded.
     """
 
@@ -32,10 +32,10 @@ class ReadStats:
 
 
 class Counters:
-    """The sums of a `ReadStats`, as they grow.
+    """The running sums of a `ReadStats`.
 
     Attributes:
-        meter: Counts the chunks that are decoded, as the meter of a feed does for its own reads.
+        meter: Counts decoded chunks, like the meter of a feed for its own reads.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Counters:
             self._fallbacks += fallbacks
 
     def snapshot(self) -> ReadStats:
-        """The sums now."""
+        """Return the present sums."""
         decoded = again = 0
         seconds = 0.0
         for cost in self.meter.costs():  # one, or none

@@ -1,8 +1,8 @@
-"""How a dataset is stored, as values: where each chunk is, and which parts of which make up a box.
+"""The storage of a dataset, as values: where each chunk is, and which parts of which chunks make up a box.
 
-Invariant: pure; plain facts, made by `kerasfeed.readers.hdf5.inspection` and read by the readers; neither a file nor
-HDF5 nor a lock is needed to use them. Chunks are numbered row-major over the grid they form (their number is what
-`offset` sums to), and a piece joins places of the result (`target`) with places inside a chunk (`source`).
+Invariant: pure values, made by `kerasfeed.readers.hdf5.inspection` and used by the readers. Using them needs no file,
+no HDF5 and no lock. Chunks are numbered row-major over their grid (the number is the sum of `offset`). A piece maps
+indices into a chunk (`source`) to indices into the result (`target`).
 """
 
 import math
@@ -21,13 +21,13 @@ from kerasfeed.readers.hdf5.selection import Box
 
 
 class AxisPiece(NamedTuple):
-    """What one row of chunks contributes along one axis.
+    """The part of one row of chunks in a box, along one axis.
 
     Attributes:
         offset: Its share of the chunk's number.
         target: Index into this axis of the result: a slice or int64[n].
         source: Index into this axis of the chunk.
-        whole: Whether the source is a chunk's whole extent, in order.
+        whole: Whether the source is the whole axis of the chunk, in order.
     """
 
     offset: int
@@ -37,13 +37,13 @@ class AxisPiece(NamedTuple):
 
 
 class ChunkPart(NamedTuple):
-    """What one chunk contributes to a box.
+    """The part of one chunk in a box.
 
     Attributes:
-        number: The chunk.
+        number: Number of the chunk.
         target: Index into the result.
         source: Index into the chunk.
-        whole: Whether the source is the whole chunk, none of it beyond the dataset's edge.
+        whole: Whether the source is the whole chunk, and none of it is beyond the dataset's edge.
     """
 
     number: int
@@ -58,8 +58,8 @@ class ChunkLocation(NamedTuple):
     Attributes:
         position: Its position among the stored chunks.
         address: Byte offset in the file.
-        size: Bytes stored.
-        mask: Bit i is set where filter i was skipped.
+        size: Stored bytes.
+        mask: Bit i is set if filter i was skipped.
     """
 
     position: int
@@ -82,22 +82,22 @@ class Grid:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Chunks along each axis."""
+        """Number of chunks along each axis."""
         return tuple(-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
-        """What one step along each axis adds to a chunk's number."""
+        """Increase of a chunk's number per step along each axis."""
         counts = self.counts
         return tuple(math.prod(counts[axis + 1 :]) for axis in range(len(counts)))
 
     @cached_property
     def count(self) -> int:
-        """Chunks in all, missing ones included."""
+        """Number of all chunks, including missing ones."""
         return math.prod(self.counts)
 
     def is_edge(self, number: int) -> bool:
-        """Whether a chunk reaches beyond the dataset."""
+        """Whether a chunk extends beyond the dataset."""
         return any(
             (number // stride % count + 1) * chunk > size
             for stride, count, chunk, size in zip(self.strides, self.counts, self.chunks, self.shape, strict=True)
@@ -116,13 +116,13 @@ class Grid:
 
     @staticmethod
     def parts(pieces: list[list[AxisPiece]]) -> Iterator[ChunkPart]:
-        """The chunks that a box touches, each once; made of what `pieces` gives."""
+        """The chunks that a box touches, each once, from the result of `pieces`."""
         for combined in product(*pieces):
             offsets, targets, sources, wholes = zip(*combined, strict=True)
             yield ChunkPart(sum(offsets), targets, sources, all(wholes))
 
     def pieces(self, box: Box) -> list[list[AxisPiece]]:
-        """What each row of chunks contributes along each axis; their product is the chunks touched."""
+        """The parts of each row of chunks along each axis; their product gives the chunks that the box touches."""
         return [
             _range(places, chunk, stride) if isinstance(places, range) else _listed(places, chunk, stride)
             for places, chunk, stride in zip(box, self.chunks, self.strides, strict=False)
@@ -153,7 +153,7 @@ def _listed(places: NDArray[np.int64], chunk: int, stride: int) -> list[AxisPiec
 
 
 def _groups(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
-    """An order that puts equal numbers together, and where each group starts in it."""
+    """An order that groups equal numbers, and the start of each group in it."""
     steps = np.diff(numbers)
     order = np.arange(len(numbers)) if (steps >= 0).all() else np.argsort(numbers, kind="stable")
     starts = np.flatnonzero(np.diff(numbers[order])) + 1
@@ -161,7 +161,7 @@ def _groups(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
 
 
 def _run(places: NDArray[np.int64]) -> Any:
-    """A slice where the places follow each other (NumPy copies those 3 to 20 times faster), else the places."""
+    """A slice if the places are consecutive (NumPy copies slices 3 to 20 times faster), else the places."""
     first, count = int(places[0]), len(places)
     if int(places[-1]) - first == count - 1 and (count < 3 or bool((np.diff(places) == 1).all())):
         return slice(first, first + count)
@@ -171,7 +171,7 @@ def _run(places: NDArray[np.int64]) -> Any:
 class ChunkIndex:
     """Where every chunk of a dataset is stored.
 
-    12 bytes a chunk: address and stored size; 8 more, its number, where chunks are missing, and 4 more, the mask, where
+    12 bytes per chunk: address and stored size; 8 more for its number if chunks are missing, and 4 more for the mask if
     a filter was skipped.
     """
 
@@ -183,7 +183,7 @@ class ChunkIndex:
         masks: NDArray[np.uint32],
         count: int,
     ) -> None:
-        """Sort what HDF5 lists in any order; arguments are arrays of one entry a stored chunk, `count` the grid's."""
+        """Sort the list of HDF5. The arrays have one entry per stored chunk; `count` is the size of the grid."""
         if not (np.diff(numbers) > 0).all():
             order = np.argsort(numbers, kind="stable")
             numbers, addresses, sizes, masks = numbers[order], addresses[order], sizes[order], masks[order]
@@ -195,7 +195,7 @@ class ChunkIndex:
         return len(self.addresses)
 
     def find(self, number: int) -> ChunkLocation | None:
-        """Where chunk `number` is stored; None when it is missing."""
+        """Where chunk `number` is stored; None if it is missing."""
         place = number
         if self.numbers is not None:
             place = bisect_left(self.numbers, number)
@@ -211,11 +211,11 @@ class ChunkIndex:
 
 @dataclass(frozen=True)
 class ReaderChoice:
-    """Who reads a dataset.
+    """The reader of a dataset.
 
     Attributes:
-        kind: "direct" (past HDF5, in parallel) or "h5py" (under HDF5's lock).
-        reason: Why not directly; empty for "direct".
+        kind: "direct" (without HDF5, in parallel) or "h5py" (under HDF5's lock).
+        reason: Why h5py reads it; empty for "direct".
     """
 
     kind: str
@@ -231,7 +231,7 @@ class Contiguous:
 
     Attributes:
         shape: Sizes of the axes.
-        dtype: As stored; structures as opaque bytes, which NumPy moves up to 50 times faster.
+        dtype: Stored dtype; structures as opaque bytes, which NumPy moves up to 50 times faster.
         address: Byte offset in the file.
     """
 
@@ -246,10 +246,10 @@ class Chunked:
 
     Attributes:
         grid: Its shape and chunks.
-        dtype: As that of `Contiguous`.
-        index: Where each chunk is.
-        pipeline: What undoes the filters.
-        fill: 0-d array: what missing chunks hold.
+        dtype: As in `Contiguous`.
+        index: Where each chunk is stored.
+        pipeline: Decoder of the filters.
+        fill: 0-d array: the value of missing chunks.
     """
 
     grid: Grid
@@ -260,5 +260,5 @@ class Chunked:
 
 
 def plain_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype to move items with: structures as opaque bytes."""
+    """The dtype for moving items: structures become opaque bytes."""
     return np.dtype((np.void, dtype.itemsize)) if dtype.names is not None else dtype

@@ -17,12 +17,18 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 
 from kerasfeed.util.error_text import message_of
+
+try:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
+except ImportError as error:
+    raise ImportError(
+        'TFRecord files need protobuf, which is not installed: pip install protobuf (the extra "kerasfeed[tfrecord]")'
+    ) from error
 
 BYTES, FLOAT, INT64 = "bytes_list", "float_list", "int64_list"
 _FLOAT32 = np.dtype("<f4")

@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import google_crc32c
-
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.file_bytes import ByteSource, OpenFile
 from kerasfeed.readers.opened_files import Identity
@@ -21,6 +19,14 @@ from kerasfeed.readers.remote import Blocks, UrlFile
 from kerasfeed.readers.tfrecord.example import Piece
 from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.util.error_text import message_of
+
+try:
+    import google_crc32c
+except ImportError as error:
+    raise ImportError(
+        "TFRecord files need google-crc32c, which is not installed: pip install google-crc32c "
+        '(the extra "kerasfeed[tfrecord]")'
+    ) from error
 
 HEADER_BYTES = 12
 FRAME_BYTES = 16

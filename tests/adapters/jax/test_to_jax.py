@@ -54,7 +54,7 @@ def test_batches_that_a_busy_gpu_gets_are_those_of_the_feed(prefetch):
             for _ in range(10):
                 matrix @ matrix
             sums.append(batch.sum(axis=1))
-            if step % 8 == 7:  # until here the batches keep their memory
+            if step % 8 == 7:  # batches keep their memory up to this point
                 sums[-1].block_until_ready()
     assert np.stack(sums).tolist() == 3 * (np.arange(160).reshape(40, 4) * Large.values).tolist()
 

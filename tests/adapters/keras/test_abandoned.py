@@ -1,4 +1,4 @@
-"""Feeds that are closed, dropped or left in the middle of an epoch: nothing leaks, nothing hangs, no batch is wrong."""
+"""Feeds that are closed, dropped or left during an epoch: nothing leaks, nothing hangs, no batch is wrong."""
 
 import gc
 import threading
@@ -85,7 +85,7 @@ def test_an_iterator_left_half_way_gives_its_scenes_up(kind, tmp_path):
         assert feed.element_spec
         (tmp_path / "hold").touch()
         iterator = iter(feed)
-        next(iterator)  # 10 batches ahead, 40 scenes, of which each worker comes to the first
+        next(iterator)  # 10 batches ahead, 40 scenes; each worker reaches the first
         before = len(sequence.read())
         del iterator
         (tmp_path / "hold").unlink()
@@ -101,7 +101,7 @@ def _train(feed):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_in_the_training_loop_leaves_a_feed_that_goes_on(kind):
+def test_a_feed_continues_after_an_exception_in_the_training_loop(kind):
     with _feed(kind) as feed:
         for epoch in range(3):
             with pytest.raises(ZeroDivisionError):
@@ -119,8 +119,8 @@ class Pairs(scenes.Clouds):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_inside_fit_leaves_a_feed_that_goes_on(kind):
-    import keras  # here, because workers import this module
+def test_a_feed_continues_after_an_exception_inside_fit(kind):
+    import keras  # not above, because workers import this module
 
     def explode(batch, logs):
         if batch == 4:
@@ -182,13 +182,13 @@ def _open_read_close(kind, number):
     points, labels = next(iterator)
     assert np.array_equal(points[:, 0, 0], 100.0 * labels)
     if number % 3 == 0:
-        feed.close()  # else it is dropped, in the middle of its epoch
+        feed.close()  # otherwise it is dropped during its epoch
 
 
 @pytest.mark.heavy
 @needs_proc
 def test_feeds_by_the_hundred_leave_everything_as_it_was():
-    # A worker process takes 0.3 s to start, a thread nothing: so one feed in 25 is of processes.
+    # Only one feed in 25 uses processes, because a worker process takes 0.3 s to start.
     for number in range(20):
         _open_read_close("thread", number)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""How fast an epoch went, and how long it waited for input."""
+"""The speed of an epoch, and the time it waited for input."""
 
 import copy
 import time
@@ -16,7 +16,7 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.plan import Plan
 
-# ---- an epoch, with a clock of our own
+# ---- an epoch with a fake clock
 
 
 class Clock:
@@ -73,7 +73,7 @@ def test_validation_is_no_part_of_an_epochs_time(monkeypatch):
 def test_several_steps_an_execution_count_each(monkeypatch):
     clock = Clock(monkeypatch)
     monitor = _monitor([1.0, 1.5, 4.0], steps_per_execution=2)
-    # It waits 1.5 s until both batches of the first execution are there, and 1 s for that of the second.
+    # It waits 1.5 s until both batches of the first execution are there, and 1 s for the batch of the second.
     _train(monitor, clock, [(0, 3), (3, 5)], steps_per_execution=2)
     monitor.on_epoch_end(0)
     assert monitor.epochs[0].steps == 3
@@ -149,7 +149,7 @@ class Slow(kf.SceneSequence):
 
 
 class Computing(keras.callbacks.Callback):
-    """Makes every step last some seconds more, and until the scenes of the next one are there."""
+    """Extends every step by some seconds, and until the scenes of the next one are there."""
 
     def __init__(self, sequence, seconds):
         super().__init__()
@@ -220,10 +220,10 @@ def test_a_monitor_of_what_is_no_feed_is_refused_at_once():
         kf.InputMonitor(np.zeros((4, 2)))
 
 
-# ---- what it says
+# ---- its messages
 
 
-def test_the_monitor_speaks_of_every_epoch_and_gives_the_reasons_once(capsys):
+def test_the_monitor_reports_every_epoch_and_gives_the_reasons_once(capsys):
     scenes = kf.Map(np.zeros((4, 2), np.float32), _slow)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", run_eagerly=True)

@@ -1,6 +1,6 @@
-"""Which batches every epoch of `fit` takes: on TensorFlow here, and the same again on JAX and PyTorch.
+"""The batches of every epoch of `fit`: on TensorFlow here, and again on JAX and PyTorch.
 
-A feed's epochs one after the other are a stream; `fit` cuts it into epochs of its own.
+A feed's consecutive epochs are a stream, which `fit` divides into its own epochs.
 """
 
 import keras
@@ -72,7 +72,7 @@ def test_validation_and_evaluation_in_between_change_nothing():
         assert trainer.record.tested == [stream(validation, 0, 1)] * 3
 
 
-def test_a_fit_goes_on_in_mid_stream_where_its_initial_epoch_says_so():
+def test_a_fit_continues_in_mid_stream_at_its_initial_epoch():
     with make_feed() as feed:
         trainer = Trainer()
         trainer.fit(feed, epochs=2, steps_per_epoch=3)

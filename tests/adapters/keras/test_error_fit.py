@@ -1,4 +1,4 @@
-"""What a scene raises comes out of `fit`, `evaluate`, `predict` as itself: on TensorFlow here, then JAX and PyTorch."""
+"""An exception of a scene leaves `fit`, `evaluate`, `predict` unchanged: on TensorFlow here, then JAX and PyTorch."""
 
 import gc
 
@@ -45,7 +45,7 @@ def test_an_exception_arrives_as_itself_from(method, case, model):
     assert_arrived(caught.value, *kind)
 
 
-# ---- on TensorFlow, where they cross as text
+# ---- on TensorFlow, which passes them as text
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`kf.evaluate`: each batch alone, the model left as it was; on TensorFlow here, and again on JAX and PyTorch."""
+"""`kf.evaluate`: each batch alone, with an unchanged model; on TensorFlow here, and again on JAX and PyTorch."""
 
 import itertools
 
@@ -248,7 +248,7 @@ def test_any_batches_and_a_part_of_them_can_be_evaluated(model):
     assert kf.evaluate(model, batches, repeats=2, steps=2)["loss"].values.tolist() == [16, 4, 16, 4]
 
     class WithNumber(list):
-        epoch = 3  # as loaders of others have it
+        epoch = 3  # like other loaders
 
     assert kf.evaluate(model, WithNumber(batches))["loss"].rows.tolist() == [4, 2, 3]
 
@@ -276,7 +276,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "kind", "says"), WRONG)
-def test_what_cannot_be_evaluated_is_told(model, call, kind, says):
+def test_bad_arguments_of_evaluate_are_refused(model, call, kind, says):
     with pytest.raises(kind, match=says):
         call(model)
 

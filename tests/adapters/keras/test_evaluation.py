@@ -1,4 +1,4 @@
-"""The distribution of metrics over batches: against NumPy, and merged as if it had been measured at once."""
+"""The distribution of metrics over batches: compared with NumPy, and merged as if measured at once."""
 
 import json
 

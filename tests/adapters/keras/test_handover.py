@@ -1,4 +1,4 @@
-"""`Handover`: what the trainer's thread takes, and what TensorFlow's threads get of it."""
+"""`Handover`: batches that the trainer's thread takes and TensorFlow's threads receive."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from kerasfeed.util.polling import NotYet
 
 
 class Batches:
-    """Gives the batches 0, 1, ... before `stop`; raises at `bad`; those from `late` on are not there at once."""
+    """Gives the batches 0, 1, ... before `stop`; raises at `bad`; those from `late` on are not ready at once."""
 
     def __init__(self, stop, *, bad=-1, late=99):
         self.stop, self.bad, self.late, self.taken = stop, bad, late, 0
@@ -58,7 +58,7 @@ def test_an_error_of_the_batch_ahead_is_raised_in_its_turn():
 
 
 @pytest.mark.parametrize("late", [0, 99])
-def test_who_gets_the_batches_is_told_of_the_end_at_once(late):
+def test_consumer_sees_end_of_data_without_delay(late):
     cursor = handover(Batches(2, late=late), shared=True)
     assert cursor.ensure(2, last=True)
     assert [cursor.take(1) for _ in range(2)] == [(0, 0), (1, 1)]

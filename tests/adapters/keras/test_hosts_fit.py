@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def results(**workers):
-    """Losses of two epochs of a small model, its evaluation, and what it predicts."""
+    """Losses of two epochs of a small model, its evaluation, and its predictions."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")

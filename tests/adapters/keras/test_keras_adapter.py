@@ -1,4 +1,4 @@
-"""A feed as Keras's data adapter: what its trainers, and users, see of it."""
+"""A feed as Keras's data adapter, for its trainers and for users."""
 
 import threading
 import time
@@ -75,7 +75,7 @@ def test_an_epoch_that_keras_begins_to_build_a_model_is_the_first_one():
 
 
 class Around(keras.utils.PyDataset):
-    """Batches of a feed, as a `PyDataset` of a user's gives them."""
+    """Batches of a feed from a user's `PyDataset`."""
 
     def __init__(self, feed):
         super().__init__()
@@ -179,7 +179,7 @@ def test_a_state_between_the_steps_of_an_execution_is_refused_with_steps_per_epo
             model.fit(feed, steps_per_epoch=4, epochs=2, verbose=0)
 
 
-def test_a_state_cannot_be_set_in_the_midst_of_a_fit():
+def test_a_state_cannot_be_set_during_a_fit():
     with make_feed(workers=0) as feed:
         again = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: feed.set_state(before))
         before = feed.get_state()

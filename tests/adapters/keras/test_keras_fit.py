@@ -85,7 +85,7 @@ def test_the_shards_of_an_unshuffled_feed_stay_in_step():
 
 
 class Noted(Numbered):
-    """Notes the epoch of every scene that is loaded; a scene's random numbers tell it."""
+    """Logs the epoch of every loaded scene, which the scene's random numbers show."""
 
     def __init__(self, length):
         super().__init__(length)
@@ -98,7 +98,7 @@ class Noted(Numbered):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("hooked", [False, True])
-def test_workers_go_on_with_the_next_epoch_while_keras_ends_this_one(hooked):
+def test_workers_begin_the_next_epoch_while_keras_ends_this_one(hooked):
     sequence = Noted(24)
     if hooked:  # a sequence that changes between epochs must not be read ahead
         sequence = type("Hooked", (Noted,), {"on_epoch_end": lambda self: None})(24)
@@ -159,7 +159,7 @@ def test_a_resumed_training_resumes_the_epochs(feed, tmp_path):
         trainer.fit(feed, epochs=6, shuffle=False, callbacks=[keras.callbacks.BackupAndRestore(backup), Crash()])
     assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
     with make_feed() as again:
-        trainer = Trainer(jit_compile=False)  # so that it has a model of its own, in which Keras leaves the epoch
+        trainer = Trainer(jit_compile=False)  # so that it has its own model, which keeps Keras's epoch
         trainer.fit(again, epochs=5, shuffle=False, callbacks=[keras.callbacks.BackupAndRestore(backup)])
         assert trainer.trained == [order_of(feed, 3), order_of(feed, 4)]
 

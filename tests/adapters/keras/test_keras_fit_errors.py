@@ -1,4 +1,4 @@
-"""What `fit` raises and what it leaves behind: on TensorFlow here, and the same again on JAX and PyTorch."""
+"""Errors of `fit`, and the state after them: on TensorFlow here, and again on JAX and PyTorch."""
 
 import gc
 import subprocess
@@ -93,7 +93,7 @@ def test_a_feed_closed_within_an_epoch_ends_fit_with_an_error():
     [(-1, ValueError, "at least 1, received -1"), (2.5, TypeError, "an integer")],
     ids=str,
 )
-def test_steps_that_are_no_number_of_batches_are_refused_and_no_fit_goes_on_for_ever(feed, steps, error, message):
+def test_steps_that_are_no_number_of_batches_are_refused_and_no_fit_is_endless(feed, steps, error, message):
     model = Trainer().model
     with pytest.raises(error, match=f"^steps_per_epoch must be {message}"):
         model.fit(feed, steps_per_epoch=steps, verbose=0)
@@ -119,7 +119,7 @@ def test_as_little_memory_as_two_batches_suffices():
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:predict returns its rows in the order of the feed")
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_a_feed_is_let_go_after_fit(worker_type):
+def test_a_feed_is_released_after_fit(worker_type):
     feed = make_feed(worker_type=worker_type)
     alive = weakref.ref(feed)
     trainer = Trainer()

@@ -1,4 +1,4 @@
-"""The ways of models, structures and Keras-style classes in `fit`: on TensorFlow here, and on JAX and PyTorch again."""
+"""Kinds of models, structures and Keras-style classes in `fit`: on TensorFlow here, and on JAX and PyTorch again."""
 
 import collections
 import contextlib
@@ -35,7 +35,7 @@ def feed():
         yield feed
 
 
-# ---- the ways of a model
+# ---- kinds of models
 
 
 @pytest.mark.heavy
@@ -65,7 +65,7 @@ def test_a_model_with_a_fit_of_its_own_sees_the_same(feed):
         def call(self, x):
             return self.dense(x)
 
-        def fit(self, *args, epoch=77, **kwargs):  # a local variable of a name that Keras's own fit has
+        def fit(self, *args, epoch=77, **kwargs):  # a local variable with a name from Keras's own fit
             return super().fit(*args, **kwargs)
 
     trainer = Trainer(model=Own())
@@ -264,13 +264,13 @@ class StepOfDicts(OfDicts):
         return keras.ops.mean((y_pred - x["y"]) ** 2)
 
 
-def test_dicts_of_x_and_y_are_told_to_be_a_pair():
+def test_the_error_for_dicts_of_x_and_y_asks_for_a_pair():
     scenes_of_dicts = kf.Zip(x=np.zeros((8, 3), np.float32), y=np.zeros((8, 1), np.float32))
     with kf.Feed(scenes_of_dicts, 4, workers=0) as feed:
         model = OfDicts()
         model.compile("sgd", "mse")
         told = pytest.warns(kf.FeedWarning, match=r'a tuple instead of the dict: \(scene\["x"\], scene\["y"\]\)')
-        with told, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own, which say less
+        with told, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own errors, which say less
             model.fit(feed, verbose=0)
         own = StepOfDicts()
         own.compile("sgd", "mse")
@@ -290,7 +290,7 @@ X = np.zeros((8, 3), np.float32)
     ],
     ids=["array", "tuple of one", "None", "dict"],
 )
-def test_scenes_without_targets_for_a_model_with_a_loss_are_told_of(sequence, told):
+def test_scenes_without_targets_for_a_model_with_a_loss_are_reported(sequence, told):
     text = f"{told}, but the model has a loss, which needs targets. Return a tuple from __getitem__: .inputs, targets"
     model = OfDicts() if isinstance(sequence, kf.Zip) else keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -39,7 +39,7 @@ def test_a_shard_of_a_feed_is_taken_there(distribution):
         assert set(trainer.trained[0]) < set(range(24))
 
 
-def test_a_feed_of_all_scenes_is_taken_where_keras_is_told_not_to_divide(distribution):
+def test_a_feed_of_all_scenes_is_accepted_if_keras_does_not_divide_it(distribution):
     distribution.auto_shard_dataset = False
     with feed_of() as feed:
         trainer = Trainer()

@@ -1,4 +1,4 @@
-"""Versions of Keras whose `fit` names its variables in other ways: what is kept, and what is refused."""
+"""Versions of Keras whose `fit` names its variables differently: supported behaviour, and errors."""
 
 import threading
 
@@ -22,7 +22,7 @@ class Stopped(Exception):
 
 
 class At(keras.callbacks.Callback):
-    """Calls a function after one batch of all."""
+    """Calls a function after one of all batches."""
 
     def __init__(self, count, function):
         super().__init__()
@@ -89,7 +89,7 @@ def test_a_fit_whose_step_has_an_unknown_name_trains_and_tells_its_state():
 
 
 @pytest.mark.parametrize("name", ["epoch_iterator", "initial_epoch"])
-def test_a_fit_whose_epochs_cannot_be_told_is_refused(name):
+def test_a_fit_with_unknown_epochs_is_refused(name):
     trainer = Trainer()
     with make_feed() as feed, pytest.raises(RuntimeError, match=f"no variable {name}.*train_on_batch in a loop"):
         renamed_fit({name: f"the_{name}"})(trainer.model, feed, verbose=0)
@@ -150,7 +150,7 @@ def test_the_switch_of_keras_for_short_epochs_holds_for_a_feed():
 
 
 def test_a_batch_that_a_trainer_takes_to_build_the_model_comes_again():
-    """As that of Keras 3.16 on JAX: through the data of its iterator, which it resets then."""
+    """Like the trainer of Keras 3.16 on JAX: it takes the data of its iterator, and then resets it."""
     trainer = {"__name__": "keras.trainer_of_3_16"}
     exec("def _maybe_symbolic_build(iterator):\n    return next(iterator.data_adapter.get_jax_iterator())", trainer)
     row = kf.ArraySpec((1,), np.dtype(np.float32))

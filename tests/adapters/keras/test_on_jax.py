@@ -1,4 +1,4 @@
-"""Everything that is true of Keras's trainers on TensorFlow, on JAX."""
+"""The tests of Keras's trainers on TensorFlow, run on JAX."""
 
 import backends
 import pytest

@@ -1,4 +1,4 @@
-"""Everything that is true of Keras's trainers on TensorFlow, on PyTorch."""
+"""The tests of Keras's trainers on TensorFlow, run on PyTorch."""
 
 import backends
 import pytest

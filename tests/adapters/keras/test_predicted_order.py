@@ -1,4 +1,4 @@
-"""`feed.indices()`: which scene each row of a prediction is for, with every order, cut, shard and filler."""
+"""`feed.indices()`: the scene of each row of a prediction, with every order, batch size, shard and filler."""
 
 import warnings
 
@@ -120,7 +120,7 @@ def test_a_prediction_warns_once_of_an_order_of_the_feed(model):
             model.predict(feed, verbose=0)
 
 
-def test_nobody_is_warned_of_a_plain_order_or_of_anything_but_a_prediction():
+def test_only_predictions_of_shuffled_feeds_warn():
     trainer = Trainer()
     with warnings.catch_warnings():
         warnings.simplefilter("error", kf.FeedWarning)

@@ -1,7 +1,7 @@
-"""`BackupAndRestore`: whatever a training changes is as if nobody had killed it; on every backend.
+"""`BackupAndRestore`: a killed training ends with the same state as an undisturbed one, on every backend.
 
-A kill is an exception here, after which only what is on the disk is used. The script that is run again begins with
-another seed, so that whatever is not restored is another number.
+A kill is an exception here, after which only the files on the disk are used. The next run of the script begins with
+another seed, so that state that is not restored differs.
 """
 
 import functools
@@ -20,7 +20,7 @@ from kerasfeed.adapters.keras.backup import CallbackStates
 from kerasfeed.adapters.keras.trained_model import arrays_of, optimized_by, set_arrays, variables_of
 
 pytestmark = MARKS
-STEPS = 16  # four epochs, after which EarlyStopping ends it
+STEPS = 16  # four epochs; then EarlyStopping ends it
 
 
 class Killed(BaseException):
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("undisturbed")
 
 
-# Each place within an epoch, with the kill before the backup and behind it; each epoch; and ends of epochs.
+# Each position in an epoch, with the kill before and after the backup; each epoch; and ends of epochs.
 KILLS = [
     (2, True),
     (5, True),
@@ -64,7 +64,7 @@ KILLS = [
     (16, False),
 ]
 KILLS += [(-2, True), (-4, False)]
-COMPILED = [(7, True), (16, False)]  # which takes half as long again
+COMPILED = [(7, True), (16, False)]  # takes half as long again
 
 
 @pytest.mark.heavy
@@ -91,7 +91,7 @@ def test_saved_seldom_and_killed_twice_a_training_ends_with_the_numbers_of_an_un
 
 
 class Two(keras.Model):
-    """Trains in turns with two optimizers that only its steps build."""
+    """Trains alternately with two optimizers that only its steps build."""
 
     def __init__(self):
         super().__init__()
@@ -212,7 +212,7 @@ def test_a_training_that_early_stopping_has_ended_is_not_gone_on_with(tmp_path):
 
 
 class Remembering(keras.callbacks.Callback):
-    """Keeps what nobody else can know."""
+    """Keeps state of its own."""
 
     def __init__(self):
         super().__init__()

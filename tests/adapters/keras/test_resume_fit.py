@@ -1,6 +1,6 @@
 """`BackupAndRestore`, `FeedCheckpoint`: a training killed anywhere ends as if it had not been, on all backends.
 
-A kill is an exception here, after which only what is on the disk is used; `test_resume_kill.py` kills for real.
+A kill is an exception here, after which only the files on the disk are used; `test_resume_kill.py` kills for real.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from kerasfeed.adapters.keras.progress_file import Progress
 pytestmark = MARKS
 
 
-# Each backend tries other moments; all of them with a stride of 1.
+# Each backend tests other moments; with a stride of 1, all of them.
 STRIDE = int(os.environ.get("KERASFEED_STRIDE", "7"))
 OFFSET = ["tensorflow", "jax", "torch"].index(BACKEND)
 
@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 
 class Moments:
-    """The moments of a run at which its process may be killed; it is at one of them, if that is given."""
+    """The moments of a run at which its process may be killed; if one is given, it is."""
 
     def __init__(self):
         self.begin()
@@ -55,7 +55,7 @@ class Moments:
 
 @pytest.fixture
 def moments(monkeypatch):
-    """The moments of the run that is on; those around the saving of model and record among them."""
+    """The moments of the present run, including those around the saving of model and record."""
     moments = Moments()
 
     def around(owner, name):
@@ -87,7 +87,7 @@ def killed(folder, moments, kill_at, **options):
 
 
 def train(folder, moments=None, *, save_freq=2, pair=False, dataset=None, model=None, feed=None, double=True, **fit):
-    """Run the script of a user once, from its beginning; returns what the model was trained on."""
+    """Run a user's script once, from its beginning; return the batches that the model was trained on."""
     keras.utils.clear_session()
     model = make_model(**(model or {}))
     with make_feed(**(feed or {})) as fed:
@@ -126,7 +126,7 @@ def test_killed_at_any_moment_and_once_more_a_training_sees_the_batches_of_an_un
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("kill_at", "double"), few([(0, True), (2, False), (0, False), (2, True)]))
-def test_killed_within_the_writing_of_a_backup_a_training_goes_on(kill_at, double, tmp_path, monkeypatch):
+def test_a_training_killed_while_it_writes_a_backup_resumes(kill_at, double, tmp_path, monkeypatch):
     written = []
     write_arrays = backup.write_arrays
 
@@ -169,7 +169,7 @@ WAYS = {
     "accumulated gradients": {"model": {"optimizer": "accumulating"}},
     "loss scale": {"model": {"optimizer": "scaled"}, "save_freq": 1},
 }  # fmt: skip
-# What depends on how a backend steps, takes datasets and keeps the optimizer's variables.
+# Tests that depend on the backend's steps, datasets and optimizer variables.
 BACKENDS_WAYS = {
     "jax": ["every epoch", "steps below the feed's", "dataset", "executions", "accumulated gradients", "loss scale"],
     "torch": ["every epoch", "steps below the feed's"],
@@ -208,14 +208,14 @@ def test_a_training_goes_on_in_mid_epoch(way, tmp_path, moments):
 @pytest.mark.heavy
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras takes one batch an execution there")
 @pytest.mark.parametrize(("execution", "share"), [(2, 0.5), (3, 0.6)])
-def test_epochs_that_end_within_an_execution_are_gone_on_with(execution, share, tmp_path, moments):
+def test_epochs_that_end_within_an_execution_are_continued(execution, share, tmp_path, moments):
     options = {
         "model": {"steps_per_execution": execution}, "feed": {"length": 66}, "steps_per_epoch": 5, "epochs": 3,
     }  # fmt: skip
     expected = undisturbed(15, length=66)
     assert whole(tmp_path / "whole", moments, **options) == expected
     killed(tmp_path, moments, int(moments.count * share), **options)
-    with pytest.warns(UserWarning, match="Your input ran out of data"):  # Keras's words where an epoch is a short one
+    with pytest.warns(UserWarning, match="Your input ran out of data"):  # Keras's message for a short epoch
         assert whole(tmp_path, moments, **options) == expected
 
 
@@ -227,12 +227,12 @@ def test_batches_that_keras_shuffles_are_resumed_in_their_order(between, tmp_pat
     assert expected != undisturbed(8, shuffle=False)
     killed(tmp_path / "killed", moments, 12, **unordered)
     found = whole(tmp_path / "killed", moments, **{**unordered, **between})
-    # Even where the argument has changed, the epoch that was begun is finished as it was.
+    # Even with a changed argument, the epoch that was begun is finished as before.
     assert (found == expected) == between["shuffle"]
     assert found[1] == 8
 
 
-@pytest.mark.parametrize("trained", [1, 6])  # before the first record; behind that of the end of the epoch
+@pytest.mark.parametrize("trained", [1, 6])  # before the first record; after the record at the end of the epoch
 def test_batches_that_keras_shuffles_are_resumed_in_their_order_behind_what_is_recorded(trained, tmp_path):
     ends = itertools.count(1)
 
@@ -263,7 +263,7 @@ def test_the_adapter_and_the_workers_may_change_in_mid_epoch(tmp_path, moments):
     assert found == undisturbed(8)
 
 
-def test_the_file_is_a_state_of_the_feed_that_a_loop_goes_on_from(tmp_path, moments):
+def test_the_file_is_a_state_of_the_feed_that_a_loop_resumes_from(tmp_path, moments):
     killed(tmp_path, moments, 16, save_freq=1)
     content = json.loads((tmp_path / "backup" / "feed.json").read_text())
     with make_feed() as feed:
@@ -274,7 +274,7 @@ def test_the_file_is_a_state_of_the_feed_that_a_loop_goes_on_from(tmp_path, mome
         assert [labels.ravel().astype(int).tolist() for _, labels in feed] == stream(feed, 4)[place:]
 
 
-# ---- a callback of one's own
+# ---- a user's callback
 
 
 @pytest.mark.heavy
@@ -317,7 +317,7 @@ def test_a_fit_after_a_state_is_set_begins_there(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_fit_that_was_stopped_in_mid_epoch_is_gone_on_with(tmp_path):
+def test_a_fit_that_was_stopped_in_mid_epoch_is_continued(tmp_path):
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             self.model.stop_training = batch == 1
@@ -330,7 +330,7 @@ def test_a_fit_that_was_stopped_in_mid_epoch_is_gone_on_with(tmp_path):
         history = model.fit(feed, epochs=2, callbacks=[ours], verbose=0)  # the same model: nothing to restore
         assert history.epoch == [0, 1]
         assert result_of(model) == undisturbed(8)
-        assert (tmp_path / "feed.json").exists()  # nothing here says that it is not needed any more
+        assert (tmp_path / "feed.json").exists()  # nothing shows that it is no longer needed
 
 
 @pytest.mark.heavy

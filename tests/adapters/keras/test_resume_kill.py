@@ -1,6 +1,6 @@
-"""A training process that is killed (SIGKILL), started again and killed again, ends as if it had not been.
+"""A training process that is killed (SIGKILL), started again and killed again, ends like an undisturbed one.
 
-On TensorFlow alone: what is on the disk then is what `test_resume_fit.py` finds there on every backend.
+Only on TensorFlow: the files on the disk are those that `test_resume_fit.py` tests on every backend.
 """
 
 import signal
@@ -16,7 +16,7 @@ STEPS, EPOCHS = 10, 3  # of a feed of 60 scenes
 
 @pytest.fixture
 def run(forked):
-    """Run a script with arguments, of which the first are a folder and the batch at which it kills itself."""
+    """Run a script with arguments: first a folder and the batch at which it kills itself."""
 
     def run(script, folder, kill_at, *arguments):
         given = (str(folder), str(kill_at), *arguments)

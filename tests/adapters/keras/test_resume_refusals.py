@@ -1,4 +1,4 @@
-"""`FeedCheckpoint`: what does not fit is refused, and what its file holds; on every backend."""
+"""`FeedCheckpoint`: refusals, and the content of its file; on every backend."""
 
 import json
 
@@ -15,7 +15,7 @@ pytestmark = MARKS
 
 
 @pytest.mark.heavy
-def test_a_model_that_was_not_restored_begins_anew_with_a_warning(tmp_path):
+def test_a_model_that_was_not_restored_begins_again_with_a_warning(tmp_path):
     with make_feed() as feed:
         ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
         make_model().fit(feed, epochs=1, callbacks=[ours], verbose=0)
@@ -149,7 +149,7 @@ def test_iterations_that_do_not_grow_evenly_are_not_guessed_at(tmp_path):
 
 def test_all_optimizers_of_a_model_count():
     class Two(keras.Model):
-        """Trains with an optimizer of its own beside the one it was compiled with."""
+        """Trains with its own optimizer besides the one it was compiled with."""
 
         def __init__(self):
             super().__init__()
@@ -187,7 +187,7 @@ def test_a_backup_refuses_a_model_that_is_built_by_name_alone(tmp_path):
         def __init__(self):
             super().__init__()
             self.dense = keras.layers.Dense(1)
-            self.dropout = keras.layers.Dropout(0.1)  # its seed is a variable, and there before any weights
+            self.dropout = keras.layers.Dropout(0.1)  # its seed is a variable that exists before any weights
 
         def call(self, x):
             return self.dense(self.dropout(x))
@@ -204,7 +204,7 @@ def test_a_backup_refuses_a_model_that_is_built_by_name_alone(tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the other backends make the weights as fit begins")
-def test_a_backup_refuses_a_model_of_which_only_some_layers_are_built(tmp_path):
+def test_a_backup_refuses_a_model_with_only_some_layers_built(tmp_path):
     class Net(keras.Model):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""`evaluate` over shards: with filler weighted metrics are exact, and the loss is what docs/how-to/evaluate.md says."""
+"""`evaluate` over shards: with filler, weighted metrics are exact, and the loss matches docs/how-to/evaluate.md."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ pytestmark = MARKS
 
 
 class Evaluation:
-    """A model, its metrics, and what they are of a whole sequence."""
+    """A model, its metrics, and their values for a whole sequence."""
 
     def __init__(self, loss="mse"):
         self.metrics = [

@@ -1,4 +1,4 @@
-"""Training steps that are measured, and a model that is put back."""
+"""Measurements of training steps that leave the model unchanged."""
 
 import time
 import warnings
@@ -115,7 +115,7 @@ def test_a_profile_with_a_model_says_what_training_waits_for(few_processes):
 
 
 class Loud(kf.InputMonitor):
-    """As with `verbose=1`, without the progress bar."""
+    """Like `verbose=1`, without the progress bar."""
 
     def set_params(self, params):
         super().set_params({**params, "verbose": 1})
@@ -127,7 +127,7 @@ def test_the_monitor_tells_what_each_epoch_waited_for_and_why_the_first_did(caps
     model.compile("sgd", "mse")
     scenes = scenes_costs.Waits()[:200]
     with kf.Feed(scenes, 20, workers=1, worker_type="thread") as feed:
-        model.fit(feed, verbose=0)  # compiles what takes batches of this feed, which may last longer than an epoch
+        model.fit(feed, verbose=0)  # compiles the step, which may take longer than an epoch
         monitor = Loud(feed)
         assert monitor.verdict == ""
         model.fit(feed, epochs=2, verbose=0, callbacks=[monitor])

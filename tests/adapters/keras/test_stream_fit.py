@@ -54,7 +54,7 @@ def test_epochs_of_an_infinite_stream_follow_each_other_without_a_break_in_one_f
     assert trainer.trained == [list(range(start, start + 12)) for start in (0, 12, 0)]
 
 
-def test_epochs_of_so_many_steps_go_on_in_the_next_repetition_where_one_ends():
+def test_epochs_with_steps_continue_in_the_next_repetition_when_one_ends():
     with stream(length_of(10), count=1) as feed:
         trainer = ScalarTrainer()
         trainer.fit(feed, epochs=2, steps_per_epoch=4)
@@ -177,7 +177,7 @@ def test_class_weights_apply():
     np.testing.assert_allclose(found.history["loss"][0], np.mean([0, 0, 0, 2, 0, 4, 0, 6]), rtol=1e-5)
 
 
-def test_an_error_of_a_generator_reaches_whoever_called_fit_with_its_place():
+def test_an_error_of_a_generator_reaches_the_caller_of_fit_with_its_position():
     def breaking(n, count):
         yield from numbered(n, count, 6)
         raise KeyError(f"no scene in {n}")
@@ -197,7 +197,7 @@ def test_an_empty_stream_says_so():
         ScalarTrainer().fit(feed)
 
 
-def test_a_stream_trained_on_is_let_go_of_with_its_workers():
+def test_a_stream_is_released_with_its_workers_after_training():
     import weakref
 
     feed = stream(endless)
@@ -216,7 +216,7 @@ def _collected(gone):
 
 
 class Killed(Exception):
-    """In place of a kill, after a batch."""
+    """Replaces a kill, after a batch."""
 
 
 def starting(n, count, *, start):
@@ -235,7 +235,7 @@ KILLS = [
 
 
 @pytest.mark.parametrize(("data", "steps", "kills"), KILLS)
-def test_a_fit_on_a_shuffled_stream_goes_on_at_the_batch_that_follows_the_saved_one(tmp_path, data, steps, kills):
+def test_a_fit_on_a_shuffled_stream_resumes_after_the_saved_batch(tmp_path, data, steps, kills):
     def fit(kill_at, seen):
         def after_batch(_):
             seen.append(None)
@@ -282,7 +282,7 @@ def test_a_fit_that_was_left_before_its_model_was_saved_once_may_be_begun_again_
 
 
 @pytest.mark.heavy
-def test_a_fit_of_so_many_steps_that_was_stopped_within_an_epoch_goes_on_in_it(tmp_path):
+def test_a_fit_with_steps_that_was_stopped_within_an_epoch_continues_in_it(tmp_path):
     stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: setattr(model, "stop_training", batch))
     with stream(starting, 4, shuffle_buffer=5, seed=2) as feed:
         whole = make_model()
@@ -297,7 +297,7 @@ def test_a_fit_of_so_many_steps_that_was_stopped_within_an_epoch_goes_on_in_it(t
 
 def test_the_model_before_a_step_whose_loss_was_not_finite_stays_known():
     progress = Progress(None, 1, False, {})
-    for done, scale in ((4, 8.0), (5, 4.0)):  # the step changes the loss scale alone
+    for done, scale in ((4, 8.0), (5, 4.0)):  # the step changes only the loss scale
         progress = progress.with_record(Record(4, scale, 0, done, {}))
     assert [progress.at(4, scale)[0].done for scale in (8.0, 4.0)] == [4, 5]
 

@@ -14,7 +14,7 @@ import kerasfeed as kf
 
 pytestmark = MARKS
 
-# The first batches of 4 agree in length, as Keras on TensorFlow takes all to do.
+# The first batches of 4 agree in length, as Keras on TensorFlow expects of all.
 LENGTHS = [4] * 8 + [9, 3, 2, 7, 12, 5, 1, 6]
 
 

@@ -1,4 +1,4 @@
-"""What a scene raises, through `to_tf_dataset`: itself in loops and in `fit`, in TensorFlow's words from a graph."""
+"""An exception of a scene through `to_tf_dataset`: unchanged in loops and in `fit`, a TensorFlow error from a graph."""
 
 import gc
 import weakref
@@ -33,7 +33,7 @@ def test_an_exception_arrives_as_itself_in_a_loop(case):
     assert_arrived(_raised_in_a_loop(feed.to_tf_dataset()), *kind)
 
 
-# A loop above shows all cases; `fit`, `evaluate` and `predict` only iterate, and messages are made of the same text.
+# The loop above tests all cases; `fit`, `evaluate` and `predict` only iterate, and use the same text in messages.
 each_pair = pytest.mark.parametrize("case", PAIRS, indirect=True, ids=str)
 
 
@@ -75,7 +75,7 @@ def test_the_error_of_a_graph_tells_all(case):
     assert_told(str(caught.value), *kind)
 
 
-# ---- what else a dataset is used for
+# ---- other uses of a dataset
 
 
 @pytest.fixture
@@ -170,10 +170,10 @@ def test_no_exception_outlives_its_dataset(feed):
     assert raised() is None
 
 
-def test_of_many_exceptions_that_nobody_asks_for_few_are_kept():
+def test_few_of_many_unread_exceptions_are_kept():
     with kf.Feed(_AllBad(), 1, workers=2, worker_type="thread") as feed:
         dataset = feed.to_tf_dataset()
-        assert len(list(dataset.ignore_errors())) == 5  # those that the spec is inferred from
+        assert len(list(dataset.ignore_errors())) == 5  # the scenes of the spec
         assert len(dataset._source._errors) <= 5
 
 

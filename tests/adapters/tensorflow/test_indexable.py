@@ -71,7 +71,7 @@ def test_as_many_scenes_are_read_at_once_as_calls_were_asked_for(calls):
     class Meeting(Numbered):
         def __getitem__(self, index):
             if begun and index < calls:
-                barrier.wait(20)  # the first of them, one in each thread, are all here at once
+                barrier.wait(20)  # the first scenes, one in each thread, are all here at once
             with lock:
                 inside.append(inside[-1] + 1)
             time.sleep(0.001)
@@ -239,7 +239,7 @@ def test_hooks_of_workers_are_called_in_each_thread_and_what_they_raise_arrives(
     dataset = kf.from_indexable(Hooked(24), num_parallel_calls=3)
     assert len(list(dataset)) == 24
     assert set(began) <= {(number, 3, "thread") for number in range(3)}
-    assert len(set(began)) == len(began) > 0  # a thread that came too late for a scene has not begun
+    assert len(set(began)) == len(began) > 0  # a thread that got no scene has not begun
     del dataset
     deadline = time.monotonic() + 20
     while len(ended) < len(began) and time.monotonic() < deadline:
@@ -269,7 +269,7 @@ def test_what_is_not_a_sequence_of_scenes_is_refused():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("change", [lambda dataset: dataset, lambda dataset: dataset.shuffle(4).batch(2).prefetch(2)])
-def test_whoever_leaves_a_loop_waits_for_no_scene_and_those_ahead_are_given_up(change):
+def test_leaving_a_loop_waits_for_no_scene_and_drops_those_ahead(change):
     class Slow(Numbered):
         def __getitem__(self, index):
             if begun:
@@ -289,7 +289,7 @@ def test_whoever_leaves_a_loop_waits_for_no_scene_and_those_ahead_are_given_up(c
     thread.join()
     go_on.clear()
     iterators.clear()
-    go_on.set()  # for those that are being read: had somebody waited for them above, it would come too late
+    go_on.set()  # for the scenes being read: if the loop above had waited for them, this would come too late
     wait_until_nothing_follows(read)
     assert all(in_time)
     assert len(read) < 5000
@@ -327,7 +327,7 @@ def test_it_is_read_in_a_graph_and_by_a_strategy():
 
 
 @pytest.mark.heavy
-def test_a_program_may_end_in_the_midst_of_its_scenes(tmp_path):
+def test_a_program_may_end_while_scenes_are_read(tmp_path):
     printed = run_script(
         tmp_path,
         """

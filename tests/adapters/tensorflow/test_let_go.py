@@ -1,4 +1,4 @@
-"""Iterators of TensorFlow that are let go of in the middle, by whichever thread: never a hang, and nothing goes on."""
+"""TensorFlow iterators that any thread drops in the middle of an epoch: never a hang, and no work continues."""
 
 import textwrap
 import time
@@ -16,7 +16,7 @@ from kerasfeed.feeds import cursor
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("change", [lambda dataset: dataset, lambda dataset: dataset.map(lambda batch: batch["x"])])
-def test_whoever_leaves_a_loop_waits_for_none_of_the_batches_ahead_and_they_are_given_up(change):
+def test_leaving_a_loop_waits_for_no_batch_and_drops_those_ahead(change):
     sequence = Lingering(120)
     with kf.Feed(sequence, 2, workers=1, worker_type="thread", collate="pad", max_queue_size=40) as feed:
         iterators = [iter(change(feed.to_tf_dataset()))]
@@ -29,7 +29,7 @@ def test_whoever_leaves_a_loop_waits_for_none_of_the_batches_ahead_and_they_are_
 
 @pytest.fixture
 def polls_often(monkeypatch):
-    """TensorFlow is told of nearly every batch that it is not there yet."""
+    """For nearly every batch, TensorFlow hears that it is not ready yet."""
     for module in (cursor, tf_iteration):
         monkeypatch.setattr(module, "POLL_SECONDS", 0.0005)
 
@@ -193,7 +193,7 @@ COLLECTED = """
                 feed.submit = noting
             else:
                 hooks.append(collect)
-            feed.element_spec  # for which the last scene is read, too
+            feed.element_spec  # which reads the last scene, too
             open(held_back, "w").close()
             cycle = Cycle()
             cycle.itself, cycle.held = cycle, begin(feed)
@@ -349,7 +349,7 @@ COLLECTED_IN_THE_CALL = """
         def take(self, timeout):
             if self.taken:
                 time.sleep(timeout)
-                gc.collect()  # in the midst of TensorFlow's call
+                gc.collect()  # during TensorFlow's call
                 raise NotYet
             self.taken += 1
             return 0, np.float32(1)
@@ -416,7 +416,7 @@ ENDING = """
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("mapped", [pytest.param(False, marks=pytest.mark.versions), True])
-def test_a_program_ends_whose_loop_ended_with_an_error_of_tensorflow_that_nobody_caught(forked, tmp_path, mapped):
+def test_a_program_with_an_uncaught_error_of_tensorflow_in_its_loop_ends(forked, tmp_path, mapped):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(ENDING.format(mapped=mapped)))
     done = forked.run(script, tmp_path, seconds=PROGRAM_SECONDS)

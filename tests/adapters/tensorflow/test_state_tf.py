@@ -1,4 +1,4 @@
-"""States of a feed and its datasets: a dataset goes on where a loop stopped, and the other way round."""
+"""States of a feed and its datasets: a dataset continues after a loop, and a loop after a dataset."""
 
 import pytest
 import scenes
@@ -51,7 +51,7 @@ def test_a_loop_over_a_dataset_knows_what_it_has_consumed_and_not_what_was_prefe
         assert [index for _, labels in feed for index in labels.tolist()] == order_of(feed, 2)[8:]
 
 
-def test_what_is_made_of_a_dataset_goes_on_in_the_stream_and_does_not_tell_what_is_consumed():
+def test_derived_datasets_continue_the_stream_without_the_consumer_s_position():
     with make_feed() as feed:
         mapped = feed.to_tf_dataset().map(lambda points, labels: (points, labels))
         feed.set_state(feed.get_state(epoch=2, step=3))

@@ -87,7 +87,7 @@ def test_a_field_that_tensorflow_lacks_is_named(stream):
         stream(scenes, count=1).to_tf_dataset()
 
 
-def test_a_dataset_keeps_its_stream_and_lets_it_go_at_its_end():
+def test_a_dataset_keeps_its_stream_and_releases_it_at_its_end():
     stream = kf.StreamFeed(endless, 4, workers=1, worker_type="thread")
     feed, dataset = weakref.ref(stream), stream.to_tf_dataset()
     del stream

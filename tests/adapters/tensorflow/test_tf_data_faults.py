@@ -1,4 +1,4 @@
-"""What arrives through `Feed.to_tf_dataset` where a scene fails, a worker is killed, or the feed is closed.
+"""Results of `Feed.to_tf_dataset` if a scene fails, a worker is killed, or the feed is closed.
 
 `test_error_tf_data` has every kind of exception, in loops, in `fit` and in graphs.
 """
@@ -24,7 +24,7 @@ def test_the_message_of_an_error_carries_type_place_and_traceback(workers, worke
         with pytest.raises(tf.errors.UnknownError) as caught:
             next(iterator)
         message = str(caught.value)
-        # In a cycle, which `caught` is part of, the collector might end the iterator within a call that it waits for.
+        # `caught` is part of a cycle; the collector might end the iterator within a call that it waits for.
         del iterator, caught
         assert "ValueError: bad scan" in message
         assert "kerasfeed: scene 13, epoch 0, step 1, in " in message

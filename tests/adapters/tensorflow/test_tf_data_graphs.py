@@ -49,12 +49,12 @@ def test_the_thread_that_asks_for_an_element_calls_python_itself(monkeypatch):
         return take(*arguments)
 
     monkeypatch.setattr(tf_iteration, "take", noted)
-    dataset = kf.from_indexable(scenes.Clouds(40), num_parallel_calls=2)  # which does not prefetch
+    dataset = kf.from_indexable(scenes.Clouds(40), num_parallel_calls=2)  # it does not prefetch
     assert sum(1 for _ in dataset) == 40
     assert set(threads) == {threading.get_ident()}
 
 
-def test_where_tensorflow_does_not_know_the_attribute_of_functions_that_is_told_and_batches_are_the_same(monkeypatch):
+def test_a_tensorflow_without_the_function_attribute_gives_a_warning_and_the_same_batches(monkeypatch):
     monkeypatch.setattr(tf_dataset, "_AS_IT_STANDS", {"unknown": True})
     with kf.Feed(scenes.Clouds(40), 8, shuffle=True, seed=1, workers=2, worker_type="thread") as feed:
         with pytest.warns(kf.FeedWarning, match="begins up to 25 ms later. Its batches are the same") as told:
@@ -69,12 +69,12 @@ def test_an_iteration_ends_with_its_iterator_where_the_graph_of_its_functions_go
     iterator = iter(feed.to_tf_dataset().map(lambda points, labels: labels))
     next(iterator)
     assert len(tf_iteration._iterations) == 1
-    gc.disable()  # in TensorFlow's threads: none may end the iterator within a call that it waits for
+    gc.disable()  # otherwise a TensorFlow thread may end the iterator within a call that it waits for
     try:
         cycle = [iterator]
         cycle.append(cycle)
         del iterator, cycle
-        keras.utils.clear_session()  # and with it goes what TensorFlow keeps of a function that nobody else holds
+        keras.utils.clear_session()  # drops TensorFlow's data of a function without other references
         gc.collect()
     finally:
         gc.enable()

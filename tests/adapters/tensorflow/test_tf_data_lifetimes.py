@@ -1,4 +1,4 @@
-"""`Feed.to_tf_dataset`: who waits for whom, and who keeps whom alive."""
+"""`Feed.to_tf_dataset`: waits between threads, and references that keep objects alive."""
 
 import contextvars
 import gc
@@ -70,7 +70,7 @@ def test_an_iterator_abandoned_half_way_leaks_nothing_and_the_next_epoch_is_whol
 
 
 def _assert_let_go(alive):
-    """TensorFlow's threads let go of an iterator, and so of the feed, a moment after Python does."""
+    """TensorFlow's threads drop an iterator, and so the feed, a moment after Python does."""
     deadline = time.monotonic() + 60
     while alive() is not None and time.monotonic() < deadline:
         let_tensorflow_free_memory()
@@ -82,7 +82,7 @@ def _assert_let_go(alive):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_the_dataset_keeps_the_feed_alive_and_lets_it_go(worker_type):
+def test_the_dataset_keeps_the_feed_alive_and_releases_it(worker_type):
     feed = kf.Feed(scenes.Clouds(), 8, workers=2, worker_type=worker_type)
     alive = weakref.ref(feed)
     dataset = feed.to_tf_dataset().map(lambda points, labels: (points, labels)).repeat(1).prefetch(1)
@@ -98,7 +98,7 @@ def test_the_dataset_keeps_the_feed_alive_and_lets_it_go(worker_type):
 
 
 @pytest.mark.heavy
-def test_a_feed_that_never_was_a_dataset_for_long_is_let_go():
+def test_a_feed_that_was_a_dataset_only_briefly_is_released():
     feed = kf.Feed(scenes.Clouds(), 8, workers=1, worker_type="thread")
     alive = weakref.ref(feed)
     for _ in range(5):
@@ -108,7 +108,7 @@ def test_a_feed_that_never_was_a_dataset_for_long_is_let_go():
     _assert_let_go(alive)
 
 
-def test_the_graph_of_a_session_keeps_the_feed_alive_and_lets_it_go():
+def test_the_graph_of_a_session_keeps_the_feed_alive_and_releases_it():
     feed = kf.Feed(scenes.Clouds(40), 8, workers=1, worker_type="thread")
     alive = weakref.ref(feed)
     graph = tf.Graph()
@@ -167,12 +167,12 @@ def test_threads_iterate_datasets_of_one_feed_at_once():
 
 
 def test_no_thread_tunes_the_dataset():
-    """Whoever drops an iterator would wait for it, for seconds now and then, holding the GIL."""
+    """A thread that drops an iterator would wait for it, sometimes for seconds, holding the GIL."""
     with kf.Feed(Numbered(8), 4, workers=2, worker_type="thread") as feed:
         assert feed.to_tf_dataset().options().autotune.enabled is False
 
 
-# ---- the thread in which users' code runs
+# ---- the thread that runs users' code
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -209,7 +209,7 @@ def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_cont
 
 
 @pytest.mark.heavy
-def test_without_workers_no_two_scenes_are_read_at_once_though_an_iterator_was_let_go_of():
+def test_without_workers_no_two_scenes_are_read_at_once_after_an_iterator_was_dropped():
     class Slow(Numbered):
         def __getitem__(self, index):
             with lock:
@@ -223,6 +223,6 @@ def test_without_workers_no_two_scenes_are_read_at_once_though_an_iterator_was_l
     with kf.Feed(Slow(12), 2, workers=0) as feed:
         dataset = feed.to_tf_dataset()
         for _ in range(4):
-            next(iter(dataset))  # let go of while the next batch is read
+            next(iter(dataset))  # dropped while the next batch is read
             feed[3]
     assert max(inside) == 1

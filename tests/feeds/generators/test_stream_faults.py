@@ -1,4 +1,4 @@
-"""What a stream does about items whose function fails: from the first, again and again, and with their workers."""
+"""Items of a stream whose function fails: from the first one on, repeatedly, and with their workers."""
 
 import itertools
 import json
@@ -69,14 +69,14 @@ def test_items_that_fail_before_the_first_scene_are_left_out_too(mapped, batch_s
     assert {failed.index for failed in feed.failures} == {0, 1, 2, 4, 5}
 
 
-def test_a_first_batch_that_fails_as_a_whole_is_masked_once_the_next_has_told_what_a_scene_is(mapped):
+def test_a_first_batch_that_fails_as_a_whole_is_masked_once_the_next_shows_the_spec(mapped):
     batches = list(mapped(failing({0, 1}), 2, on_error="mask"))
     assert batches[0][1].tolist() == batches[0][2].tolist() == [0, 0]
     assert batches[1][2].tolist() == [1, 1]
     assert len(batches) == 30
 
 
-def test_a_stream_of_which_no_item_can_be_read_raises_what_the_first_did(mapped):
+def test_a_stream_without_a_readable_item_raises_the_error_of_the_first(mapped):
     def few():
         yield from (8, 9)
 
@@ -86,7 +86,7 @@ def test_a_stream_of_which_no_item_can_be_read_raises_what_the_first_did(mapped)
             list(feed)
 
 
-def test_nobody_is_told_to_load_an_item_by_its_index(mapped, tmp_path):
+def test_no_message_suggests_loading_an_item_by_its_index(mapped, tmp_path):
     log = tmp_path / "errors.json"
     feed = mapped(failing({2, 3, 5, 9}), on_error="skip", max_failures=0.001, error_log=log, workers=1)
     with pytest.raises(kf.TooManyFailuresError, match="4 of 10 scenes of repetition 0 failed") as caught:
@@ -118,7 +118,7 @@ def test_it_does_not_matter_in_which_order_workers_come_to_the_scenes_that_fail(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("loop", [iter, lambda feed: feed.to_jax()], ids=["batches", "jax"])
-def test_a_warning_that_is_an_error_at_a_batch_of_which_nothing_is_left_is_raised(mapped, tmp_path, workers, loop):
+def test_a_warning_that_is_an_error_is_raised_at_a_batch_without_remaining_scenes(mapped, tmp_path, workers, loop):
     if loop is not iter:
         pytest.importorskip("jax")
     log = tmp_path / "errors.json"
@@ -130,7 +130,7 @@ def test_a_warning_that_is_an_error_at_a_batch_of_which_nothing_is_left_is_raise
     assert labels(feed) == list(range(4, 60))
 
 
-def test_a_trainer_that_cannot_leave_scenes_out_is_not_told_to_replace_them(mapped):
+def test_the_error_of_a_trainer_that_cannot_skip_scenes_does_not_suggest_replacing_them(mapped):
     with pytest.raises(ValueError, match=r"on_error='skip' .*: use on_error='mask'"):
         mapped(scene).to_tf_dataset()
 
@@ -205,7 +205,7 @@ def test_a_batch_takes_the_place_of_one_of_its_step_in_a_repetition_that_was_lef
         tape.put(1, 1, ["c", "d"])
         with pytest.raises(CancelledTaskError):
             reader.item(0, 2)
-        tape.drop(0, 1)  # as its batch is over
+        tape.drop(0, 1)  # because its batch is over
         assert reader.item(1, 3) == "d"
         tape.drop(1, 1)
         with pytest.raises(CancelledTaskError):

@@ -29,7 +29,7 @@ from kerasfeed.loaders.failures.failure_log import FailurePolicy
 
 @pytest.fixture
 def fleet_of():
-    """Make fleets that the test need not close."""
+    """Make fleets, which are closed after the test."""
     made = []
 
     def make(kind, *given, **arguments):
@@ -52,7 +52,7 @@ def test_scenes_taken_as_they_are_ready_are_the_same_and_each_generator_keeps_it
             assert [k for m, k in items if m == n] == [k for _, k in counting(n, 4)]
 
 
-def test_a_slow_generator_holds_up_nobody_where_scenes_are_taken_as_they_are_ready(fleet_of):
+def test_a_slow_generator_delays_no_other_if_scenes_are_taken_as_they_are_ready(fleet_of):
     go_on = threading.Event()
 
     def make_generator(n, count):
@@ -143,7 +143,7 @@ def test_of_a_burst_of_scenes_next_to_nothing_waits_for_the_scene_after_it(fleet
     ],
     ids=["dtype", "axes", "text", "nesting"],
 )
-def test_a_scene_unlike_the_others_is_told_with_its_field_or_left_out_whoever_runs_its_generator(stream, scene, told):
+def test_a_scene_unlike_the_others_is_reported_with_its_field_or_left_out_in_every_worker(stream, scene, told):
     for workers in (0, 3):
         arguments = {"count": 3, "workers": workers, "worker_type": "thread"}
         with pytest.raises(SpecError, match=f"scene 3: {told}"):
@@ -153,7 +153,7 @@ def test_a_scene_unlike_the_others_is_told_with_its_field_or_left_out_whoever_ru
         assert [failed.index for failed in feed.failures] == [3]
 
 
-def test_a_field_that_no_batch_can_hold_is_told_where_its_generator_runs(fleet_of):
+def test_a_field_that_no_batch_can_hold_is_reported_for_every_kind_of_worker(fleet_of):
     items, error = until_error(fleet_of("thread", lambda n, count: [(1, n), (1, {2})], 2))
     assert items == [(1, 0), (1, 1)]
     assert isinstance(error, SpecError)
@@ -218,7 +218,7 @@ def test_scenes_that_are_kept_do_not_change_and_hold_no_more_memory_than_allowed
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
-def test_whoever_waits_is_woken_by_leave_and_by_close(fleet_of, in_turn):
+def test_leave_and_close_wake_a_waiting_consumer(fleet_of, in_turn):
     go_on = threading.Event()
 
     def make_generator(n, count):
@@ -266,7 +266,7 @@ def test_a_generator_that_ends_sooner_when_it_is_run_again_has_ended(fleet_of, t
 
 
 @pytest.mark.heavy
-def test_a_scene_that_ends_its_worker_again_and_again_is_told_after_those_before_it(fleet_of):
+def test_a_scene_that_ends_its_worker_repeatedly_is_reported_after_the_scenes_before_it(fleet_of):
     feed = fleet_of("process", killing, 2, policy=FailurePolicy(max_failures=1))
     items, error = until_error(feed)
     feed.failure_log.deferred_warnings.mute("respawn")
@@ -277,7 +277,7 @@ def test_a_scene_that_ends_its_worker_again_and_again_is_told_after_those_before
 
 
 @pytest.mark.heavy
-def test_a_generator_that_hangs_is_told(fleet_of):
+def test_a_generator_that_hangs_is_reported(fleet_of):
     items, error = until_error(fleet_of("process", hanging, 3, policy=FailurePolicy(timeout=1.5)))
     assert items == [(0, 0), (1, 0), (2, 0), (0, 1)]
     assert isinstance(error, SceneTimeoutError)
@@ -285,7 +285,7 @@ def test_a_generator_that_hangs_is_told(fleet_of):
 
 
 @pytest.mark.heavy
-def test_a_generator_that_hangs_in_a_thread_is_told(fleet_of):
+def test_a_generator_that_hangs_in_a_thread_is_reported(fleet_of):
     go_on = threading.Event()
 
     def make_generator(n, count):

@@ -1,4 +1,4 @@
-"""Generators of one function: how it is called, what is refused, and the same run in the calling thread."""
+"""Generators of one function: calls, errors, and the same run in the calling thread."""
 
 import functools
 import threading
@@ -12,7 +12,7 @@ from kerasfeed.loaders.generators import Generators
 
 
 class Scans:
-    """A class as people have them."""
+    """A typical user's class."""
 
     def __init__(self, number=3):
         self.number = number
@@ -144,7 +144,7 @@ def test_an_exit_of_a_generator_is_no_exit_of_the_program():
     assert "generator 0 raised SystemExit: 3" in str(error)
 
 
-def test_a_generator_is_ended_by_whoever_leaves_it_even_while_it_runs():
+def test_a_generator_ends_when_its_consumer_leaves_even_while_it_runs():
     inside, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def waiting():

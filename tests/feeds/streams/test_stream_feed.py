@@ -129,7 +129,7 @@ def test_random_numbers_of_a_collate_function_depend_on_seed_repetition_and_step
     assert len({*found[0][0], *found[0][1]}) == 2 * len(LABELS)
 
 
-def test_a_loop_that_is_left_begins_afresh(stream):
+def test_a_loop_that_is_left_begins_again(stream):
     feed = stream(endless)
     for _ in range(3):
         for batch in feed:
@@ -159,7 +159,7 @@ def test_batches_taken_to_build_a_model_come_again_and_those_of_a_loop_that_was_
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_takes_what_is_there_is_told_neither_of_an_error_nor_of_the_end_and_loses_neither(stream, fails):
+def test_a_consumer_that_does_not_wait_sees_no_error_and_no_end_and_loses_neither(stream, fails):
     def made():
         yield from (0.0, 1.0)
         if fails:
@@ -168,7 +168,7 @@ def test_who_takes_what_is_there_is_told_neither_of_an_error_nor_of_the_end_and_
     feed = stream(made, 2, count=1)
     cursor = StreamCursor(weakref.ref(feed), None, kept=8) if fails else feed.begin_loop()
     place, _ = cursor.take(None)
-    for _ in range(50):  # what is behind it is there soon
+    for _ in range(50):  # the next ones come soon
         with pytest.raises(NotYet):
             cursor.take(0)
         time.sleep(0.005)
@@ -177,7 +177,7 @@ def test_who_takes_what_is_there_is_told_neither_of_an_error_nor_of_the_end_and_
         cursor.take(None)
 
 
-def test_ctrl_c_wherever_a_batch_is_taken_leaves_a_stream_of_which_the_next_loop_has_every_scene(stream):
+def test_after_ctrl_c_anywhere_in_a_batch_the_next_loop_of_a_stream_has_every_scene(stream):
     feed = stream(count=2)
 
     def take_one():

@@ -82,10 +82,10 @@ def test_merge_deal_and_buffer_give_what_plain_python_gives_from_every_position_
     assert [batch for batch, _ in whole] == wanted
     assert failed == fails_after
     for step, (batch, ended) in enumerate(whole, 1):
-        if failed and len(batch) < ROWS:  # the error comes next: nothing goes on from there
+        if failed and len(batch) < ROWS:  # the error comes next, so there is no continuation
             break
         rest, fails_again = merged(*given, chance, step, ended)
-        assert rest == whole[step:]  # also the ends that are known
+        assert rest == whole[step:]  # including the known ends
         assert fails_again == fails_after
         assert merged(*given, chance, step, whole[-1][1])[0][: len(rest)] == [
             (batch, whole[-1][1]) for batch, _ in rest

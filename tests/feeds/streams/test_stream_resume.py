@@ -1,4 +1,4 @@
-"""Streams that go on where they were: every place of theirs, whatever shuffles, divides and runs them."""
+"""Streams that resume exactly: at every position, with any shuffle buffer, shards and workers."""
 
 import gc
 import json
@@ -30,7 +30,7 @@ def drawn_on(scene):
 
 
 def batches_and_states(feed, most=1 << 30):
-    """Batches of two repetitions and more, up to so many, each with the state behind it."""
+    """Batches of two repetitions and more, up to a number, each with the state after it."""
     found = []
     for _ in range(2):
         for batch in feed:
@@ -45,7 +45,7 @@ def batches_and_states(feed, most=1 << 30):
 @pytest.mark.parametrize("buffer", [None, 5, 100])
 @pytest.mark.parametrize("shard", [(0, 1), (1, 2), (4, 5)])
 @pytest.mark.parametrize("function", [None, drawn_on])
-def test_from_any_state_on_the_batches_are_those_of_a_loop_that_nobody_left(stream, make, buffer, shard, function):
+def test_from_any_state_on_the_batches_are_those_of_an_undisturbed_loop(stream, make, buffer, shard, function):
     def new():
         return stream(
             make, 3, function, count=4, seed=3, shuffle_buffer=buffer, shard=shard, workers=0,
@@ -80,7 +80,7 @@ def test_a_shuffled_stream_is_the_same_whatever_runs_it_and_another_in_the_next_
     assert sorted(runs[0][0]) == sorted(runs[0][1]) == list(range(22))
 
 
-def test_nothing_is_made_again_with_start_and_how_much_is_without_it_is_told_beforehand(stream):
+def test_with_start_nothing_is_made_again_and_without_it_a_warning_gives_the_number(stream):
     made = []
 
     def make(n, count, *, start):
@@ -132,14 +132,14 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
         feed.set_state(changed)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 10**7  # no memory by a count that is not this feed's
+    assert peak < 10**7  # a count of another feed must not allocate memory
     with kf.Feed(np.arange(4.0), 2) as feed, pytest.raises(ValueError, match="of kind 'stream', and not that of a kf"):
         feed.set_state(state)
     with pytest.raises(ValueError, match="nothing is known of step 5 of repetition 0"):
         stream(starting, 3, count=4).get_state(epoch=0, step=5)
 
 
-def test_shards_that_are_dealt_scenes_have_the_same_steps_and_all_scenes_but_those_that_are_told(stream):
+def test_shards_that_share_generators_have_the_same_steps_and_all_scenes_except_the_reported_ones(stream):
     for length in (22, 24, 25):
 
         def make(length=length):
@@ -187,7 +187,7 @@ def test_a_loop_of_a_framework_that_takes_ahead_stands_behind_the_last_batch_tha
 
 @pytest.mark.filterwarnings("ignore:make_generator")
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_a_generator_that_gives_less_when_it_is_run_again_is_told(stream, tmp_path, workers, worker_type):
+def test_a_generator_that_yields_less_when_it_runs_again_is_reported(stream, tmp_path, workers, worker_type):
     path = str(tmp_path / "length")
 
     def make():

@@ -1,4 +1,4 @@
-"""What every way to run generators has in common: in the calling thread, in threads, in processes."""
+"""The common behaviour of generators in the calling thread, in threads, and in processes."""
 
 import numpy as np
 import optree
@@ -26,7 +26,7 @@ from kerasfeed.orders.buffered import BufferShuffled
 
 @pytest.fixture(params=sorted(KINDS))
 def source_of(request):
-    """Make sources of one kind that the test need not close."""
+    """Make sources of one kind, which are closed after the test."""
     made = []
 
     def make(*given, **arguments):
@@ -47,7 +47,7 @@ def test_scenes_come_in_turn_and_those_that_end_are_passed_over(source_of):
     assert source.take(5) == []
 
 
-def test_every_repetition_starts_afresh_with_random_numbers_of_its_own(source_of):
+def test_every_repetition_starts_again_with_its_own_random_numbers(source_of):
     source = source_of(drawing, 3)
     reference = new_source("inline", drawing, 3)
     for repetition in (0, 1, 0):
@@ -56,7 +56,7 @@ def test_every_repetition_starts_afresh_with_random_numbers_of_its_own(source_of
         assert items == all_of(reference, repetition)
 
 
-def test_the_rng_of_a_sequence_is_that_of_the_scene_whoever_runs_its_generator(source_of):
+def test_the_rng_of_a_sequence_is_that_of_the_scene_in_every_worker(source_of):
     items = all_of(source_of(Drawing().scenes, 2), 3)
     assert len(set(items)) == 8
     assert items == all_of(new_source("inline", Drawing().scenes, 2), 3)

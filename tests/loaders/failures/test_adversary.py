@@ -1,4 +1,4 @@
-"""Whatever is drawn, every loader delivers what the inline loader does, and every scene exactly once an epoch."""
+"""For any arguments, every loader delivers the batches of the inline loader, and every scene exactly once per epoch."""
 
 import os
 from contextlib import closing
@@ -27,7 +27,7 @@ dtypes = st.sampled_from(
 
 
 def orders(length):
-    """Orders in which every scene comes once."""
+    """Orders with every scene once."""
     numbers = st.lists(st.integers(0, 5), min_size=length, max_size=length)
     return st.one_of(
         st.just(Sequential()),
@@ -41,7 +41,7 @@ def orders(length):
 
 @st.composite
 def plans(draw):
-    """A plan of one shard; the others differ in `shard_index` alone."""
+    """A plan of one shard; the others differ only in `shard_index`."""
     length, shards = draw(st.integers(1, 50)), draw(st.integers(1, 3))
     order = draw(orders(length))
     plan = Plan(length, draw(st.integers(1, 12)), order, draw(st.integers(0, 9)), draw(st.booleans()), 0, shards)
@@ -56,7 +56,7 @@ def _shards(plan):
 
 
 def _end(future):
-    """What becomes of a batch: the batch, or its error."""
+    """The outcome of a batch: the batch, or its error."""
     try:
         return future.result(timeout=30)
     except ValueError as error:

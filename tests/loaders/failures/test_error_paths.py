@@ -1,4 +1,4 @@
-"""What a scene raises, in loops, in `feed[step]` and in `kf.load`, for every kind of exception and of worker."""
+"""An exception of a scene, in loops, in `feed[step]` and in `kf.load`, for every kind of exception and of worker."""
 
 import pytest
 from error_kinds import BAD, KINDS, Raising, assert_arrived, whole_text
@@ -44,7 +44,7 @@ def test_a_reproduced_scene_raises_it_in_the_calling_thread(case):
         assert note in "\n".join(error.__notes__)
 
 
-# ---- places
+# ---- locations
 
 
 def test_an_exception_raised_again_and_again_tells_the_last_place_alone():
@@ -93,7 +93,7 @@ def test_the_text_of_an_exception_tells_its_causes_once():
         try:
             raise KeyError("root")
         except KeyError:
-            raise ValueError("outer")  # noqa: B904 - the context is what is tested
+            raise ValueError("outer")  # noqa: B904 - this test is about the context
 
     error = _caught(fail)
     assert text_of(error).count("KeyError: 'root'") == 1
@@ -106,7 +106,7 @@ def test_the_text_of_an_exception_tells_its_causes_once():
     assert not hasattr(lonely, "__notes__")
 
 
-def test_a_worker_s_traceback_is_told_where_the_exception_came_from_a_process():
+def test_an_exception_from_a_process_has_the_worker_s_traceback():
     with kf.Feed(Raising("chain"), 6, workers=1, worker_type="process") as feed:
         error = _caught(lambda: feed[2])
     assert "Traceback in the worker:" in whole_text(error)

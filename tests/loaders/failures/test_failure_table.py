@@ -1,4 +1,4 @@
-"""Failures are kept in a table of the feed, and written to a log where one is asked for."""
+"""Failures are kept in a table of the feed, and written to a log on request."""
 
 import json
 import operator

@@ -1,4 +1,4 @@
-"""Scenes that hang: ended in processes, told of in threads, and never passed over in silence."""
+"""Scenes that hang: ended in processes, reported in threads, and never ignored."""
 
 import contextlib
 import importlib
@@ -53,7 +53,7 @@ def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
         assert len(list(feed.epoch(0))) == 5
     respawns = feed.stats().respawns
     assert len(list(feed.epoch(1))) == 5
-    assert feed.stats().respawns == respawns  # known by now, it is not tried again
+    assert feed.stats().respawns == respawns  # known by now, so it is not tried again
     assert feed.failures[0].exception.startswith("SceneTimeoutError: scene 7")
 
 
@@ -82,7 +82,7 @@ def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes()
         assert "cannot be ended because it is a thread" in text
         assert "Use worker_type='process'" in text
         assert "over.wait(60)" in text
-        # Others took over, as many as there were.
+        # As many others took over.
         assert [feed[step][1][0] for step in (1, 2, 3)] == [8, 16, 24]
         assert feed.failures[0].index == 7
         over.set()
@@ -176,7 +176,7 @@ def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
 
 
 def _stalls(action, hold):
-    """The warnings of a stall, with the first of which the file `hold` is removed; one of a slow start is no such."""
+    """The warnings of a stall; the first one removes the file `hold`. A warning of a slow start does not count."""
     hold.touch()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -192,7 +192,7 @@ def _stalls(action, hold):
 )
 def test_no_default_hangs_in_silence(monkeypatch, tmp_path, workers, worker_type, name):
     with kf.Feed(scenes.Held(tmp_path, 1), 1, workers=workers, worker_type=worker_type) as feed:
-        feed[0]  # brings the worker up
+        feed[0]  # starts the worker
         (tmp_path / "hold").touch()
         monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
         told = pytest.warns(kf.FeedWarning, match=rf"no progress for \d+ s: {name}.* is still loading scene 0")
@@ -209,7 +209,7 @@ def test_no_default_hangs_in_silence(monkeypatch, tmp_path, workers, worker_type
 
 @pytest.fixture(scope="module")
 def slow_module(tmp_path_factory):
-    """A module whose import waits to be told of, in more calls than faulthandler tells; it holds a sequence."""
+    """A module with a sequence whose import waits for the warning, in more calls than faulthandler prints."""
     folder = tmp_path_factory.mktemp("slow")
     (folder / "slow_to_import.py").write_text(
         textwrap.dedent("""
@@ -241,13 +241,15 @@ def slow_module(tmp_path_factory):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("depth", [0, 150])
-def test_a_class_that_is_slow_to_import_is_told_as_loading_with_its_stack(monkeypatch, tmp_path, slow_module, depth):
+def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
+    monkeypatch, tmp_path, slow_module, depth
+):
     monkeypatch.setenv("DEPTH", str(depth))
     monkeypatch.setenv("PARENT", str(os.getpid()))
     monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
 
-    def look_once_begun():  # until then a busy machine starts the interpreter
+    def look_once_begun():  # before, a busy machine starts the interpreter
         wait_until((tmp_path / "begun").exists)
         monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
 
@@ -320,7 +322,7 @@ def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch, tmp_path):
     ask = StackDumps.ask
     monkeypatch.setattr(StackDumps, "ask", lambda stacks, pid: asked.append(pid) or ask(stacks, pid))
     feed = feed_of(scenes.Held(tmp_path, 1), 1, workers=1)
-    feed[0]  # brings the worker up
+    feed[0]  # starts the worker
     (tmp_path / "hold").touch()
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
     told = pytest.warns(kf.FeedWarning, match="no progress")

@@ -1,4 +1,4 @@
-"""Exceptions that fail whoever prints or sends them arrive all the same, from wherever users' code is called."""
+"""Exceptions that cannot be printed or sent still arrive, from every call of the user's code."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ on_every_loader = pytest.mark.parametrize("loader", LOADERS)
 
 
 def _caught(action):
-    """What `action` raises; pytest's own `raises` looks at exceptions."""
+    """The exception of `action`; pytest's own `raises` examines exceptions."""
     found = []
     try:
         action()
@@ -31,7 +31,7 @@ def _caught(action):
 
 
 def _assert_arrives(action, kind):
-    """pytest must not be shown the exception where it has not."""
+    """If it has not, pytest must not see the exception."""
     error = _caught(action)
     has_arrived, told = arrived(error, kind), error_text.full_text(error)
     del error
@@ -48,7 +48,7 @@ def _raise(kind):
 
 @pytest.fixture(scope="module")
 def feeds(tmp_path_factory):
-    """A feed on each loader, and the file that says what their scene 9 raises."""
+    """A feed on each loader, and the file that names the exception of their scene 9."""
     path = tmp_path_factory.mktemp("kind") / "kind"
     path.write_text("Str")
     made = {}
@@ -107,7 +107,7 @@ def test_a_message_of_100_mb_arrives_whole_and_is_cut_where_it_is_repeated(tmp_p
         assert sum(map(len, error.__notes__)) < 100_000
 
 
-# ---- whatever else the user gives; each action raises what `kind` names
+# ---- other objects of the user; each action raises the exception `kind`
 
 
 class Whole(kf.SceneSequence):

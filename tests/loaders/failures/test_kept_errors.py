@@ -1,4 +1,4 @@
-"""Exceptions that are kept, with the frames of their tracebacks, keep nobody from memory for the next batches."""
+"""Kept exceptions, with the frames of their tracebacks, do not hold the memory of the next batches."""
 
 import gc
 
@@ -13,7 +13,7 @@ BAD = (11, 12, 13, 16, 17, 18)
 
 
 class Failing(kf.SceneSequence):
-    """Scenes float64[4096]; those of the steps `BAD`, none of which is read first, raise or differ in shape."""
+    """Scenes float64[4096]; those of the steps `BAD`, which are not read first, raise or differ in shape."""
 
     def __init__(self, raises):
         self.raises = raises

@@ -1,4 +1,4 @@
-"""Scenes that fail: replaced, masked or skipped, alike in every loader, and never without a trace."""
+"""Scenes that fail: replaced, masked or skipped, alike in every loader, and never unreported."""
 
 import numpy as np
 import pytest
@@ -238,7 +238,7 @@ def test_a_scene_that_fails_in_every_epoch_counts_once_against_max_failures(feed
 
 
 class Announced(faulty.Raising):
-    """Scenes that cannot be announced, of which some raise as well."""
+    """Scenes that cannot be announced; some raise as well."""
 
     def read_ahead(self, indices):
         raise OSError("the network is gone")

@@ -34,7 +34,7 @@ def summed(scenes):
     return np.stack([scene[0].sum(0) for scene in scenes]) + kf.current_rng().random()
 
 
-CASES = {  # with two hosts, but for those that say `count`, where it does not matter which of them makes a batch
+CASES = {  # two hosts, except in tests with a `count`, which do not depend on the host of a batch
     "pad": (Mixed(0, 150), {"collate": "pad"}),
     "mask of padding": (Mixed(0, 150), {"collate": kf.Pad(mask=True), "count": 1}),
     "ragged": (Mixed(0, 150), {"collate": "ragged", "count": 1}),
@@ -125,7 +125,7 @@ def test_a_dataset_and_fit_take_the_batches_of_hosts():
 
 
 class Rooms(kf.SceneSequence):
-    """Scenes of a file that whoever asks for the length has opened."""
+    """Scenes of a file that `len` opens."""
 
     def __init__(self, path):
         self.file = kf.HDF5File(path)
@@ -164,7 +164,7 @@ def storm(cluster, seed, over):
     while not over.wait(rng.uniform(0.05, 0.6)):
         process = rng.choice(cluster.processes)
         act = rng.choice(["kill", "freeze"])
-        if act == "kill" and kills < 8:  # else, on a busy machine, hosts are killed before they have started
+        if act == "kill" and kills < 8:  # otherwise, on a busy machine, hosts are killed before they have started
             kills += 1
             process.kill()
         elif act == "freeze":
@@ -226,7 +226,7 @@ STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 8.0
 @pytest.mark.parametrize(
     ("place", "told"), [("scene", r"no progress for \d+ s: .* scene 40"), ("begin", "is still loading the sequence")]
 )
-def test_a_scene_or_a_worker_that_hangs_on_a_host_is_told_of_while_it_does(monkeypatch, tmp_path, place, told):
+def test_a_scene_or_a_worker_that_hangs_on_a_host_is_reported_meanwhile(monkeypatch, tmp_path, place, told):
     monkeypatch.setenv("KERASFEED_TEST_HOST", STALLS_SOON)
     file = tmp_path / "go on"
 

@@ -1,4 +1,4 @@
-"""Hosts that cannot be had, or do not go with what else was asked for: who asks is told why, and what to do."""
+"""Hosts that are unavailable or exclude other arguments: the error states the reason and the remedy."""
 
 import os
 import pickle
@@ -86,7 +86,7 @@ def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path,
     import my_shipped_module
 
     class Waiting:
-        """Pickled in the middle of packing; waits there, and refers to the module then."""
+        """Pickled in the middle of packing; waits there, and then refers to the module."""
 
         def __init__(self, inside, go_on):
             self.inside, self.go_on = inside, go_on
@@ -109,7 +109,7 @@ def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path,
     first.start()
     assert first_inside.wait(SECONDS)
     second.start()
-    second_inside.wait(0.2)  # where it gets there at all before the first is over
+    second_inside.wait(0.2)  # if it gets there at all before the first has ended
     first_goes_on.set()
     for thread in (first, second):
         thread.join(SECONDS)
@@ -119,7 +119,7 @@ def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path,
 
 
 def answering(submit):
-    """A host whose loader is played."""
+    """A host with a fake loader."""
     host = FeedHost()
     host._loader = SimpleNamespace(pool=None, layout=None, failure_log=FailureLog(FailurePolicy(), 1), submit=submit)
     return host
@@ -184,7 +184,7 @@ def test_hosts_that_cannot_be_had_leave_their_cluster(monkeypatch):
 
 
 @pytest.mark.heavy
-def test_where_a_cluster_has_gone_between_epochs_a_sequence_with_hooks_goes_on_with_the_next():
+def test_a_sequence_with_hooks_continues_after_a_cluster_has_gone_between_epochs():
     def gone(packed):
         raise kf.HostLostError("the cluster has gone")
 
@@ -197,7 +197,7 @@ def test_where_a_cluster_has_gone_between_epochs_a_sequence_with_hooks_goes_on_w
     same(found, reference(Epochs(0, 32), 3))
 
 
-def test_a_cluster_that_is_gone_is_an_error_for_whoever_waits():
+def test_a_cluster_that_is_gone_is_an_error_for_the_consumer():
     feed, cluster = feed_of(Noisy(5.0, 32))
     with feed:
         error = kf.HostLostError("there are no hosts any more: it was shut down")

@@ -1,4 +1,4 @@
-"""Which host is asked for what, played with hosts that answer when the test says so, or end."""
+"""The choice of a host for each batch, with fake hosts that answer or end when the test says so."""
 
 import random
 import threading
@@ -22,7 +22,7 @@ WORKERS = 2
 
 
 class PlayedHost:
-    """What a host was asked for, and the futures of its answers."""
+    """The calls to a host, and the futures of its answers."""
 
     def __init__(self, number):
         self.number, self.calls, self.generations, self.open = number, [], [], []
@@ -43,7 +43,7 @@ class PlayedHost:
 
 
 class PlayedCluster:
-    """So many hosts of so many workers; those in `mute` do not start until they are started by `say_started`."""
+    """Hosts with workers; those in `mute` do not start until `say_started`."""
 
     asked, ship, start_timeout = "asked for played hosts", (), 60.0
 
@@ -116,7 +116,7 @@ def ask(session, *steps):
 
 
 def settled(cluster, hold=0.1):
-    """What each host was asked for, once nothing more is."""
+    """The calls to each host, once there are no new ones."""
     asked, since = None, time.monotonic()
     while time.monotonic() < since + hold:
         now = [host.asked for host in cluster.hosts]

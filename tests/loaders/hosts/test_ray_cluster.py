@@ -1,6 +1,6 @@
 """Hosts of a real Ray cluster on this machine: a head without CPUs, and nodes that are killed, frozen and added.
 
-With Ray's default health checks a frozen node is found after 67 s, here sooner.
+With Ray's default health checks, a frozen node is detected after 67 s, here sooner.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def cluster():
 
 
 def new_cluster(nodes):
-    """Head without CPUs, and so many nodes."""
+    """Head without CPUs, and several nodes."""
     from ray.cluster_utils import Cluster
 
     quick = {"health_check_period_ms": 500, "health_check_initial_delay_ms": 500, "health_check_timeout_ms": 4000}
@@ -72,7 +72,7 @@ def nodes(cluster):
     while len(cluster.worker_nodes) < 2:
         add(cluster)
     cluster.wait_for_nodes()
-    nothing_is_left(cluster)  # Ray ends what the test before has left a moment later
+    nothing_is_left(cluster)  # Ray ends the processes of the previous test a moment later
     return cluster
 
 
@@ -151,7 +151,7 @@ def test_two_hosts_give_the_batches_of_the_calling_thread_writable_and_leave_not
 
 
 def freeze_node(cluster):
-    """Returns what wakes it up again."""
+    """Returns a function that wakes it up again."""
     node = next(node for node in cluster.worker_nodes if pids(node, "ray::FeedHost"))
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
     frozen = [raylet, *raylet.children(recursive=True)]
@@ -303,7 +303,7 @@ def test_nothing_is_left_on_the_cluster_of_a_driver_that_was_killed(nodes):
 OWN_SESSIONS = """
     import light_keras
     import os
-    os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
+    os.environ["TMPDIR"] = "/tmp"  # Ray puts its sockets there, and their paths must be short
     import time
     import kerasfeed as kf, numpy as np, ray
 
@@ -312,7 +312,7 @@ OWN_SESSIONS = """
         def __len__(self):
             return 160
         def __getitem__(self, index):
-            while 40 < index < 80 and os.path.exists(self.held):  # none of those that the spec is inferred from
+            while 40 < index < 80 and os.path.exists(self.held):  # not the scenes of the spec
                 time.sleep(0.01)
             time.sleep(0.01)
             return self.rng.normal(size=3) + index
@@ -334,7 +334,7 @@ OWN_SESSIONS = """
     feed = feed_of(address=None)
     batches = iter(feed)
     next(batches)
-    ray.shutdown()  # while batches are in flight: else the feed would go on with the next session
+    ray.shutdown()  # while batches are in flight; otherwise the feed would use the next session
     os.remove(Mine.held)
     begin()  # the user's own
     try:
@@ -358,7 +358,7 @@ OWN_SESSIONS = """
 
 @pytest.fixture(scope="module")
 def own_sessions(tmp_path_factory):
-    """What a program told that began and ended sessions of Ray on its own machine, by the words before it."""
+    """Output of a program that starts and ends sessions of Ray on its own machine, by label."""
     program = launch(tmp_path_factory.mktemp("own"), OWN_SESSIONS)
     stdout, stderr = program.communicate(timeout=PROGRAM_SECONDS)
     assert not program.returncode, (stdout, stderr)
@@ -374,5 +374,5 @@ def test_a_session_that_is_ended_under_a_feed_is_an_error_and_the_next_one_is_le
     assert (own_sessions["on the next one"], own_sessions["left as it is"]) == ("20", "True")
 
 
-def test_a_loop_whose_session_is_ended_in_it_is_told_so(own_sessions):
+def test_a_loop_whose_session_ends_gets_an_error(own_sessions):
     assert own_sessions["ended in the loop"].endswith("no hosts any more: ray.shutdown() was called True")

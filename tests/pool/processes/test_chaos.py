@@ -1,6 +1,6 @@
 """Everything at once: kills, slow and raising and deadly scenes, greedy consumers, early ends.
 
-A few rounds of other seeds each time; for as long as `KERASFEED_CHAOS_SECONDS` says, where that is set.
+A few rounds with other seeds each time, or as long as `KERASFEED_CHAOS_SECONDS` says.
 """
 
 import os
@@ -22,7 +22,7 @@ SECONDS = float(os.environ.get("KERASFEED_CHAOS_SECONDS", "8"))
 
 
 class Chaotic(faulty.Faulty):
-    """Clouds of which some raise, some end their worker once, some hang once, and all take a random time."""
+    """Clouds that take a random time; some raise, some end their worker once, some hang once."""
 
     def __init__(self, folder, length, raising, deadly, hanging):
         super().__init__(None, (), folder=folder, times=1, length=length)
@@ -45,7 +45,7 @@ def _bits(batch):
 
 
 class Round:
-    """One feed of random arguments, one random consumer, and the batches as the reference loader makes them."""
+    """One feed with random arguments, one random consumer, and the batches of the reference loader."""
 
     def __init__(self, rng, folder):
         self.rng = rng

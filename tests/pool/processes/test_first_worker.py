@@ -33,7 +33,7 @@ def test_a_thread_does_all_tasks_and_no_process_is_started(make, target):
     assert (target.noted("begun"), target.noted("ended")) == (["0 1 thread"], ["first"])
 
 
-def test_the_thread_has_a_copy_which_follows_the_changes_that_a_pool_is_told_of(make, target):
+def test_the_thread_has_a_copy_that_follows_the_changes_of_the_object(make, target):
     pool = make("process", 2, most_workers=2)
     target.state = "unseen"
     assert pool.run(FutureTask(Do.SEE_OBJECT, 0)).result(SECONDS) == "first"

@@ -1,4 +1,4 @@
-"""Broken messages between parent and workers are errors: nobody crashes, hangs, or delivers rows never written."""
+"""Broken messages between parent and workers are errors: no process crashes, hangs, or delivers rows never written."""
 
 import os
 import random
@@ -63,7 +63,7 @@ def test_a_record_is_written_whole_by_the_kernel():
 
 # ---- to the parent
 
-NUMBER = -7  # stands for the number of a task in flight
+NUMBER = -7  # replaced by the number of a task in flight
 BROKEN_RESULTS = {
     "truncated": b"x" * (RESULT_BYTES - 1),
     "one byte": b"\0",
@@ -88,7 +88,7 @@ def _loader():
 
 
 def _await_error_then_go_on(loader, futures):
-    """Every future ends with the right batch or an error, at least one with an error; then the loader goes on."""
+    """Every future ends with the right batch or an error, at least one with an error; then the loader continues."""
     errors = 0
     for step, future in enumerate(futures):
         try:
@@ -100,7 +100,7 @@ def _await_error_then_go_on(loader, futures):
             assert labels.tolist() == expected.tolist()
             assert (points[:, 0, 0] == 100 * expected).all()
     assert errors
-    with suppress(KerasfeedError):  # the pool may be found failed only now
+    with suppress(KerasfeedError):  # the failure of the pool may show only now
         loader.submit(0, 0).result(timeout=20)
     assert loader.submit(0, 2).result(timeout=20)[1].tolist() == list(range(16, 24))
     loader.close()
@@ -250,7 +250,7 @@ def test_a_worker_heeds_nothing_that_comes_over_its_link_and_ends_with_it(worker
     worker.send(worker.task())
     assert worker.pipes.results()[0].status == Status.DONE
     worker.handle.link.shutdown(2)
-    assert worker.handle.process.wait(timeout=60) == -signal.SIGKILL  # as is its process group
+    assert worker.handle.process.wait(timeout=60) == -signal.SIGKILL  # like its process group
 
 
 def test_the_link_of_a_worker_is_one_of_an_anonymous_pair(worker):

@@ -1,4 +1,4 @@
-"""Worker processes as users meet them: crashes, plain scripts, big sequences, dead parents."""
+"""Worker processes from the user's view: crashes, plain scripts, big sequences, dead parents."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def run_script(tmp_path):
     return run
 
 
-# ---- the program around it
+# ---- the user's program
 
 
 LOADER_SCRIPT = """
@@ -390,7 +390,7 @@ def test_a_feed_survives_its_workers():
             points, _ = loader.submit(0, 1).result(timeout=60)
             break
         except WorkerDiedError:
-            continue  # the one that tells of the kills
+            continue  # the one that reports the kills
     assert points[0, 0, 0] == 800
     loader.close()
 
@@ -446,7 +446,7 @@ def test_a_large_array_is_shared_by_all_workers_and_copied_into_none():
         assert batch[0, 0] == step * 64
     for pid in loader.stats().pids:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().split()
-        own = int(rollup[rollup.index("Anonymous:") + 1]) << 10  # pages of its own, not of the shared file
+        own = int(rollup[rollup.index("Anonymous:") + 1]) << 10  # its own pages, not those of the shared file
         assert own < nbytes / 4
     loader.close()
 
@@ -530,7 +530,7 @@ def test_libraries_in_workers_do_not_start_a_thread_a_core_each(monkeypatch):
     loader = _loader(Threads(), batch_size=1, workers=2)
     blas, omp = loader.submit(0, 0).result()[0].split()
     assert int(blas) == max(1, len(os.sched_getaffinity(0)) // 2)
-    assert omp == "3"  # the user's word counts
+    assert omp == "3"  # the user's setting is kept
     loader.close()
 
 
@@ -579,7 +579,7 @@ def test_a_ctrl_c_while_workers_end_leaves_no_descriptors(monkeypatch):
         options = PoolOptions(1, "a test", timeout=None, tries=1, environment=Environment.now())
         return make_pool(CallRunner([1.0], 0), options, "process")
 
-    started().close()  # what is opened once is there
+    started().close()  # the fixture that opened once
     before = len(list(Path("/proc/self/fd").iterdir()))
     pool = started()
     join, interrupts = pool._thread.join, [KeyboardInterrupt]

@@ -1,4 +1,4 @@
-"""What of a worker's stack the user is shown."""
+"""The part of a worker's stack that the user sees."""
 
 from kerasfeed.pool.processes.stack_dumps import users_part
 from kerasfeed.util.error_text import PACKAGE_FOLDER

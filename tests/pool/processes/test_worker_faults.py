@@ -1,4 +1,4 @@
-"""Workers that die or starve: their work is done by others, and the consumer sees the same batches."""
+"""Workers that die or starve: other workers do their work, and the consumer sees the same batches."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders.batch_runner import DESCRIBE, FirstOrder
+from kerasfeed.loaders.batch_runner import DESCRIBE, SpecRequest
 from kerasfeed.loaders.session import FirstTask
 from kerasfeed.pool.processes import pool, worker_process
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, start_text
@@ -33,7 +33,7 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings
 SCENE, BATCH = faulty.Faulty, faulty.FaultyBatches
 
 
-# Whether scenes are read one by one or many at a time is decided where nothing is known of how a worker ended.
+# Workers choose to read scenes one by one or many at a time without knowing how another worker ended.
 @pytest.mark.light(where=lambda kind, way: (kind, way) == (SCENE, "sigkill"))
 @pytest.mark.parametrize(
     ("kind", "way"),
@@ -52,7 +52,7 @@ def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, 
     assert not feed.failures
 
 
-def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
+def test_the_peak_of_a_worker_that_died_before_the_first_check_is_known():
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-S", "-c", "bytearray(100 << 20)"]
     handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), inherited_peak=0)
@@ -60,15 +60,15 @@ def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
     handle.end(30)
     ours.close()
     assert handle.process.returncode == 0
-    assert handle.peak > 100 << 20  # more, where this process holds more: see `own_peak`
+    assert handle.peak > 100 << 20  # more, if this process holds more: see `own_peak`
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("way", ["segfault", "sigkill"])  # the others are told of above
+@pytest.mark.parametrize("way", ["segfault", "sigkill"])  # the others are named above
 def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way, monkeypatch):
     monkeypatch.setattr(
         worker_process, "own_peak", lambda: 0
-    )  # whatever this process held, the peak of a worker is known
+    )  # the peak of a worker is known, whatever this process held
     feed = feed_of(faulty.Faulty(faulty.DEADLY[way]), shuffle=False, workers=1)
     with pytest.raises(kf.WorkerDiedError) as caught:
         list(feed.epoch(2))
@@ -108,12 +108,12 @@ def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind
                 raise ValueError(index)
             return super().__getitem__(index)
 
-    bad = (0, 20)  # the spec is inferred from the first
+    bad = (0, 20)  # the first is a scene of the spec
     feed = feed_of(kind(faulty.segfault, bad), on_error=on_error)
     with pytest.warns(kf.FeedWarning):
         found = [bits(feed.epoch(epoch)) for epoch in range(3)]
     assert found == [reference(Raising(None, bad), epoch, on_error=on_error) for epoch in range(3)]
-    assert 6 <= feed.stats().respawns <= 8  # those that read many at a time die once more of each
+    assert 6 <= feed.stats().respawns <= 8  # workers that read many at a time die once more per scene
     assert [row.index for row in feed.failures] == list(bad)
 
 
@@ -158,7 +158,7 @@ def test_a_whole_fit_completes_while_a_worker_is_killed_three_times_a_second(fee
 
 
 @pytest.mark.heavy
-def test_scenes_that_somebody_s_kills_happen_to_hit_are_not_blamed(feed_of):
+def test_scenes_that_random_kills_hit_are_not_blamed(feed_of):
     feed = feed_of(scenes.Slow(44, 0.08), 4, on_error="replace")
     expected = reference(scenes.Clouds(44), batch_size=4)
     with pytest.warns(kf.FeedWarning), Killer(feed, 0.3):
@@ -183,7 +183,7 @@ def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
     deaths = CrashPolicy()
     killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7")
     deaths.at_place(7, killed)
-    deaths.progress(FirstTask(DESCRIBE, 0, session=None, order=FirstOrder((7,))))
+    deaths.progress(FirstTask(DESCRIBE, 0, session=None, order=SpecRequest((7,))))
     assert deaths.enough(killed, 3) == 15
     assert deaths.at_place(7, killed) == 1
 
@@ -304,7 +304,7 @@ def _stopped_beside_a_death(feed):
 
 
 @pytest.mark.heavy
-def test_a_stopped_worker_that_wakes_after_its_tasks_were_sent_anew_does_no_harm(feed_of):
+def test_a_stopped_worker_that_wakes_after_its_tasks_were_sent_again_does_no_harm(feed_of):
     feed = feed_of(scenes.Slow(200, 0.002))
     expected = bits(feed.epoch(0))
     with pytest.warns(kf.FeedWarning):
@@ -362,7 +362,7 @@ def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, t
 
 
 @pytest.mark.heavy
-def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(feed_of, monkeypatch):
+def test_a_feed_continues_with_its_workers_if_no_more_can_be_started(feed_of, monkeypatch):
     start = pool.start_worker
 
     def scarce(number, *others, **options):
@@ -379,7 +379,7 @@ def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(fee
 
 
 class Reopens(scenes.Clouds):
-    """Opens in each epoch anew what its scenes need, in the second epoch at the second try."""
+    """Opens a resource for its scenes again in each epoch, in the second epoch at the second try."""
 
     def __init__(self, folder) -> None:
         super().__init__()
@@ -419,7 +419,7 @@ def test_a_worker_that_could_not_begin_an_epoch_tries_again(feed_of, tmp_path):
 
 
 class Closes(scenes.Clouds):
-    """Closes its feed as an epoch begins; workers know none."""
+    """Closes its feed as an epoch begins; in workers it has none."""
 
     feed = None
 
@@ -449,12 +449,15 @@ def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothi
     assert bits(feed.epoch(0)) == reference(scenes.Augmented())
 
 
-# ---- pieces
+# ---- parts
 
 
 @pytest.mark.parametrize(
     ("ending", "why"),
-    [("was killed by SIGKILL", "out of memory shows as SIGKILL"), ("ended with exit code 1", "stderr says why")],
+    [
+        ("was killed by SIGKILL", "out of memory shows as SIGKILL"),
+        ("ended with exit code 1", "see its output on stderr"),
+    ],
 )
 def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
     death = Crash("worker process 0 (pid 7)", ending, started=False)
@@ -466,7 +469,7 @@ def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
 def test_two_consumers_issue_what_waits_once():
     class OneTurnLate(deque):
         def __bool__(self):
-            return True  # as seen by a thread that another overtakes before it takes
+            return True  # for a thread that another overtakes before it takes the warnings
 
     deferred_warnings = DeferredWarnings()
     deferred_warnings._waiting = OneTurnLate()

@@ -1,4 +1,4 @@
-"""Files that each hold many scenes: the right scenes whatever reads them, each file read no more than is needed."""
+"""Files that each hold many scenes: the right scenes with every reader, without unnecessary reads."""
 
 import pickle
 import threading
@@ -134,7 +134,7 @@ def test_a_file_is_read_once_for_all_its_scenes(paths, read):
     files = kf.FileSequence(paths, read, count=COUNTS)
     assert read.reads() == []
     _ = list(files), list(files)
-    assert len(read.reads()) == 5  # the empty one is never asked for
+    assert len(read.reads()) == 5  # the empty one is never read
     stats = files.stats()
     assert (stats.reads, stats.again, stats.kept) == (5, 0, 5)
     files.close()
@@ -180,7 +180,7 @@ def test_threads_that_want_one_file_wait_for_the_one_that_reads_it(tmp_path):
     assert sorted(reads) == [1, 2]
 
 
-def test_whoever_fails_to_read_lets_the_others_try(tmp_path):
+def test_a_failed_read_lets_the_others_try(tmp_path):
     tries = []
 
     def at_the_third(path):
@@ -208,7 +208,7 @@ def test_whoever_fails_to_read_lets_the_others_try(tmp_path):
     assert len(tries) == 3
 
 
-@pytest.mark.filterwarnings("ignore:.*worker_type='thread':kerasfeed.ReadCostWarning")  # of processes that is true
+@pytest.mark.filterwarnings("ignore:.*worker_type='thread':kerasfeed.ReadCostWarning")  # true for processes
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 def test_an_order_of_whole_files_reads_each_file_once_an_epoch_in_each_process(tmp_path, workers, worker_type):
     counts = [80] * 20
@@ -228,8 +228,8 @@ def test_an_order_of_whole_files_reads_each_file_once_an_epoch_in_each_process(t
         by_process.setdefault(process, []).append(path)
     assert 1 <= len(by_process) <= (workers if worker_type == "process" else 1)
     for reads in by_process.values():
-        assert len(reads) <= 20 + 2  # a worker that lags behind may want a file that has left
-    assert len({path for _, path in read.reads()}) >= 20 - 8 * len(by_process)  # the others were there
+        assert len(reads) <= 20 + 2  # a worker that lags behind may need a file that has left the cache
+    assert len({path for _, path in read.reads()}) >= 20 - 8 * len(by_process)  # the others were cached
 
 
 def test_a_full_shuffle_of_files_that_do_not_fit_is_warned_of_with_the_remedy(tmp_path, read):
@@ -250,7 +250,7 @@ def test_a_full_shuffle_of_files_that_do_not_fit_is_warned_of_with_the_remedy(tm
 
 
 @pytest.mark.heavy
-def test_processes_that_each_read_every_file_are_told_of_threads(tmp_path):
+def test_the_warning_for_processes_that_each_read_every_file_suggests_threads(tmp_path):
     counts = [40] * 6
     files = kf.FileSequence(write_files(tmp_path, counts), Noting(tmp_path / "log"), counts, cache_files=1)
     with (

@@ -1,4 +1,4 @@
-"""How many scenes each file holds: found in parallel, and checked; bad files."""
+"""How many scenes each file holds: counted in parallel, and checked; bad files."""
 
 import os
 import pty
@@ -121,7 +121,7 @@ def _counted_in_a_terminal(monkeypatch, quiet):
         os.set_blocking(main, False)
         shown = b""
         try:
-            while True:  # a read gives what one buffer of the terminal holds
+            while True:  # a read returns one buffer of the terminal
                 shown += os.read(main, 100_000)
         except BlockingIOError:
             return shown.decode()
@@ -140,7 +140,7 @@ def test_counting_that_is_quick_shows_nothing(monkeypatch):
     assert _counted_in_a_terminal(monkeypatch, 60.0) == ""
 
 
-def test_counting_shows_nothing_where_nobody_watches(paths, capfd, monkeypatch):
+def test_counting_shows_nothing_without_a_terminal(paths, capfd, monkeypatch):
     monkeypatch.setattr(counts, "_QUIET_SECONDS", 0.0)
     kf.FileSequence(paths, np.load)
     assert capfd.readouterr() == ("", "")

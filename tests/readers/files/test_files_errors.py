@@ -1,4 +1,4 @@
-"""Files that each hold many scenes, and what goes wrong: damaged, uneven or changed files, and bad arguments."""
+"""Files that each hold many scenes, with errors: damaged, uneven or changed files, and bad arguments."""
 
 import threading
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_bad_arguments_are_refused_before_anything_is_read(paths, read_file, opt
         kf.FileSequence(paths, read_file, **options)
 
 
-def test_of_several_files_that_cannot_be_counted_the_first_is_told_of(paths):
+def test_the_first_of_several_files_that_cannot_be_counted_is_reported(paths):
     begun = threading.Event()
 
     def bad(path):

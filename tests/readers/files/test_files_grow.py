@@ -1,4 +1,4 @@
-"""Files that others add to: taken in between two epochs, with an honest length."""
+"""Files that grow: refreshed between two epochs, with the right length."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_a_refresh_finds_the_new_files_of_a_glob(tmp_path):
     assert files.refresh() == -2
 
 
-def test_a_refresh_in_the_midst_of_an_epoch_is_an_error_in_it(tmp_path):
+def test_a_refresh_during_an_epoch_is_an_error_in_it(tmp_path):
     np.save(tmp_path / "one.npy", np.arange(50.0))
     files = kf.FileSequence([str(tmp_path / "one.npy")], np.load)
     with kf.Feed(files, 2, workers=2) as feed:
@@ -70,7 +70,7 @@ def test_a_refresh_in_the_midst_of_an_epoch_is_an_error_in_it(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_refresh_forgets_no_failure_and_counts_those_of_the_new_scenes_anew(tmp_path, workers):
+def test_a_refresh_keeps_failures_and_counts_those_of_the_new_scenes_from_zero(tmp_path, workers):
     path = str(tmp_path / "one.npy")
 
     def load(path):
@@ -105,7 +105,7 @@ def test_records_that_others_append_are_taken_in(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_feed_over_a_view_of_files_that_were_refreshed_says_to_make_it_anew(tmp_path, workers):
+def test_a_feed_over_a_view_of_refreshed_files_says_to_make_it_again(tmp_path, workers):
     np.save(tmp_path / "a.npy", np.arange(4))
     np.save(tmp_path / "b.npy", np.arange(4, 7))
     files = kf.FileSequence([tmp_path / "a.npy"], np.load)
@@ -148,7 +148,7 @@ def test_no_batch_of_an_epoch_is_given_after_a_refresh_though_all_were_loaded(tm
             list(batches)
 
 
-def test_a_dataset_is_made_anew_after_a_refresh_and_the_one_before_is_refused(tmp_path):
+def test_a_dataset_is_made_again_after_a_refresh_and_the_old_one_is_refused(tmp_path):
     pytest.importorskip("tensorflow")
     np.save(tmp_path / "a.npy", np.arange(6.0))
     files = kf.FileSequence([tmp_path / "a.npy"], np.load)
@@ -175,7 +175,7 @@ def test_a_state_fits_files_that_were_refreshed_before_it_is_set(tmp_path):
         assert [batch.tolist() for batch in feed] == [[2, 3], [4, 5], [6, 7], [8, 9]]
 
 
-def test_a_function_that_counts_otherwise_counts_files_anew_and_paths_may_be_an_iterator(tmp_path):
+def test_a_different_count_function_counts_files_again_and_paths_may_be_an_iterator(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(6.0))
     files = kf.FileSequence([tmp_path / "a.npy"], np.load, lambda path: 6)
     assert files.refresh(count=lambda path: 5) == -1

@@ -1,4 +1,4 @@
-"""Views of files of many scenes: which blocks they have, and padded batches and exact resume over them."""
+"""Views of files of many scenes: their blocks, padded batches, and exact resume."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Whatever fails while HDF5 is read names file and dataset, from worker processes too, and once."""
+"""Every error of reading HDF5 names file and dataset once, also from worker processes."""
 
 import os
 
@@ -13,7 +13,7 @@ READERS = ["direct", "h5py"]
 
 
 class Rooms(kf.SceneSequence):
-    """Scenes of a file that is damaged where the spec is not inferred from."""
+    """Scenes of a file that is damaged outside the scenes of the spec."""
 
     def __init__(self, path, **options):
         self.file = kf.HDF5File(path, **options)
@@ -156,9 +156,7 @@ def test_a_source_that_is_missing_or_renamed_is_an_error_and_no_fill_value(elsew
     (elsewhere / "part1.h5").rename(elsewhere / "kept.h5")
     for name in ("virtual", "above"):
         with kf.HDF5File(elsewhere / "whole.h5") as file:
-            told = (
-                rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that is not there"
-            )
+            told = rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that does not"
             with pytest.raises(FileNotFoundError, match=told):
                 file[name][0]
             with pytest.raises(FileNotFoundError, match=r"in 'part1\.h5'"):
@@ -177,7 +175,7 @@ def test_an_external_file_that_is_cut_off_or_missing_is_an_error(elsewhere):
     with kf.HDF5File(elsewhere / "whole.h5") as file:
         assert file["external"][:].tolist() == list(range(8))
         os.truncate(elsewhere / "raw1", 5)
-        with pytest.raises(OSError, match=r"its external file '.*raw1' is cut off: 5 bytes, of 6"):
+        with pytest.raises(OSError, match=r"its external file '.*raw1' is truncated: it has 5 bytes and needs 6"):
             file["external"][:2]
     for name in ("raw0", "raw1"):
         (elsewhere / name).unlink()

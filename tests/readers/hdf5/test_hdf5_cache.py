@@ -1,4 +1,4 @@
-"""The cache of chunks: bounded, decoded once by one thread, and stuck for nobody."""
+"""The cache of chunks: bounded, decoded once by one thread, and never blocking."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def test_one_thread_decodes_and_the_others_wait_for_it(limit):
     def load():
         calls.append(threading.get_ident())
         wait_until(lambda: sum(map(asking, threads)) == 6)
-        time.sleep(0.2)  # for the last one to get from asking to waiting
+        time.sleep(0.2)  # until the last one waits
         return _array(7)
 
     def asking(thread):
@@ -107,14 +107,14 @@ def test_a_failed_decode_lets_the_next_thread_try():
 
 
 @pytest.mark.parametrize("where", ["begin", "wait", "load"])
-def test_whoever_is_interrupted_leaves_nobody_waiting(where, monkeypatch):
+def test_an_interrupted_reader_blocks_no_other(where, monkeypatch):
     cache = ChunkCache(1000)
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        if where == "begin":  # between taking the chunk on and decoding it
+        if where == "begin":  # between claiming the chunk and decoding it
             patch.setattr(cache, "_loading", flights := _Interrupted())
         elif where == "wait":
             flight = lru._Loading()
@@ -123,7 +123,7 @@ def test_whoever_is_interrupted_leaves_nobody_waiting(where, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             cache.get_or_load(1, interrupt)
         if where == "wait":
-            assert cache._loading.pop(1) is flight  # still that of whoever decodes
+            assert cache._loading.pop(1) is flight  # still the array of the decoding thread
         elif where == "begin":
             assert not flights
     assert cache.get_or_load(1, lambda: _array(3))[0][0] == 3
@@ -148,7 +148,7 @@ def test_work_whose_caller_is_interrupted_ends_only_after_its_helpers(monkeypatc
     helping, ended, caller = threading.Event(), threading.Event(), threading.current_thread()
 
     def items():
-        yield 0  # for the helper: the caller is busy with the first until it has one
+        yield 0  # for the helper, because the caller is busy with the first
         yield 1
         raise KeyboardInterrupt
 
@@ -194,7 +194,7 @@ def test_work_whose_caller_is_interrupted_again_and_again_ends_only_after_its_he
         presses.join()
 
 
-def test_what_was_written_to_is_held_by_nobody_while_all_threads_are_busy(monkeypatch):
+def test_destinations_are_not_held_while_all_threads_are_busy(monkeypatch):
     set_threads(monkeypatch, 1)
     go_on = threading.Event()
     busy = direct_room._threads.here().submit(go_on.wait, SECONDS)
@@ -229,12 +229,12 @@ def test_items_that_fail_in_a_helper_s_hands_fail_the_caller(monkeypatch):
         share(Items(), lambda _: failed.wait(30), 1)
 
 
-def test_forgetting_waits_for_nobody_and_is_made_up_for_later():
+def test_forgetting_never_waits_and_happens_later_if_necessary():
     cache = ChunkCache(1000)
     keys = cache.reserve(2)
     for key in keys:
         cache.get_or_load(key, lambda: _array(1))
-    with cache._lock:  # as the garbage collector may strike in the thread that holds it
+    with cache._lock:  # as if the garbage collector ran in the thread that holds it
         cache.forget(keys)
     assert cache.weight == 200
     cache.get_or_load(cache.reserve(1)[0], lambda: _array(1))
@@ -264,11 +264,11 @@ def test_many_files_share_one_bound_and_free_their_part_as_they_close(tmp_path, 
     assert registry.cache.weight == 0
 
 
-def test_decoding_one_chunk_stops_nobody_from_decoding_another():
+def test_decoding_one_chunk_does_not_block_decoding_another():
     cache, both = ChunkCache(1000), threading.Barrier(2, timeout=30)
 
     def load():
-        both.wait()  # fails unless both are here at once
+        both.wait()  # fails unless both threads are here at once
         return _array(1)
 
     threads = [threading.Thread(target=cache.get_or_load, args=(key, load)) for key in range(2)]
@@ -354,7 +354,7 @@ def test_boxes_that_overlap_decode_chunks_once_though_the_cache_holds_only_some(
 
 @pytest.fixture
 def scaled(tmp_path):
-    """A volume behind a filter that only HDF5 undoes: 48 chunks of 16 KiB, many of them at the edge, one missing."""
+    """A volume with a filter that only HDF5 decodes: 48 chunks of 16 KiB, many of them at the edge, one missing."""
     volume = np.random.default_rng(0).integers(0, 99, (40, 50, 60), np.int32)
     volume[:16, 16:32, 16:32] = 7
     with h5py.File(tmp_path / "scaled.h5", "w") as file:
@@ -495,7 +495,7 @@ def test_no_more_is_decoded_ahead_than_half_of_the_cache_holds(path):
         for each in (file, small):
             each["x"].read_ahead(np.arange(40))
         wait_until(lambda: file["x"].stats().decoded == 2)
-        time.sleep(0.3)  # nothing follows
+        time.sleep(0.3)  # no more decodes follow
         assert file["x"].stats().decoded == 2
         assert small["x"].stats().decoded == 0
 
@@ -527,7 +527,7 @@ def test_decoding_ahead_goes_on_after_what_was_asked_for_is_never_read(path, mon
                 monkeypatch.setattr(direct_room, "_AHEAD_SECONDS", 0.0)
             data.read_ahead(rows)
             wait_until(lambda expected=expected: data.stats().decoded >= expected)
-            time.sleep(0.05)  # nothing follows
+            time.sleep(0.05)  # no more decodes follow
             assert data.stats().decoded == expected
 
 

@@ -1,4 +1,4 @@
-"""Filters undone: exactly the bytes, or an error; and what is missing is named, not guessed."""
+"""Decoded filters: exactly the bytes, or an error, which names a missing package."""
 
 import os
 import struct
@@ -20,7 +20,7 @@ OPTIONAL = ("deflate", "zlib_into", "imagecodecs")
 
 @pytest.fixture(params=["all codecs", "required codecs"])
 def installed(request, monkeypatch):
-    """Run with what is installed, and with what must be."""
+    """Run with all installed packages, and with only the required ones."""
     if request.param != "all codecs":
         for name in OPTIONAL:
             monkeypatch.setitem(sys.modules, name, None)

@@ -41,13 +41,13 @@ FILES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one damage.
+    """The result of one damage.
 
     Attributes:
-        number: Which damage.
-        what: What was done to the file.
+        number: Number of the damage.
+        what: The damage.
         found: Verdict of each query; empty after a crash.
-        ended: None, or who was at work when the process crashed or hung, and what it left to read.
+        ended: None, or the reader that crashed or hung, and the output of its process.
     """
 
     number: int
@@ -116,7 +116,7 @@ def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
     wrong = [f"{finding.number}: {finding.what}: {finding.wrong}" for finding in findings if finding.wrong]
     assert not wrong, "\n".join(wrong)
 
-    # The harness must have bitten: without damage that shows, the assertions above are empty.
+    # Some damage must have had an effect; otherwise the assertions above are empty.
     told = Counter(told for finding in findings for told in finding.found.values())
     assert len(findings) > NUMBER // 2
     assert told["harmless"] > 0
@@ -125,8 +125,8 @@ def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["gzip4", "shuffle-gzip4", "shuffle-gzip-fletcher32"])
-def test_every_bit_of_a_checked_chunk_that_flips_is_told(folder, name):
-    """A codec with a checksum leaves no flip unseen: what comes back is an error or the true data."""
+def test_every_flipped_bit_of_a_checked_chunk_is_detected(folder, name):
+    """A codec with a checksum detects every flip: the result is an error or the true data."""
     filters = PIPELINES[name]
     path = folder / f"{name}-bits.h5"
     data = values((16, 8), filters.dtype)

@@ -1,4 +1,4 @@
-"""The direct reader: in parallel, into the destination, of the right file, and out of the way when it cannot."""
+"""The direct reader: parallel, into the destination, from the right file, with a fallback to h5py."""
 
 import os
 import pickle
@@ -60,7 +60,7 @@ def test_every_way_of_reading_gives_the_same_rows(path, name, limit):
             for index, row in enumerate(rows.tolist()):
                 data.read_into(row, out[index])
             assert np.array_equal(out, VALUES[rows])
-        data[0][:] = 0  # what is handed out is the caller's to write
+        data[0][:] = 0  # the caller may write to the result
         assert np.array_equal(data[0], VALUES[0])
 
 
@@ -78,7 +78,7 @@ def test_missing_chunks_are_the_fill_value(path):
 @pytest.mark.parametrize(
     ("out", "error", "message"),
     [
-        (np.empty((40, 8), "f4"), ValueError, r"out must have the shape \(40, 9\) of what is read, received \(40, 8\)"),
+        (np.empty((40, 8), "f4"), ValueError, r"out must have the selection's shape \(40, 9\), received \(40, 8\)"),
         (np.empty((40, 9), "f8"), TypeError, "out must be of dtype .f4|float32, .* received float64"),
         ([[0.0]], TypeError, "out must be a NumPy array, received list"),
         (np.broadcast_to(np.float32(0), (40, 9)), ValueError, "out is read-only"),
@@ -100,7 +100,7 @@ def test_two_threads_decode_at_once(path, monkeypatch):
         assert data.shape == VALUES.shape
 
         def decode(self, *args):
-            both.wait()  # breaks, and fails the read, unless two threads are here at the same time
+            both.wait()  # fails the read unless two threads are here at the same time
             return original(self, *args)
 
         monkeypatch.setattr(Pipeline, "decode", decode)
@@ -123,7 +123,7 @@ def test_take_decodes_large_chunks_with_the_help_of_free_threads(tmp_path, monke
         data = file["x"]
         assert data.shape == (8, 200_000)
 
-        def decode(self, *args):  # of four chunks, three threads help: each waits for the other side to have one
+        def decode(self, *args):  # three threads help with four chunks, and each waits until another has one
             names.add(threading.current_thread().name)
             own, other = (here, helped) if threading.current_thread() is threading.main_thread() else (helped, here)
             own.set()
@@ -215,7 +215,7 @@ def test_a_file_modified_while_open_is_an_error_until_it_is_closed(path, name):
         data = file[name]
         data[0]
         _touch(path)
-        time.sleep(0.25)  # it is looked at five times a second
+        time.sleep(0.25)  # it is checked five times a second
         with pytest.raises(OSError, match=r"changed since it was first opened: it was modified 5.000 s later"):
             data[1]
         file.close()
@@ -339,7 +339,7 @@ def test_a_path_as_uri_opens(tmp_path, name):
         assert file["x"][2] == 2
 
 
-def test_what_is_in_a_file_is_told_as_text_and_as_a_table(path):
+def test_the_contents_of_a_file_are_shown_as_text_and_as_a_table(path):
     with h5py.File(path, "r+") as file:
         file["group/<names>"] = ["a", "b"]
         file["group"].attrs["unit"] = "m"

@@ -1,4 +1,4 @@
-"""Files that are not still: other drivers, writers at work, SWMR, files cut, replaced or rewritten while open."""
+"""Files that change: other drivers, active writers, SWMR, files truncated, replaced or rewritten while open."""
 
 import contextlib
 import os
@@ -255,7 +255,7 @@ def test_a_file_cut_while_open_is_an_error_and_never_a_crash(path, share):
 
 
 def test_a_file_cut_again_and_again_during_reads_never_ends_the_process(tmp_path):
-    """Between a look at the size and the read, the file may be cut: mapped memory would end the process (SIGBUS)."""
+    """The file may be truncated between size check and read; mapped memory would end the process (SIGBUS)."""
     path = tmp_path / "kerasfeed.h5"
     rows = values((4000, 100), "u1")
     _write(path, rows, {})
@@ -300,7 +300,7 @@ def test_a_file_cut_again_and_again_during_reads_never_ends_the_process(tmp_path
 
 
 def test_a_file_rewritten_in_place_while_open_gives_an_error_or_the_data_of_one_of_both(path):
-    """Its chunks now stand elsewhere; what is read must not be a mixture. The reader looks five times a second."""
+    """Its chunks have moved; a read must not return a mixture. The reader checks five times a second."""
     other = (WHOLE + 1000).astype("f4")
     with kf.HDF5File(path) as file:
         data = file["data"]
@@ -352,7 +352,7 @@ def test_a_worker_that_finds_another_file_than_the_first_process_says_so(path, h
     assert "changed" in found
 
 
-def test_a_file_unchanged_but_touched_by_nobody_is_read_by_any_worker(path):
+def test_a_file_that_did_not_change_is_read_by_any_worker(path):
     with kf.HDF5File(path) as file:
         dataset = file["data"]
         dataset[1]

@@ -21,7 +21,7 @@ def path(tmp_path):
 
 
 class Rooms(kf.SceneSequence):
-    """Scenes of the fixture's file; also a dataset kept as an attribute, as users do."""
+    """Scenes of the fixture's file; also a dataset in an attribute, as in users' classes."""
 
     def __init__(self, path):
         self.file = kf.HDF5File(path)
@@ -93,7 +93,7 @@ def test_each_worker_process_opens_a_handle_of_its_own(path):
 @pytest.mark.heavy
 def test_a_damaged_scene_reaches_the_consumer_with_its_index_and_file(path):
     with h5py.File(path) as reference:
-        place = reference["gzip"].id.get_chunk_info(2)  # scenes 6, 7, 8: none that the spec is inferred from
+        place = reference["gzip"].id.get_chunk_info(2)  # scenes 6, 7, 8: not scenes of the spec
     damaged = bytearray(path.read_bytes())
     damaged[place.byte_offset : place.byte_offset + place.size] = bytes(place.size)
     path.write_bytes(damaged)

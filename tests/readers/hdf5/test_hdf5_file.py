@@ -153,7 +153,7 @@ def test_closing_closes_and_the_next_read_opens_again(path):
     file.close()
 
 
-def test_a_closed_file_may_be_rewritten_and_is_read_anew(path):
+def test_a_closed_file_may_be_rewritten_and_is_read_again(path):
     with kf.HDF5File(path) as file:
         labels = file["labels"]
         assert labels[5] == 5
@@ -260,7 +260,7 @@ def test_threads_read_through_one_handle(path, monkeypatch):
 
 
 def test_other_options_of_one_file_do_not_end_the_process(tmp_path):
-    """HDF5 does that when one of several handles of a file is closed."""
+    """HDF5 does so when one of several handles of a file is closed."""
     program = """
 import h5py, numpy as np, kerasfeed as kf
 rows = np.array([(k, "x" * (k % 20)) for k in range(256)], [("a", "f4"), ("name", h5py.string_dtype())])

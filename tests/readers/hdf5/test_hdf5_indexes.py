@@ -82,7 +82,7 @@ def test_holes_at_places_that_hdf5_lists_wrong_are_read_by_h5py(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w", libver="latest") as file:
         dataset = file.create_dataset("x", (4, 4), "i4", chunks=(1, 1), maxshape=(4, None), fillvalue=5)
-        dataset[:, 0] = 5, 6, 5, 5  # listed as the first row: all places inside the dataset, none twice
+        dataset[:, 0] = 5, 6, 5, 5  # listed as the first row: all offsets inside the dataset, none twice
     with h5py.File(path) as plain, kf.HDF5File(path) as file:
         assert np.array_equal(file["x"][...], plain["x"][...])
         assert file["x"].reader.kind == "h5py"

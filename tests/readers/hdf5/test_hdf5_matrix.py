@@ -1,4 +1,4 @@
-"""Hundreds of files of every storage, each read as h5py reads it, by the reader that is due to it."""
+"""Hundreds of files of every storage, each read like h5py, by the expected reader."""
 
 import ctypes
 import importlib.util
@@ -30,14 +30,14 @@ some_cases = pytest.mark.parametrize("case", [case for case in CASES if case.nam
 
 
 def every_case(function):
-    """Run a test with every file; with each eighth, and one of each family, by default."""
+    """Run a test with every file; by default with each eighth, and one of each family."""
     light = pytest.mark.light(where=lambda case: case.name in LIGHT)
     return light(pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)(function))
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """Writes a case's file when first asked for, once a session; its folder lets `nothing_leaks` see descriptors."""
+    """Writes a case's file at first use, once per session; its folder lets `nothing_leaks` see descriptors."""
     folder = tmp_path_factory.mktemp("kerasfeed-matrix")
 
     def make(case: Case) -> Path:
@@ -52,7 +52,7 @@ def made(tmp_path_factory):
 
 
 def _names_of_references(value, file):
-    """References replaced by what they point to, so that they can be compared."""
+    """References replaced by their targets, so that they can be compared."""
     if isinstance(value, h5py.RegionReference):
         return h5py.h5r.get_region(value, file.id).get_select_bounds() if value else None
     if isinstance(value, h5py.Reference):
@@ -129,7 +129,7 @@ def test_the_description_and_the_reader_are_those_due(made, case):
             assert bool(ours.reader.reason) == (due == "h5py")
 
 
-@some_cases  # of each storage one, for every selection of every file is compared above
+@some_cases  # one of each storage, because every selection of every file is compared above
 def test_four_threads_that_open_the_file_at_once_and_a_pickled_copy_read_the_same(made, case):
     path, name = made(case), case.datasets[0]
     asked, theirs = _reference(path, name)
@@ -137,7 +137,7 @@ def test_four_threads_that_open_the_file_at_once_and_a_pickled_copy_read_the_sam
     barrier, wrong = threading.Barrier(4), []
 
     def read(number):
-        first = number * len(asked) // 4  # half of them, of which each other thread asks for some at the same time
+        first = number * len(asked) // 4  # half of them, while each other thread reads some at the same time
         order = (list(asked) * 2)[first : first + (len(asked) + 1) // 2]
         barrier.wait(timeout=30)
         try:
@@ -160,7 +160,7 @@ def test_four_threads_that_open_the_file_at_once_and_a_pickled_copy_read_the_sam
 
 @pytest.mark.heavy
 def test_another_process_reads_every_file_the_same(made):
-    """Datasets travel pickled, unopened, as they do to workers; the child compares with h5py itself."""
+    """Datasets are pickled unopened, as for workers; the child compares with h5py."""
     sent, names = [], []
     for case in CASES:
         try:
@@ -254,7 +254,7 @@ def test_the_files_hold_chunks_whose_filter_the_writer_skipped(made):
     [((2**37,), (1024,)), ((2**20, 2**20), (64, 64)), ((2**40,), None), ((2**27, 3, 5), (1, 3, 5))],
 )
 def test_a_sparse_dataset_larger_than_memory_is_read_where_it_is_written(tmp_path, shape, chunks):
-    """In a process that may take 0.5 GiB more: neither the grid of chunks nor a selection may be spelt out."""
+    """In a process limited to 0.5 GiB more: neither the grid of chunks nor a selection may be expanded."""
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as file:
         maxshape = (None, *shape[1:]) if chunks else None

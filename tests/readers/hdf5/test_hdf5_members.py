@@ -24,7 +24,7 @@ def scene(number):
 
 @pytest.fixture
 def path(tmp_path):
-    """A group a scene, and beside them other things."""
+    """One group per scene, and other objects."""
     with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
         for number in range(len(LENGTHS)):
             how = {"compression": "gzip", "shuffle": True} if number % 2 else {}
@@ -88,7 +88,7 @@ def test_an_unknown_name_in_a_large_file_looks_at_some_of_it(path, monkeypatch):
 
 @pytest.fixture
 def linked(tmp_path):
-    """Links of every kind, some of which lead nowhere, and a dataset of one name in this file and in another."""
+    """Links of every kind, some of them broken, and a dataset with the same name in this file and in another."""
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["data"] = np.arange(10)
         file["group/data"] = np.arange(4)
@@ -113,10 +113,10 @@ def test_a_dataset_of_another_file_is_not_taken_for_one_of_the_same_name_here(li
         assert str(file["there"].reader) == "h5py: in another file, by an external link"
 
 
-def test_a_link_that_leads_nowhere_and_a_datatype_are_told_as_what_they_are(linked):
+def test_errors_name_broken_links_and_datatypes(linked):
     with kf.HDF5File(linked) as file:
         for name, target in (("soft", "/nowhere"), ("circle", "/circle"), ("gone", "gone.h5:/data")):
-            with pytest.raises(KeyError, match=rf"'{name}' in '.*' is a link to '{target}', where nothing is"):
+            with pytest.raises(KeyError, match=rf"'{name}' in '.*' is a link to '{target}', which does not exist"):
                 file[name]
             assert name not in file
             assert file.get(name) is None
@@ -132,14 +132,14 @@ def test_paths_and_tree_follow_links_once_and_show_those_that_lead_nowhere(linke
         assert all(file[path].shape for path in file.dataset_paths())
         lines = file.tree().splitlines()
     for line in (
-        "  circle  -> /circle, where nothing is",
+        "  circle  -> /circle (missing)",
         "  data  int64 (3,)  contiguous  none  [direct]",
         "  folder/  -> other.h5:/group",
         "    data  int64 (4,)  contiguous  none  [h5py: in another file, by an external link]",
-        "  gone  -> gone.h5:/data, where nothing is",
+        "  gone  -> gone.h5:/data (missing)",
         "  kind  datatype",
         "  same  -> /data",
-        "  soft  -> /nowhere, where nothing is",
+        "  soft  -> /nowhere (missing)",
         "  there  int64 (10,)  contiguous  none  [h5py: in another file, by an external link]  -> other.h5:/data",
     ):
         assert line in lines
@@ -151,7 +151,7 @@ def test_a_reference_gives_the_object_that_it_stands_for(linked):
         assert np.array_equal(file[there][:], np.arange(3))
         assert np.array_equal(file["/"][there][:], np.arange(3))
         assert pickle.loads(pickle.dumps(file[there])).shape == (3,)
-        with pytest.raises(KeyError, match="the reference stands for nothing: it is empty in"):
+        with pytest.raises(KeyError, match="the reference points to nothing: it is empty in"):
             file[empty]
 
 
@@ -186,9 +186,9 @@ def test_of_more_files_than_a_process_may_open_those_used_longest_ago_are_closed
         for number, (file, dataset) in enumerate(zip(files, datasets, strict=True)):
             assert dataset[1] == number + 1
             assert file["x"][2] == number + 2
-            assert files[0]["x"][0] == 0  # used again and again, so it stays
+            assert files[0]["x"][0] == 0  # used repeatedly, so it stays
             assert sum(each._opened is not None for each in files) <= 6
-    paths[3].write_bytes(paths[4].read_bytes())  # closed meanwhile, and known still
+    paths[3].write_bytes(paths[4].read_bytes())  # closed meanwhile, but still known
     with pytest.raises(OSError, match="changed since it was first opened"):
         datasets[3][0]
 
@@ -217,7 +217,7 @@ def test_small_datasets_of_a_file_that_has_many_are_what_h5py_gives(path):
                 assert np.array_equal(out, theirs[1:3])
                 ours.read_into(4, out[0])
                 assert np.array_equal(out[0], theirs[4])
-                ours[0][...] = 7  # what one reader writes no other sees
+                ours[0][...] = 7  # no reader sees the changes of another
                 ours.read_ahead([1, 2])
 
 
@@ -234,7 +234,7 @@ def test_a_small_dataset_of_many_is_examined_when_it_is_read_again(path, monkeyp
         for _ in range(2):
             assert [file[name].shape for name in names] == [(LENGTHS[number], 3) for number in range(5)]
             assert examined == [f"/{name}" for name in names[:2]]
-        for times in range(1, 4):  # each time by another HDF5Dataset
+        for times in range(1, 4):  # each time through another HDF5Dataset
             assert all(np.array_equal(file[name][:], scene(number)) for number, name in enumerate(names))
             assert examined == [f"/{name}" for name in names[: 2 if times == 1 else 5]]
         held = [file[f"scene_{number:05d}/points"] for number in range(10, 13)]
@@ -242,7 +242,7 @@ def test_a_small_dataset_of_many_is_examined_when_it_is_read_again(path, monkeyp
             assert all(np.array_equal(data[:], scene(10 + number)) for number, data in enumerate(held))
         assert len(examined) == 8
         assert held[1].stats().hits == 1
-        assert str(file["scene_00020/points"].reader) == "direct"  # which has to be found out
+        assert str(file["scene_00020/points"].reader) == "direct"  # which needs an examination
         assert examined[-1] == "/scene_00020/points"
 
 
@@ -269,7 +269,7 @@ def test_a_file_that_changes_is_an_error_for_small_datasets_of_many_too(path):
             file[f"scene_{number:05d}/points"][:]
         data = path.read_bytes()
         path.write_bytes(data + b"more")
-        time.sleep(0.25)  # it is looked at five times a second
+        time.sleep(0.25)  # it is checked five times a second
         with pytest.raises(OSError, match="changed since it was first opened: its size is"):
             file["scene_00007/points"][:]
         file.close()
@@ -291,7 +291,7 @@ def test_what_other_files_hold_is_not_kept_as_part_of_this_one(tmp_path):
         for name in ("0", "1", "2", "linked", "virtual"):
             assert np.array_equal(file[name][:], np.arange(4))
         for name in ("linked", "virtual", "external"):
-            assert file._open().dataset(name, None).choice.kind == "h5py"  # which looks at the other file each time
+            assert file._open().dataset(name, None).choice.kind == "h5py"  # which examines the other file each time
         assert str(file["external"].reader) == "h5py: external storage"
 
 

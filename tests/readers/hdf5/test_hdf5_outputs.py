@@ -1,4 +1,4 @@
-"""What is asked of a dataset, and what is to receive it: refused where it does not fit, on every storage."""
+"""Selections and output arrays that do not fit are refused, for every storage."""
 
 import contextlib
 import gc
@@ -55,7 +55,7 @@ BAD_SELECTIONS = {
 
 
 def _refusal(error, read):
-    """Message and notes of the error; the error itself, which holds every frame, is let go of."""
+    """Message and notes of the error; the error itself, which holds every frame, is dropped."""
     try:
         read()
     except error as raised:
@@ -88,7 +88,7 @@ def test_an_index_out_of_range_is_named_with_the_size_of_its_axis(opened, select
 def test_take_refuses_rows_that_are_not_there(opened, indices):
     with pytest.raises(IndexError, match=r"'data'"):
         opened[0].take(indices)
-    opened[0].read_ahead(indices)  # ahead of time nothing fails: the read will tell
+    opened[0].read_ahead(indices)  # reading ahead never fails; the read itself does
 
 
 @pytest.mark.parametrize("indices", [[0.5, 1.0], [[0, 1], [2, 3]], ["a"], [None], "text"])
@@ -215,7 +215,7 @@ def test_what_is_returned_is_the_callers_own(opened):
 
 @pytest.mark.parametrize("selection", [99, "field", None, [0, 20], np.s_[0, 0, 0]])
 def test_a_refused_read_keeps_no_file_open(path, selection):
-    """Without a garbage collection: an error that holds itself would hold the file, and its lock, for long."""
+    """Without a garbage collection, an error that holds itself would hold the file and its lock."""
     write_values(path, (20, 6), "f4", **STORAGES["gzip"])
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What HDF5File cannot open or read is named: the file, the dataset, the selection, and what is there instead."""
+"""Errors of HDF5File name the file, the dataset, the selection, and the object found instead."""
 
 import os
 import subprocess
@@ -92,10 +92,17 @@ def test_a_missing_dataset_names_the_file_and_what_it_holds(path):
             file[0]
 
 
-@pytest.mark.parametrize("option", ["mode", "chunk_cach"])
+def test_a_file_is_opened_with_the_mode_of_reading_alone(path):
+    with kf.HDF5File(path, "r") as file:
+        assert len(file["points"]) == 20
+    with pytest.raises(ValueError, match=r"mode must be \"r\", received 'r\+': an HDF5File only reads"):
+        kf.HDF5File(path, "r+")
+
+
+@pytest.mark.parametrize("option", ["track_ordr", "chunk_cach"])
 def test_an_option_that_h5py_lacks_is_refused_before_the_file_is_read(path, option):
     with pytest.raises(
-        TypeError, match=f"has no argument '{option}': a file is opened for reading alone, with chunk_cache"
+        TypeError, match=f"has no argument '{option}': a file is opened only for reading, with chunk_cache"
     ):
         kf.HDF5File(path, **{option: "r"})
     with kf.HDF5File(path, rdcc_nbytes=2**20, locking=False) as file:

@@ -44,7 +44,7 @@ def datasets(draw):
 
 
 def _axis(size, lists):
-    """One axis of a selection, any that both h5py and NumPy know; lists only where `lists`."""
+    """One axis of a selection that both h5py and NumPy support; lists only if `lists`."""
     place = st.integers(-size, size - 1)
     bound = st.none() | st.integers(-2 * size - 1, 2 * size + 1)
     kinds = [
@@ -86,7 +86,7 @@ def selections(draw, shape):
 
 
 def _expected(whole, axes):
-    """Each axis selected on its own, as h5py means it (NumPy moves an axis of a list beside integers)."""
+    """Each axis selected separately, as in h5py (NumPy moves an axis of a list beside integers)."""
     for axis in range(len(axes) - 1, -1, -1):
         one = axes[axis]
         if isinstance(one, list):
@@ -172,7 +172,7 @@ def test_a_mask_over_all_axes_of_what_h5py_reads_equals_numpy_however_it_is_writ
 
 @pytest.mark.parametrize("over", [(0, 1), (1, 2), (0, 1, 2)])
 def test_a_mask_over_several_axes_reads_little_of_a_large_dataset(tmp_path, over):
-    shape = (16384, 1024, 4)  # 268 MB, of which nothing is written
+    shape = (16384, 1024, 4)  # 268 MB, without written data
     with h5py.File(tmp_path / "large.h5", "w") as file:
         file.create_dataset("data", shape, np.float32, chunks=(256, 256, 4), fillvalue=3)
     mask = np.zeros([shape[axis] for axis in over], bool)

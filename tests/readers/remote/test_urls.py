@@ -1,4 +1,4 @@
-"""Files by URL: every reader gives from there what it gives from a disk, or an error that names the URL."""
+"""Files by URL: every reader returns the same as from a disk, or an error that names the URL."""
 
 import pickle
 import subprocess
@@ -144,7 +144,7 @@ def test_a_list_may_mix_urls_and_paths(folder):
     records.close()
 
 
-# ---- what is kept
+# ---- kept copies
 
 
 def test_a_file_that_was_replaced_is_an_error_when_it_is_opened_again(folder):
@@ -160,10 +160,10 @@ def test_a_file_that_was_replaced_is_an_error_when_it_is_opened_again(folder):
                 OSError, match=rf"^'{url}/.*' changed since it was first opened: another version has replaced"
             ):
                 read()
-        assert len(file["x"]) == 32  # which was closed
+        assert len(file["x"]) == 32  # the file was closed
 
 
-# ---- a store that is slow, and fails
+# ---- a slow store that fails
 
 
 def test_16_slow_reads_are_done_at_once_and_those_that_fail_are_tried_again(folder):
@@ -197,7 +197,7 @@ def test_a_store_that_fails_three_times_is_an_error_that_names_url_and_cause(fol
 def test_a_web_server_that_fails_for_a_moment_is_asked_again(folder, monkeypatch):
     monkeypatch.setattr(remote, "_PAUSES", (0.0, 0.0))
     with serving(folder) as told, kf.HDF5File(f"{told.url}/rows.h5") as file:
-        told.failures += [503, 503]  # of the look at the file; fsspec asks twice
+        told.failures += [503, 503]  # for the check of the file, which fsspec requests twice
         assert len(file["x"]) == 32
         file["x"][0]
         told.failures += [500, 429]
@@ -205,7 +205,7 @@ def test_a_web_server_that_fails_for_a_moment_is_asked_again(folder, monkeypatch
 
 
 class ByOthers(ByteSource):
-    """A file that another thread reads, which makes enough objects for a collection of garbage."""
+    """A file that another thread reads; the read makes enough objects for a garbage collection."""
 
     def __init__(self, path):
         self.path, self.identity = str(path), identity_of(path)
@@ -235,7 +235,7 @@ def test_a_read_does_not_wait_for_ever_where_others_collect_objects_of_h5py(fold
             assert np.array_equal(there["x"][row], VALUES[row])
 
 
-# ---- what cannot be read
+# ---- files that cannot be read
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_path_made_of_a_url_is_refused():
 
 
 def test_a_file_by_url_does_not_grow():
-    with pytest.raises(ValueError, match=r"swmr=True follows a file .* on a disk of this machine, received 's3://b/a'"):
+    with pytest.raises(ValueError, match=r"swmr=True follows a file .* on a local disk, received 's3://b/a'"):
         kf.HDF5File("s3://b/a", swmr=True)
 
 
@@ -316,7 +316,7 @@ def test_a_whole_copy_of_a_file_needs_no_ranges(folder, tmp_path, monkeypatch):
         (403, PermissionError, "fsspec takes keys from its configuration"),
     ],
 )
-def test_what_a_web_server_refuses_is_told_with_the_url(folder, status, kind, message):
+def test_a_refusal_of_a_web_server_is_reported_with_the_url(folder, status, kind, message):
     with serving(folder) as server:
         url = f"{server.url}/rows.h5"
         server.failures += [status] * 4

@@ -76,7 +76,7 @@ def test_an_example_of_ours_is_tensorflows_and_tensorflows_is_ours(features):
 
 
 def _nested(*parts):
-    """A message: pairs of a tag's byte and what it holds."""
+    """A message: pairs of a tag's byte and its content."""
     return b"".join(bytes([tag, len(inner)]) + inner for tag, inner in parts)
 
 

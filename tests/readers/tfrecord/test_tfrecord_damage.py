@@ -47,7 +47,7 @@ def test_any_flipped_bit_is_noticed_by_a_reader_in_order(tmp_path, compression):
             found.extend(kf.TFRecordSequence.read(path))
         except kf.RecordError as error:
             assert f"record {len(found)} of {path!r} is damaged: " in str(error)  # noqa: PT017
-        else:  # a bit of the compressed format that means nothing
+        else:  # a bit without meaning in the compressed format
             assert compression
             assert len(found) == 40
         for scene, wanted in zip(found, scenes, strict=False):
@@ -80,7 +80,7 @@ def test_a_checksum_of_a_length_counts_where_checksums_are_verified_alone(tmp_pa
     sequences = [kf.TFRecordSequence(path, verify=verify) for verify in (True, False)]
     data = bytearray(path.read_bytes())
     data[len(records[0]) + 16 + 9] ^= 1
-    with path.open("r+b") as file:  # as a disk does: what is known of the file stays so
+    with path.open("r+b") as file:  # like a disk error, which leaves the file's properties unchanged
         times = path.stat().st_atime_ns, path.stat().st_mtime_ns
         file.write(data)
     os.utime(path, ns=times)
@@ -149,7 +149,7 @@ def test_a_file_that_changes_under_a_reader_is_an_error_and_not_other_data(shard
     elif change == "replaced":
         path.with_name("new").write_bytes(Path(shards[1]).read_bytes())
         path.with_name("new").replace(path)
-        assert sequence[0][1] == 0  # an open file is what it was
+        assert sequence[0][1] == 0  # an open file is unchanged
         sequence.close()
     else:
         path.unlink()

@@ -1,4 +1,4 @@
-"""`TFRecordSequence`: any record at any time, as it was written or not at all."""
+"""`TFRecordSequence`: any record at any time, unchanged or with an error."""
 
 import gzip
 import os
@@ -14,7 +14,7 @@ from scenes_records import Everything, Small, assert_same
 import kerasfeed as kf
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Values
 
-# ---- TensorFlow's files and ours
+# ---- files of TensorFlow and of kerasfeed
 
 
 @pytest.mark.heavy
@@ -26,7 +26,7 @@ def test_tensorflow_reads_what_was_written_with_the_sidecar_alone(tmp_path, comp
     )
     sidecar = tmp_path / "x.tfrecord.spec.json"
     description = kf.feature_description(sidecar)
-    if compression is None:  # else TFRecordSequence, which finds the specification of `paths`, refuses them
+    if compression is None:  # otherwise TFRecordSequence finds the spec of `paths` and refuses them
         assert description == kf.feature_description(paths)
     dataset = tf.data.TFRecordDataset(paths, compression_type=compression or "")
     for place, record in enumerate(dataset):
@@ -256,7 +256,7 @@ def test_what_is_returned_belongs_to_the_caller(shards):
 def test_a_fork_reads_for_itself(shards):
     sequence = kf.TFRecordSequence(shards)
     wanted = sequence[5][0].tobytes()
-    sequence._open.here()._lock.acquire()  # as another thread might hold it
+    sequence._open.here()._lock.acquire()  # another thread might hold it
     child = os.fork()
     if child == 0:
         os._exit(0 if sequence[5][0].tobytes() == wanted else 1)
