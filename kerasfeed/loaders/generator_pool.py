@@ -32,13 +32,15 @@ class BlockFuture(SlotFuture):
     """The promise of a `Block`, whose first scenes may be read before it is done."""
 
     _given = 0  # bytes of it
+    _looked = 0  # bytes that were there at the last call
 
     def early(self) -> Block | None:
-        """A copy of the block as far as it is made, if that is more than at the last call."""
+        """A copy of the block so far, if it has new scenes, and none since the last call: the generator pauses."""
         view = self._slot.view
         control = view.control
-        nbytes = control[Word.BYTES]
-        if control[Word.SERIAL] != self._serial or nbytes <= self._given:
+        nbytes = control[Word.BYTES] if control[Word.SERIAL] == self._serial else 0
+        looked, self._looked = self._looked, nbytes
+        if not self._given < nbytes == looked:
             return None
         block = Block.of(view.room[:nbytes].copy(), view)
         if control[Word.SERIAL] != self._serial:  # the slot has another task
