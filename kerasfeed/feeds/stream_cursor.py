@@ -210,8 +210,9 @@ class Repetition:
         for entry, _ in entries:
             if isinstance(entry, Future):
                 entry.cancel()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_SECONDS)
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join(_JOIN_SECONDS)
 
     @property
     def is_stuck(self) -> bool:

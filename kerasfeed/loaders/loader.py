@@ -228,6 +228,7 @@ class Loader:
     @property
     def spec(self) -> SceneSpec:
         """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
+        self._sessions.refuse_if_closed()
         if self.layout is None:  # otherwise no session has to start again
             self._ready(2)  # the caller, such as a TensorFlow graph, depends on an exact spec
         assert self.layout is not None

@@ -335,8 +335,7 @@ class Sessions(Generic[AnySession]):
         """
         self.refuse_after_fork()  # before the lock, which another thread may have held at the fork
         with self._lock:
-            if self._closed:
-                raise FeedClosedError(CLOSED)
+            self.refuse_if_closed()
             present = self.present
             if present is not None and present.pool.failure is not None:
                 self._end()
@@ -373,6 +372,15 @@ class Sessions(Generic[AnySession]):
         _close_all(self._sessions)
         if present is not None:
             self._respawns += present.pool.respawns
+
+    def refuse_if_closed(self) -> None:
+        """Refuse to continue after `close`.
+
+        Raises:
+            FeedClosedError: The sessions are closed.
+        """
+        if self._closed:
+            raise FeedClosedError(CLOSED)
 
     def refuse_after_fork(self) -> None:
         """Refuse to continue in a fork, which has no worker threads and processes.
