@@ -1,6 +1,6 @@
-"""`AnyFeed`: what every feed has, whether it can be indexed or only be read forward.
+"""`AnyFeed`: the base class of indexed feeds and of streams.
 
-Invariant: it decides nothing about data: a feed's batches are those that its one loader makes.
+Invariant: it decides nothing about data: one loader makes all batches of a feed.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import SceneSpec, with_open_rows
 
 _PACKAGE = __name__.split(".")[0]
-# Each is called by some consumers of a feed, and not by others.
+# Only some consumers of a feed call these methods.
 _FINAL = ("__getitem__", "__iter__", "__len__", "epoch", "num_batches", "on_epoch_begin", "on_epoch_end")
 
 
@@ -31,8 +31,8 @@ class AnyFeed(ABC):
 
     Attributes:
         plan: Which scenes each batch has.
-        job: What the loader was told.
-        request_log: When batches were asked for.
+        job: The job of the loader.
+        request_log: Times of the requests for batches.
         cursors: Threads that take batches for datasets.
     """
 
@@ -47,10 +47,10 @@ class AnyFeed(ABC):
     _loader: Loader
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Refuse a subclass of users that overrides what only some consumers would call.
+        """Refuse an override of a method that only some consumers call.
 
         Raises:
-            TypeError: It does.
+            TypeError: The subclass overrides such a method.
         """
         super().__init_subclass__(**arguments)
         kinds = (kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] == _PACKAGE)
@@ -70,54 +70,61 @@ class AnyFeed(ABC):
         self.request_log = RequestLog()
         self.cursors = CursorThreads()
 
-    # ---- what a framework adds
+    # ---- hooks for frameworks
 
     def _init_framework(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
-        """The feed is made; `ahead`: batches in flight ahead of the consumer."""
+        """Finish `__init__` for a framework.
+
+        `ahead` is the number of batches in flight ahead of the consumer.
+        """
 
     def _is_read_by_framework(self) -> bool:
-        """Whether code of a framework reads the property that calls this."""
+        """Whether a framework reads the property that calls this method."""
         return False
 
-    # ---- what subclasses say
+    # ---- defined by subclasses
 
     @property
     @abstractmethod
     def scene_spec(self) -> SceneSpec:
-        """Spec of a scene; the first use may read a few scenes, or wait for them. The loader is there then."""
+        """Spec of a scene.
+
+        The first use creates the loader, and may read a few scenes or wait for them.
+        """
 
     @abstractmethod
     def stats(self) -> LoaderStats:
-        """Counters at this moment."""
+        """Return the current counters."""
 
     @abstractmethod
     def issue_warnings(self) -> None:
-        """Issue the warnings that wait, here where the user stands."""
+        """Issue the deferred warnings with the user's line as their location."""
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing more is wanted of the feed, or nothing more comes; idempotent."""
+        """Stop the feed and free its resources; idempotent."""
 
-    # ---- what they share
+    # ---- shared
 
-    if not TYPE_CHECKING:  # which would take any name for one that there is
+    if not TYPE_CHECKING:  # else type checkers would accept every name
 
         def __getattr__(self, name: str) -> Any:
             if name in self._no_methods:
                 raise AttributeError(f"{type(self).__name__} has no method {name!r}. {self._no_methods[name]}")
-            return object.__getattribute__(self, name)  # for its error: a property that fails says what it lacks
+            return object.__getattribute__(self, name)  # raises the original AttributeError of a failing property
 
     @property
     def worker_choice(self) -> Choice | None:
-        """What "auto" came to, with what it was chosen by; None where nothing was to be chosen, or not yet."""
-        loader = getattr(self, "_loader", None)  # of a stream there is none before its first batch
+        """The choice for "auto" and its reason; None if there is none."""
+        loader = getattr(self, "_loader", None)  # a stream has none before its first batch
         return None if loader is None else loader.choice
 
     @property
     def workers(self) -> int:
-        """Number of workers; 0 where scenes are loaded in the calling thread. Of "auto" known with the first batch.
+        """Number of workers; 0 if the calling thread loads the scenes.
 
-        A stream has none before its first batch: until then, as many as were asked for, or the number of cores.
+        "auto" is resolved with the first batch. Before its first batch a stream has no workers, and this is the
+        requested number, or the number of cores.
 
         Examples:
             >>> with kf.Feed([1.0, 2.0], batch_size=2, workers=0) as feed:
@@ -125,8 +132,8 @@ class AnyFeed(ABC):
             0
         """
         if self._is_read_by_framework():
-            return 1  # a Keras that takes the feed as any PyDataset would start this many threads
-        if getattr(self, "_loader", None) is None:  # of a stream
+            return 1  # Keras would start this many threads for a PyDataset
+        if getattr(self, "_loader", None) is None:  # a stream before its first batch
             return self._options.workers
         stats: LoaderStats = self.stats()
         return stats.workers_argument
@@ -137,7 +144,7 @@ class AnyFeed(ABC):
 
     @property
     def seed(self) -> int:
-        """The seed of the feed, at least 0: the argument, or the one that was drawn.
+        """The seed of the feed, at least 0: the argument, or random.
 
         Examples:
             >>> with kf.Feed([1.0, 2.0], batch_size=2, seed=7, workers=0) as feed:
@@ -148,10 +155,10 @@ class AnyFeed(ABC):
 
     @property
     def element_spec(self) -> Any:
-        """Spec of a batch: nested as a batch, with an `ArraySpec` for each array.
+        """Spec of a batch, with an `ArraySpec` for each array.
 
         The first axis is the batch; an axis whose size varies is None. A ragged field is a `kerasfeed.RaggedArray` of
-        two specs. The first use reads a few scenes; that of a stream waits for the first batch.
+        two specs. The first use reads a few scenes, or waits for the first batch of a stream.
 
         Examples:
             >>> with kf.Feed(np.zeros((10, 3), np.float32), batch_size=5, workers=0) as feed:
@@ -168,7 +175,10 @@ class AnyFeed(ABC):
         return batch_structure(full, layout.forms, self.plan.rows if self.plan.is_uniform else None)
 
     def without_lists(self, batch: Any) -> Any:
-        """A batch with tuples in place of lists, as TensorFlow and Keras take it. Issues the warnings that wait."""
+        """Return a batch with tuples for lists; issue deferred warnings.
+
+        TensorFlow and Keras need tuples.
+        """
         self.issue_warnings()
         return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
 

@@ -1,7 +1,7 @@
-"""`BaseFeed`: a sequence, a plan and a loader, without a framework: how it is made, gives batches, and resumes.
+"""`BaseFeed`: a sequence, a plan and a loader, without a framework.
 
-Invariant: a feed decides nothing about data; every batch comes from `Loader.submit(epoch, step)`, and in which order
-they are asked for changes none of them.
+Invariant: a feed decides nothing about data. Every batch comes from `Loader.submit(epoch, step)`, and does not depend
+on the order of the requests.
 """
 
 import dataclasses
@@ -47,19 +47,19 @@ from kerasfeed.util.validate import check_integer
 
 
 class BaseFeed(AnyFeed):
-    """Batches of a sequence, for loops: what `kerasfeed.Feed` is without Keras.
+    """Batches of a sequence, for loops: `kerasfeed.Feed` without Keras.
 
-    Args, and what is raised: see `kerasfeed.Feed`.
+    See `kerasfeed.Feed` for the arguments and exceptions.
 
     Attributes:
         sequence: The sequence.
-        shard: Which shard it is, of how many, and who said so.
+        shard: Number of this shard, number of shards, and their source.
         collation: How scenes become a batch.
-        clock: Where its consumers stand.
-        fingerprint: What its batches depend on, as its state tells it; None until that is asked for.
-        hooks: The sequence's own `on_epoch_begin` and `on_epoch_end`; where it has one, an epoch is loaded only after
-            the one before it.
-        refreshes: How often what is read was refreshed.
+        clock: The positions of its consumers.
+        fingerprint: The fingerprint of its state; None until first needed.
+        hooks: The sequence's `on_epoch_begin` and `on_epoch_end`; if it has either, an epoch is loaded only after the
+            previous one.
+        refreshes: How often the sequence, or a sequence inside it, was refreshed.
     """
 
     _public = frozenset([
@@ -94,7 +94,7 @@ class BaseFeed(AnyFeed):
         hosts: RayHosts | None = None,
         output_signature: Any = None,
     ) -> None:
-        before = frozenset(vars(self))  # what a subclass has set
+        before = frozenset(vars(self))  # attributes set by a subclass
         super().__init__(FeedOptions.checked(BaseFeed.__init__, locals()))
         options = self._options
         sequence = as_sequence(sequence)
@@ -120,10 +120,10 @@ class BaseFeed(AnyFeed):
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
-        self._loops: weakref.WeakSet[FeedCursor] = weakref.WeakSet()  # what loops take from; closed with the feed
+        self._loops: weakref.WeakSet[FeedCursor] = weakref.WeakSet()  # cursors of loops; closed with the feed
         self._arguments = {
             **options.given, "seed": seed, "shard_index": None, "shard_count": 1,
-            "order": None if order is None else chosen,  # which pickles where the function may not
+            "order": None if order is None else chosen,  # pickles even if the user's function does not
             "shard": shard if isinstance(shard, str) else self.shard,
         }  # fmt: skip
         self._init_framework(self.job.look_ahead)
@@ -134,11 +134,11 @@ class BaseFeed(AnyFeed):
         self._is_waste_told = False
 
     def follow_sequence(self) -> None:
-        """Before an epoch begins: take the length of a sequence that was refreshed, and workers of it.
+        """Adopt a refreshed sequence and restart the workers, before an epoch.
 
         Raises:
-            RuntimeError: An epoch is to be gone on with, whose batches have changed.
-            ValueError: The order, or the batch size, does not fit the new length.
+            RuntimeError: The feed would resume an epoch whose batches have changed.
+            ValueError: The order or the batch size does not fit the new length.
         """
         generations = self.refreshes.present()
         if generations == self.refreshes.planned:
@@ -163,22 +163,24 @@ class BaseFeed(AnyFeed):
     # ---- batches
 
     def __len__(self) -> int:
-        """Number of batches in an epoch, the same in every epoch and on every shard."""
+        """Number of batches in an epoch, equal on all shards."""
         return self.plan.steps
 
     def __getitem__(self, step: int) -> Any:
-        """The batch of one step of the current epoch. Negative steps count from the end; lists in scenes become tuples.
+        """Return the batch of one step of the current epoch.
+
+        Negative steps count from the end. Lists in scenes become tuples.
 
         Args:
             step: Number of the batch, in [-len(feed), len(feed)).
 
         Returns:
-            The batch, nested as the scenes are, each field with a leading axis of B scenes.
+            The batch, nested like the scenes; each field has a leading axis of B scenes.
 
         Raises:
             IndexError: `step` is out of range.
-            TypeError: `step` is no integer.
-            Exception: What the sequence raised, with index, epoch and step as a note.
+            TypeError: `step` is not an integer.
+            Exception: An exception of the sequence, with index, epoch and step as a note.
 
         Examples:
             >>> with kf.Feed(np.arange(10), batch_size=4, workers=0) as feed:
@@ -198,7 +200,9 @@ class BaseFeed(AnyFeed):
         return self.without_lists(batch)
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next epoch, loaded ahead. After `set_state`, first what is left of the epoch set.
+        """Iterate over the batches of the next epoch, loaded ahead.
+
+        After `set_state`, the first loop takes the rest of the epoch in the state.
 
         Examples:
             >>> with kf.Feed(np.arange(5), batch_size=2, workers=0) as feed:
@@ -211,13 +215,15 @@ class BaseFeed(AnyFeed):
         return batches_of(self.begin_loop)
 
     def epoch(self, number: int) -> Iterator[Any]:
-        """The batches of epoch `number`, loaded ahead. The epoch that the next plain loop takes does not change.
+        """Iterate over the batches of epoch `number`, loaded ahead.
+
+        The epoch of the next plain loop does not change.
 
         Args:
             number: Epoch, from 0.
 
         Returns:
-            An iterator over the batches of that epoch; the same batches each time.
+            An iterator over the batches of that epoch, which are the same in each call.
 
         Raises:
             TypeError, ValueError: `number` is not an integer, or is negative.
@@ -232,7 +238,10 @@ class BaseFeed(AnyFeed):
         return batches_of(partial(self._loop_over, range(first, first + len(self)), counted=False))
 
     def begin_loop(self, epochs: int = 1) -> FeedCursor:
-        """The batches of the next epochs, for a loop; the first of them is what is left of one that was resumed."""
+        """Return a cursor for a loop over the next epochs.
+
+        After `set_state`, the first epoch is the rest of the epoch in the state.
+        """
         self.follow_sequence()
         return self._loop_over(self.clock.claim_epoch(epochs), counted=True)
 
@@ -242,10 +251,10 @@ class BaseFeed(AnyFeed):
         return cursor
 
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
-        """Load the batch (epoch, step) and return a future of it; for code that loads ahead by itself.
+        """Load the batch (epoch, step) and return its future.
 
-        Waits only for memory: at most `patience` seconds, or without limit where it is None. See
-        `kerasfeed.loaders.loader.Loader.submit`.
+        For code that schedules its own loading ahead. Waits only for memory: at most `patience` seconds, or without
+        limit if `patience` is None. See `kerasfeed.loaders.loader.Loader.submit`.
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, workers=1) as feed:
@@ -260,7 +269,7 @@ class BaseFeed(AnyFeed):
         return self._loader.submit(epoch, step, timeout=patience)
 
     def enter_epoch(self, epoch: int) -> None:
-        """Tell the sequence of the epoch, before any scene is read."""
+        """Call the sequence's epoch hooks before any scene is read."""
         if self.hooks.exist:
             self.hooks.enter(epoch)
             if (length := length_of(self.sequence)) != self.plan.length:
@@ -274,24 +283,23 @@ class BaseFeed(AnyFeed):
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""
         if not self._is_waste_told and (waste := self._loader.waste()) is not None:
-            self._is_waste_told = True  # once, and here, where the user stands
+            self._is_waste_told = True  # warn once, at the user's line
             text = waste_text(waste, self.plan.order, self._loader.stats(), boxes=is_of_boxes(self.job.sequence))
             warn_caller(text, ReadCostWarning)
         self._loader.failure_log.deferred_warnings.issue()
 
     def indices(self, epoch: int | None = None) -> NDArray[np.int64]:
-        """The index of the scene in each row of an epoch, in the order of delivery.
+        """Return the scene index of each row of an epoch.
 
-        Row k of `model.predict(feed)` is the prediction for scene `feed.indices()[k]`, whether it is called before or
-        after `predict`.
+        Row k of `model.predict(feed)` is the prediction for scene `feed.indices()[k]`, no matter whether `indices` is
+        called before or after `predict`.
 
         Args:
-            epoch: Epoch, from 0. None is the current epoch, of which `feed[step]`, `evaluate` and `predict` take
-                batches.
+            epoch: Epoch, from 0. None is the current epoch, which `feed[step]`, `evaluate` and `predict` use.
 
         Returns:
-            int64[rows], each in [0, len(feed.sequence)): the rows of this shard, without scenes that are dropped, and
-            with those that fill up a batch. Where `batch_size` is None, one index for each step.
+            int64[rows], each in [0, len(feed.sequence)): the rows of this shard, without dropped scenes and with
+            padding scenes. If `batch_size` is None, one index for each step.
 
         Raises:
             TypeError, ValueError: `epoch` is not an integer, or is negative.
@@ -310,14 +318,14 @@ class BaseFeed(AnyFeed):
 
     @property
     def look_ahead(self) -> int:
-        """Number of batches that should be in flight at once; scenes may be read to tell."""
+        """Number of batches to keep in flight; may read scenes."""
         return self._loader.look_ahead
 
-    # ---- what the loader knows
+    # ---- from the loader
 
     @property
     def scene_spec(self) -> SceneSpec:
-        """Spec of a scene as the sequence returns it: its structure, and shape and dtype of each field.
+        """Spec of a scene: nesting, shapes and dtypes of the fields.
 
         The first use reads a few scenes, spread over the sequence.
 
@@ -329,18 +337,18 @@ class BaseFeed(AnyFeed):
             label () int64
             points (8, 3) float64
         """
-        if self._loader.layout is None and not self.hooks.is_running:  # scenes are read, in the next epoch
+        if self._loader.layout is None and not self.hooks.is_running:  # reads scenes of the next epoch
             self.enter_epoch(self.clock.free // self.clock.steps)
         return self._loader.spec
 
     @property
     def layout(self) -> Layout | None:
-        """Where the fields of a scene stand in a batch, if scenes have been read; for `kerasfeed.load`."""
+        """Layout of a batch, for `kerasfeed.load`; None until scenes have been read."""
         return self._loader.layout
 
     @property
     def failures(self) -> FailureTable:
-        """The scenes that have failed so far, with index, epoch, step, exception and count; a table in a notebook.
+        """Failed scenes: index, epoch, step, exception and count; a notebook table.
 
         `count` includes the reads that infer the spec.
 
@@ -358,7 +366,7 @@ class BaseFeed(AnyFeed):
         return self._loader.failure_log.table()
 
     def stats(self) -> LoaderStats:
-        """The feed's counters at this moment: batches, replaced workers, failed scenes and memory.
+        """Return the current counters: batches, replaced workers, failed scenes and memory.
 
         Returns:
             A snapshot with the attributes `worker_type`, `workers`, `batches`, `copied`, `slots`, `slot_bytes`, `pids`,
@@ -373,36 +381,37 @@ class BaseFeed(AnyFeed):
         """
         return self._loader.stats()
 
-    # ---- what a framework adds
+    # ---- overridden for a framework
 
     def _consumed_batches(self) -> int:
-        """Number of the batch after the last one consumed.
+        """Return the number of the batch after the last consumed batch.
 
         Raises:
-            RuntimeError: Only the consumer knows.
+            RuntimeError: Only the consumer knows it.
         """
         return self.clock.check_consumed()
 
     def _resume_at(self, number: int, *, shuffled: bool) -> None:
-        """Go on with batch `number`; see `EpochClock.resume`."""
+        """Continue with batch `number`; see `EpochClock.resume`."""
         self.clock.resume(number, shuffled=shuffled)
 
     def _give_up_ahead(self) -> None:
-        """Give up what a framework has loaded ahead."""
+        """Drop the batches that a framework has loaded ahead."""
 
     # ---- state
 
     def get_state(self, *, epoch: int | None = None, step: int | None = None) -> dict[str, Any]:
-        """The position of the consumer in the feed, as a small dict for JSON; give it to `set_state` to resume there.
+        """Return the consumer's position as a small dict for JSON.
 
-        The position is after the last batch that was consumed, not after the last one that was loaded ahead. In a loop
-        the batch in hand counts as consumed; in a callback of `fit`, the last batch that was trained on. If you iterate
-        over something made of `to_tf_dataset()` (`map`, ...), loop over `feed.epoch(n)`, or `fit` raised an exception,
-        the feed cannot know how far the consumer came: pass `epoch` and `step`, or use `kerasfeed.BackupAndRestore` or
-        `kerasfeed.FeedCheckpoint`.
+        Pass the dict to `set_state` to resume there. The position is after the last batch that was consumed, not after
+        the last batch that was loaded ahead. In a loop the current batch counts as consumed; in a callback of `fit`,
+        the last trained batch does. The feed cannot know the position of the consumer if you transform the dataset of
+        `to_tf_dataset()` (`map`, ...), loop over `feed.epoch(n)`, or `fit` raised an exception: then pass `epoch` and
+        `step`, or use `kerasfeed.BackupAndRestore` or `kerasfeed.FeedCheckpoint`.
 
         Args:
-            epoch: Epoch of the next batch, from 0. None is where the feed is. Give both this and `step`, or neither.
+            epoch: Epoch of the next batch, from 0. None uses the consumer's position. Pass both `epoch` and `step`, or
+                neither.
             step: Step of the next batch, in [0, len(feed)).
 
         Returns:
@@ -410,7 +419,7 @@ class BaseFeed(AnyFeed):
             of the sequence, its order and the global batch.
 
         Raises:
-            RuntimeError: The position of the consumer is not known.
+            RuntimeError: The position of the consumer is unknown.
             TypeError: Only one of `epoch` and `step` is given.
 
         Examples:
@@ -425,18 +434,18 @@ class BaseFeed(AnyFeed):
         return state_of(self, self._consumed_batches() if number is None else number).as_dict()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue with the batch that is next by `state`, without loading those before it.
+        """Continue at the position of `state`, without loading earlier batches.
 
-        The next loop, `fit` or iteration of a dataset begins there. Its first epoch is what is left of the epoch in
-        `state`. The workers, their type, and the number of shards of the same global batch may differ from those of the
-        feed that made `state`.
+        The next loop, `fit` or iteration of a dataset begins there. Its first epoch is the rest of the epoch in
+        `state`. The number and type of the workers, and the number of shards of the same global batch, may differ from
+        the feed that made `state`.
 
         Args:
-            state: What `get_state` returned, perhaps in another process.
+            state: A dict from `get_state`, perhaps of another process.
 
         Raises:
-            TypeError, ValueError: `state` is not a state, or belongs to a feed with other batches; the message says
-                what differs.
+            TypeError, ValueError: `state` is not a state, or belongs to a feed with other batches; the message names
+                the differences.
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, seed=0, workers=0) as feed:
@@ -455,17 +464,19 @@ class BaseFeed(AnyFeed):
         self._resume_at(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `get_state()` returns, by the name that PyTorch's tools look for (Lightning, Accelerate, torchdata)."""
+        """`get_state()`, under the name that PyTorch tools use (Lightning, Accelerate, torchdata)."""
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """`set_state(state)`, by the name that PyTorch's tools look for."""
+        """`set_state(state)`, under the name that PyTorch tools use."""
         self.set_state(state)
 
     # ---- life
 
     def close(self) -> None:
-        """Stop the workers and free their memory. Batches already delivered stay valid. May be called again.
+        """Stop the workers and free their memory.
+
+        Delivered batches stay valid. May be called again.
 
         A `with` block calls it at its end.
 
@@ -477,7 +488,7 @@ class BaseFeed(AnyFeed):
             array([0, 1])
         """
         self._give_up_ahead()
-        for cursor in list(self._loops):  # of loops that were left in the middle, and live on
+        for cursor in list(self._loops):  # of unfinished loops
             cursor.close([])
         self._loader.close()
         self._loader.failure_log.deferred_warnings.issue_last()
@@ -494,14 +505,17 @@ class BaseFeed(AnyFeed):
 
 
 def _made_anew(kind: Any, sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Any:
-    """A copy of a feed of class `kind`, whose own `__init__` is not called: what that has added is its state."""
+    """Copy a feed of class `kind` without calling its `__init__`.
+
+    Pickle restores the attributes that `__init__` has added.
+    """
     feed = kind.__new__(kind)
     BaseFeed.__init__(feed, sequence, batch_size, **arguments)
     return feed
 
 
 def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) -> None:
-    """Run `change`, hooks of the sequence, while a feed loads no scene."""
+    """Run `change` (the sequence's hooks) while the feed loads no scenes."""
     known = feed()
     if known is not None:
         known._loader.refresh(change)

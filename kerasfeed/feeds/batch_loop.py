@@ -1,8 +1,8 @@
-"""`BatchLoop`: a loop over a feed whose batches a framework gets as its own arrays, some of them converted ahead.
+"""`BatchLoop`: a loop over a feed that yields arrays of a framework.
 
-Invariant: the feed counts what the consumer has received, whatever was converted ahead of it. Everything happens in the
-consumer's thread, in its calls for the next batch; only batches that are there already are converted ahead, so nobody
-waits for a batch longer than without. What a framework cannot hold is told by the name of its field.
+Invariant: the feed counts the batches that the consumer received, not the batches converted ahead. The consumer's
+thread does all work in its calls for the next batch. It converts only finished batches ahead, so prefetching never
+delays the next batch. An error about a field that the framework cannot hold names the field.
 """
 
 import threading
@@ -28,33 +28,35 @@ _CLOSED = "this loop was closed, by close() or at the end of its `with` block: b
 
 
 class Conversion(Protocol[Converted]):
-    """How a framework takes batches.
+    """How batches become arrays of a framework.
 
     Attributes:
-        ahead: Batches that are converted ahead of the consumer, at least 0.
+        ahead: Batches to convert ahead of the consumer, at least 0.
     """
 
     ahead: int
 
     def begin(self, batch: Any) -> Converted:
-        """Convert a batch of NumPy arrays, and begin to copy it to where it goes; does not wait for that.
+        """Convert a batch of NumPy arrays and start its copy.
+
+        Does not wait for the copy.
 
         Raises:
-            TypeError: A field is of a dtype that the framework lacks; the message names it.
+            TypeError: The framework lacks the dtype of a field; the message names the field.
         """
 
     def finish(self, converted: Converted) -> Any:
-        """What the consumer gets of what `begin` returned, now that it is about to get it."""
+        """Turn the result of `begin` into the consumer's batch, just before delivery."""
 
 
 @dataclass(eq=False)
 class _Taken(Generic[Converted]):
-    """A batch that was taken and not received.
+    """A batch taken from the feed, before the consumer receives it.
 
     Attributes:
-        place: Where it stands, for `Cursor.received`.
+        place: Its position, for `Cursor.received`.
         batch: The arrays of the feed.
-        converted: What the framework made of them.
+        converted: The arrays of the framework.
     """
 
     place: Any
@@ -63,20 +65,20 @@ class _Taken(Generic[Converted]):
 
 
 class BatchLoop(Generic[Converted]):
-    """Batches of a feed as arrays of a framework: what `to_jax` and `to_torch` return.
+    """Batches as arrays of a framework, from `to_jax` or `to_torch`.
 
-    `for batch in loop` is one iteration: the next epochs of the feed. `len(loop)` is the number of batches in it, where
-    the feed has a length. A loop that is left early leaves nothing running, and the next one begins behind its epochs.
-    `with feed.to_jax() as loop:` also ends iterations that somebody still holds; the feed stays open.
+    `for batch in loop` is one iteration over the next epochs of the feed. `len(loop)` is its number of batches, if the
+    feed has a length. Breaking out of a loop leaves nothing running, and the next loop begins after its epochs.
+    `with feed.to_jax() as loop:` also ends unfinished iterations on exit; the feed stays open.
     """
 
     def __init__(self, feed: Any, begin: Callable[[], Cursor], conversion: Conversion[Converted], epochs: int) -> None:
-        """Loop over `feed`, which it keeps alive.
+        """Create a loop over `feed`, which the loop keeps alive.
 
         Args:
             feed: The feed.
-            begin: Takes the batches of an iteration; called when its first one is asked for.
-            conversion: What becomes of them.
+            begin: Returns the cursor of an iteration; called at its first batch.
+            conversion: Converts the batches.
             epochs: Epochs of the feed in an iteration, at least 1.
         """
         self._feed = feed
@@ -86,7 +88,9 @@ class BatchLoop(Generic[Converted]):
         self._running: weakref.WeakSet[_LoopIteration[Converted]] = weakref.WeakSet()
 
     def __len__(self) -> int:
-        """Batches in an iteration. The first one after `feed.set_state` has only those that are left of the epoch.
+        """Number of batches in an iteration.
+
+        The first iteration after `feed.set_state` has only the remaining batches of its epoch.
 
         Raises:
             TypeError: The feed has no length.
@@ -97,15 +101,17 @@ class BatchLoop(Generic[Converted]):
         return True
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next epochs of the feed."""
+        """Iterate over the batches of the next epochs of the feed."""
         iteration = _LoopIteration(self._begin, self._conversion)
         self._running.add(iteration)
         return iteration.batches()
 
     def close(self) -> None:
-        """End all iterations: what was converted ahead is let go of. May be called again; the feed stays open.
+        """End all iterations and release the batches converted ahead.
 
-        Another thread that waits for a batch of one of them gets a `FeedClosedError`.
+        May be called again. The feed stays open.
+
+        Another thread that waits for a batch of an iteration gets a `FeedClosedError`.
         """
         for iteration in list(self._running):
             iteration.close()
@@ -132,12 +138,12 @@ class _LoopIteration(Generic[Converted]):
         self._conversion = conversion
         self._cursor: Cursor | None = None
         self._taken: deque[_Taken[Converted]] = deque()
-        self._last: BaseException | None = None  # what is raised behind these
+        self._last: BaseException | None = None  # to raise after the taken batches
         self._closed = False
-        self._lock = threading.Lock()  # held by calls for the next batch, and by who gives back the others
+        self._lock = threading.Lock()  # held in calls for the next batch, and while close() returns the others
 
     def batches(self) -> Iterator[Any]:
-        """The batches; while the consumer has one, this holds none but those ahead of it."""
+        """Yield the batches, without a reference to the yielded batch."""
         self._check_open()
         try:
             self._cursor = cursor = self._begin()
@@ -148,9 +154,9 @@ class _LoopIteration(Generic[Converted]):
             self.close()
 
     def close(self) -> None:
-        """Take no more, and give back what nobody has received; idempotent.
+        """Stop taking batches and return the unreceived ones to the feed; idempotent.
 
-        A call for the next batch that another thread is in does the latter as it ends, which it does soon.
+        If another thread is in a call for the next batch, that call soon ends and returns the batches instead.
         """
         self._closed = True
         if not self._lock.acquire(blocking=False):
@@ -169,7 +175,7 @@ class _LoopIteration(Generic[Converted]):
             raise FeedClosedError(_CLOSED)
 
     def _next(self, cursor: Cursor) -> list[Any]:
-        """The next batch, alone in a list, which is empty at the end."""
+        """Return a list of the next batch; empty at the end."""
         with self._lock:
             self._fill(cursor)
             self._check_open()
@@ -177,7 +183,7 @@ class _LoopIteration(Generic[Converted]):
                 first = self._taken[0]
                 assert first.converted is not None
                 found = [self._conversion.finish(first.converted)]
-                self._taken.popleft()  # only now, for Ctrl-C in between
+                self._taken.popleft()  # after finish(), so that Ctrl-C loses no batch
                 cursor.received(first.place)
                 return found
             assert self._last is not None
@@ -186,10 +192,13 @@ class _LoopIteration(Generic[Converted]):
             return []
         if isinstance(raised[0], FeedClosedError):
             wait_for_exit()
-        raise raised.pop()  # its traceback holds this frame, which must not hold it: only the collector would free them
+        raise raised.pop()  # pop: the traceback holds this frame, so a reference here would be a cycle
 
     def _fill(self, cursor: Cursor) -> None:
-        """Take and convert the next batch, and those behind it that are there, as many as are wanted ahead."""
+        """Take and convert the next batch and finished batches after it.
+
+        At most `ahead` batches are converted ahead.
+        """
         while len(self._taken) <= self._conversion.ahead and self._last is None and not self._closed:
             try:
                 self._taken.append(_Taken(*cursor.take(0.0 if self._taken else POLL_SECONDS)))
@@ -200,9 +209,9 @@ class _LoopIteration(Generic[Converted]):
             except BaseException as error:
                 if is_the_programs(error):
                     raise
-                drop_frame(error)  # this one
+                drop_frame(error)  # the traceback must not hold this frame
                 self._last = error
-                if self._taken and self._taken[-1].converted is None:  # which is what it is about
+                if self._taken and self._taken[-1].converted is None:  # the batch that failed to convert
                     self._taken.pop()
 
 
@@ -210,10 +219,12 @@ _REMEDY = "Turn text into numbers where scenes are made (in __getitem__, or with
 
 
 def numeric_leaves(batch: Any, framework: str) -> tuple[list[np.ndarray[Any, Any]], Any]:
-    """The arrays of a batch and their nesting; a ragged field is two, its values and its row splits.
+    """Return the arrays of a batch and their nesting.
+
+    A ragged field gives two arrays: values and row splits.
 
     Raises:
-        TypeError: Fields are text; the message names them.
+        TypeError: Fields hold text; the message names them.
     """
     leaves, treespec = optree.tree_flatten(batch)
     arrays = [leaf if type(leaf) is np.ndarray else np.asarray(leaf) for leaf in leaves]
@@ -226,7 +237,7 @@ def numeric_leaves(batch: Any, framework: str) -> tuple[list[np.ndarray[Any, Any
 
 
 def ragged_paths(batch: Any) -> list[str]:
-    """The names of the ragged fields of a batch."""
+    """Return the names of the ragged fields of a batch."""
 
     def is_ragged(node: Any) -> bool:
         return isinstance(node, RaggedArray)
@@ -236,7 +247,7 @@ def ragged_paths(batch: Any) -> list[str]:
 
 
 def converted(convert: Callable[[Any], Any], arrays: Sequence[Any], treespec: Any) -> list[Any]:
-    """What `convert` makes of each array; what it raises has a note that names the field."""
+    """Convert each array; an exception has a note naming the field."""
     made = []
     for number, array in enumerate(arrays):
         try:

@@ -1,6 +1,6 @@
-"""What a feed says of itself, as text and as HTML, and of an order that makes its reader decode too much.
+"""Feeds as text and as HTML, and the warning about wasteful orders.
 
-Invariant: never raises, whatever the sequence does. Of reading only what was measured is told.
+Invariant: nothing here raises, even if the sequence does. The warning reports measurements only.
 """
 
 from itertools import takewhile
@@ -23,7 +23,7 @@ _PACKAGE = __name__.split(".")[0]
 
 
 def feed_text(feed: Any) -> str:
-    """A `BaseFeed` in one line."""
+    """Return a `BaseFeed` as one line of text."""
     plan = feed.plan
     length = counted(plan.length, "scene") if plan.batch_size else counted(plan.length, "batch", "batches")
     parts = [f"{type(feed.sequence).__name__}: {length}", f"batch_size={plan.batch_size}", counted(plan.steps, "step")]
@@ -33,14 +33,20 @@ def feed_text(feed: Any) -> str:
 
 
 def public_names(feed: Any, public: frozenset[str]) -> list[str]:
-    """What `dir(feed)` lists: the `public` names, those that a user's subclass adds, and Python's own."""
+    """Return the names for `dir(feed)`.
+
+    These are `public`, the additions of a user's subclass, and Python's special names.
+    """
     of_users = takewhile(lambda kind: not kind.__module__.startswith(f"{_PACKAGE}."), type(feed).__mro__)
     added = {name for kind in of_users for name in vars(kind) if not name.startswith("_")}
     return sorted(added | {name for name in object.__dir__(feed) if name in public or name.startswith("__")})
 
 
 def feed_html(feed: Any) -> str:
-    """A `BaseFeed` as a table of the fields of a batch; where a scene cannot be read, the error."""
+    """Return a `BaseFeed` as a table of its fields.
+
+    If a scene cannot be read, the table shows the error.
+    """
     plan, stats = feed.plan, feed.stats()
     facts = [
         ("scenes" if plan.batch_size else "batches", f"{plan.length:,}"),
@@ -65,7 +71,10 @@ def feed_html(feed: Any) -> str:
 
 
 def stream_html(kind: str, facts: list[tuple[str, str]], spec: Any | None) -> str:
-    """A table of the fields of a batch of a stream; `spec`, its nesting of `ArraySpec`s, is None as long as unknown."""
+    """Return a stream as a table of its fields.
+
+    `spec` is the nesting of `ArraySpec`s of a batch, None while unknown.
+    """
     return Report(kind, facts, [] if spec is None else [_fields(spec)]).html
 
 
@@ -90,7 +99,7 @@ def _parts(path: str, field: Any) -> list[tuple[str, ArraySpec]]:
 
 
 def workers_text(stats: LoaderStats, choice: Choice | None = None) -> str:
-    """Number and kind of the workers, in words, and why "auto" has chosen them."""
+    """Describe number and type of the workers, and the reason of "auto"."""
     why = "" if choice is None else f" (auto: {choice.reason})"
     if stats.worker_type == "inline":
         return f"no workers{why}"
@@ -99,13 +108,13 @@ def workers_text(stats: LoaderStats, choice: Choice | None = None) -> str:
 
 
 def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool = False) -> str:
-    """The warning: what was measured, why, and the remedies, best first.
+    """Return the warning: measured cost, cause, and remedies, best first.
 
     Args:
-        cost: What was measured.
+        cost: The measured cost of reading.
         order: The order of the feed.
-        stats: Of its loader.
-        boxes: Whether scenes are `Patches` or `Windows`, which know their blocks, and not rows.
+        stats: Counters of its loader.
+        boxes: Whether scenes are `Patches` or `Windows`, which know their blocks, instead of rows.
     """
     storage, unit = cost.storage, cost.storage.unit
     what = order.argument

@@ -1,7 +1,7 @@
-"""What changes a sequence: its own `on_epoch_begin` and `on_epoch_end` (`SequenceHooks`), and `refresh` (`Refreshes`).
+"""Changes of a sequence by epoch hooks (`SequenceHooks`) and `refresh` (`Refreshes`).
 
-Invariant: the hooks are called once an epoch, in the order of epochs, while no scene is loaded, however often Keras
-calls the hooks of the feed. A feed plans again between two epochs only; within one it refuses to continue.
+Invariant: each hook is called once an epoch, in the order of epochs, while no scene is loaded, even if Keras calls the
+hooks of the feed more often. A feed adopts a refresh only between epochs; within an epoch it raises an error.
 """
 
 import threading
@@ -14,7 +14,9 @@ from kerasfeed.sequences.view_base import Refreshable, parts_of
 
 
 class SequenceHooks:
-    """Calls a sequence's own `on_epoch_begin` and `on_epoch_end` once an epoch, and shows workers the result.
+    """Calls a sequence's epoch hooks once an epoch.
+
+    The hooks are `on_epoch_begin` and `on_epoch_end`. Workers then see the changed sequence.
 
     Attributes:
         exist: Whether the sequence has either hook.
@@ -22,7 +24,10 @@ class SequenceHooks:
     """
 
     def __init__(self, sequence: Any, refresh: Callable[[Callable[[], None]], None]) -> None:
-        """Look for the hooks of `sequence`; `refresh(change)` runs `change` while no scene is being loaded."""
+        """Look for the hooks of `sequence`.
+
+        `refresh(change)` runs `change` while no scene is being loaded.
+        """
         self._begin = _own_hook(sequence, "on_epoch_begin")
         self._end = _own_hook(sequence, "on_epoch_end")
         self.exist = self._begin is not None or self._end is not None
@@ -38,7 +43,7 @@ class SequenceHooks:
         return self._running is not None
 
     def enter(self, epoch: int | None) -> None:
-        """Make `epoch` the running one, or none; ends the one before, if it still runs."""
+        """Begin `epoch` (None: no epoch) after ending the running one."""
         if not self.exist or self._running == epoch:
             return
         with self._lock:
@@ -50,13 +55,15 @@ class SequenceHooks:
         self.enter(None)
 
     def refuse_others(self, switches: int) -> None:
-        """Refuse to continue an epoch after another one has begun or ended, since the scenes may have changed.
+        """Refuse to continue an epoch after another epoch has begun or ended.
+
+        The hooks may have changed the scenes.
 
         Args:
-            switches: How many there were when the epoch began.
+            switches: Value of the attribute `switches` when the epoch began.
 
         Raises:
-            RuntimeError: There are more now.
+            RuntimeError: The attribute has changed.
         """
         if switches != self.switches:
             raise RuntimeError(
@@ -93,10 +100,10 @@ def _own_hook(sequence: Any, name: str) -> Callable[[], Any] | None:
 
 
 class Refreshes:
-    """How often a sequence, or what a view holds, had been refreshed when batches of it were planned.
+    """How often a sequence, and the sequences inside it, were refreshed.
 
     Attributes:
-        planned: The generation of each of them when the present batches were planned; nearly always of none.
+        planned: Generation of each refreshable sequence when the current batches were planned; usually empty.
     """
 
     planned: tuple[int, ...]
@@ -107,14 +114,14 @@ class Refreshes:
         self.planned = self.present()
 
     def present(self) -> tuple[int, ...]:
-        """The generation of each of them now."""
-        return tuple([part.generation for part in self._refreshable])  # nearly always none
+        """Return the current generation of each refreshable sequence."""
+        return tuple([part.generation for part in self._refreshable])  # usually empty
 
     def check_length(self) -> None:
-        """See that the length of the sequence, which was refreshed, is that of its scenes now.
+        """Check that a refreshed sequence has updated its length.
 
         Raises:
-            RuntimeError: It is a view, which keeps the length that it was made with.
+            RuntimeError: The sequence is a view, which keeps its original length.
         """
         if self._sequence not in self._refreshable:
             raise RuntimeError(
@@ -123,16 +130,19 @@ class Refreshes:
             )
 
     def refuse_others(self, generations: tuple[int, ...]) -> None:
-        """Refuse to go on with batches that were planned at these generations, if there are others now.
+        """Refuse batches that were planned before a refresh.
+
+        Args:
+            generations: Value of `present` when the batches were planned.
 
         Raises:
-            RuntimeError: There are.
+            RuntimeError: The generations have changed.
         """
-        if self._refreshable and generations != self.present():  # asked twice a batch
+        if self._refreshable and generations != self.present():  # called twice a batch
             self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Refuse to go on with an epoch.
+        """Refuse to continue an epoch.
 
         Raises:
             RuntimeError: Always.

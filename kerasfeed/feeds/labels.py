@@ -1,4 +1,4 @@
-"""`kf.labels_of`: one field of every scene as an array."""
+"""`kf.labels_of`: reads one field of every scene into an array."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -27,13 +27,15 @@ def labels_of(
     progress: bool = True,
     hosts: RayHosts | None = None,
 ) -> NDArray[Any]:
-    """Read one field of every scene: labels for `Balanced`, lengths for `Bucketed`, classes for `split`.
+    """Read one field of every scene.
 
-    Every scene is loaded, by workers, with a progress bar on stderr. If the labels are an array already
-    (`file["label"][:]`), use that, which is faster. To keep them for later runs, use `np.save`.
+    Examples are labels for `Balanced`, lengths for `Bucketed`, and classes for `split`.
+
+    The workers load every scene; a progress bar on stderr shows the progress. If the labels are already an array
+    (`file["label"][:]`), use that, because it is faster. To keep the labels for later runs, use `np.save`.
 
     Args:
-        sequence: What a `Feed` takes.
+        sequence: A sequence, as for `Feed`.
         field: Path of the field in a scene, 1 or "1.label"; or a function from a scene to the value, such as
             `lambda scene: len(scene[0])`.
         workers: See `Feed`.
@@ -42,12 +44,12 @@ def labels_of(
         hosts: See `Feed`.
 
     Returns:
-        One value for each scene, in the order of the indices: [number of scenes], of the field's dtype; text as `str`.
+        One value for each scene, by index: [number of scenes], of the field's dtype; text as `str`.
 
     Raises:
         TypeError: `sequence` cannot be indexed; or `field` is neither an integer, a string nor a function.
-        ValueError: A scene has no such field, or its value is not a single one.
-        Exception: What the sequence raises, with the index as a note.
+        ValueError: A scene has no such field, or the field is not a single value.
+        Exception: An exception of the sequence, with the index as a note.
 
     Examples:
         >>> scenes = kf.Zip(np.zeros((4, 8, 3)), np.array([0, 1, 1, 0]))

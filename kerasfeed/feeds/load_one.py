@@ -1,8 +1,7 @@
-"""`kf.load`: one batch, or one scene, of a feed once more, in the calling thread.
+"""`kf.load`: loads one batch or scene in the calling thread.
 
-Invariant: what is loaded is what the feed's workers load for the same epoch and step, bit for bit, and what the
-sequence raises is raised here, whatever the feed does about errors. The feed, its workers and its epochs are left
-alone.
+Invariant: the result equals the workers' result for the same epoch and step, bit for bit. An exception of the sequence
+is raised here, whatever the feed's `on_error`. The feed, its workers and its epochs do not change.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,30 +30,30 @@ if TYPE_CHECKING:
     from kerasfeed.feeds.base import BaseFeed
 
 _WORKER = "the calling thread"
-_MEMORY = 1 << 62  # one batch, once: no ceiling
+_MEMORY = 1 << 62  # no limit, because only one batch is loaded
 
 
 def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | None = None) -> Any:
-    """Load one batch, or one scene, of a feed in the calling thread, so that a debugger stops in your own code.
+    """Load one batch or scene in the calling thread, for debugging.
 
-    Works whatever the workers are doing (even if they hang or die), and after `feed.close()`. `on_worker_begin` and
-    `on_worker_end` are called before and after, on a shallow copy of the sequence. A sequence that changes between
-    epochs is read as it is now.
+    Works even if the workers hang or die, and after `feed.close()`. Calls `on_worker_begin` and `on_worker_end` on a
+    shallow copy of the sequence, before and after loading. Reads the current state of a sequence that changes between
+    epochs.
 
     Args:
         feed: The feed.
-        epoch: Epoch, from 0. It decides the order of the scenes, and `self.rng` in each.
+        epoch: Epoch, from 0. It determines the order of the scenes, and `self.rng` in each.
         step: Number of the batch, in [0, len(feed)).
         index: Index of a scene, in [0, len(feed.sequence)). Give either `step` or `index`.
 
     Returns:
-        With `step` the batch, nested as the scenes are, each field with a leading axis of B <= batch_size scenes. With
-        `index` the scene, as `sequence[index]` returns it, with the random numbers of that epoch.
+        With `step` the batch, nested like the scenes; each field has a leading axis of B <= batch_size scenes. With
+        `index` the scene `sequence[index]`, with the random numbers of that epoch.
 
     Raises:
         TypeError: `feed` is not a feed; both or neither of `step` and `index` are given; or one is not an integer.
         ValueError, IndexError: A number is out of range.
-        Exception: What the sequence raises, with epoch, step and index as a note.
+        Exception: An exception of the sequence, with epoch, step and index as a note.
 
     Examples:
         >>> with kf.Feed(np.arange(10), batch_size=4, workers=0) as feed:
@@ -74,7 +73,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
     epoch = check_integer("epoch", epoch, 0)
     kind: MakeContext = SceneContext
     put_back: Callable[[], AbstractContextManager[None]] = nullcontext
-    if feed.stats().worker_type == "process":  # workers seed the generators that scenes use, here all may be
+    if feed.stats().worker_type == "process":  # worker processes seed the global random generators
         held = held_by(feed.sequence, feed.job.maker)
         kind, put_back = partial(SeedingContext, held=held), partial(generators_put_back, held)
     if index is not None:
@@ -90,22 +89,22 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
     indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
     job = Job(_for_itself(feed.sequence), feed.plan, 1, _MEMORY, 1, collate=feed.collation)
     layout = feed.layout
-    if layout is None:  # no feed has come so far: the scenes of this batch tell, for another may be the one that fails
+    if layout is None:  # infer it from the scenes of this batch only, because other scenes may fail
         describe_scene = describe if job.maker is None else job.maker.describe
         with scenes_read_here(feed.sequence, kind(feed.plan.seed, epoch)) as read, put_back():
-            # Some may fill a short batch up, or be drawn twice.
+            # An index may repeat: by padding, or drawn twice.
             scenes = [(index, read(index, step)) for index in dict.fromkeys(indices)]
         layout = layout_for(job, [(index, describe_scene(scene)) for index, scene in scenes])
     with closing(Loader(job, "inline", layout, kind)) as loader, put_back():
         batch = _loaded(lambda: loader.submit(epoch, step).result(), kind)
-    # This job raises what fails, so it weighs nothing for that.
+    # This job raises on failures, so it adds no weights for them.
     return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
 
 
 def _loaded(load: Callable[[], Any], kind: MakeContext) -> Any:
-    """What `load` returns, from a second call if the first imported PyTorch: the import made an unseeded generator.
+    """Return `load()`, called again if the first call imported PyTorch.
 
-    Worker processes load such scenes again, too.
+    The import creates an unseeded random generator. Worker processes reload such scenes too.
     """
     before = frameworks()
     loaded = load()
@@ -113,7 +112,10 @@ def _loaded(load: Callable[[], Any], kind: MakeContext) -> Any:
 
 
 def _for_itself(sequence: Any) -> Any:
-    """A sequence that `on_worker_begin` may change: what it opens must not replace, nor close, what the feed's has."""
+    """Return a copy for the worker hooks, if there are any.
+
+    The hooks may change the copy without affecting the feed's sequence.
+    """
     if optional_method(sequence, "on_worker_begin") is None and optional_method(sequence, "on_worker_end") is None:
         return sequence
     return apart(sequence)
@@ -121,10 +123,12 @@ def _for_itself(sequence: Any) -> Any:
 
 @contextmanager
 def scenes_read_here(sequence: Any, context: SceneContext) -> Iterator[Callable[[int, int | None], Any]]:
-    """Read scenes in the calling thread, between `on_worker_begin` and `on_worker_end` of a copy of the sequence.
+    """Read scenes in the calling thread, between the worker hooks.
+
+    The hooks are called on a copy of the sequence.
 
     Yields:
-        A function from the index of a scene, and the step that errors name, to the scene.
+        A function from the index of a scene, and the step for error messages, to the scene.
     """
     own = _for_itself(sequence)
 
@@ -134,7 +138,7 @@ def scenes_read_here(sequence: Any, context: SceneContext) -> Iterator[Callable[
             with context:
                 return own[index]
         except Exception as error:
-            # For the note: itself it is raised below.
+            # Called for the note it adds; the exception itself is raised below.
             for_consumer(error, SceneLocation((index,), context.epoch, step, _WORKER))
             raise
 

@@ -1,6 +1,6 @@
-"""What the user of a feed asks for, checked.
+"""Checked arguments of feeds.
 
-Invariant: an argument that several kinds of feeds have is checked here alone; what of it is pickled is what was given.
+Invariant: only this module checks the arguments that several kinds of feeds share. Feeds pickle the user's arguments.
 """
 
 import inspect
@@ -24,15 +24,15 @@ class FeedOptions:
     """The arguments that all feeds have.
 
     Attributes:
-        given: All keyword arguments of the feed by name, as they were given.
-        batch_size: Scenes in a batch, at least 1; None where each item is a batch already.
+        given: All keyword arguments of the feed by name, unchanged.
+        batch_size: Scenes in a batch, at least 1; None if each item is already a batch.
         workers: Number of workers, at least 0.
         worker_type: "auto", "process" or "thread".
         ahead: Batches made ahead of the consumer, at least 1.
         max_memory: Ceiling of the slots, bytes.
-        policy: What to do about scenes that fail.
+        policy: How to handle failed scenes.
         environment: Directory and environment of worker processes, which may start later.
-        hosts: Where the workers are to be; None for this machine.
+        hosts: The hosts of the workers; None for this machine.
     """
 
     given: Mapping[str, Any]
@@ -47,15 +47,15 @@ class FeedOptions:
 
     @classmethod
     def checked(cls, method: Callable[..., Any], variables: Mapping[str, Any]) -> "FeedOptions":
-        """Check the arguments of a feed; see `kerasfeed.Feed` and `kerasfeed.StreamFeed` for their meaning.
+        """Check the arguments of a feed; see `kerasfeed.Feed` and `kerasfeed.StreamFeed`.
 
         Args:
             method: The feed's `__init__`.
-            variables: Its local variables, which are its arguments.
+            variables: Its local variables, which hold the arguments.
 
         Raises:
             TypeError: An argument is of the wrong type.
-            ValueError: An argument is out of range, or two do not go together.
+            ValueError: An argument is out of range, or two arguments conflict.
         """
         given = {name: variables[name] for name in inspect.unwrap(method).__kwdefaults__}
         batch_size, ceiling = variables["batch_size"], given["max_memory"]
@@ -76,11 +76,14 @@ class FeedOptions:
 
     @property
     def free(self) -> frozenset[str]:
-        """What of the workers is to be chosen with the first batch; see `Job.free`."""
+        """The worker options to choose with the first batch; see `Job.free`."""
         return frozenset(name for name in ("workers", "worker_type") if self.given[name] == "auto")
 
     def job(self, sequence: Any, plan: Plan, collation: Collation, **others: Any) -> Job:
-        """What a loader is to load; `others`: more of a `Job`, or in place of what was asked for."""
+        """Return the job of a loader.
+
+        `others` adds or overrides fields of the `Job`.
+        """
         return Job(
             sequence, plan, max_memory=self.max_memory, policy=self.policy, collate=collation,
             environment=self.environment, hosts=self.hosts, every_core=self.given["workers"] == "auto",

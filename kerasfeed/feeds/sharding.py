@@ -1,7 +1,7 @@
-"""Which shard a feed is: as told, or as the framework that runs the processes knows it.
+"""The shard of a feed, from its arguments or a framework.
 
-Invariant: only frameworks that the program has imported are asked, and none is started but the one that Keras computes
-on. What was found is a value that says who told it.
+Invariant: only frameworks that the program has imported are queried. No framework is initialized, except the backend of
+Keras. The result names its source.
 """
 
 import json
@@ -25,12 +25,12 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of each global batch that a feed loads; what `feed.shard` returns.
+    """The part of each global batch that a feed loads.
 
     Attributes:
         index: Number of this shard, in [0, count).
         count: Number of shards, at least 1.
-        source: Who told it, such as "auto: jax"; empty where the arguments of the feed did.
+        source: Source of these numbers, such as "auto: jax"; empty for the arguments of the feed.
     """
 
     index: int
@@ -42,11 +42,11 @@ class Shard:
 
 
 def find_shard(shard: Any, shard_index: Any, shard_count: Any) -> Shard:
-    """The shard that these arguments of a feed ask for.
+    """Return the shard for these arguments of a feed.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: An argument is out of range, or two answer one question.
+        ValueError: An argument is out of range, or the arguments name the shard twice.
     """
     if shard is None:
         return _checked(shard_index, shard_count, "")
@@ -68,10 +68,10 @@ def find_shard(shard: Any, shard_index: Any, shard_count: Any) -> Shard:
 
 
 def refuse_second_sharding(shard_count: int) -> None:
-    """Refuse to hand a dataset of one shard to a Keras that would shard it again.
+    """Refuse a dataset of one shard if Keras would shard it again.
 
     Raises:
-        ValueError: The distribution that is set shards datasets itself.
+        ValueError: The current distribution shards datasets itself.
     """
     distribution = _distribution()
     if shard_count > 1 and _processes(distribution) > 1 and getattr(distribution, "auto_shard_dataset", False):
@@ -95,7 +95,10 @@ def _checked(index: Any, count: Any, source: str) -> Shard:
 
 
 def _found() -> Shard:
-    """The first answer of several processes; with one process, shard 0 of 1."""
+    """Return the shard by the first framework with several processes.
+
+    Without such a framework, it is shard 0 of 1.
+    """
     for source, ask in _SOURCES.items():
         answer = ask()
         if answer is not None:
@@ -124,7 +127,10 @@ def _from_strategy() -> tuple[int, int] | None:
 
 
 def _place(cluster: Any, task_type: Any, task_id: Any) -> tuple[int, int] | None:
-    """Place among the workers of a TensorFlow cluster, the chief first; None where this task is not one of several."""
+    """Return the index in a TensorFlow cluster and its number of workers.
+
+    The chief comes first. Return None if this task is not one of several workers.
+    """
     chiefs, workers = len(cluster.get("chief", ())), len(cluster.get("worker", ()))
     if chiefs + workers < 2 or task_type not in ("chief", "worker"):
         return None
@@ -136,7 +142,7 @@ def _from_distribution() -> tuple[int, int] | None:
     count = _processes(distribution)
     if count < 2 or not hasattr(distribution, "data_shard_id"):
         return None
-    # With a model spread over several processes, these load the same scenes.
+    # The processes of one model replica load the same scenes.
     return distribution.data_shard_id, min(count, distribution.num_model_replicas)
 
 
@@ -153,7 +159,7 @@ def _from_jax() -> tuple[int, int] | None:
     jax = sys.modules.get("jax")
     if jax is None:
         return None
-    # To ask starts jax, which may then be told of no other processes.
+    # Querying JAX initializes it, and then jax.distributed.initialize() would fail.
     initialized = getattr(jax.distributed, "is_initialized", None)
     keras = sys.modules.get("keras")
     is_keras_on_it = keras is not None and keras.backend.backend() == "jax"
@@ -180,7 +186,7 @@ _SOURCES: dict[str, Callable[[], tuple[int, int] | None]] = {
 
 
 def _environment() -> str | None:
-    """What a launcher has written of several processes; None for nothing."""
+    """Return a launcher's environment variable for several processes, or None."""
     for name in ("KERAS_DISTRIBUTION_NUM_PROCESSES", "JAX_NUM_PROCESSES", "WORLD_SIZE"):
         with suppress(ValueError):
             if int(os.environ.get(name, "1")) > 1:

@@ -1,7 +1,7 @@
-"""The state of a feed: which batch is next, and of what.
+"""The state of a feed: the next batch and a fingerprint.
 
-Invariant: a state is a value that survives JSON unchanged. Two feeds give the same batches from a state on, bit for bit
-where their sequences do, if their fingerprints and seeds agree; workers and shards are no part of it.
+Invariant: a state survives JSON unchanged. Two feeds give the same batches after a state if their fingerprints and
+seeds agree and their sequences give the same scenes. A state does not contain workers or shards.
 """
 
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ _NUMBERS = ("seed", "epoch", "step")
 
 @dataclass(frozen=True)
 class FeedState:
-    """A place in a feed, and what identifies the feed.
+    """A position in a feed, and a fingerprint of the feed.
 
     Attributes:
         seed: The feed's seed, at least 0.
         epoch: Epoch of the next batch, at least 0.
-        step: Step of the next batch, in [0, steps); its place in the epoch, where `shuffled_steps`.
+        step: Step of the next batch, in [0, steps); with `shuffled_steps`, its position in the epoch.
         shuffled_steps: Whether `fit` has shuffled the steps of that epoch.
-        fingerprint: What the batches depend on; see `fingerprint_of`.
+        fingerprint: See `fingerprint_of`.
     """
 
     seed: int
@@ -38,39 +38,43 @@ class FeedState:
     fingerprint: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """This state as a dict for JSON."""
+        """Return this state as a dict for JSON."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> "FeedState":
-        """The state of a dict.
+        """Return the state of a dict.
 
         Raises:
-            TypeError, ValueError: It is none.
+            TypeError, ValueError: The dict is not a state.
         """
         numbers = numbers_of(state, "feed", "shuffled_steps")
         return cls(**numbers, shuffled_steps=bool(state["shuffled_steps"]), fingerprint=dict(state["fingerprint"]))
 
     def check(self, feed: "FeedState", steps: int) -> None:
-        """Refuse a feed, known by its own state, whose batches are not those of this one.
+        """Refuse a feed whose batches differ from the batches of this state.
+
+        Args:
+            feed: A state of the feed.
+            steps: Batches of an epoch.
 
         Raises:
-            ValueError: They differ; the message says in what.
+            ValueError: The batches differ; the message names the differences.
         """
         refuse_changes({"seed": self.seed, **self.fingerprint}, {"seed": feed.seed, **feed.fingerprint})
         check_step(self.step, steps)
 
 
 def numbers_of(state: Any, kind: str, *more: str) -> dict[str, int]:
-    """Seed, epoch and step of a state that a user gave.
+    """Return seed, epoch and step of a user's state.
 
     Args:
-        state: What came.
-        kind: Of the feed that is to take it, "feed" or "stream".
-        more: Names of what the states of that kind have, beside these and `fingerprint`.
+        state: The user's argument.
+        kind: Kind of the feed, "feed" or "stream".
+        more: Names of further entries that a state of this kind needs.
 
     Raises:
-        TypeError, ValueError: It is no state of this kind.
+        TypeError, ValueError: The argument is not a state of this kind.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"a feed's state is the dict that get_state() gives, received a {type(state).__name__}")
@@ -87,12 +91,12 @@ def numbers_of(state: Any, kind: str, *more: str) -> dict[str, int]:
 
 
 def fingerprint_of(sequence: Any, plan: Plan, spec: SceneSpec) -> dict[str, Any]:
-    """What the batches of a feed depend on, as far as it can be told without reading them all.
+    """Return the properties that determine the batches, without reading all scenes.
 
     Returns:
-        `class` (of a view with what is inside it), `length` and `spec` of the sequence, `order`, `global_batch_size`
-        (scenes of all shards, a list where buckets differ; None where items are batches already) and `steps` of an
-        epoch.
+        `class` (of a view with the sequences inside it), `length` and `spec` of the sequence, `order`,
+        `global_batch_size` (scenes of all shards; a list if buckets differ; None if items are already batches) and
+        `steps` of an epoch.
     """
     sizes = plan.cut.rows
     return {
@@ -106,20 +110,22 @@ def fingerprint_of(sequence: Any, plan: Plan, spec: SceneSpec) -> dict[str, Any]
 
 
 def state_of(feed: Any, number: int) -> FeedState:
-    """The state of a feed before batch `number` of all its epochs one after the other."""
+    """Return a feed's state before batch `number`, counted over all epochs."""
     clock = feed.clock
     epoch, step = divmod(number, clock.steps)
     shuffled = clock.is_shuffled(number, clock.shuffled)
-    if feed.fingerprint is None:  # it takes the digest of every index that a view holds
+    if feed.fingerprint is None:  # slow: it hashes every index of a view
         feed.fingerprint = fingerprint_of(feed.sequence, feed.plan, feed.scene_spec)
     return FeedState(feed.seed, epoch, step, shuffled, feed.fingerprint)
 
 
 def number_of(epoch: int | None, step: int | None, steps: int) -> int | None:
-    """Number of the batch at a place that a user gave; None where none was given.
+    """Return the number of the batch at `epoch` and `step`.
+
+    Return None if both are None.
 
     Raises:
-        TypeError, ValueError: It is none.
+        TypeError, ValueError: They are not a position in a feed of `steps` batches an epoch.
     """
     if (epoch is None) != (step is None):
         raise TypeError(f"get_state() takes epoch and step together, received epoch={epoch!r}, step={step!r}")
@@ -130,10 +136,12 @@ def number_of(epoch: int | None, step: int | None, steps: int) -> int | None:
 
 
 def check_step(step: Any, steps: int) -> int:
-    """A step at which one may stand, `steps` for the end of an epoch.
+    """Return `step` if it is in [0, steps].
+
+    `steps` is the end of an epoch.
 
     Raises:
-        TypeError, ValueError: It is none.
+        TypeError, ValueError: The step is not an integer, or is out of range.
     """
     number: int = check_integer("step", step, 0)
     if number > steps:
@@ -142,7 +150,7 @@ def check_step(step: Any, steps: int) -> int:
 
 
 def warn_of_hooks(sequence: Any, has_hooks: bool, state: FeedState) -> None:
-    """Tell that a sequence may hold a state of its own."""
+    """Warn that the feed's state does not cover changes by hooks."""
     if has_hooks and (state.epoch or state.step):
         name = type(sequence).__name__
         warn_caller(
@@ -153,10 +161,10 @@ def warn_of_hooks(sequence: Any, has_hooks: bool, state: FeedState) -> None:
 
 
 def refuse_changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> None:
-    """Refuse a feed of which these values by name are not what they were.
+    """Refuse a feed whose values differ from the values in a state.
 
     Raises:
-        ValueError: They differ; the message says in what.
+        ValueError: The values differ; the message names the differences.
     """
     found = []
     for name in {**were, **are}:

@@ -1,8 +1,8 @@
-"""Repetitions of a stream, and the batches that one loop takes of them: of the user's, of Keras's or of a dataset.
+"""Repetitions of a stream, and cursors of the loops over it.
 
-Invariant: each batch carries the position behind it, and a cursor knows the position of the last batch received. A
-repetition is thrown away, never repaired: it is closed when its loop is left and after Ctrl-C. Batches that were made
-ahead and not received do not come again, except those read for a spec or to build a model.
+Invariant: each batch carries the position after it, and a cursor knows the position after the last batch received. A
+repetition is closed, never repaired: it closes when its loop ends and after Ctrl-C. Its unreceived batches are lost,
+except batches read for a spec or to build a model.
 """
 
 import threading
@@ -27,43 +27,49 @@ EMPTY = (
     "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
     "for all, outside make_generator, is exhausted after one repetition"
 )
-KEPT = 8  # more than Keras and its backends take ahead of what they use
+KEPT = 8  # more batches than Keras and its backends prefetch
 _JOIN_SECONDS = 5.0
 
-# A batch with the position behind it; at the end of a repetition what ended it, or None.
+# A batch and the position after it; at the end of a repetition, its exception or None.
 Entry = tuple[Future[Any] | BaseException | None, StreamPosition]
 
 
 class Repetition:
-    """One run of the generators: batches in their order, made ahead by a thread if the feed has workers."""
+    """One run of the generators.
+
+    A thread reads ahead if the feed has workers.
+    """
 
     def __init__(self, core: StreamLoader, start: StreamPosition) -> None:
-        """Begin at `start`; nothing is read before `begin`.
+        """Create a repetition that begins at `start`; `begin` starts it.
 
         Attributes:
-            start: As it was given.
-            read: The position behind the last batch that was read.
-            used: Whether a batch was received.
-            closed: Whether it was ended.
+            start: Its first position.
+            read: The position after the last batch read.
+            used: Whether the consumer received a batch.
+            closed: Whether `close` was called.
         """
         self.start = self.read = start
         self.used = self.closed = False
         self._core = core
         self._run: SourceRun | None = None
         self._entries: deque[Entry] = deque()
-        # Entered by itself: Ctrl-C may come when `Condition.__enter__`, which is Python, has acquired it.
+        # Use the lock, not the condition: Ctrl-C inside `Condition.__enter__` (Python code) would leave it acquired.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._reading = self._read()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread that reads ahead, if there is to be one. The feed knows the repetition by then."""
+        """Start the thread that reads ahead, if any.
+
+        The feed calls this after it has stored the repetition.
+        """
         if self._core.ahead:
             self._thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
             start_thread(self._thread, "a stream feed that reads ahead")
 
-    # ---- the reading thread, or the consumer's if there is none
+    # ---- in the reading thread, or without one in the consumer's thread
 
     def _read_ahead(self) -> None:
         more = True
@@ -89,10 +95,10 @@ class Repetition:
             return error, self.read
 
     def _read(self) -> Iterator[Entry]:
-        """Read items, and submit batches of them as soon as the spec is known."""
+        """Read items, and submit their batches once the spec is known."""
         core, plan = self._core, self._core.plan
-        waiting: deque[tuple[list[Any], StreamPosition]] = deque()  # no spec followed from these batches
-        raised: list[BaseException] = []  # what ends the repetition, after the batches before it
+        waiting: deque[tuple[list[Any], StreamPosition]] = deque()  # batches read before the spec is known
+        raised: list[BaseException] = []  # the error that ends the repetition, raised after the earlier batches
         unreadable: list[BaseException] = []
         self._run, items = core.begin(self.start)
         run, count, over = self._run, self.start.step * plan.rows, False
@@ -106,10 +112,10 @@ class Repetition:
                     waiting.append((scenes, self.read))
                     try:
                         core.infer(self.read.step - 1, scenes)
-                    except NothingReadError as error:  # the spec follows from one of the next batches
+                    except NothingReadError as error:  # infer the spec from a later batch
                         assert error.__cause__ is not None
                         unreadable.append(error.__cause__)
-                del scenes  # they are not kept while this waits
+                del scenes  # a suspended generator must not keep them alive
                 while waiting and core.inferred:
                     yield self._submitted(*waiting.popleft())
         except Left:
@@ -119,7 +125,7 @@ class Repetition:
         if waiting and not raised:
             raised = unreadable[:1]
         if raised:
-            raise raised.pop()  # its traceback holds this frame, which must not hold it
+            raise raised.pop()  # pop: the traceback holds this frame, so a reference here would be a cycle
         if core.is_share and not self.closed:
             self._warn_of_steps(count)
 
@@ -127,7 +133,7 @@ class Repetition:
         return self._core.submit(position.repetition, position.step - 1, items), position
 
     def _warn_of_steps(self, scenes: int) -> None:
-        """Report how many steps, and scenes, this shard had."""
+        """Warn how many steps and scenes this shard had."""
         plan = self._core.plan
         self._core.failure_log.deferred_warnings.defer(
             "steps",
@@ -141,18 +147,20 @@ class Repetition:
     # ---- the consumer
 
     def take(self, number: int, timeout: float | None) -> tuple[StreamPosition, Any]:
-        """Return batch `number` of the queue, and the position behind it; None if all scenes of the batch were skipped.
+        """Return the position after batch `number` of the queue, and the batch.
+
+        The batch is None if all its scenes were skipped.
 
         Args:
-            number: 0 unless batches before it were taken, and stay until they are `pop`ped.
-            timeout: How long to wait, s; None is for ever, and 0 never gives an error or an end. Without a thread that
-                reads ahead, the batch is made now all the same.
+            number: 0, or the number of batches that were taken but not yet removed by `pop`.
+            timeout: How long to wait, s; None waits without limit, and 0 reports neither an error nor the end. Without
+                a reading thread, this call makes the batch regardless of the timeout.
 
         Raises:
-            NotYet: It was not there for so long.
-            EndOfData: There is none.
+            NotYet: The batch was not ready in time.
+            EndOfData: The repetition has ended.
             FeedClosedError: The repetition is closed.
-            Exception: What the source raised, or whatever made a scene of an item.
+            Exception: An error of the generators or of the functions.
         """
         entry, position = self._entry(number, timeout)
         try:
@@ -166,10 +174,10 @@ class Repetition:
         except CancelledError:
             raise _ended(self.start.repetition) from None
         finally:
-            del entry  # it may hold an error whose traceback holds this frame
+            del entry  # the traceback of its error would hold this frame
 
     def pop(self) -> None:
-        """The first batch was received."""
+        """Remove the first batch: the consumer has received it."""
         with self._lock:
             self.used = True
             if self._entries:
@@ -177,10 +185,10 @@ class Repetition:
             self._changed.notify_all()
 
     def peek(self) -> bool:
-        """Wait until the first batch was read; whether there is one.
+        """Wait for the first batch; return whether there is one.
 
         Raises:
-            Exception: What the source raised before it.
+            Exception: An error of the generators before the first batch.
         """
         entry = self._entry(0, None)[0]
         if isinstance(entry, BaseException):
@@ -198,12 +206,12 @@ class Repetition:
             return self._entries[number]
 
     def close(self) -> None:
-        """End the repetition; idempotent, also after Ctrl-C in an earlier call."""
+        """End the repetition; idempotent, even if Ctrl-C interrupted an earlier call."""
         with self._lock:
             self.closed = True
             entries = list(self._entries)
             self._entries.clear()
-            self._reading = iter(())  # a shuffle buffer is freed
+            self._reading = iter(())  # free the shuffle buffer
             self._changed.notify_all()
         if self._run is not None:
             self._run.leave()
@@ -216,12 +224,15 @@ class Repetition:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it was closed, and the generators still do not return."""
+        """Whether the generators still run after `close`."""
         return self.closed and self._thread is not None and self._thread.is_alive()
 
 
 def _next_items(items: Iterator[Any], count: int, raised: list[BaseException]) -> list[Any]:
-    """The next items, at most `count`; fewer at the end, or if there is an exception, which is added to `raised`."""
+    """Return up to `count` items.
+
+    There are fewer at the end, or at an exception, which is added to `raised`.
+    """
     found: list[Any] = []
     try:
         found.extend(islice(items, count))  # keeps the items before an exception
@@ -242,7 +253,10 @@ def _ended(number: int) -> FeedClosedError:
 
 
 class StreamCursor:
-    """The next repetitions of a stream, which this does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
+    """A loop over the next repetitions of a stream; see `kerasfeed.feeds.cursor.Cursor`.
+
+    It does not keep the stream alive.
+    """
 
     def __init__(
         self,
@@ -256,40 +270,40 @@ class StreamCursor:
         """Take batches of a stream.
 
         Args:
-            feed: A weak reference to it.
-            repetitions: How many, at least 1. None is one after the other, until one of them is empty.
-            required: Whether it is an error that there is nothing.
-            building: Whether Keras takes only to build a model: the batches stay for the next loop.
-            kept: How many positions are kept, for `position_after`.
+            feed: A weak reference to the stream.
+            repetitions: Number of repetitions, at least 1. None continues until a repetition is empty.
+            required: Whether an empty stream is an error.
+            building: Whether Keras builds a model with the batches, which then stay for the next loop.
+            kept: Number of positions to keep for `position_after`.
 
         Attributes:
-            left: Whether no more is taken.
-            superseded: Whether that is because another fit, or a loop, has begun.
+            left: Whether the loop has ended.
+            superseded: Whether another fit or loop has ended it.
             taken: Batches taken so far.
-            building: As it was given.
+            building: See above.
         """
         self._feed = feed
         self._repetitions = repetitions
         self._required = required
         self.building = building
         self._repetition: Repetition | None = None
-        self._positions: deque[StreamPosition] = deque(maxlen=kept + 1)  # behind each of the last batches, and before
+        self._positions: deque[StreamPosition] = deque(maxlen=kept + 1)  # around the last `kept` batches
         self.taken = 0
-        self._taken_before = 0  # of them, before the repetition
-        self._staying = 0  # entries that were taken and stay in the repetition
+        self._taken_before = 0  # batches taken from earlier repetitions
+        self._staying = 0  # batches taken but kept in the repetition
         self._over = False
         self.left = self.superseded = False
         self._lock = threading.Lock()
 
     def take(self, timeout: float | None) -> tuple[StreamPosition, Any]:
-        """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition; there is no batch after it.
+        """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition; no batch follows it.
 
         Raises:
-            NotYet: See there.
-            EndOfData: There is none, or this cursor was left.
-            FeedClosedError: Another fit, or a loop, has begun.
-            ValueError: There is nothing, and something is required.
-            Exception: What the stream raised.
+            NotYet: The next batch is not ready.
+            EndOfData: The repetitions, or the loop, have ended.
+            FeedClosedError: Another fit or loop has begun.
+            ValueError: The stream is empty but `required`.
+            Exception: An error of the stream.
         """
         with self._lock:
             feed = check_alive(self._feed())
@@ -332,7 +346,7 @@ class StreamCursor:
         return repetition
 
     def _end(self, repetition: Repetition) -> None:
-        """The repetition is over."""
+        """Close a finished repetition."""
         self._repetition = None
         repetition.close()
         empty = self.taken == self._taken_before
@@ -356,15 +370,15 @@ class StreamCursor:
             feed.note_position(place)
 
     def position_after(self, used: int) -> StreamPosition | None:
-        """The position of a consumer that has used so many batches; None if nothing was taken, or it is unknown."""
+        """Return the position after `used` batches; None if unknown."""
         behind = max(0, self.taken - used)
         return self._positions[-1 - behind] if behind < len(self._positions) else None
 
     def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`; the `returned` batches do not come again."""
+        """See `kerasfeed.feeds.cursor.Cursor.close`; the `returned` batches are lost."""
         with self._lock:
             self.left = True
             repetition, self._repetition = self._repetition, None
-            feed = self._feed()  # None: collected before Keras's generator
+            feed = self._feed()  # None if garbage-collected before Keras's generator
             if repetition is not None and (repetition.used or feed is None or not feed.keep(repetition)):
                 repetition.close()

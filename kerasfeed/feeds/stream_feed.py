@@ -1,10 +1,10 @@
-"""`BaseStreamFeed`: generators and a loader, where a sequence cannot be had.
+"""`BaseStreamFeed`: batches of generators, for data that cannot be indexed.
 
-Invariant: batches come in the order of their items, through one loader. Nothing is started before the first batch, or
-the spec, is asked for. Scene k of a repetition is a function of the generators alone, whatever the workers, unless
-first come is asked for. A state holds numbers and names, no scene, and is the same whenever it is asked for, however
-far the generators have run since. Two feeds give the same batches after a state if their generators, fingerprints and
-seeds agree; workers are no part of it.
+Invariant: batches come in the order of their items, through one loader. Nothing starts before the caller requests the
+first batch or the spec. With `deterministic=True`, scene k of a repetition depends only on the generators, not on the
+workers. A state holds numbers and names, but no scenes, and does not depend on how far the generators have run ahead.
+Two feeds give the same batches after a state if their generators, fingerprints and seeds agree; their workers may
+differ.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ _KIND = "stream"  # of states
 
 
 class BaseStreamFeed(AnyFeed):
-    """Batches of what generators yield, for loops; see `kerasfeed.StreamFeed`."""
+    """Batches of the scenes of generators, for loops; see `kerasfeed.StreamFeed`."""
 
     plan: StreamPlan
     _position: StreamPosition | None  # of the consumer; None if only the consumer knows
@@ -126,7 +126,7 @@ class BaseStreamFeed(AnyFeed):
         return self._position
 
     def note_position(self, position: StreamPosition | None) -> None:
-        """Set the position of the consumer; None if only the consumer knows it."""
+        """Set the consumer's position; None if only the consumer knows it."""
         self._position = position
 
     def _reset_state(self) -> None:
@@ -134,26 +134,26 @@ class BaseStreamFeed(AnyFeed):
         self.plan = dataclasses.replace(self.plan)
         self._lock = threading.RLock()
         self._parts: StreamLoader | None = None
-        self._running: list[Repetition] = []  # the last one begun, unless it was closed with the feed
-        self._is_unused = False  # whether nothing of that was received, so that the next loop takes it
+        self._running: list[Repetition] = []  # the current repetition; empty after close()
+        self._is_unused = False  # whether it has delivered no batch, so that the next loop takes it
         self._next = self._position = StreamPosition()
         self._closed = False
 
     # ---- the parts
 
     def map(self, function: Function) -> Self:
-        """Apply a function to each item of this feed, in the workers, in the order of the items.
+        """Apply a function to each item in the workers, in order.
 
-        For a generator that yields quickly (names or parameters, of any type that can be pickled) and a function that
+        Use it if the generator yields quickly (names or parameters, of any type that can be pickled) and the function
         does the work and returns a scene. The generators then run in one thread of this process, and `workers` is the
-        number of concurrent calls of the function. Several `map`s apply one function after the other.
+        number of concurrent calls of the function. Several calls of `map` apply their functions in turn.
 
         Args:
-            function: Takes one item and returns a scene. Worker processes need one that can be pickled (with
-                `cloudpickle`). In it, `kerasfeed.current_rng()` depends only on (seed, repetition, number of the item).
+            function: Takes one item and returns a scene. Worker processes need a function that `cloudpickle` can
+                pickle. In it, `kerasfeed.current_rng()` depends only on (seed, repetition, number of the item).
 
         Returns:
-            A new feed. Iterate over this one, not over the one that `map` was called on.
+            A new feed. Iterate over the new feed, not over the original.
 
         Raises:
             TypeError: `function` cannot be called.
@@ -193,10 +193,11 @@ class BaseStreamFeed(AnyFeed):
             return self._parts
 
     def mixing(self, length: int) -> float:
-        """How well a repetition is mixed: 0 for the order of the generators, about 1 for a full shuffle.
+        """Measure the shuffling, from 0 (none) to about 1 (full).
 
-        As `Order.mixing` tells it: the mean distance, in that order, of two scenes that come one after the other. A
-        shuffle buffer has about three times its share of the scenes. `kerasfeed.show(feed.plan, length)` draws it.
+        As in `Order.mixing`, the measure is the mean distance, in the order of the generators, between consecutive
+        scenes. For a shuffle buffer it is about three times the buffer's share of the scenes.
+        `kerasfeed.show(feed.plan, length)` draws it.
 
         Args:
             length: Number of scenes of a repetition, on this shard.
@@ -214,14 +215,14 @@ class BaseStreamFeed(AnyFeed):
     # ---- repetitions
 
     def begin_repetition(self) -> Repetition:
-        """Return the present repetition if no batch of it was received, else begin the next one.
+        """Return the current repetition if it is unused, else begin the next.
 
         Raises:
             FeedClosedError: The feed is closed.
-            RuntimeError: The repetition before does not end.
+            RuntimeError: The previous repetition does not end.
         """
         core = self._core()
-        self.cursors.wait()  # two threads at once would run the user's code
+        self.cursors.wait()  # else two threads could run the user's code at once
         with self._lock:
             if self._closed:
                 raise FeedClosedError(CLOSED)
@@ -240,13 +241,19 @@ class BaseStreamFeed(AnyFeed):
             return self._running[0]
 
     def keep(self, repetition: Repetition) -> bool:
-        """Keep an unused repetition for the next loop; return False if it is not the last one or is closed."""
+        """Keep an unused repetition for the next loop.
+
+        Return False if it is closed, or not the current repetition.
+        """
         with self._lock:
             self._is_unused = repetition in self._running and not repetition.closed
             return self._is_unused
 
     def is_at_end(self) -> bool:
-        """Whether nothing is left of the repetition that is resumed; the next loop then begins the next one."""
+        """Whether the resumed repetition has no batches left.
+
+        If so, the next loop begins the next repetition.
+        """
         repetition = self.begin_repetition()
         if repetition.peek():
             self.keep(repetition)
@@ -256,7 +263,7 @@ class BaseStreamFeed(AnyFeed):
         return True
 
     def end_fit(self) -> None:
-        """End a fit that was stopped, but still takes batches."""
+        """End a stopped fit that still takes batches."""
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next repetition, loaded ahead.
@@ -275,7 +282,7 @@ class BaseStreamFeed(AnyFeed):
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether workers make batches, and not the thread that takes them."""
+        """Whether workers make the batches, not the thread that takes them."""
         return bool(self._options.workers)
 
     def __len__(self) -> int:
@@ -288,7 +295,7 @@ class BaseStreamFeed(AnyFeed):
         return True
 
     def __getitem__(self, step: int) -> Any:
-        """Streams have no index: always raises.
+        """Raise TypeError: a stream has no index.
 
         Raises:
             TypeError: Always.
@@ -307,7 +314,9 @@ class BaseStreamFeed(AnyFeed):
 
     @property
     def scene_spec(self) -> SceneSpec:
-        """Spec of a scene. The first use waits for the first batch, which is kept for the next loop.
+        """Spec of a scene.
+
+        The first use waits for the first batch, and keeps it for the next loop.
 
         Raises:
             ValueError: The stream is empty, and no `spec` was given.
@@ -324,28 +333,30 @@ class BaseStreamFeed(AnyFeed):
     # ---- state
 
     def get_state(self, *, epoch: int | None = None, step: int | None = None) -> dict[str, Any]:
-        """The position of the consumer in the stream, as a small dict for JSON; give it to `set_state` to resume there.
+        """Return the consumer's position as a small dict for JSON.
 
-        The position is after the last batch that was consumed, not after the last one that was made ahead. In a loop
-        the batch in hand counts as consumed; in a callback of `fit`, the last batch that was trained on. An epoch is a
-        repetition. The state holds numbers alone: what waits in a shuffle buffer is made again from them.
+        Pass the dict to `set_state` to resume there. The position is after the last batch that was consumed, not after
+        the last batch that was loaded ahead. In a loop the current batch counts as consumed; in a callback of `fit`,
+        the last trained batch does. An epoch is a repetition. The state holds no scenes: the feed refills a shuffle
+        buffer from the generators.
 
-        If `make_generator` has no parameter `start`, its generators are run again from the beginning of the repetition,
-        as far as they were, which takes as long as the first time.
+        If `make_generator` has no parameter `start`, resuming runs its generators again from the beginning of the
+        repetition, which takes as long as the first time.
 
         Args:
-            epoch: Repetition of the next batch, from 0: the last one begun. None is the consumer's. Give both
-                this and `step`, or neither: for loops over something made of `to_tf_dataset()`.
-            step: Step of the next batch in it; at most one more than that of the last batch made so far.
+            epoch: Repetition of the next batch, from 0; the last repetition that began unless `step` is 0. None uses
+                the consumer's position. Pass both `epoch` and `step` in loops over a dataset of `to_tf_dataset()`,
+                otherwise neither.
+            step: Step of the next batch in that repetition; at most one past the last batch made so far.
 
         Returns:
             A dict with `version`, `kind`, `seed`, `epoch` and `step` of the next batch, `ended` with number and scenes
             of the generators that had ended or failed by then, and a `fingerprint` of the stream.
 
         Raises:
-            RuntimeError: The stream cannot be resumed, or the position of the consumer is not known; the message says
-                why, and what to do.
-            TypeError, ValueError: Only one of `epoch` and `step` is given, or nothing is known of that place.
+            RuntimeError: The stream cannot be resumed, or the position of the consumer is unknown; the message gives
+                the reason and the remedy.
+            TypeError, ValueError: Only one of `epoch` and `step` is given, or the feed has not reached that position.
 
         Examples:
             >>> def numbers(*, start):
@@ -374,10 +385,11 @@ class BaseStreamFeed(AnyFeed):
         }  # fmt: skip
 
     def _known(self, epoch: Any, step: Any) -> StreamPosition:
-        """A position that a user gave.
+        """Return the position of the user's `epoch` and `step`.
 
         Raises:
-            TypeError, ValueError: It is none, or lies neither at the beginning of a repetition nor in the last one.
+            TypeError, ValueError: They are not integers, or lie neither at the beginning of a repetition nor in the
+                last one.
         """
         epoch, step = check_integer("epoch", epoch, 0), check_integer("step", step, 0)
         read = [each.read for each in self._running if each.start.repetition == epoch and each.read.step >= step]
@@ -386,23 +398,23 @@ class BaseStreamFeed(AnyFeed):
                 f"nothing is known of step {step} of repetition {epoch}: get_state() takes a place "
                 "that this feed has come to, in its last repetition"
             )
-        return StreamPosition(epoch, step, read[0].ended if read else ())  # ends that come later do no harm
+        return StreamPosition(epoch, step, read[0].ended if read else ())  # later ends are harmless
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue with the batch that is next by `state`.
+        """Continue at the position of `state`.
 
-        The next loop, `fit` or iteration of a dataset begins there, with what is left of that repetition. The workers
-        and their type may differ from those of the feed that made `state`. With a parameter `start` of
-        `make_generator`, no scene is made again but those of a shuffle buffer. Without it, all of that repetition are,
-        and thrown away, and a `kerasfeed.FeedWarning` says how many.
+        The next loop, `fit` or iteration of a dataset begins there, with the remaining batches of that repetition. The
+        number and type of the workers may differ from the feed that made `state`. If `make_generator` has a parameter
+        `start`, the feed makes only the scenes of a shuffle buffer again. Without `start`, it makes all earlier scenes
+        of that repetition again and drops them; a `kerasfeed.FeedWarning` gives their number.
 
         Args:
-            state: What `get_state` returned, perhaps in another process.
+            state: A dict from `get_state`, perhaps of another process.
 
         Raises:
-            RuntimeError: The stream cannot be resumed; the message says why, and what to do.
-            TypeError, ValueError: `state` is not a state, or belongs to a feed with other batches; the message says
-                what differs.
+            RuntimeError: The stream cannot be resumed; the message gives the reason and the remedy.
+            TypeError, ValueError: `state` is not a state, or belongs to a feed with other batches; the message names
+                the differences.
 
         Examples:
             >>> def numbers(*, start):
@@ -419,7 +431,7 @@ class BaseStreamFeed(AnyFeed):
         refuse_changes({"seed": numbers["seed"], **state["fingerprint"]}, {"seed": self.seed, **fingerprint})
         ended = _ended(state["ended"], self.generators.count)
         position = StreamPosition(numbers["epoch"], numbers["step"], ended)
-        if position.step and not (self.generators.takes_start or self._functions):  # with functions, items are quick
+        if position.step and not (self.generators.takes_start or self._functions):  # with map(), items are quick
             scenes = position.step * self.plan.rows * (self.shard.count if self._deals else 1)
             warn_caller(
                 f"make_generator ({self.generators.name}) has no parameter `start`: to go on at step "
@@ -434,18 +446,18 @@ class BaseStreamFeed(AnyFeed):
             self._is_unused = False
 
     def state_dict(self) -> dict[str, Any]:
-        """What `get_state()` returns, by the name that PyTorch's tools look for (Lightning, Accelerate, torchdata)."""
+        """`get_state()`, under the name that PyTorch tools use (Lightning, Accelerate, torchdata)."""
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """`set_state(state)`, by the name that PyTorch's tools look for."""
+        """`set_state(state)`, under the name that PyTorch tools use."""
         self.set_state(state)
 
     def _fingerprint(self) -> dict[str, Any]:
-        """What identifies the stream.
+        """Return the properties that identify the stream.
 
         Raises:
-            RuntimeError: It cannot be resumed.
+            RuntimeError: The stream cannot be resumed.
         """
         generators, plan, order = self.generators, self.plan, self.plan.order
         if not self.deterministic and generators.count > 1:
@@ -469,12 +481,12 @@ class BaseStreamFeed(AnyFeed):
 
     @property
     def failures(self) -> FailureTable:
-        """The scenes that have failed so far, with index, epoch, step, exception and count; a table in a notebook."""
+        """Failed scenes: index, epoch, step, exception and count; a notebook table."""
         core = self._parts
         return FailureTable([]) if core is None else core.failure_log.table()
 
     def stats(self) -> LoaderStats:
-        """The feed's counters at this moment; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
+        """Return the feed's current counters; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
 
         Returns:
             Batches and buffers of this feed, and the workers of its generators or of `map`.
@@ -483,7 +495,7 @@ class BaseStreamFeed(AnyFeed):
         return LoaderStats("inline", 0, 0, 0, 0, 0) if core is None else core.stats()
 
     def _facts(self) -> list[tuple[str, str]]:
-        """What the feed says of itself, name and value."""
+        """Name and value of each property for `repr`."""
         generators = self.generators
         facts = [("generators", f"{generators.count} of {generators.name}")]
         if self.shard.count > 1 or self.shard.source:
@@ -497,7 +509,7 @@ class BaseStreamFeed(AnyFeed):
         facts.append(("batch size", str(self.plan.batch_size)))
         if self._functions:
             facts.append(("functions", str(len(self._functions))))
-        if self._parts is not None or not self._options.workers:  # else they are made with the first batch
+        if self._parts is not None or not self._options.workers:  # else the first batch starts them
             facts.append(("workers", workers_text(self.stats())))
         return facts
 
@@ -510,7 +522,10 @@ class BaseStreamFeed(AnyFeed):
         return stream_html(type(self).__name__, self._facts(), self.element_spec if known else None)
 
     def close(self) -> None:
-        """Stop the workers and free their memory. Batches already delivered stay valid. May be called again."""
+        """Stop the workers and free their memory.
+
+        Delivered batches stay valid. May be called again.
+        """
         with self._lock:
             self._closed = True
             core = self._parts

@@ -1,7 +1,7 @@
-"""The loader of a stream: a `Loader`, as for a sequence, of batches that are announced with their items.
+"""`StreamLoader`: a `Loader` whose batches are announced with their items.
 
-Invariant: a batch that was announced does not change: it has the same indices for every loader. An item that was put
-stays until its batch is dropped. A worker that does not find an item skips the batch, which was cancelled.
+Invariant: an announced batch does not change: it has the same indices for every loader. An item in the store stays
+until its batch is dropped. If a worker does not find an item, its batch was cancelled, and the worker skips it.
 """
 
 import dataclasses
@@ -43,33 +43,34 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import add_note, guarded, message_of, shown
 from kerasfeed.util.picklers import cloud_pickled
 
-_MORE = 64  # batches that Ctrl-C has not released yet
-_ENTRY = struct.Struct("=5q")  # of the table: epoch + 1 (0 for none), step, offset, bytes, number of the `put`
-_MOST_BYTES = 1 << 30  # at once; Linux writes at most 2 GB
+_MORE = 64  # spare entries, for batches not yet released after Ctrl-C
+_ENTRY = struct.Struct("=5q")  # epoch + 1 (0 if empty), step, offset, bytes, number of the `put`
+_MOST_BYTES = 1 << 30  # per read or write; Linux writes at most 2 GB
 
 Function = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class StreamPlan(Plan):
-    """Batches of a stream: an epoch is a repetition, an index the number of an item in it. Thread-safe.
+    """Batches of a stream. Thread-safe.
 
-    Where there are shards, item k of shard s has the number `k * shard_count + s`, so that no two have the same random
-    numbers.
+    An epoch is a repetition; an index is the number of an item in the repetition.
+
+    Item k of shard s has the number `k * shard_count + s`, so that no two items share random numbers.
 
     Attributes:
-        length: 0: nobody knows it.
+        length: 0, because the length is unknown.
         batch_size: Most scenes in a batch.
         seed: Seed of each scene's `rng`, at least 0.
-        pad_remainder: Whether short batches are filled up with their own scenes again.
-        readable: Items that are read to infer the spec; at least one before a loader is asked for its spec.
-        others: Items that may be read in place of those that fail.
+        pad_remainder: Whether a short batch repeats its scenes until it is full.
+        readable: Items to infer the spec from; at least one before `Loader.spec` is read.
+        others: Items that may be read in place of failed ones.
     """
 
     length: int = 0
     batch_size: int | None = 1
     order: Order = field(default_factory=Sequential)
-    # A copy by `dataclasses.replace` has none of these yet.
+    # Empty in a copy by `dataclasses.replace`.
     readable: list[int] = field(init=False, default_factory=list)
     others: list[int] = field(init=False, default_factory=list)
     _announced: dict[tuple[int, int], NDArray[np.int64]] = field(init=False, default_factory=dict)
@@ -80,11 +81,14 @@ class StreamPlan(Plan):
         return np.arange(first, first + items, dtype=np.int64) * self.shard_count + self.shard_index
 
     def announce(self, epoch: int, step: int, indices: NDArray[np.int64]) -> None:
-        """Say which items, int64[B] with 1 <= B <= rows, are batch `step` of a repetition. It may be submitted then."""
+        """Set the items of a batch before it is submitted.
+
+        `indices` is int64[B] with 1 <= B <= rows.
+        """
         self._announced[epoch, step] = indices
 
     def forget(self, epoch: int, step: int) -> None:
-        """The batch will not be submitted (again)."""
+        """Forget a batch that is not submitted again."""
         self._announced.pop((epoch, step), None)
 
     @property
@@ -98,33 +102,36 @@ class StreamPlan(Plan):
         return self.drop_remainder or self.pad_remainder
 
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of rows that batches may have, as far as that can be known."""
+        """Smallest and largest possible number of rows, or the only one."""
         return (self.rows,) if self.is_uniform else (1, self.rows)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Indices of the items of a batch that was announced, int64[B]; filled up where the plan does so."""
+        """Item indices of an announced batch, int64[B], with padding."""
         found = self._announced[epoch, step]
         return np.resize(found, self.rows) if self.pad_remainder and len(found) < self.rows else found
 
     def filler(self, epoch: int, step: int) -> int:
-        """How many of the last rows of a batch repeat scenes only to fill it; 0 without `pad_remainder`."""
+        """Number of padding rows of a batch; 0 without `pad_remainder`."""
         return self.rows - self.scenes_of(epoch, step) if self.pad_remainder else 0
 
     def scenes_of(self, epoch: int, step: int) -> int:
-        """How many scenes a batch that was announced has, filler not counted."""
+        """Number of scenes in an announced batch, without padding."""
         return len(self._announced[epoch, step])
 
     def probe_indices(self) -> list[int]:
-        """Indices of the items that are read to infer the spec."""
+        """Indices of the items to infer the spec from."""
         return list(self.readable)
 
     def other_probes(self) -> list[int]:
-        """Indices of the items that are read in place of those that fail."""
+        """Indices of the items to read in place of failed ones."""
         return list(self.others)
 
 
 class ItemStore:
-    """Items of batches in flight, for workers of this process. `put` and `drop` may be called by any thread."""
+    """Items of batches in flight, for worker threads.
+
+    Any thread may call `put` and `drop`.
+    """
 
     fds: tuple[int, ...] = ()  # descriptors that worker processes must inherit
 
@@ -134,7 +141,10 @@ class ItemStore:
         self._batches: dict[tuple[int, int], Sequence[Any]] = {}
 
     def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
-        """Keep the items of a batch; all but the last batch of an epoch are of the same size."""
+        """Keep the items of a batch.
+
+        All batches of an epoch except the last have the same size.
+        """
         self._batches[epoch, step] = items
 
     def drop(self, epoch: int, step: int) -> None:
@@ -142,7 +152,7 @@ class ItemStore:
         self._batches.pop((epoch, step), None)
 
     def item(self, epoch: int, number: int) -> Any:
-        """An item, by its number in the epoch.
+        """Return an item by its number in the epoch.
 
         Raises:
             CancelledTaskError: Its batch was dropped.
@@ -159,15 +169,17 @@ class ItemStore:
 
 
 class ItemFile(ItemStore):
-    """The same for worker processes, which inherit a file without a path.
+    """Items of batches in flight, for worker processes.
 
-    The file begins with a table of the batches in flight; then the batches, pickled. The step of a batch says where in
-    the table it is. A worker reads the table, then the batch, then the table again: an entry that is still there was
-    not overwritten.
+    Workers inherit a file without a path, which holds the items.
+
+    A table of the batches in flight comes first in the file, then the pickled batches. The step of a batch determines
+    its table entry. A worker reads the entry, then the batch, then the entry again: if the entry is unchanged, the
+    batch was not overwritten.
     """
 
     def __init__(self, rows: int, batches: int) -> None:
-        """`rows`: items in a batch; `batches`: how many are in flight at most."""
+        """`rows`: items in a batch; `batches`: maximum number in flight."""
         super().__init__(rows)
         self._entries = batches + _MORE
         with naming_descriptors("a stream feed with worker processes", DESCRIPTORS):
@@ -177,7 +189,7 @@ class ItemFile(ItemStore):
         self._lock = threading.Lock()
         self._used: dict[int, tuple[int, int, tuple[int, int]]] = {}  # by entry: offset, bytes, epoch and step
         self._puts = 0
-        self._last: tuple[bytes, list[bytes]] = b"", []  # of a worker: an entry, and its items, each pickled
+        self._last: tuple[bytes, list[bytes]] = b"", []  # in a worker: the last entry read, and its pickled items
 
     def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
         """See `ItemStore.put`.
@@ -192,14 +204,14 @@ class ItemFile(ItemStore):
                 return
             entry, offset = step % self._entries, _ENTRY.size * self._entries
             self._used.pop(entry, None)
-            for start, nbytes, _ in sorted(self._used.values()):  # the first gap that is large enough
+            for start, nbytes, _ in sorted(self._used.values()):  # first gap large enough
                 if start - offset >= len(blob):
                     break
                 offset = start + nbytes
             self._write(entry, bytes(_ENTRY.size))
             with naming_memory("the stream feed", len(blob), offset, what="items on their way to workers"):
                 done = 0
-                while done < len(blob):  # a write up to a limit of the system is cut short there
+                while done < len(blob):  # the system limits the size of a write
                     done += os.pwrite(self._fd, blob[done : done + _MOST_BYTES], offset + done)
             self._used[entry] = offset, len(blob), (epoch, step)
             self._puts += 1
@@ -245,7 +257,7 @@ class ItemFile(ItemStore):
                 os.close(fd)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker needs to read items."""
+        """Return only the attributes that a worker needs to read items."""
         return {name: self.__dict__[name] for name in ("_fd", "_rows", "_entries", "_last")}
 
 
@@ -260,7 +272,7 @@ def _pickled(item: Any, number: int) -> bytes:
 
 
 class StreamItems:
-    """What the loader takes for a sequence: the items of a batch, or what functions make of them in turn."""
+    """The items as a sequence, after the functions of `map`."""
 
     def __init__(self, store: ItemStore, functions: tuple[Function, ...], shard_count: int) -> None:
         self._store = store
@@ -281,16 +293,16 @@ class StreamItems:
 
 
 class StreamLoader:
-    """The generators, the workers that run them, and the loader of their items.
+    """The generators, their workers, and the loader of their items.
 
     Attributes:
         plan: Which items each batch has.
-        failure_log: The record of failures and warnings, of generators as of functions.
-        job: What the loader was given.
+        failure_log: The failures and warnings of generators and functions.
+        job: The job of `loader`.
         loader: Makes batches of the items.
-        ahead: How many batches a thread reads ahead of the consumer; 0 if the consumer reads.
+        ahead: Number of batches that a thread reads ahead; 0 if the consumer reads.
         inferred: Whether the spec of a scene is known.
-        is_share: Whether other shards have generators of their own, so that the number of their items is unknown.
+        is_share: Whether other shards run other generators, so that their numbers of items are unknown.
     """
 
     def __init__(
@@ -306,17 +318,17 @@ class StreamLoader:
         """Start the workers, without waiting for them.
 
         Args:
-            options: What the user has asked for.
-            plan: Used by this loader alone.
+            options: The user's options.
+            plan: The plan, which no other loader uses.
             collation: How scenes become a batch.
-            generators: What runs here.
-            functions: Applied to every item one after the other, by workers; the generators then run in a thread.
-            spec: Spec of a scene, if it is known.
+            generators: The generators of this shard.
+            functions: Workers apply them in turn to every item; the generators then run in a thread.
+            spec: Spec of a scene, if known.
             shard: The shard, if all shards run the same generators.
 
         Raises:
-            TypeError: Something cannot be sent to worker processes.
-            OSError: There can be no worker processes.
+            TypeError: An object cannot be sent to worker processes.
+            OSError: Worker processes cannot start.
         """
         workers = options.workers if functions else 0
         processes = workers > 0 and options.worker_type != "thread" and processes_supported()
@@ -334,7 +346,7 @@ class StreamLoader:
             self.job = options.job(
                 StreamItems(self._store, functions, plan.shard_count), plan, collation, workers=workers, spec=spec,
                 inherit=self._store.fds, item_text=text,
-                watches_random=bool(functions),  # without functions, no code of the user runs here
+                watches_random=bool(functions),  # without functions, this loader runs no user code
             )  # fmt: skip
             self.loader = make_loader(self.job, options.worker_type, self.failure_log)
             undo.pop_all()
@@ -351,7 +363,7 @@ class StreamLoader:
         )  # fmt: skip
 
     def begin(self, position: StreamPosition) -> tuple[SourceRun, Iterator[Any]]:
-        """Begin a repetition at a position: the run of the generators, and the items in the order of the batches."""
+        """Begin a repetition; return its run, and its items in order."""
         plan, warnings = self.plan, self.failure_log.deferred_warnings
         first, shuffler = position.step * plan.rows, None
         if isinstance(plan.order, BufferShuffled):
@@ -366,7 +378,7 @@ class StreamLoader:
         return run, shuffler.shuffled(items) if shuffler else items
 
     def submit(self, epoch: int, step: int, items: list[Any]) -> Future[Any]:
-        """Promise the batch of these items; the spec must be known."""
+        """Return a future of the batch of `items`; needs the spec."""
         numbers = self.plan.numbered(step, len(items))
         try:
             self._store.put(epoch, step, items)
@@ -375,15 +387,17 @@ class StreamLoader:
         except BaseException:
             self._drop(epoch, step)
             raise
-        promised[0].add_done_callback(lambda _: self._drop(epoch, step))  # at once if it was made in this thread
-        return promised.pop()  # of a scene read in this thread it holds an error whose traceback holds this frame
+        promised[0].add_done_callback(lambda _: self._drop(epoch, step))  # runs at once if the batch is done
+        return promised.pop()  # pop: the traceback of its error may hold this frame
 
     def infer(self, step: int, items: list[Any]) -> None:
-        """Have the loader read a few items of a batch, as those of the first repetition, if the spec is not known yet.
+        """Infer the spec from a few items, unless it is known.
+
+        The items are read as items of repetition 0.
 
         Raises:
-            NothingReadError: Each of them failed, which `on_error` bears; the cause is the first failure.
-            Exception: What went wrong; TooManyFailuresError.
+            NothingReadError: Each item failed, and `on_error` tolerates failures; the cause is the first failure.
+            Exception: An item failed; TooManyFailuresError.
         """
         if self.inferred:
             return
@@ -402,7 +416,7 @@ class StreamLoader:
         self.plan.forget(epoch, step)
 
     def stats(self) -> LoaderStats:
-        """Counters of the loader, with the workers that run the generators if there are any."""
+        """Return the counters of the loader and the generators' workers."""
         stats, pool = self.loader.stats(), self._pools.present
         if pool is None:
             return stats
@@ -419,6 +433,6 @@ class StreamLoader:
 
 
 def _item_text(store: ItemStore, shard_count: int, epoch: int, index: int) -> str:
-    # Its batch may have been cancelled meanwhile, or it may not unpickle.
+    # The batch may be cancelled by now, or the item may not unpickle.
     item = partial(store.item, epoch, index // shard_count)
     return guarded(lambda: shown(item()), lambda _: f"number {index} of repetition {epoch}")

@@ -1,8 +1,8 @@
-"""The order of a stream: generators joined in turn, dealt to shards and shuffled, as pure state machines.
+"""The order of a stream, as pure state machines: join, deal, shuffle.
 
-Invariant: nothing here waits, starts or reads anything. Which scene comes at a position follows from the numbers of the
-generators, from how many scenes each of them has, and from the seed. So the positions of all generators follow from the
-number of scenes joined and from the lengths of the generators that have ended.
+Invariant: nothing here waits, starts or reads anything. The scene at a position depends only on the numbers and lengths
+of the generators and on the seed. So the number of joined scenes and the lengths of the ended generators determine the
+positions of all generators.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class StreamPosition:
     Attributes:
         repetition: Number of the repetition, from 0.
         step: The next batch of it, from 0.
-        ended: Number and scenes of each generator that had ended when the scenes before were joined.
+        ended: Number and length of each generator that ended before this position.
     """
 
     repetition: int = 0
@@ -35,15 +35,15 @@ class StreamPosition:
 
 
 def positions(numbers: Sequence[int], items: int, lengths: Mapping[int, int]) -> dict[int, int]:
-    """The next scene of each generator when `items` scenes have been joined in turn.
+    """Return the next scene of each generator after `items` joined scenes.
 
     Args:
         numbers: All generators, in the order of their turns.
         items: Scenes joined, at least 0.
-        lengths: Scenes of the generators whose end is known.
+        lengths: Lengths of the generators whose end is known.
 
     Returns:
-        By generator, without generators that have left; the generator whose turn it is comes first.
+        Scene by generator, without ended generators; the generator with the next turn comes first.
     """
     rounds, left, living = 0, items, len(numbers)
     for length in sorted(lengths[n] for n in numbers if n in lengths):
@@ -64,10 +64,10 @@ class Lane:
 
     Attributes:
         n: Its number.
-        position: The scene that is joined next, from 0.
-        length: How many scenes it has; None as long as that is unknown.
-        scenes: The scenes that have come and are not joined yet.
-        ended: Whether no scene comes after these.
+        position: The scene to join next, from 0.
+        length: Number of its scenes; None while unknown.
+        scenes: Scenes received but not yet joined.
+        ended: Whether no scene follows `scenes`.
     """
 
     def __init__(self, n: int, position: int, length: int | None) -> None:
@@ -79,11 +79,11 @@ class Lane:
 
     @property
     def received(self) -> int:
-        """How many scenes have come."""
+        """Number of scenes received."""
         return self.position + len(self.scenes)
 
     def add(self, scenes: Iterable[Any]) -> None:
-        """Add scenes that have come; those behind a known end are left out."""
+        """Add received scenes; drop scenes past a known end."""
         room = None if self.length is None else self.length - self.received
         self.scenes.extend(islice(scenes, room))
         self.ended = self.ended or self.received == self.length
@@ -93,15 +93,15 @@ class Merge:
     """Generators joined scene by scene.
 
     Attributes:
-        lanes: The generators that have not left; the one whose turn it is comes first.
-        in_turn: Whether the generators take turns; else any that has a scene gives the next one.
-        ended: Number and scenes of the generators that have left, or whose end was known at the beginning.
+        lanes: The generators that have not left; the generator with the next turn comes first.
+        in_turn: Whether the generators take turns; else any generator with a scene gives the next one.
+        ended: Number and length of the generators that have left, or whose end was known at the beginning.
     """
 
     def __init__(
         self, numbers: Sequence[int], items: int = 0, ended: Sequence[tuple[int, int]] = (), *, in_turn: bool = True
     ) -> None:
-        """Go on when `items` scenes have been joined, and the ends of the generators in `ended` are known."""
+        """Continue after `items` joined scenes and the ends in `ended`."""
         lengths = dict(ended)
         self.lanes = deque(Lane(n, at, lengths.get(n)) for n, at in positions(numbers, items, lengths).items())
         self.in_turn = in_turn
@@ -111,8 +111,8 @@ class Merge:
         """Yield the scenes.
 
         Args:
-            supply: Called if the next scene has not come, with the lanes that may give it. It adds scenes to one of
-                these, or marks one as ended.
+            supply: Called, if the next scene is missing, with the lanes that may give it. It adds scenes to a lane or
+                marks a lane as ended.
         """
         lanes = self.lanes
         while lanes:
@@ -133,10 +133,10 @@ class Merge:
 
 
 def dealt(items: Iterator[Any], shard: Shard, warnings: DeferredWarnings) -> Iterator[Any]:
-    """Yield the items of one shard: item `shard.index` of each round of `shard.count` items.
+    """Yield item `shard.index` of each round of `shard.count` items.
 
-    The items are the same on all shards, so all have the same number. A last round that is not complete is left out,
-    and `warnings` say so.
+    All shards run the same items, so all get the same number. An incomplete last round is dropped with a warning in
+    `warnings`.
     """
     while len(found := list(islice(items, shard.count))) == shard.count:
         yield found[shard.index]
@@ -150,33 +150,36 @@ def dealt(items: Iterator[Any], shard: Shard, warnings: DeferredWarnings) -> Ite
 
 
 class Shuffler:
-    """Items shuffled in a buffer, as `kerasfeed.orders.buffered` says.
+    """Items shuffled in a buffer; see `kerasfeed.orders.buffered`.
 
-    What the buffer holds at a position follows from numbers alone, so it is filled from the items again, and no state
-    holds a scene.
+    The numbers of the items in the buffer follow from the position and the seed. So the buffer is filled again from
+    the items, and no state holds a scene.
 
     Attributes:
-        first: The first item that is needed.
+        first: The first item needed.
     """
 
     def __init__(self, order: BufferShuffled, seed: int, repetition: int, given: int) -> None:
-        """Go on behind the first `given` items of a repetition."""
+        """Continue after the first `given` shuffled items of a repetition."""
         self._order, self._seed, self._repetition = order, seed, repetition
-        # An end within the buffer is not known yet, so the buffer is assumed full at an earlier position.
+        # Whether the stream ends within the buffer is unknown, so start from a full buffer at an earlier position.
         self._filled_at = max(0, given - order.buffer_size)
-        self._again = given - self._filled_at  # items that come again
-        self._places: dict[int, int] | None = None  # of each item of the filled buffer; None: its number
+        self._again = given - self._filled_at  # items to drop, because they were given before
+        self._places: dict[int, int] | None = None  # slot of each item of the full buffer; None: slot = number
         if self._filled_at:
             held = order.held(self._filled_at, seed=seed, epoch=repetition).tolist()
             self._places = {number: place for place, number in enumerate(held)}
         self.first = min(self._places) if self._places else 0
 
     def shuffled(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Return `items`, which begin with number `first`, shuffled. An error comes after the items before it."""
+        """Shuffle `items`, which begin at number `first`.
+
+        An exception is raised after the earlier items.
+        """
         return islice(self._shuffled(items), self._again, None)
 
     def _shuffled(self, items: Iterator[Any]) -> Iterator[Any]:
-        buffer: dict[int, Any] = {}  # by place; as large as there are items
+        buffer: dict[int, Any] = {}  # item by slot
         order, seed, epoch = self._order, self._seed, self._repetition
         raised: list[Exception] = []
         try:
@@ -193,4 +196,4 @@ class Shuffler:
         for place in order.rest(len(held), seed=seed, epoch=epoch).tolist():
             yield held[place]
         if raised:
-            raise raised.pop()  # its traceback holds this frame, which must not hold it
+            raise raised.pop()  # pop: the traceback holds this frame, so a reference here would be a cycle

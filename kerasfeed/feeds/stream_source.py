@@ -1,10 +1,10 @@
-"""`SourceRun`: the generators of a feed in one repetition, run in the calling thread or by workers.
+"""`SourceRun`: one repetition of the generators, with or without workers.
 
-Invariant: the scenes of a repetition are the same, in the same order if that is fixed, wherever the generators run. An
-exception of a generator comes after the scenes before it, and ends the repetition.
+Invariant: the scenes of a repetition do not depend on the workers, and neither does their order unless
+`deterministic=False`. An exception of a generator is raised after the earlier scenes, and ends the repetition.
 
-With workers, generator k of a repetition lives in worker `k % workers`. If it is lost with its worker, it is run again
-up to the scene that is next, which only the merge knows.
+With workers, generator k of a repetition lives in worker `k % workers`. If the worker dies, the generator runs again up
+to the next scene, which only the merge knows.
 """
 
 from collections import deque
@@ -22,20 +22,25 @@ from kerasfeed.loaders.generators import ENDED, GeneratorRun, Generators, named
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.error_text import counted, is_the_programs
 
-_PAUSE_SECONDS = 0.01  # after which the scenes that a worker has so far are taken
-_NO_NOTE = [0, 0]  # nothing watches the calling thread
+_PAUSE_SECONDS = 0.01  # wait before taking an incomplete block from a worker
+_NO_NOTE = [0, 0]  # progress is not watched in the calling thread
 
 
 class Left(BaseException):
-    """Internal: the repetition was left. Not an `Exception`, after which a shuffle buffer would be emptied."""
+    """Internal: the repetition was left.
+
+    Not an `Exception`, which would empty a shuffle buffer.
+    """
 
 
 class SourceRun:
-    """One repetition of the generators. One thread iterates over `items`; any thread may call `leave`.
+    """One repetition of the generators.
+
+    One thread iterates over `items`; any thread may call `leave`.
 
     Attributes:
-        items: The scenes. The iterator raises what a generator raised, with a note that names the generator and the
-            scene, or `Left`.
+        items: The scenes. The iterator raises the exception of a generator, with a note that names the generator and
+            the scene, or `Left`.
     """
 
     def __init__(
@@ -49,23 +54,23 @@ class SourceRun:
         *,
         in_turn: bool = True,
     ) -> None:
-        """Begin behind the first `items` scenes.
+        """Begin after the first `items` scenes.
 
         Args:
-            generators: What runs.
-            pool: The workers; None if the generators run in the calling thread. Items may then be of any kind.
-            failure_log: Where failures and warnings go.
+            generators: The generators to run.
+            pool: The workers; None if the generators run in the calling thread. Items may then be of any type.
+            failure_log: Receives failures and warnings.
             repetition: Number of the repetition.
-            items: Scenes of it that were joined before.
+            items: Scenes of the repetition that were joined before.
             ended: See `Merge`.
-            in_turn: Whether the generators take turns; without workers they do.
+            in_turn: Whether the generators take turns; without workers they always do.
         """
         self._generators, self._pool, self._log, self._repetition = generators, pool, failure_log, repetition
         self._merge = Merge(generators.numbers, items, ended, in_turn=in_turn or pool is None)
         self._left = False
         self._runs: dict[int, GeneratorRun] = {}  # in the calling thread
-        self._pending: dict[int, deque[BlockFuture]] = {}  # promises of the next blocks, in their order
-        self._kinds: dict[bytes, Kind] = {}  # of scenes that have come from workers
+        self._pending: dict[int, deque[BlockFuture]] = {}  # futures of the next blocks, in order
+        self._kinds: dict[bytes, Kind] = {}  # of scenes from workers
         lanes = [lane for lane in self._merge.lanes if not lane.ended]
         if pool is None:
             self._runs = {lane.n: GeneratorRun(generators, lane.n, repetition, lane.position) for lane in lanes}
@@ -81,7 +86,10 @@ class SourceRun:
         return self._merge.ended
 
     def leave(self) -> None:
-        """End the generators and stop working ahead; idempotent. `items` end soon if a thread waits for them."""
+        """End the generators and stop reading ahead; idempotent.
+
+        A thread that waits for `items` soon gets `Left`.
+        """
         self._left = True
         for run in list(self._runs.values()):
             run.end()
@@ -91,7 +99,7 @@ class SourceRun:
     # ---- in the calling thread
 
     def _make(self, lanes: Sequence[Lane]) -> None:
-        """Make the next scene of a generator; scenes that were given before are made again and thrown away."""
+        """Make the next scene; remake and drop earlier scenes if needed."""
         lane = lanes[0]
         run = self._runs[lane.n]
         try:
@@ -115,7 +123,10 @@ class SourceRun:
     # ---- from workers
 
     def _collect_next(self, lanes: Sequence[Lane]) -> None:
-        """Wait for a block of one of the `lanes`, and add its scenes. If a generator pauses, add its scenes so far."""
+        """Wait for a block of a lane and add its scenes.
+
+        If a generator pauses, add its scenes so far.
+        """
         assert self._pool is not None
         pending = {self._pending[lane.n][0]: lane for lane in lanes}
         done = wait(pending, _PAUSE_SECONDS, FIRST_COMPLETED).done
@@ -135,7 +146,7 @@ class SourceRun:
             raise Left from None
         if isinstance(block, BaseException):
             self._fail(lane, block)
-        elif block.lost:  # with its worker: the generator is run again, up to the scene that is next
+        elif block.lost:  # its worker died: run the generator again up to the next scene
             _cancel(pending)
             pending.clear()
         else:
@@ -148,7 +159,7 @@ class SourceRun:
             self._request(pool, lane)
 
     def _add(self, lane: Lane, block: Block) -> None:
-        """Add the scenes of a block that have not come early."""
+        """Add the scenes of a block that were not added early."""
         lane.add(islice(scenes_in(block.data, self._kinds), max(0, lane.received - block.position), None))
 
     def _request(self, pool: GeneratorPool, lane: Lane) -> None:
@@ -156,12 +167,15 @@ class SourceRun:
         pending.append(pool.submit(lane.n, GO_ON if pending else lane.received, self._repetition))
 
     def _fail(self, lane: Lane, error: BaseException) -> NoReturn:
-        """A generator has failed at its next scene, whose index in the log is as if no generator had ended."""
+        """Log and raise the failure of a generator at its next scene.
+
+        The index in the log is computed as if no generator had ended.
+        """
         self._log.note(lane.position * self._generators.count + lane.n, self._repetition, None, error)
         raise error
 
     def _end(self, lane: Lane, scenes: int) -> None:
-        """A generator has ended after so many scenes."""
+        """Mark a generator as ended after `scenes` scenes."""
         lane.ended = True
         if scenes < lane.received:
             self._log.deferred_warnings.defer(

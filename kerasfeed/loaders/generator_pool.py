@@ -1,9 +1,9 @@
-"""The workers that run generators: one pool, and blocks of scenes as its tasks.
+"""The pool of workers that run generators, in blocks of scenes.
 
-Invariant: a generator is always asked for at the same worker, and a worker serves in the order in which it is asked. A
-pool that has failed stays failed; its user makes another.
+Invariant: all requests for a generator go to the same worker, and a worker answers requests in order. A failed pool
+stays failed; the caller makes a new one.
 
-Errors name the generator that was at work. A slot is given back once, when no worker can write to it any more.
+Errors name the generator. A slot is released once, when no worker can write to it any more.
 """
 
 import itertools
@@ -29,13 +29,16 @@ _serials = itertools.count(1)
 
 
 class BlockFuture(SlotFuture):
-    """The promise of a `Block`, whose first scenes may be read before it is done."""
+    """The future of a `Block`, whose first scenes may come early."""
 
-    _given = 0  # bytes of it
-    _looked = 0  # bytes that were there at the last call
+    _given = 0  # bytes returned so far
+    _looked = 0  # bytes in the slot at the last call
 
     def early(self) -> Block | None:
-        """A copy of the block so far, if it has new scenes, and none since the last call: the generator pauses."""
+        """Return a copy of the unfinished block if the generator pauses.
+
+        None if the block has no new scenes, or has received scenes since the last call.
+        """
         view = self._slot.view
         control = view.control
         nbytes = control[Word.BYTES] if control[Word.SERIAL] == self._serial else 0
@@ -43,20 +46,20 @@ class BlockFuture(SlotFuture):
         if not self._given < nbytes == looked:
             return None
         block = Block.of(view.room[:nbytes].copy(), view)
-        if control[Word.SERIAL] != self._serial:  # the slot has another task
+        if control[Word.SERIAL] != self._serial:  # another task uses the slot now
             return None
         self._given = nbytes
         return block
 
 
 class GeneratorPool:
-    """Workers of one kind, and the slots of their blocks.
+    """Workers of one type, and the slots of their blocks.
 
     Attributes:
-        depth: Blocks of each generator that are worth asking for ahead.
+        depth: Number of blocks of each generator to request ahead.
         pool: The workers.
         slots: Memory of blocks.
-        generators: What is run.
+        generators: The generators to run.
     """
 
     def __init__(
@@ -72,27 +75,27 @@ class GeneratorPool:
         """Start the workers, without waiting for them.
 
         Args:
-            generators: What to run.
-            failure_log: The policy, and where warnings go.
-            workers: How many, at least 1; never more than there are generators.
-            worker_type: "process", "thread", or "auto": processes if the generators can be sent there.
+            generators: The generators to run.
+            failure_log: Holds the policy and receives warnings.
+            workers: Maximum number of workers, at least 1; there are never more workers than generators.
+            worker_type: "process", "thread", or "auto": processes if the generators can be pickled.
             max_memory: Upper limit of the memory of blocks, bytes.
             environment: Directory and environment of worker processes.
 
         Raises:
             TypeError: The generators cannot be sent to worker processes.
-            OSError: There can be no worker processes.
+            OSError: Worker processes cannot start.
         """
         self.generators = generators
         policy, count = failure_log.policy, len(generators.numbers)
         size = max(1, min(workers, count))
         self.depth = 3 if count <= 4 * size else 2
         most = count * self.depth + size  # blocks in flight
-        # Finished blocks wait for their turn, and the scenes of other blocks are still referenced.
+        # Slots also hold finished blocks before their turn, and blocks with referenced scenes.
         layout = BlockLayout.sharing(max_memory, 2 * most + 3 * count + 4 * size)
         options = PoolOptions(
             workers=size, who=f"the feed of {generators.name}", seed=generators.seed, timeout=policy.timeout,
-            # A block is tried twice at least: the scenes before the one that ended the worker come then.
+            # At least two tries: the second delivers the scenes before the scene that ended the worker.
             tries=max(2, policy.tries),
             addressed=True, environment=environment, deferred_warnings=failure_log.deferred_warnings,
         )  # fmt: skip
@@ -103,23 +106,26 @@ class GeneratorPool:
             self.pool.close()
             raise
         self.pool.on_failure = self.slots.close  # wakes threads that wait for memory
-        self._stuck: set[BlockTask] = set()  # a thread that was given up may still write to their slots
+        self._stuck: set[BlockTask] = set()  # a hung thread may still write to their slots
 
     def submit(self, n: int, start: int, repetition: int) -> BlockFuture:
-        """Promise the next `Block` of a generator, or what the generator has raised, as the result.
+        """Request the next `Block` of a generator.
 
         Args:
             n: Number of the generator.
-            start: The scene to begin with; `GO_ON` for going on.
+            start: First scene of a new run; `GO_ON` to continue the current run.
             repetition: Number of the repetition.
+
+        Returns:
+            A future whose result is the block, or the exception of the generator.
 
         Raises:
             FeedClosedError: The workers were closed.
-            WorkerDiedError: They have failed.
+            WorkerDiedError: The workers have failed.
         """
         try:
             slot = self.slots.acquire()
-        except FeedClosedError:  # the slots close with the pool: say why that ended
+        except FeedClosedError:  # the slots close with the pool: raise the failure of the pool instead
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         try:
             serial = next(_serials)
@@ -130,17 +136,19 @@ class GeneratorPool:
                 serial=serial,
             )  # fmt: skip
             self.pool.submit([task])
-        except Exception:  # it was not sent
+        except Exception:  # the task was not sent
             self.slots.release(slot)
             raise
         return future
 
     def block(self, task: "BlockTask", payload: NDArray[np.uint8] | None) -> Block:
-        """The block of a task that was done, whose memory is free again when nothing refers to it.
+        """Return the block of a finished task.
+
+        Its slot is released with the last reference to the block.
 
         Args:
             task: The task.
-            payload: Its scenes, where they had no room in the slot.
+            payload: The scenes, if they did not fit in the slot.
         """
         view = task.slot.view
         if payload is None:
@@ -153,7 +161,7 @@ class GeneratorPool:
         return Block.of(payload, view)
 
     def release(self, task: "BlockTask") -> None:
-        """Give the slot of a task back, unless that was done before, or it was leased."""
+        """Release the slot of a task unless it is released or leased."""
         with self.pool.lock:
             self._stuck.discard(task)
             self.slots.stuck = len(self._stuck)
@@ -161,7 +169,10 @@ class GeneratorPool:
             self.slots.release(task.held.pop())
 
     def note_stuck(self, task: "BlockTask") -> None:
-        """Note that a thread hangs in a task; it may still write to the slot, so that stays in flight."""
+        """Keep the slot of a stuck task in flight.
+
+        The hung thread may still write to the slot.
+        """
         with self.pool.lock:
             if task.held:
                 self._stuck.add(task)
@@ -171,10 +182,10 @@ class GeneratorPool:
         """End the workers and free everything; idempotent. Blocks already delivered stay valid."""
         if not self.pool.is_here:
             return
-        self.slots.close()  # whoever waits for one need not wait for the workers
+        self.slots.close()  # first: wakes threads that wait for a slot before the workers end
         self.pool.close()
         self.slots.free(flying=False)
-        self._stuck.clear()  # tasks refer to this object: only the collector would free them
+        self._stuck.clear()  # breaks a reference cycle: tasks refer to this object
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -182,12 +193,12 @@ class BlockTask(FutureTask):
     """The next block of generator `number`, into a slot.
 
     Attributes:
-        blocks: Whose task it is.
-        held: The slot where the block goes, alone in a list, until it is leased or released.
-        slot: The same, also after that.
-        start: The scene to begin with, in a new generator; `GO_ON` for going on.
+        blocks: The pool of the task.
+        held: A list with the slot; empty once the slot is leased or released.
+        slot: The slot, also after its release.
+        start: First scene of a new run; `GO_ON` to continue the current run.
         repetition: Number of the repetition.
-        serial: Unique in the process, so that a cancellation that comes late cannot touch the slot's next block.
+        serial: Unique in the process, so that a late cancellation cannot affect the slot's next block.
     """
 
     blocks: GeneratorPool
@@ -206,12 +217,12 @@ class BlockTask(FutureTask):
         )  # fmt: skip
 
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
-        """See `Task.done`; the payload is a block that had no room in the slot."""
+        """See `Task.done`; the payload is a block larger than the slot."""
         try:
             if self.held and not self.future.done():
                 self.set_result(self.blocks.block(self, payload))
         finally:
-            self.blocks.release(self)  # unless it was leased
+            self.blocks.release(self)  # no effect on a leased slot
         return ()
 
     def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
@@ -232,7 +243,7 @@ class BlockTask(FutureTask):
         self.blocks.release(self)
 
     def stuck(self, note: int, crash: Crash) -> None:
-        """See `Task.stuck`; the slot stays in flight until the thread is back."""
+        """See `Task.stuck`; the slot stays in flight until the thread returns."""
         self.blocks.note_stuck(self)
         self._fail(crash.kind(f"{self.text(note)} {crash.thread_text}"), note)
 

@@ -1,11 +1,11 @@
-"""Blocks of scenes: how workers run generators, and how scenes travel from them.
+"""Blocks of scenes: workers run generators and send their scenes in blocks.
 
-Invariant: blocks of a generator that are requested in their order hold its scenes in their order. If a generator was
-lost with its worker, the answer says so, and the next request says where to begin.
+Invariant: consecutive blocks of a generator hold its scenes in order. If the worker of a generator died, the block has
+`lost` set, and the next request names the scene to begin with.
 
-A scene read from a block equals the scene that was put in, and does not change when the generator continues: an array
-is copied once, when its scene is put in. Scenes lie one behind the other, each readable as soon as the slot counts its
-bytes, so that the consumer has the first of them while the generator pauses.
+A scene read from a block equals the yielded scene, and does not change when the generator continues: an array is copied
+once, into the block. Scenes are stored one after the other. A scene can be read once the slot counts its bytes, so the
+consumer gets the first scenes of a block while the generator pauses.
 """
 
 import mmap
@@ -38,27 +38,30 @@ from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import message_of
 
 BLOCK = 1  # the kind of a task
-GO_ON = -1  # instead of a position: the generator continues
+GO_ON = -1  # instead of a position: continue the current run
 HEADER = 64  # bytes before a block, which keep it aligned to 64 bytes
-_LARGEST = 64 << 20  # bytes of a slot, at most; pages that are not written cost nothing
+_LARGEST = 64 << 20  # most bytes of a slot; unwritten pages use no memory
 _MOST_BYTES = 1 << 20  # of a block
-_SECONDS = 0.004  # a block's time: messages of about 100 us are 3 % of it
+_SECONDS = 0.004  # target time of a block: its messages of about 100 us take 3 %
 _MOST = 512  # scenes of a block
-_SUSPECTS = 64  # scenes after a lost position that travel alone, so that one that ends its worker is found
+_SUSPECTS = 64  # scenes after a lost position, sent one by one to find the scene that ends its worker
 _SCENE = struct.Struct("=qq")  # bytes of a scene's pickled part, and of the whole scene
 _ALIGNMENT = 16  # of scenes and fields, bytes
 _NUMBERS = frozenset("biufc")  # kinds of dtypes
-_ITEM = frozenset({bool, int, float, complex, str, bytes})  # these are pickled as they are
-# What scenes have in common: nesting, and the dtype of each field that travels as the bytes of its array.
+_ITEM = frozenset({bool, int, float, complex, str, bytes})  # pickled unchanged
+# The kind of a scene: its nesting, and the dtype of each field that is sent as the bytes of its array.
 Kind = tuple[optree.PyTreeSpec, tuple[np.dtype[Any] | None, ...]]
 
 
 class Word(IntEnum):
-    """Places in the `control` of a slot; the last ones are what a `Block` says."""
+    """Indices in the `control` of a slot.
 
-    GIVEN_UP = 0  # number of the last task that was, while in the slot
-    SERIAL = 1  # number of the task whose block is there
-    BYTES = 2  # of that, so far
+    The last three are attributes of a `Block`.
+    """
+
+    GIVEN_UP = 0  # serial of the last cancelled task of the slot
+    SERIAL = 1  # serial of the task whose block is in the slot
+    BYTES = 2  # of the block so far
     POSITION = 3
     IS_LAST = 4
     LOST = 5
@@ -81,22 +84,22 @@ class BlockSlot:
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """What slots are like.
+    """The layout of slots.
 
     Attributes:
-        nbytes: Of a slot, whole pages.
+        nbytes: Bytes of a slot, a multiple of the page size.
     """
 
     nbytes: int
 
     @classmethod
     def sharing(cls, max_memory: int, slots: int) -> "BlockLayout":
-        """The layout of slots of which so many have room in `max_memory` bytes."""
+        """Return the layout for `slots` slots in `max_memory` bytes."""
         page = mmap.ALLOCATIONGRANULARITY
         return cls(max(align(8192, page), min(_LARGEST, max_memory // slots) // page * page))
 
     def view(self, memory: Any, base: int) -> BlockSlot:
-        """The views of the slot at `base` in `memory`."""
+        """Return the views of the slot at `base` in `memory`."""
         return BlockSlot(memory, base, self.nbytes)
 
 
@@ -106,9 +109,9 @@ class Block:
 
     Attributes:
         data: The scenes, uint8[bytes].
-        position: Number of the first of them, from 0.
-        ended: Whether no scene comes after them.
-        lost: Whether the generator does not run there: ask again, saying where to begin.
+        position: Number of the first scene, from 0.
+        ended: Whether no scene follows.
+        lost: Whether the worker does not run the generator: request the block again with a position.
     """
 
     data: NDArray[np.uint8]
@@ -118,7 +121,10 @@ class Block:
 
     @classmethod
     def of(cls, data: NDArray[np.uint8], slot: BlockSlot) -> "Block":
-        """The block that `slot` describes; `data` are its scenes, which may have had no room there."""
+        """Return the block of `slot`.
+
+        `data` holds the scenes, inside or outside the slot.
+        """
         control = slot.control
         return cls(data, control[Word.POSITION], bool(control[Word.IS_LAST]), bool(control[Word.LOST]))
 
@@ -128,12 +134,12 @@ class BlockWriter:
 
     Attributes:
         data: The block so far, uint8[bytes].
-        fits: Whether that is in the room that `begin` was given; else the last scene had no room there.
-        is_full: Whether another scene as large as the last one has no room there.
+        fits: Whether the block fits in the room passed to `begin`.
+        is_full: Whether another scene as large as the last one would not fit.
     """
 
     def __init__(self, capacity: int) -> None:
-        """Make blocks of about `capacity` bytes; of more if the last scene is larger than those before it."""
+        """Make blocks of about `capacity` bytes; a large scene may exceed this."""
         self._capacity = capacity
 
     def begin(self, room: NDArray[np.uint8]) -> None:
@@ -143,7 +149,7 @@ class BlockWriter:
         self.data, self.fits, self.is_full = room[:0], True, False
 
     def add(self, scene: Any) -> None:
-        """Put a scene in.
+        """Add a scene to the block.
 
         Raises:
             SpecError: A field is of a type that no batch can hold; the message names the field.
@@ -184,11 +190,11 @@ class BlockWriter:
 
 
 def scenes_in(data: NDArray[np.uint8], known: dict[bytes, Kind]) -> Iterator[Any]:
-    """The scenes of a block.
+    """Yield the scenes of a block.
 
     Args:
-        data: What a writer has packed, as well aligned as there; arrays of the scenes refer to it.
-        known: The kinds of earlier scenes, by their bytes; added to.
+        data: The data of a writer, with the same alignment; arrays of the scenes refer to it.
+        known: The kinds of earlier scenes by their pickled bytes; new kinds are added.
     """
     memory, start = data.data, 0
     while start < len(data):
@@ -210,19 +216,19 @@ def scenes_in(data: NDArray[np.uint8], known: dict[bytes, Kind]) -> Iterator[Any
 
 @lru_cache(64)
 def _described(treespec: optree.PyTreeSpec, dtypes: tuple[np.dtype[Any] | None, ...]) -> bytes:
-    """A `Kind` as bytes."""
+    """Return a pickled `Kind`."""
     kind: Kind = (treespec, dtypes)
     described: bytes = cloudpickle.dumps(kind)
     return described
 
 
 def _as_plain(leaf: Any, number: int, treespec: optree.PyTreeSpec) -> Any:
-    """A leaf that is no number, text or array of numbers as an array; a list of numbers stays one.
+    """Return a leaf as an array, except a list of numbers.
 
     Raises:
-        SpecError: It is something else.
+        SpecError: The leaf cannot become an array.
     """
-    # The feed chooses the dtype of a list.
+    # Keep a list of numbers, because the feed chooses its dtype.
     return leaf if type(leaf) is list and is_weak(leaf) else as_array(leaf, field_paths(treespec)[number])
 
 
@@ -231,7 +237,7 @@ class _BlockRun:
 
     Attributes:
         run: The generator.
-        random: The global random generators as it has left them, while another one runs in their process.
+        random: Its state of the global random generators while another generator runs in the process.
     """
 
     def __init__(self, run: GeneratorRun) -> None:
@@ -242,9 +248,11 @@ class _BlockRun:
         self._raised_at = 0
 
     def block(self, slot: BlockSlot, serial: int, note: Note) -> NDArray[np.uint8] | None:
-        """Put the next scenes in the slot, or return them if they have no room there.
+        """Write the next scenes to the slot, or return them.
 
-        What the generator raises comes after the scenes before it.
+        The scenes are returned if they do not fit in the slot.
+
+        An exception of the generator is raised after its earlier scenes, with the next block.
         """
         run, writer, control = self.run, self._writer, slot.control
         note[1] = run.position
@@ -252,11 +260,11 @@ class _BlockRun:
             note[1] = self._raised_at
             raise self._raised
         writer.begin(slot.room)
-        while run.position < run.goal and run.next(note) is not ENDED:  # given before
+        while run.position < run.goal and run.next(note) is not ENDED:  # drop scenes delivered before
             pass
         until = time.perf_counter() + _SECONDS
         first = run.position
-        # The first comes alone, so that one that ends its worker again and again is known, and soon.
+        # Send these scenes one by one, to find a scene that repeatedly ends its worker.
         alone = first == run.goal or 0 < run.goal > first - _SUSPECTS
         control[Word.POSITION], control[Word.SERIAL] = first, serial
         try:
@@ -277,9 +285,9 @@ class _BlockRun:
         return None if writer.fits else writer.data
 
     def end(self) -> None:
-        """The generator leaves its `with` statements."""
+        """Close the generator, so that it exits its `with` statements."""
         self.run.end()
-        self._raised = None  # its traceback refers to this object
+        self._raised = None  # breaks a reference cycle through the traceback
 
 
 @dataclass
@@ -287,8 +295,8 @@ class _Worker:
     """The generators of one worker.
 
     Attributes:
-        runs: By number of the generator.
-        last: Which of them has run last.
+        runs: Runs by number of the generator.
+        last: The run that made the last block.
     """
 
     runs: dict[int, _BlockRun] = field(default_factory=dict)
@@ -296,13 +304,13 @@ class _Worker:
 
 
 class GeneratorRunner(Runner):
-    """Runs the generators whose blocks are requested, and packs their scenes into slots."""
+    """Runs generators, and packs their scenes into slots."""
 
     def __init__(self, generators: Generators, layout: BlockLayout) -> None:
-        """Run `generators`; `layout` is that of the slots."""
+        """Run `generators`; `layout` describes the slots."""
         self._generators = generators
         self._layout = layout
-        self._workers: defaultdict[int, _Worker] = defaultdict(_Worker)  # by thread; each is used by that alone
+        self._workers: defaultdict[int, _Worker] = defaultdict(_Worker)  # by thread, which uses only its entry
 
     @property
     def target(self) -> Any:
@@ -318,12 +326,12 @@ class GeneratorRunner(Runner):
         )
 
     def on_worker_end(self) -> None:
-        """Called by the pool, in the worker: generators leave their `with` statements."""
+        """Close the generators of a worker; called in the worker."""
         for run in self._workers.pop(threading.get_ident(), _Worker()).runs.values():
             run.end()
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """See `Runner.run`: the block, if it has no room in the slot."""
+        """See `Runner.run`; returns a block that does not fit in the slot."""
         _, n, start, repetition, serial, segment_offset, segment_bytes, slot_offset = record
         slot = self._layout.view(context.memory_at(segment_offset, segment_bytes), slot_offset)
         control = slot.control
@@ -351,7 +359,7 @@ class GeneratorRunner(Runner):
             raise FailedTaskError(Place(note[1])) from error
 
     def _seed(self, worker: _Worker, run: _BlockRun, n: int) -> None:
-        """Set the global random generators: as `run` has left them, or, when it begins, by its number."""
+        """Restore the global random generators of `run`, or seed them."""
         if run is worker.last:
             return
         if worker.last is not None:

@@ -1,7 +1,7 @@
-"""N generators of one function, and one of them as it runs.
+"""The generators of one function, and one run of a generator.
 
-Invariant: what generator `n` gives in a repetition is a function of (make_generator, seed, repetition, n), as far as
-the user's function is: whoever runs it, and wherever, so that one that is lost with its worker can be run again.
+Invariant: if the user's function is deterministic, the scenes of a generator depend only on (make_generator, seed,
+repetition, n), not on the worker. So another worker can run a generator again after its worker died.
 """
 
 import contextlib
@@ -19,36 +19,36 @@ from kerasfeed.util.error_text import noted
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-ENDED = object()  # in place of a scene
+ENDED = object()  # returned instead of a scene
 _NOTE = "kerasfeed: generator "
 _BY_NAME = ("start", "rng")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Generators:
-    """The user's function, and how it is called.
+    """The user's function, and how to call it.
 
     Attributes:
         make_generator: `make_generator(n, count)` returns the n-th of `count` generators, or any iterable. With one
-            generator it may also be a function that is called without arguments, such as a bound method. A parameter
-            named `rng` is given a `np.random.Generator` of (seed, repetition, n). One named `start` is given the number
-            of the scene to begin with, so that a generator lost with its worker need not be run from its beginning.
-        count: How many generators, at least 1.
-        copies: Whether each of them is made without arguments.
+            generator it may also be a function without parameters, such as a bound method. A parameter named `rng`
+            receives a `np.random.Generator` of (seed, repetition, n). A parameter named `start` receives the number of
+            the first scene to yield, so that a generator whose worker died need not run from its beginning.
+        count: Number of generators, at least 1.
+        copies: Whether each generator is made without arguments.
         seed: Seed of `rng`, at least 0.
-        numbers: Those that are run here, every `numbers.step`-th; the others are other shards'.
-        name: What messages call the function.
-        takes_start: Whether it has a parameter named `start`.
+        numbers: Numbers of the generators that run here; other shards run the others.
+        name: Name of the function in messages.
+        takes_start: Whether the function has a parameter named `start`.
     """
 
     def __init__(
         self, make_generator: Callable[..., Any], count: int = 1, seed: int = 0, *, copies: bool = False
     ) -> None:
-        """See the class; with `copies`, the function is called without arguments, `count` times.
+        """See the class.
 
         Raises:
-            TypeError: `make_generator` is no function, or takes other arguments; the message says what to pass.
-                `count` is no integer.
+            TypeError: `make_generator` is not a function, or takes other arguments; the message names the remedy.
+                `count` is not an integer.
             ValueError: `count` is below 1.
         """
         count = check_integer("count", count, 1, remedy=" (the number of generators)")
@@ -62,17 +62,22 @@ class Generators:
         self.takes_start, self._takes_rng = (name in by_name for name in _BY_NAME)
 
     def only(self, shard_index: int, shard_count: int) -> "Generators":
-        """These, of which every `shard_count`-th is run, from number `shard_index` on."""
+        """Return a copy that runs every `shard_count`-th generator, starting at `shard_index`."""
         found = copy.copy(self)
         found.numbers = self.numbers[shard_index::shard_count]
         return found
 
     def make(self, n: int, repetition: int, start: int = 0) -> Iterator[Any]:
-        """Generator `n` as a repetition begins, told to leave out `start` scenes, which is 0 unless it `takes_start`.
+        """Create generator `n` of a repetition.
+
+        Args:
+            n: Number of the generator.
+            repetition: Number of the repetition.
+            start: First scene to yield; 0 unless `takes_start`.
 
         Raises:
-            Exception: What the function raised; a SceneError for a StopIteration.
-            TypeError: It returned nothing that can be iterated.
+            Exception: An exception of the function; a SceneError for a StopIteration.
+            TypeError: The function did not return an iterable.
         """
         arguments = (n, self.count) if self._numbered else ()
         by_name: dict[str, Any] = {}
@@ -82,12 +87,12 @@ class Generators:
             by_name["rng"] = np.random.default_rng(generator_seed(self.seed, repetition, n))
         try:
             return _iterator(self.make_generator(*arguments, **by_name), self.name)
-        except StopIteration as error:  # it would look like the generator's end
+        except StopIteration as error:  # would look like the end of the generator
             raise SceneError(f"{self.name} raised a StopIteration") from error
 
 
 def generator_seed(seed: int, repetition: int, n: int) -> np.random.SeedSequence:
-    """What seeds the random numbers of generator `n` in a repetition, a function of its arguments alone."""
+    """Return the seed of generator `n` in a repetition."""
     return np.random.SeedSequence(entropy=seed, spawn_key=(SeedStream.GENERATOR, repetition, n))
 
 
@@ -96,13 +101,13 @@ class GeneratorRun:
 
     Attributes:
         repetition: Number of the repetition.
-        goal: The first scene that is wanted; a generator that cannot begin with it makes those before it too.
-        position: Number of the scene that is next, from 0.
-        context: Of its scenes.
+        goal: First scene needed; a generator without `start` makes the earlier scenes too.
+        position: Number of the next scene, from 0.
+        context: Context of its scenes.
     """
 
     def __init__(self, generators: Generators, n: int, repetition: int, goal: int) -> None:
-        """Generator `n` of `generators`, which is made with the first scene that is asked for."""
+        """Prepare generator `n` of `generators`; the first call of `next` creates it."""
         self.repetition = repetition
         self.goal = goal
         self.position = goal if generators.takes_start else 0
@@ -112,10 +117,10 @@ class GeneratorRun:
         self._iterator: Iterator[Any] | None = None
 
     def next(self, note: Note) -> Any:
-        """The next scene, in the `context` that has been entered; `ENDED` where there is none.
+        """Return the next scene, or `ENDED`; the caller has entered `context`.
 
         Raises:
-            Exception: What the user's code raised.
+            Exception: An exception of the user's code.
         """
         note[1] = self.position
         self.context.move_to(self.position * self._generators.count + self._n)
@@ -127,25 +132,32 @@ class GeneratorRun:
         return item
 
     def end(self) -> None:
-        """Have it leave its `with` statements; what it raises on its way out has nobody to hear it."""
+        """Close the generator and ignore its exceptions.
+
+        The generator exits its `with` statements.
+        """
         if isinstance(self._iterator, Generator):
-            with contextlib.suppress(Exception):  # also where a thread that hangs is inside it
+            with contextlib.suppress(Exception):  # ValueError while a hung thread executes the generator
                 self._iterator.close()
 
 
 def named(
     error: BaseException, n: int, count: int, position: int, repetition: int, where: str = "", traceback: str = ""
 ) -> BaseException:
-    """The error to raise for generator `n`: `error` with the place as a note, where its type can travel.
+    """Return the error to raise for generator `n`.
+
+    It has a note that names generator and scene.
+
+    Its type is the type of `error`, if that can be sent between processes.
 
     Args:
-        error: What the generator raised.
-        n: Its number.
-        count: How many there are.
-        position: The number of its scene, from 0.
+        error: The exception of the generator.
+        n: Number of the generator.
+        count: Number of generators.
+        position: Number of the scene, from 0.
         repetition: Number of the repetition.
-        where: Who ran it, for example "worker process 1 (pid 4711)".
-        traceback: Of another process, as text.
+        where: The worker, for example "worker process 1 (pid 4711)".
+        traceback: Traceback in another process, as text.
     """
     place = f"{_NOTE}{n} of {count}, at its scene {position}, repetition {repetition}"
     note = place + (f", in {where}" if where else "")
@@ -171,14 +183,16 @@ def _check_function(made: Any) -> str:
 
 
 def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) -> tuple[bool, set[str]]:
-    """Whether a function is given (n, count), and which arguments by name; it must not be, for `copies`.
+    """Return whether a function takes (n, count), and its arguments by name.
+
+    With `copies`, (n, count) are not passed.
 
     Raises:
-        TypeError: It takes other arguments.
+        TypeError: The function takes other arguments.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # compiled, and silent about its parameters
+    except (TypeError, ValueError):  # a compiled function without a signature
         return not copies, set()
     parameters = list(signature.parameters.values())
     numbers = [each for each in parameters if each.kind in _POSITIONAL][:2]

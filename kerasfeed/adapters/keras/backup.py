@@ -1,9 +1,9 @@
 """`BackupAndRestore`: saves and restores a model and the position of its feed.
 
-Invariant: each save is replaced atomically. The position of the feed is written first, for the previous and the new
-save. So the two agree whenever a process is killed. Saving and restoring happen in the same callback hook before a
-batch. So effects of callbacks earlier in the list are saved, and effects of later ones are repeated. After the last
-batch no such hook follows, so callbacks whose state is saved must come earlier in the list.
+Invariant: each save is replaced atomically. The position file is written before the model, and holds the positions of
+the previous and the new save. So the two agree whenever a process is killed. Saving and restoring happen in the same
+callback hook before a batch. So effects of callbacks earlier in the list are saved, and effects of later ones are
+repeated. After the last batch no such hook follows, so callbacks whose state is saved must come earlier in the list.
 """
 
 import itertools

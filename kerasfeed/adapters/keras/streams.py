@@ -1,9 +1,9 @@
-"""`StreamFeed`: the stream that users hold, a `keras.utils.PyDataset`; what Keras takes of it.
+"""`StreamFeed`: the public stream, a `keras.utils.PyDataset`, and its use by Keras.
 
-Invariant: to Keras they look ahead by themselves, so Keras's own threads and processes stay unused. An epoch of `fit`
-without `steps_per_epoch` is a repetition of the stream; so is an `evaluate`, a `predict`. With `steps_per_epoch` the
-epochs of one `fit` take one batch after the other, through as many repetitions as that needs. What Keras takes to
-build a model comes again; what its backend has taken beyond the last step does not.
+Invariant: the feed loads ahead, so Keras's threads and processes stay unused. Without `steps_per_epoch`, an epoch of
+`fit`, an `evaluate` and a `predict` are each a repetition of the stream. With `steps_per_epoch` the epochs of one `fit`
+take consecutive batches, over several repetitions if needed. Batches that Keras takes to build a model come again;
+batches that its backend prefetches past the last step are lost.
 """
 
 import contextvars
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class StreamRun(KerasRun):
-    """What one of Keras's iterators takes of a stream."""
+    """The use of a stream by one iterator of Keras."""
 
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest) -> None:
         super().__init__(feed, iterator, request, None)
@@ -39,7 +39,7 @@ class StreamRun(KerasRun):
     closed = SUPERSEDED
 
     def begin_epoch(self, epoch: int) -> int | None:
-        """See `KerasRun.begin_epoch`; of one that is resumed, of so many steps, the rest."""
+        """See `KerasRun.begin_epoch`; returns the rest of a resumed epoch with `steps_per_epoch`."""
         if not (self.request.trains and self.built):
             return None
         rest: int | None = self.feed.take_rest()
@@ -49,7 +49,7 @@ class StreamRun(KerasRun):
         """See `KerasRun.end_epoch`."""
 
     def begin_taking(self) -> StreamCursor:
-        """See `KerasRun.begin_taking`. First, a fit that was stopped is ended."""
+        """See `KerasRun.begin_taking`. Ends a stopped fit first."""
         if not self.request.trains:
             self.feed.end_fit()
         self._stream_cursor = cursor = StreamCursor(
@@ -59,8 +59,8 @@ class StreamRun(KerasRun):
         return cursor
 
     def close(self) -> None:
-        """See `KerasRun.close`; the feed is then positioned behind the last batch used."""
-        with self._leaving:  # Keras's iterator may be dropped in another thread
+        """See `KerasRun.close`; the feed's position is then after the last batch used."""
+        with self._leaving:  # another thread may drop Keras's iterator
             super().close()
             position, feed = self.position(before=False), self.feed_reference()
             cursor, self._stream_cursor = self._stream_cursor, None
@@ -70,82 +70,87 @@ class StreamRun(KerasRun):
                 cursor.close([])
 
     def position(self, *, before: bool) -> StreamPosition | None:
-        """The position of training, `before` the execution that runs or behind it; None before its first batch."""
+        """Return the position of training.
+
+        It is before or after the running execution; None before the first batch.
+        """
         cursor = self._stream_cursor
         if cursor is None or cursor.building:
             return None
         return cursor.position_after(min(self.used(before=before), cursor.taken))
 
     def supersede(self) -> None:
-        """See `KerasRun.supersede`; where this fit was stopped, Keras may let go of the data only much later."""
-        if self._stream_cursor is not None:  # else it is between two epochs that each begin anew
+        """See `KerasRun.supersede`.
+
+        After a stopped fit, Keras may release the data much later.
+        """
+        if self._stream_cursor is not None:  # None between two epochs; each epoch begins a new cursor
             self._stream_cursor.superseded = self.superseded = True
         self.close()
 
 
 class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
-    """Batches of what generators yield, for `model.fit` on any Keras backend, for `tf.data` and for plain loops.
+    """Batches of generators, for Keras, `tf.data` and plain loops.
 
-    For sources that cannot be indexed. Use `kerasfeed.Feed` where scenes can be indexed, since that shuffles fully and
-    resumes at no cost. One loop over the feed is one repetition: all generators are created again and run to their
-    end. Infinite generators need a loop that stops by itself, or `fit(feed, steps_per_epoch=...)`, where each epoch
-    continues where the one before ended. The next `fit` begins the next repetition.
+    For data that cannot be indexed, and for `model.fit` on any Keras backend. If scenes can be indexed, use
+    `kerasfeed.Feed`, which shuffles fully and resumes at no cost. One loop over the feed is one repetition: the feed
+    creates all generators again and runs them to their end. With infinite generators, break out of the loop, or use
+    `fit(feed, steps_per_epoch=...)`, whose epochs continue the same stream. The next `fit` begins the next repetition.
 
     Args:
         make_generator: Function `(n, count)` that returns generator n of `count`, or any iterable. With `count=1` it
-            may take no arguments. It is called for each repetition, in the worker that runs the generator. If it has a
-            parameter `rng`, that is a random generator for the whole generator. If it has a parameter `start`, that is
-            the number of the scene to begin with: 0, unless a worker that died is replaced, or the stream is resumed.
-            Without this parameter, the generator is then run again, and the scenes up to that place are thrown away.
-        batch_size: Scenes in a batch, at least 1. None where each item is already a batch, as in Keras's own
+            may take no arguments. It is called for each repetition, in the worker that runs the generator. A parameter
+            `rng` receives a random generator for the whole generator. A parameter `start` receives the number of the
+            first scene to yield, which is above 0 only after a worker died or the stream was resumed. Without `start`,
+            the generator then runs again from its beginning, and the earlier scenes are dropped.
+        batch_size: Scenes in a batch, at least 1. None if each item is already a batch, as in Keras's own
             generators.
         count: Number of generators, at least 1.
-        copies: Whether to run `count` copies of a generator that is made without arguments. For one without an end
-            that draws its scenes: each copy has random numbers of its own, by `rng` and `kerasfeed.current_rng()`, and
-            in worker processes those of `random` and `numpy.random` too. Of one that ends, each scene comes `count`
-            times.
-        shuffle_buffer: Scenes in a shuffle buffer over what the generators give together, at least 1: it is filled
-            first, and then each scene that leaves it, drawn at random, makes room for the next. The order depends on
-            (seed, repetition) and the generators alone. None does not shuffle. Under `map` the buffer holds the items,
-            before the functions.
-        output_signature: Spec of a scene: nested as the scenes are, with a `kerasfeed.ArraySpec(shape, dtype)` or a
+        copies: Whether to run `count` copies of a generator that is made without arguments. Use it for an infinite
+            generator that draws its scenes: each copy has different random numbers from `rng` and
+            `kerasfeed.current_rng()`, and in worker processes also from `random` and `numpy.random`. With a finite
+            generator, each scene comes `count` times.
+        shuffle_buffer: Scenes in a shuffle buffer over all generators together, at least 1. Once the buffer is full,
+            each new scene replaces a random scene, which is delivered. The order depends only on (seed, repetition) and
+            the generators. None does not shuffle. With `map` the buffer holds the items, before the functions.
+        output_signature: Spec of a scene: nested like the scenes, with a `kerasfeed.ArraySpec(shape, dtype)` or a
             `tf.TensorSpec` for each field, and None for an axis that varies. Each scene is checked against it. None
             infers it from the first scenes.
-        seed: Integer >= 0 that decides `kerasfeed.current_rng()` in the generators and in the functions given to `map`.
-            In worker processes it also seeds `random` and `numpy.random`, differently for each generator and
-            repetition. None draws one, which `feed.seed` returns.
-        deterministic: Whether scenes come from the generators in turn: scene k from generator k mod `count`, leaving
-            out those that have ended. False takes scenes from whichever generator has one ready.
+        seed: Integer >= 0 that seeds `kerasfeed.current_rng()` in the generators and in the functions of `map`. In
+            worker processes it also seeds `random` and `numpy.random`, differently for each generator and repetition.
+            None draws a seed, which `feed.seed` returns.
+        deterministic: Whether the generators take turns: scene k comes from generator k mod `count`, except that ended
+            generators are skipped. False takes scenes from any generator with a scene ready.
         drop_remainder: Whether to drop the last batch of a repetition if it has fewer than `batch_size` scenes.
         pad_remainder: Whether to fill up that batch with scenes of `sample_weight` 0. Scenes must be `(x, y)` or
             `(x, y, sample_weight)`; every batch is then `(x, y, sample_weight)`.
-        workers: Number of threads or processes that run the generators, each of them one or more. After `map`, number
-            of concurrent calls of the function. 0 runs all in the calling thread. "auto" is one for each generator;
-            after `map`, the number of cores.
+        workers: Number of threads or processes that run the generators; each runs one or more. After `map`, number
+            of concurrent calls of the function. 0 runs everything in the calling thread. "auto" is one for each
+            generator; after `map`, the number of cores.
         worker_type: "thread"; "process", for work that holds the GIL, and for protection from crashes; or "auto":
-            processes, except where `make_generator` or the function cannot be pickled, and on Windows.
-        max_queue_size: Batches that are made ahead of the consumer, at least 1.
+            processes, unless `make_generator` or the function cannot be pickled, or the system is Windows.
+        max_queue_size: Batches to make ahead of the consumer, at least 1.
         max_memory: Upper limit of the batch memory, bytes. None is a quarter of the memory of the machine or container.
         collate: How scenes become a batch; see `kerasfeed.Feed`.
         shard_index: Number of this shard, in [0, shard_count); needed with `shard_count`. With at least as many
-            generators as shards, a shard runs every `shard_count`-th of them. Shards may then have different numbers
-            of steps, and a warning names the number at the end of a repetition. With fewer, each shard runs all of
-            them and takes every `shard_count`-th scene: all shards then have the same number of steps, and must be
-            given the same seed.
+            generators as shards, a shard runs every `shard_count`-th generator. Shards may then have different numbers
+            of steps, and a warning names the number at the end of a repetition. With fewer generators, each shard runs
+            all generators and takes every `shard_count`-th scene. All shards then have the same number of steps, and
+            need the same seed.
         shard_count: Number of shards, at least 1.
         shard: Instead of these two: a pair of them, "auto", and more; see `kerasfeed.Feed`.
-        on_error: What to do about an item whose function raises, or a scene that no batch can hold. "raise": the
-            consumer gets the error, after the scenes that came before it, and the repetition ends. "skip": the scene is
-            left out. "mask": its row is zeros with `sample_weight` 0. A generator that raises always ends the
-            repetition: catch in it what may be passed over.
+        on_error: How to handle an item whose function raises, or a scene that no batch can hold. "raise": the consumer
+            gets the error, after the earlier scenes, and the repetition ends. "skip": the scene is left out. "mask":
+            its row is zeros with `sample_weight` 0. A generator that raises always ends the repetition: catch the
+            exceptions to ignore inside the generator.
         max_failures: How often a scene may end its worker process before it counts as failed (None: 3). And, unless
             `on_error` is "raise", how many scenes may fail in one repetition before the feed raises: a number, or a
             float for a share of its scenes so far (None: a tenth) above 3.
         timeout: Seconds that one scene may take; see `kerasfeed.Feed`.
-        error_log: Path of a file to which each failure is appended as one line of JSON.
+        error_log: Path of a file; each failure appends one line of JSON.
 
     Raises:
-        TypeError: An argument has the wrong type or is unknown, or `make_generator` is a generator and not a function.
+        TypeError: An argument has the wrong type or is unknown, or `make_generator` is a generator, not a function.
         ValueError: An argument is out of range.
 
     Examples:
@@ -160,7 +165,7 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         [3 4 5]
     """
 
-    # ---- what Keras adds
+    # ---- for Keras
 
     _is_read_by_framework = staticmethod(read_by_keras)
 
@@ -180,7 +185,10 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         KerasAdapter.end_fit(self)
 
     def take_rest(self) -> int | None:
-        """Batches of the next epoch of `fit`, once, where it is one of so many steps that was begun before."""
+        """Return the remaining batches of a resumed epoch, once.
+
+        Return None without `steps_per_epoch`, or if no epoch was resumed.
+        """
         rest, self._rest = self._rest, None
         return rest
 
@@ -194,19 +202,19 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         return super()._consumed()
 
     def resume_fit(self, state: dict[str, Any], behind: int, done: int, steps: int | None) -> bool:
-        """Have the next `fit` go on with `state`; see `kerasfeed.Feed.resume_fit`.
+        """Continue the next `fit` at `state`; see `kerasfeed.Feed.resume_fit`.
 
         Args:
             state: A state of the feed.
             behind: 0.
-            done: Batches before that of the epoch of `fit`.
-            steps: Batches of each epoch of `fit`; None where that is a repetition.
+            done: Batches of the epoch of `fit` before `state`.
+            steps: Batches of each epoch of `fit`; None if an epoch is a repetition.
 
         Returns:
-            Whether the epoch is over where it goes on.
+            Whether the epoch ends at `state`.
 
         Raises:
-            ValueError: The state is that of other batches.
+            ValueError: The state belongs to other batches.
         """
         self.set_state(state)
         self._rest = steps - done if steps and done else None
@@ -215,14 +223,16 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
     # ---- frameworks
 
     def to_tf_dataset(self, *, device: str | None = None) -> "tf.data.Dataset":
-        """This feed as a `tf.data.Dataset` of unknown cardinality. Each iteration of it is the next repetition.
+        """Return a `tf.data.Dataset` of unknown cardinality.
+
+        Each iteration over the dataset is the next repetition.
 
         Args:
-            device: The device that batches are prefetched to, for example "/gpu:0". None is the first GPU, if there is
-                one and no distribution strategy places the batches itself; else the host.
+            device: The device to prefetch batches to, for example "/gpu:0". None is the first GPU, if there is one and
+                no distribution strategy places the batches itself; else the host.
 
         Returns:
-            A dataset of batches, nested as the scenes are (lists become tuples), with their dtypes, and with static
+            A dataset of batches, nested like the scenes (lists become tuples), with their dtypes, and with static
             sizes of all axes that do not vary.
 
         Raises:

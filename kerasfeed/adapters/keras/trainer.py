@@ -1,6 +1,6 @@
 """All that kerasfeed reads from Keras beyond its interface for data.
 
-| what | where it is read | seen in Keras |
+| what | source | seen in Keras |
 |---|---|---|
 | `DataAdapter`, the interface | `keras.src.trainers.data_adapters.data_adapter` | 3.10 to 3.16 |
 | batches of an execution on JAX | `super_batch_iterator` of `data_adapter_utils` in the same package | 3.16 |

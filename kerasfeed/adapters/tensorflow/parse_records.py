@@ -40,8 +40,8 @@ def feature_description(spec: Any) -> dict[str, Any]:
 
     Args:
         spec: Source of the spec of a scene: a nesting of `kf.ArraySpec`s; a `TFRecordSequence`; any other sequence or
-            its feed, of which it reads a few scenes; the `.spec.json` file that `kf.write_tfrecords` wrote; or
-            paths of TFRecord files.
+            its feed (a few scenes are read); the `.spec.json` file that `kf.write_tfrecords` wrote; or paths of
+            TFRecord files.
 
     Returns:
         A dict from the name of a feature to a `FixedLenFeature` or `FixedLenSequenceFeature`.

@@ -1,1 +1,1 @@
-"""Batches that other hosts make: each holds a loader of its own, reached through Ray."""
+"""Batches from other hosts, each with its own loader, through Ray."""

@@ -1,7 +1,7 @@
-"""A host: a loader with worker processes of its own, which answers batches.
+"""A host: a loader with worker processes that returns batches.
 
-Invariant: a call brings what the host needs to answer it: the packed job, and the `State`. Several threads may call all
-methods at once. After a restart a host knows nothing, and raises until `start` is called again.
+Invariant: each call contains the packed job and the `State`, which the host needs to answer. Several threads may call
+all methods at once. After a restart a host has no state, and raises an error until `start` is called again.
 """
 
 import os
@@ -29,25 +29,28 @@ from kerasfeed.pool.task import FutureTask
 from kerasfeed.util.error_text import message_of, wrapped
 from kerasfeed.util.resources import cores, memory
 
-_CAUSES = 2  # of an exception, one behind the other, that are sent along
+_CAUSES = 2  # length of the chain of causes sent with an exception
 
 
 class FeedHost:
     """One host. Each method returns a `HostAnswer`."""
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Create a host; `start` starts its workers."""
         self._lock = threading.Lock()
         self._loader: Loader | None = None
         self._generation = 0
         self._urgent: queue.SimpleQueue[tuple[str, str, type[Warning]]] = queue.SimpleQueue()
-        # By epoch and step, which are None for scenes that are read to infer the spec.
+        # By epoch and step, which are None for scenes read to infer the spec.
         self._failures: defaultdict[tuple[int | None, int | None], list[Any]] = defaultdict(list)
 
     def start(
         self, job: Packed, state: State, number: int, hosts: int, version: str, search_path: Sequence[str]
     ) -> HostAnswer:
-        """Start the workers, and wait until one can take work; return the name of the host, and how many there are."""
+        """Start the workers and wait for the first.
+
+        The answer holds the name of the host and its number of workers.
+        """
         name = f"host {number} ({platform.node()})"
         try:
             if version != __version__:
@@ -57,7 +60,7 @@ class FeedHost:
             count = cores() if given.every_core else given.workers
             log = FailureLog(given.policy, given.plan.length, given.plan.shard_count)
             log.on_note = self._note
-            log.deferred_warnings.mute("copied")  # of memory of this host alone
+            log.deferred_warnings.mute("copied")  # concerns only the memory of this host
             log.deferred_warnings.urgent = self._urgent
             own = replace(
                 given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
@@ -73,15 +76,18 @@ class FeedHost:
             return HostAnswer(error=Sent.of(_start_error(error, name), causes=_CAUSES))
 
     def infer(self, job: Packed, state: State, epoch: int, least: int) -> HostAnswer:
-        """The layout; scenes are read as in `epoch`, at least so many if items are batches."""
+        """Infer the layout from scenes of `epoch`.
+
+        Read at least `least` items if items are batches.
+        """
         return self._answer(job, state, (None, None), lambda loader: loader.infer(epoch, least))
 
     def batch(self, job: Packed, state: State, epoch: int, step: int) -> HostAnswer:
-        """The batch."""
+        """Load a batch."""
         return self._answer(job, state, (epoch, step), lambda loader: loader.submit(epoch, step).result())
 
     def live(self, *_: Any) -> HostAnswer:
-        """Wait for a warning that is not to wait for an answer; if the host ends, the call fails."""
+        """Wait for an urgent warning; the call fails if the host ends."""
         return HostAnswer(warnings=[self._urgent.get()])
 
     def stop(self, *_: Any) -> HostAnswer:
@@ -106,10 +112,10 @@ class FeedHost:
                 loader.layout = loader.layout or state.layout
                 if loader.pool is not None:
                     loader.pool.note_random(state.used_random)
-            value = pack(load(loader), beside_from=1)  # all arrays: the driver copies them to 64-byte boundaries
+            value = pack(load(loader), beside_from=1)  # from 1 byte, so all arrays: the driver aligns them to 64 bytes
         except BaseException as raised:  # noqa: BLE001 - as above
             error = Sent.of(raised, causes=_CAUSES)
-        # Several threads answer: each failure is sent once.
+        # pop: several threads answer, and each failure is sent once.
         failures = [failure for key in {step, (None, None)} for failure in self._failures.pop(key, ())]
         used_random = loader.pool.used_random if loader.pool else 0
         return HostAnswer(value, error, failures, loader.failure_log.deferred_warnings.taken(), used_random)
@@ -132,7 +138,10 @@ def _start_error(error: BaseException, name: str) -> WorkerStartError:
 
 
 def _environment(driver: Environment) -> Environment:
-    """That of this process, with the driver's seed of text hashes, and the driver's directory if it exists here."""
+    """Return the environment of the worker processes.
+
+    It is this process's environment with the driver's hash seed, and with the driver's directory if it exists here.
+    """
     variables = {**os.environ, "PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
     here = driver.directory is not None and Path(driver.directory).is_dir()
     return Environment(driver.directory if here else Environment.now().directory, variables, driver.modules)

@@ -1,7 +1,7 @@
-"""Hosts of a Ray cluster: `RayHosts`, which users pass to feeds, and one actor on each host, which is a `FeedHost`.
+"""Hosts of a Ray cluster: `RayHosts`, and an actor on each host.
 
-Invariant: Ray is imported when a feed joins its hosts. Ray restarts the actors. They end with `close`, or with this
-process; a session of Ray is never ended here.
+Invariant: Ray is imported when a feed joins its hosts. Ray restarts the actors. They end with `close` or with this
+process. This module never ends a Ray session.
 """
 
 import logging
@@ -21,26 +21,27 @@ _SMALL = 50_000  # bytes; Ray sends arguments of up to 100 KB as part of a call
 
 @dataclass(frozen=True)
 class RayHosts:
-    """Hosts of a Ray cluster, for `Feed(hosts=...)`; needs `pip install ray` (the extra "ray") on all of them.
+    """Hosts of a Ray cluster, for `Feed(hosts=...)`.
 
-    On each of them an actor runs the `workers` of the feed and answers whole batches. Ray restarts a host that is lost,
-    and other hosts load its batches: they are the same, in the same order, as with `workers=0`.
+    Needs `pip install ray` (the extra "ray") on all hosts. On each host an actor runs the `workers` of the feed and
+    returns whole batches. If a host is lost, Ray restarts it, and other hosts load its batches. The batches and their
+    order are the same as with `workers=0`.
 
     Args:
-        count: Number of hosts, each a node of its own. If a node is lost, Ray moves its host to a free one, or to one
-            that joins later. None is as many as there are nodes with the resources when the feed is made.
-        address: Of the cluster: "auto" is the one that this machine belongs to, "10.0.0.1:6379" its head. None starts
-            Ray on this machine, to try it, until the program ends or calls `ray.shutdown()`. A session of Ray that
-            this program has begun is used as it is.
-        resources: What Ray is to reserve on each host, such as `{"CPU": 8, "memory": 16e9}` (CPUs, bytes). None
-            reserves one CPU. Ray does not limit what the worker processes use.
-        ship: Modules of yours that the hosts do not have, or their names: what they define is sent along.
+        count: Number of hosts, each on a separate node. If a node is lost, Ray moves its host to a free node, or to a
+            node that joins later. None uses all nodes that have the resources when the feed is made.
+        address: Address of the cluster: "auto" is the cluster of this machine, "10.0.0.1:6379" the head of a cluster.
+            None starts Ray on this machine, for a trial, until the program ends or calls `ray.shutdown()`. If this
+            program has already started a Ray session, the feed uses it.
+        resources: Resources for Ray to reserve on each host, such as `{"CPU": 8, "memory": 16e9}` (CPUs, bytes). None
+            reserves one CPU. Ray does not limit the resources that the worker processes use.
+        ship: Your modules that the hosts do not have, or their names; their definitions are sent with the job.
         runtime_env: Ray's `runtime_env` of the hosts, such as `{"pip": [...], "env_vars": {...}}`.
-        start_timeout: Seconds, above 0, that the feed waits while it has no host; then it raises.
+        start_timeout: Seconds, above 0, that the feed waits without any host before it raises an error.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range; `address` is that of a Ray client.
+        ValueError: An argument is out of range; or `address` is a Ray client address.
 
     Examples:
         >>> hosts = kf.RayHosts(count=4, ship=("my_scenes",))
@@ -89,7 +90,7 @@ class RayHosts:
         Raises:
             ImportError: Ray is not installed.
             WorkerStartError: No cluster can be joined, or no node has the resources.
-            Exception: What Ray raises because of the resources or the `runtime_env`.
+            Exception: Ray refuses the resources or the `runtime_env`.
         """
         try:
             import ray
@@ -107,11 +108,11 @@ def _module_name(module: Any) -> str:
 
 
 class RayCluster:
-    """Actors of Ray, each on a node of its own.
+    """Ray actors, each on a separate node.
 
     Attributes:
         hosts: The actors.
-        asked: The hosts that were requested, as an error names them.
+        asked: Description of the requested hosts, for error messages.
     """
 
     def __init__(self, ray: Any, given: RayHosts) -> None:
@@ -122,10 +123,9 @@ class RayCluster:
         from kerasfeed.loaders.hosts.session import MOST_CALLS
 
         wanted = dict(given.resources or {"CPU": 1.0})
-        # Ray would repeat a call on the restarted actor alone, which waits for a node if none is free. The session
-        # asks another host instead.
+        # No retries: Ray would wait for the restarted actor, perhaps for a free node. The session uses another host.
         options: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0, "max_concurrency": MOST_CALLS + 4}
-        # The placement group reserves the resources. With CPUs of the actor, each worker would start so many threads.
+        # 0 CPUs: the placement group reserves the resources, and each worker would start a thread per CPU of the actor.
         options |= {"num_cpus": 0, "num_gpus": wanted.get("GPU", 0), "runtime_env": dict(given.runtime_env or {})}
         actor_class = ray.remote(**options)(FeedHost)
         self._ray, self._session = ray, _joined_session(ray, given.address)
@@ -143,24 +143,29 @@ class RayCluster:
         )
 
     def check(self) -> None:
-        """See that our session lasts: without one, Ray's functions would begin another.
+        """Check that the Ray session still exists.
+
+        Without it, Ray's functions would start another session.
 
         Raises:
-            HostLostError: Our session has ended.
+            HostLostError: The session has ended.
         """
         if _session(self._ray) != self._session:
             raise HostLostError("there are no hosts any more: ray.shutdown() was called")
 
     def share(self, packed: Any) -> Any:
-        """What calls pass in place of `packed`; the caller keeps it as long as it is passed."""
+        """Return a value to pass in calls instead of `packed`.
+
+        The caller must keep the value alive.
+        """
         self.check()
         return packed if sum(map(len, packed)) < _SMALL else self._ray.put(packed)
 
     def call(self, host: Any, method: str, *arguments: Any) -> "Future[Any]":
-        """Call a method of a host, without waiting for it.
+        """Call a method of a host; return the future of its result.
 
-        If the host ends, the future fails. The method "start" alone is called again on the restarted host, and fails
-        only if Ray does not restart it any more.
+        If the host ends, the future fails. Only "start" is called again on the restarted host, and fails if Ray no
+        longer restarts the host.
         """
         self.check()
         retries = -1 if method == "start" else 0
@@ -169,7 +174,7 @@ class RayCluster:
 
     def close(self) -> None:
         """End the hosts."""
-        with suppress(Exception):  # Ray ends them if the cluster or the session has gone
+        with suppress(Exception):  # Ray has ended the hosts if the cluster or the session is gone
             self.check()
             for host in self.hosts:
                 self._ray.kill(host)
@@ -177,15 +182,15 @@ class RayCluster:
 
 
 def _session(ray: Any) -> tuple[str, str] | None:
-    """The node and the job of Ray's session in this process; None if there is none."""
-    if not ray.is_initialized():  # else the rest would begin one
+    """Return node and job of this process's Ray session, or None."""
+    if not ray.is_initialized():  # get_runtime_context() would start a session
         return None
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_job_id()
 
 
 def _joined_session(ray: Any, address: str | None) -> tuple[str, str] | None:
-    """The session of this process, begun if there is none.
+    """Return the session of this process; start one if there is none.
 
     Raises:
         WorkerStartError: No cluster can be joined.

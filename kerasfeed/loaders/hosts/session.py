@@ -1,8 +1,8 @@
-"""Batches of a job that other hosts load: calls, answers, and the choice of the host for each batch.
+"""Batches from other hosts: calls, answers, and choice of host.
 
-Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may load it, and load it again. The
-first answer counts, and is copied to memory of this process. Failures are counted here, for all hosts together. A
-cluster restarts hosts that end. One thread of the session takes events from a queue, and alone changes what hosts do.
+Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may load it, also repeatedly. The
+first answer is used, and is copied to memory of this process. The session counts the failures of all hosts. The cluster
+restarts hosts that end. Only the session's thread assigns calls to hosts; it takes events from a queue.
 """
 
 import dataclasses
@@ -41,18 +41,20 @@ _TICK = 0.5  # s
 _GRACE = 6.0  # s, for hosts to end their workers
 _RELEASE_SECONDS = 4.0 + _GRACE
 
-# cloudpickle has one registry: of two threads that use it at once, the first to end would remove the other's modules.
+# cloudpickle has one global registry. Without the lock, one thread would remove the modules of another.
 _registering = threading.RLock()
-Packed = Sequence[NDArray[np.uint8]]  # an object as bytes: everything except its large arrays, then those
+Packed = Sequence[NDArray[np.uint8]]  # an object as bytes: first everything except its large arrays, then the arrays
 
 
 def pack(value: Any, ship: Sequence[str] = (), **how: Any) -> Packed:
-    """`value` as bytes, with what the modules `ship` define; `how`: see `pickled`.
+    """Return `value` as bytes, with the definitions of the modules `ship`.
+
+    See `pickled` for `how`.
 
     Raises:
-        Exception: What pickling it raised.
+        Exception: `value` cannot be pickled.
     """
-    with _registering:  # modules that the program itself has registered stay registered
+    with _registering:  # modules registered by the program stay registered
         modules = [import_module(name) for name in ship if name not in cloudpickle.list_registry_pickle_by_value()]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
@@ -64,17 +66,17 @@ def pack(value: Any, ship: Sequence[str] = (), **how: Any) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """The object, which refers to the memory of its packed arrays."""
+    """Return the object, which refers to the memory of its packed arrays."""
     return cloudpickle.loads(packed[0], buffers=packed[1:])
 
 
 @dataclass(frozen=True)
 class State:
-    """What each call brings beside the packed job.
+    """The current state of the session, sent with each call.
 
     Attributes:
-        generation: How often the job has changed; a host that has an older job takes the packed one first.
-        layout: Of a batch; None until a host has inferred it.
+        generation: How often the job has changed; a host with an older job unpacks the new one first.
+        layout: Layout of a batch; None until a host has inferred it.
         used_random: See `Pool.used_random`.
     """
 
@@ -85,12 +87,12 @@ class State:
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """What a call returns.
+    """The result of a call.
 
     Attributes:
         value: The packed result; empty if there is an error.
-        error: What the sequence or its loader raised. Only the engine of the cluster raises exceptions.
-        failures: Scenes that have failed: index, epoch, step, error.
+        error: The exception of the sequence or its loader. A call itself raises only errors of the cluster.
+        failures: Failed scenes: index, epoch, step, error.
         warnings: Kind, text and class of warnings for the user.
         used_random: See `Pool.used_random`.
     """
@@ -104,13 +106,13 @@ class HostAnswer:
 
 @dataclass(eq=False)
 class _Call:
-    """A batch, or the spec, that the loader waits for.
+    """A pending call for a batch or the spec.
 
     Attributes:
-        method: Of `FeedHost`.
-        arguments: Those behind the job and the `State`.
-        future: Of the result.
-        lost: Hosts that ended while they had the call.
+        method: Method of `FeedHost`.
+        arguments: Arguments after the job and the `State`.
+        future: Future of the result.
+        lost: Number of hosts that ended during the call.
     """
 
     method: str
@@ -124,11 +126,11 @@ class _Host:
     """A host.
 
     Attributes:
-        handle: By which the cluster knows it.
-        name: As messages name it.
-        depth: Calls that it may have at once; 0 while it starts.
-        calls: Those that it has.
-        batches: Made so far.
+        handle: Its handle in the cluster.
+        name: Its name in messages.
+        depth: Maximum number of concurrent calls; 0 while it starts.
+        calls: Its pending calls.
+        batches: Batches made so far.
         losses: How often it has ended.
         listens: Whether a call waits for its warnings.
     """
@@ -143,25 +145,25 @@ class _Host:
 
 
 class HostsSession:
-    """Batches of one job, loaded by the hosts of one cluster; `Session` says what each method is for.
+    """Batches of one job from the hosts of one cluster; see `Session`.
 
-    All methods may be called from any thread.
+    Any thread may call any method.
 
     Attributes:
-        job: What is loaded.
-        runner: What workers would hold on this machine.
-        options: Who asks.
-        failure: Why no host can be asked any more; None as long as one can.
-        layout: Of a batch; None until it is known.
-        batches: Delivered so far.
-        respawns: How often hosts have ended and were started again.
+        job: The job to load.
+        runner: The runner of workers on this machine.
+        options: Name the feed in messages, and hold its warnings.
+        failure: The error that ended the session; None while it is usable.
+        layout: Layout of a batch; None until known.
+        batches: Batches delivered so far.
+        respawns: How often a host has ended and was started again.
     """
 
     def __init__(self, job: Job, failure_log: FailureLog) -> None:
         """Start the hosts, without waiting for them.
 
         Raises:
-            TypeError: The job cannot be pickled, or needs what other machines do not have.
+            TypeError: The job cannot be pickled, or needs resources that other machines do not have.
             ImportError, WorkerStartError: See `RayHosts.join`.
         """
         assert job.hosts is not None
@@ -175,15 +177,15 @@ class HostsSession:
         self.layout: Layout | None = None
         self.failure: BaseException | None = None
         self.batches = self.respawns = 0
-        # Without a lock: `_ask` adds a call and then reads `failure`, `_fail` sets that and then reads the calls.
+        # No lock needed: `_ask` adds a call, then reads `failure`; `_fail` sets `failure`, then reads the calls.
         self._open: set[_Call] = set()
-        self._waiting: deque[_Call] = deque()  # calls that no host has
+        self._waiting: deque[_Call] = deque()  # calls not yet assigned to a host
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         packed = self._packed_job()
         self._cluster = job.hosts.join()  # may take long
         try:
             self._hosts = [_Host(handle, f"host {number}") for number, handle in enumerate(self._cluster.hosts)]
-            self._shared: tuple[int, Any] = 0, self._cluster.share(packed)  # generation, and the job in calls
+            self._shared: tuple[int, Any] = 0, self._cluster.share(packed)  # generation, and job to pass in calls
             self._thread = threading.Thread(target=self._run, name="kerasfeed-hosts", daemon=True)
             start_thread(self._thread, who)
         except BaseException:
@@ -191,7 +193,7 @@ class HostsSession:
             raise
 
     def _packed_job(self) -> Packed:
-        """What hosts are to load."""
+        """Return the job for the hosts."""
         job = self.job
         seed = {name: value for name, value in job.environment.environment.items() if name == "PYTHONHASHSEED"}
         environment = Environment(job.environment.directory, seed, module_values())  # the rest may hold passwords
@@ -204,11 +206,14 @@ class HostsSession:
 
     @property
     def pool(self) -> "HostsSession":
-        """What a loader refreshes and renews."""
+        """The session itself, which a loader refreshes and renews like a pool."""
         return self
 
     def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> None:
-        """See `Session.infer`; one host infers the layout, and calls bring it to the others."""
+        """See `Session.infer`.
+
+        One host infers the layout, and calls pass the layout to the other hosts.
+        """
         self.layout = layout or self._ask("infer", epoch, least).result()
 
     def submit(self, epoch: int, step: int, timeout: float | None = None) -> Future[Any]:
@@ -225,7 +230,7 @@ class HostsSession:
         return call.future
 
     def renew(self) -> None:
-        """Have hosts load what the job is now, from the next call on."""
+        """Pass the current job to the hosts, from the next call on."""
         packed = self._packed_job()
         try:
             self._shared = self._shared[0] + 1, self._cluster.share(packed)
@@ -233,34 +238,40 @@ class HostsSession:
             self._fail(error)
 
     def refresh(self, change: Callable[[], None]) -> None:
-        """Run `change`, which alters the job, while no call is open; hosts then see the result."""
+        """Run `change` while no call is pending, then renew the job."""
         while self._open:
             time.sleep(0.005)
         change()
         self.renew()
 
     def _depth(self, workers: int) -> int:
-        """Batches that a host has at once: one to load and one on its way, and two scenes a worker."""
+        """Return the number of concurrent batches of a host.
+
+        That is one loading and one in transfer, and at least two scenes a worker.
+        """
         return min(MOST_CALLS, max(2, self.job.ahead_for(workers)))
 
     @property
     def look_ahead(self) -> int:
-        """See `Session.look_ahead`; hosts that have not started count as hosts with the workers of this machine."""
+        """See `Session.look_ahead`.
+
+        Until a host has started, its number of workers is assumed to be the local one.
+        """
         wanted = max(self.job.look_ahead, sum(host.depth or self._depth(self.job.workers) for host in self._hosts))
         return wanted if self.layout is None else max(1, min(wanted, self.job.max_memory // self.layout.nbytes - 1))
 
     def wasted(self) -> None:
-        """See `Session.wasted`; not known of hosts."""
+        """See `Session.wasted`; unknown for hosts."""
 
     def host_stats(self) -> HostStats:
-        """The hosts, and their batches."""
+        """Return the number of hosts, and the batches of each."""
         batches = {number: host.batches for number, host in enumerate(self._hosts) if host.batches}
         return HostStats(len(self._hosts), sum(host.depth > 0 for host in self._hosts), batches)
 
     def close(self) -> None:
-        """End the hosts and free everything; open calls fail with `FeedClosedError`. Idempotent."""
+        """End the hosts and free everything; pending calls fail with `FeedClosedError`. Idempotent."""
         self._fail(FeedClosedError(CLOSED_BEFORE_DONE))
-        if self._thread is not threading.current_thread():  # the garbage collector may close a feed there
+        if self._thread is not threading.current_thread():  # the garbage collector may close a feed in the thread
             self._thread.join(_RELEASE_SECONDS)
 
     def _settle(self, call: _Call, value: Any = None, error: BaseException | None = None) -> None:
@@ -272,7 +283,7 @@ class HostsSession:
         self._open.discard(call)
 
     def _fail(self, error: BaseException) -> None:
-        """No host can be asked any more."""
+        """End the session; pending and later calls fail with `error`."""
         if self.failure is None:
             self.failure = error
         self._events.put(lambda: None)  # wakes the thread
@@ -282,7 +293,7 @@ class HostsSession:
     # ---- the thread
 
     def _run(self) -> None:
-        """Start hosts and ask them, until none can be asked any more; then end them."""
+        """Start the hosts, assign calls until the session ends, stop the hosts."""
         try:
             for host in self._hosts:
                 self._start(host)
@@ -295,7 +306,7 @@ class HostsSession:
                 self._assign()
                 self._cluster.check()
                 had_host = self._check(had_host)
-        except BaseException as error:  # noqa: BLE001 - no thread would answer open calls
+        except BaseException as error:  # noqa: BLE001 - else pending calls would wait forever
             known = isinstance(error, KerasfeedError)
             self._fail(error if known else wrapped(error, "hosts can no longer be asked: ", HostLostError))
         with suppress(Exception):  # calls fail if the cluster is gone
@@ -305,11 +316,11 @@ class HostsSession:
         self._cluster.close()
 
     def _check(self, had_host: float) -> float:
-        """When there was a host last, s.
+        """Return the last time with a running host, s.
 
         Raises:
             WorkerStartError: No host has started in time.
-            HostLostError: No host has started again in time.
+            HostLostError: No host has restarted in time.
         """
         now, timeout = time.monotonic(), self._given.start_timeout
         if any(host.depth for host in self._hosts):
@@ -324,22 +335,25 @@ class HostsSession:
         self._listen(host)
 
     def _listen(self, host: _Host) -> None:
-        """Wait for a warning about a host that hangs, or for the end of the host."""
+        """Wait for an urgent warning of the host, or for its end."""
         host.listens = True
         self._send(host, self._warned, "live")
 
     def _call(self, host: _Host, method: str, *arguments: Any) -> Future[Any]:
         generation, job = self._shared
         state = State(generation, self.layout, self.failure_log.used_random)
-        brought = job if method != "live" else None  # Ray keeps it as long as the call lasts
+        brought = job if method != "live" else None  # Ray keeps the job in memory during the call
         future: Future[Any] = self._cluster.call(host.handle, method, brought, state, *arguments)
         return future
 
     def _send(self, host: _Host, do: Callable[[_Host, Any], None], method: str, *arguments: Any) -> None:
-        """Call a host. The thread then calls `do(host, answer)`, or `_lose` if the host has ended."""
+        """Call a host.
+
+        The thread later calls `do(host, answer)`, or `_lose` if the host has ended.
+        """
         losses = host.losses
 
-        def put(future: Future[Any]) -> None:  # on a thread of the cluster's
+        def put(future: Future[Any]) -> None:  # in a thread of the cluster
             error = future.exception()
             if error is None:
                 self._events.put(partial(do, host, future.result()))
@@ -349,11 +363,11 @@ class HostsSession:
         self._call(host, method, *arguments).add_done_callback(put)
 
     def _assign(self) -> None:
-        """Give calls that wait to hosts that have room, each to the host with the fewest."""
+        """Assign waiting calls, each to the host with the fewest calls."""
         free = [host for host in self._hosts if len(host.calls) < host.depth]
         while free and self._waiting:
             call = self._waiting.popleft()
-            if call.future.done():  # cancelled, or answered by a host that was lost later
+            if call.future.done():  # cancelled, or answered before its host was lost
                 self._open.discard(call)
                 continue
             host = min(free, key=lambda host: len(host.calls))
@@ -377,14 +391,20 @@ class HostsSession:
         self._listen(host)
 
     def _lose(self, host: _Host, losses: int, method: str, error: BaseException) -> None:
-        """A host has ended after so many `losses`: it starts again, and other hosts are asked for its batches.
+        """Restart a lost host, and assign its calls to other hosts.
+
+        Args:
+            host: The host.
+            losses: Value of `host.losses` when the failed call was sent.
+            method: Method of the failed call.
+            error: The error of the failed call.
 
         Raises:
-            HostLostError: The cluster does not start it again.
+            HostLostError: The cluster does not start the host again.
         """
-        if losses != host.losses:  # it has started again
+        if losses != host.losses:  # handled already
             return
-        if method == "live" and not host.depth:  # the cluster calls "start" again, or fails that call too
+        if method == "live" and not host.depth:  # the call of "start" restarts the host, or fails too
             host.listens = False
             return
         lost = f"{host.name} was lost ({summary(error)[:300]})"
@@ -410,7 +430,7 @@ class HostsSession:
             )
 
     def _answered(self, call: _Call, host: _Host, answer: HostAnswer) -> None:
-        """A host has answered a call; the first answer counts."""
+        """Settle a call with a host's answer, unless it has an answer."""
         if call in host.calls:
             host.calls.remove(call)
         self._note(answer)
@@ -418,8 +438,8 @@ class HostsSession:
             return
         try:
             value = self._value(answer)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
-            BaseException.with_traceback(error, None)  # the traceback and this frame would refer to each other
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            BaseException.with_traceback(error, None)  # breaks a reference cycle with this frame
             self._settle(call, error=error)
             return
         if call.method == "batch":
@@ -428,16 +448,16 @@ class HostsSession:
         self._settle(call, value)
 
     def _note(self, answer: HostAnswer) -> None:
-        """Keep what an answer says beside its value."""
+        """Record the warnings and `used_random` of an answer."""
         for warning in answer.warnings:
             self.options.deferred_warnings.defer(*warning)
         self.failure_log.used_random |= answer.used_random
 
     def _value(self, answer: HostAnswer) -> Any:
-        """What a host was asked for.
+        """Return the value of an answer.
 
         Raises:
-            Exception: What the host says, that too many scenes have failed, or that the answer cannot be unpacked.
+            Exception: The error of the answer; too many scenes have failed; or the answer cannot be unpacked.
         """
         log, refusal = self.failure_log, None
         for index, epoch, step, sent in answer.failures:
@@ -450,4 +470,4 @@ class HostsSession:
         if refusal is not None:
             raise refusal
         packed = answer.value
-        return unpack([packed[0], *map(aligned_copy, packed[1:])])  # what has arrived may be read-only
+        return unpack([packed[0], *map(aligned_copy, packed[1:])])  # received arrays may be read-only
