@@ -374,7 +374,7 @@ class StreamLoader:
             position.repetition, first * (self._shard.count if self._shard else 1), position.ended,
             in_turn=self._options.given["deterministic"],
         )  # fmt: skip
-        items = dealt(run.items, self._shard, warnings) if self._shard else run.items
+        items = dealt(run.items(), self._shard, warnings) if self._shard else run.items()
         return run, shuffler.shuffled(items) if shuffler else items
 
     def submit(self, epoch: int, step: int, items: list[Any]) -> Future[Any]:

@@ -36,11 +36,7 @@ class Left(BaseException):
 class SourceRun:
     """One repetition of the generators.
 
-    One thread iterates over `items`; any thread may call `leave`.
-
-    Attributes:
-        items: The scenes. The iterator raises the exception of a generator, with a note that names the generator and
-            the scene, or `Left`.
+    One thread iterates over `items()`; any thread may call `leave`.
     """
 
     def __init__(
@@ -78,7 +74,14 @@ class SourceRun:
             self._pending = {lane.n: deque() for lane in lanes}
             for lane in lanes * pool.depth:
                 self._request(pool, lane)
-        self.items: Iterator[Any] = self._merge.joined(self._make if pool is None else self._collect_next)
+
+    def items(self) -> Iterator[Any]:
+        """Return an iterator over the scenes.
+
+        The run does not hold it: the cycle would keep the memory of blocks after the feed is closed. The iterator
+        raises the exception of a generator, with a note that names the generator and the scene, or `Left`.
+        """
+        return self._merge.joined(self._make if self._pool is None else self._collect_next)
 
     @property
     def ended(self) -> tuple[tuple[int, int], ...]:
@@ -88,7 +91,7 @@ class SourceRun:
     def leave(self) -> None:
         """End the generators and stop reading ahead; idempotent.
 
-        A thread that waits for `items` soon gets `Left`.
+        A thread that waits for `items()` soon gets `Left`.
         """
         self._left = True
         for run in list(self._runs.values()):

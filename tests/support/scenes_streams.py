@@ -41,14 +41,14 @@ class Source:
         """The next items; fewer than `limit` at the end, or if it is left."""
         items = []
         try:
-            items.extend(itertools.islice(self._run.items, limit))
+            items.extend(itertools.islice(self._run.items(), limit))
         except Left:
             self._run.leave()
         return items
 
     def each(self):
         """Iterate over the items."""
-        return self._run.items
+        return self._run.items()
 
     def leave(self):
         if self._run is not None:
