@@ -221,6 +221,7 @@ class Repetition:
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(_JOIN_SECONDS)
+        self._run = None  # it holds the memory of blocks
 
     @property
     def is_stuck(self) -> bool:
