@@ -36,19 +36,20 @@ class Source:
         self._run = SourceRun(
             self._generators, self.pool, self.failure_log, repetition, items, in_turn=self._in_turn
         )  # fmt: skip
+        self._items = self._run.items()
 
     def take(self, limit):
         """The next items; fewer than `limit` at the end, or if it is left."""
         items = []
         try:
-            items.extend(itertools.islice(self._run.items(), limit))
+            items.extend(itertools.islice(self._items, limit))
         except Left:
             self._run.leave()
         return items
 
     def each(self):
         """Iterate over the items."""
-        return self._run.items()
+        return self._items
 
     def leave(self):
         if self._run is not None:
@@ -58,7 +59,7 @@ class Source:
         self.leave()
         if self.pool is not None:
             self.pool.close()
-        self._run = self.pool = None  # they hold memory of scenes
+        self._run = self._items = self.pool = None  # they hold memory of scenes
 
 
 def new_source(kind, make_generator, count=1, *, seed=7, policy=None, **arguments):
