@@ -264,18 +264,14 @@ class Loader:
         """
         session = self._ready()
         try:
-            return session.submit(epoch, step, timeout)
+            with self._closing_if_interrupted():
+                return session.submit(epoch, step, timeout)
         except WorkerDiedError as error:  # the pool has just failed: this batch fails like those in flight
             if session.pool.failure is None:
                 raise
             promise: Future[Any] = Future()
             promise.set_exception(error)
             return promise
-        except Exception:
-            raise
-        except BaseException:  # a `with self._closing_if_interrupted()` would take 2 us of a batch
-            self._sessions.end_present()
-            raise
 
     @contextmanager
     def _closing_if_interrupted(self) -> Iterator[None]:

@@ -34,7 +34,7 @@ def progress_bar(
     draws_widget = in_notebook and importlib.util.find_spec("ipywidgets") is not None
     tqdm = importlib.import_module("tqdm.notebook" if draws_widget else "tqdm.std").tqdm
     without_thread = type("tqdm", (tqdm,), {"monitor_interval": 0})
-    # tqdm draws nothing on a terminal that does not tell its size.
+    # tqdm draws nothing on a terminal that does not report its size.
     size = shutil.get_terminal_size()
     shape = {} if draws_widget else {"ncols": size.columns, "nrows": size.lines}
     with without_thread(desc=title, total=total, unit=f" {unit}", delay=after, miniters=1, **shape) as bar:

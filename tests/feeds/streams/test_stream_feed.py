@@ -272,7 +272,6 @@ def test_an_error_of_a_function_comes_in_its_place_and_names_the_item(stream, wo
     notes = "\n".join(caught.value.__notes__)
     assert "the item was 'scene-9'" in notes
     assert "scene 9, epoch 0, step 2" in notes
-    assert "reproduce it with sequence[" not in notes
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
