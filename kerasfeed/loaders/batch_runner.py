@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY, Filler, probe
@@ -33,8 +34,8 @@ from kerasfeed.util.thread_times import ThreadWatch
 # The first scenes are read until this time is over, but at least `SpecRequest.least`. It counts the quickest scene, so
 # that the number of scenes hardly depends on other programs.
 _SECONDS, _MOST_SECONDS = 0.1, 1.0
-# Scenes quicker than this, s, are read so often again to measure their time. Slower ones may then come from a cache.
-_QUICK, _WARM_READS = 3e-4, 32
+# Scenes quicker than this, s, are read again, for about 4 ms, to measure their time. Slower ones may come from a cache.
+_QUICK, _WARM_SECONDS, _MOST_WARM = 3e-4, 4e-3, 400
 _MOST_COMPARED = 16 << 20  # bytes of a scene that are compared
 
 
@@ -171,33 +172,31 @@ def read_first(
     middle = sorted(times)[(len(times) - 1) // 2]  # of two, the quicker one
     if owned and not (used or order.keeps) and middle[0] < _QUICK:
         with contextlib.suppress(Exception):  # the scene fails again when it is loaded
-            indices = order.indices[: len(specs)]
-            middle = min(_warm_times(sequence, indices, context, clock, reader) for _ in range(3))
+            count = min(_MOST_WARM, int(_WARM_SECONDS / middle[0]))
+            warm = np.resize(np.array(order.indices[: len(specs)], np.int64), count)
+            middle = min(_warm_times(sequence, warm, context, clock, reader) for _ in range(3))
     return FirstScenes(tuple(specs), *middle, is_reused=is_reused, differs=differs), used, kept
 
 
 def _warm_times(
     sequence: Any,
-    indices: tuple[int, ...],
+    indices: NDArray[np.int64],
     context: SceneContext,
     clock: ThreadWatch,
     reader: Callable[..., Any] | None,
 ) -> tuple[float, float]:
     """Time and processor time per scene, s, over many reads in a row, because reading the clock takes 40 us."""
-    many, count = np.resize(np.array(indices, np.int64), _WARM_READS), _WARM_READS
     clock.restart()
     with context:
         if reader is None:
-            for index in many.tolist():
+            for index in indices.tolist():
                 context.move_to(index)
                 sequence[index]
         else:
             context.move_to(None)
-            count *= 8
-            for _ in range(8):
-                reader(many.copy())
+            reader(indices.copy())
     took = clock.look()
-    return took.own_seconds / count, took.cpu_seconds / count
+    return took.own_seconds / len(indices), took.cpu_seconds / len(indices)
 
 
 def _content(scene: Any) -> list[bytes] | None:
