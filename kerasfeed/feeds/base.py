@@ -396,9 +396,9 @@ class BaseFeed(AnyFeed):
         """The position of the consumer in the feed, as a small dict for JSON; give it to `set_state` to resume there.
 
         The position is after the last batch that was consumed, not after the last one that was loaded ahead. In a loop
-        the batch in hand counts as consumed; in a callback of `fit`, the last batch that was trained on. If you iterate
-        over something made of `to_tf_dataset()` (`map`, ...), loop over `feed.epoch(n)`, or `fit` raised an exception,
-        the feed cannot know how far the consumer came: pass `epoch` and `step`, or use `kerasfeed.BackupAndRestore` or
+        the batch in hand counts as consumed; in a callback of `fit(feed)`, the last batch that was trained on. If you
+        iterate over `to_tf_dataset()`, loop over `feed.epoch(n)`, or `fit` raised an exception, the feed cannot know
+        how far the consumer came: pass `epoch` and `step`, or use `kerasfeed.BackupAndRestore` or
         `kerasfeed.FeedCheckpoint`.
 
         Args:
@@ -427,9 +427,9 @@ class BaseFeed(AnyFeed):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the batch that is next by `state`, without loading those before it.
 
-        The next loop, `fit` or iteration of a dataset begins there. Its first epoch is what is left of the epoch in
-        `state`. The workers, their type, and the number of shards of the same global batch may differ from those of the
-        feed that made `state`.
+        The next loop, `fit` or iteration of a dataset begins there. The first epoch of a loop or `fit` has the
+        remaining batches of the epoch in `state`; an iteration of a dataset has as many batches as ever. The workers,
+        their type, and the number of shards of the same global batch may differ from the feed that made `state`.
 
         Args:
             state: What `get_state` returned, perhaps in another process.

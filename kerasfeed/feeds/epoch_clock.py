@@ -114,21 +114,6 @@ class EpochClock:
             self.shuffled = False
             return first
 
-    def loop_numbers(self, count: int) -> range:
-        """The batches of a loop that is about to begin over a dataset of `count` batches an iteration.
-
-        A loop that begins within an epoch ends with one.
-        """
-        first = self.free
-        return range(first, first + count - first % self.steps)
-
-    def end_claim(self, number: int, claimed: int) -> None:
-        """Whoever has claimed the batches before `claimed` ends with that before `number`."""
-        with self._lock:
-            self.consumed = number
-            if self.taken == claimed:
-                self.taken = number
-
     @property
     def free(self) -> int:
         """Number of the first batch that the next consumer gets."""

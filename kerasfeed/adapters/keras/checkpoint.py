@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 
-from kerasfeed.adapters.keras.adapter import TrainerData, copied_callback
+from kerasfeed.adapters.keras.adapter import KerasAdapter, copied_callback
 from kerasfeed.adapters.keras.progress_file import Progress, Record
 from kerasfeed.adapters.keras.trained_model import begin_with, iterations_of, optimizers_of, scale_of
 from kerasfeed.adapters.keras.trainer import (
@@ -49,15 +49,16 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     For programs that save models in their own way; `kerasfeed.BackupAndRestore` saves model and feed together. Restore
     the model with its optimizer before `fit`, or in an earlier callback:
     `callbacks=[keras.callbacks.BackupAndRestore(...), kerasfeed.FeedCheckpoint(...)]`. `fit` then continues in the
-    epoch in which the model was saved, with the remaining batches, which Keras numbers from 0. Works with `fit(feed)`,
-    with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a dataset made from that batch by batch (`map`).
+    epoch in which the model was saved, with the remaining batches, which Keras numbers from 0. Works with `fit(feed)`;
+    for a `kerasfeed.Feed` also with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a dataset made from that batch
+    by batch (`map`).
 
     The `iterations` of an optimizer, which are saved with the model, count the batches of training. The file maps them
     to batches of the feed. It is written after every `save_freq` batches and after every epoch. If every batch is one
     iteration, it can be written less often than the model.
 
-    A dataset made from `feed.to_tf_dataset()` can be resumed without `steps_per_epoch`, or if it repeats forever; other
-    data raise a ValueError when `fit` begins.
+    A dataset can be resumed without `steps_per_epoch`, or if it repeats forever; other data raise a ValueError when
+    `fit` begins.
 
     When training ends, the file is deleted if a `keras.callbacks.BackupAndRestore` of the same `fit` deletes its own.
 
@@ -200,8 +201,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if self._follows is not None and self._done and left and left % self._execution:
             raise ValueError(
                 f"the resumed epoch has {left:,} batches left of a dataset made from the feed's, "
-                f"but the training function takes {self._execution} at a time: pass the feed itself to fit, or "
-                "its to_tf_dataset(), or compile with steps_per_execution=1"
+                f"but the training function takes {self._execution} at a time: pass the feed itself to fit, "
+                "or compile with steps_per_execution=1"
             )
         self._cut = self._done > 0 and (self._follows is not None or not run.has_epoch_cursors)
         even = not self._is_stream and not any(hasattr(each, "inner_optimizer") for each in optimizers_of(self.model))
@@ -217,9 +218,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             Whether each epoch is an iteration of the dataset, or part of one infinite iteration.
         """
         if self._is_stream:
-            raise ValueError("to resume a stream, pass the feed itself to fit, or its to_tf_dataset()")
+            raise ValueError("to resume a stream, pass the feed itself to fit")
         clock, iterator = self.feed.clock, position.iterator
-        if isinstance(adapter_of(iterator), TrainerData):
+        if isinstance(adapter_of(iterator), KerasAdapter):
             raise ValueError(f"fit was given another feed than {type(self).__name__}: pass the same feed to both")
         batches, steps = batches_of(iterator), asked_steps(iterator)
         asked = steps or batches

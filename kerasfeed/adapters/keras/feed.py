@@ -4,6 +4,7 @@ Invariant: Keras sees one worker and a queue, so it starts no threads or process
 are decided when it begins; loading ahead changes nothing.
 """
 
+import contextvars
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +16,7 @@ from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trai
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.feeds.feed_cursor import FeedCursor, FeedLoop, begin_cursor
+from kerasfeed.feeds.feed_cursor import FeedCursor, begin_cursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
 from kerasfeed.loaders.arguments import refuse_skip
@@ -39,30 +40,16 @@ class FeedRun(KerasRun):
         iterator: Keras's iterator.
         request: The purpose of the iterator.
         shuffled: Whether Keras shuffles the steps of each epoch of `fit`.
-        batches: Batches that Keras takes for an epoch; None for a whole epoch of the feed.
-        in_order: Whether batches are in the order of their numbers, or as they are loaded.
     """
 
-    def __init__(
-        self,
-        feed: Any,
-        iterator: Any,
-        request: TrainerRequest,
-        *,
-        shuffled: bool,
-        batches: int | None = None,
-        in_order: bool = True,
-    ) -> None:
-        super().__init__(feed, iterator, request, len(feed) if batches is None else batches)
-        self._batches = batches
-        self._in_order = in_order
+    def __init__(self, feed: Any, iterator: Any, request: TrainerRequest, *, shuffled: bool) -> None:
+        super().__init__(feed, iterator, request, len(feed))
         self.shuffled = request.trains and shuffled
         self._batches_ahead: FeedCursor | None = None  # kept between epochs
         self.numbers = range(0)
         self.has_epoch_cursors = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
         self.stop = 0  # number after the last batch to load ahead
         self.other = not request.method  # a trainer not from Keras
-        self._claimed: range | None = None  # batches of a dataset, for evaluate or predict
         self._model: Callable[[], Any] = lambda: None  # the model in training
         if request.trains:
             self._prepare()
@@ -99,13 +86,7 @@ class FeedRun(KerasRun):
             self.numbers = clock.fit_numbers
             self.stop = self.numbers.stop
         else:
-            first = clock.current * clock.steps
-            most = int(self.steps)
-            if self._batches is not None:  # each iteration of a dataset is the feed's next epochs
-                if self._claimed is None:
-                    self._claimed = clock.loop_numbers(self._batches)
-                    clock.claim(len(self._claimed))
-                first, most = self._claimed.start, len(self._claimed)
+            first, most = clock.current * clock.steps, int(self.steps)
             self.numbers = range(first, first + min(most, self.steps_per_epoch or most))
             self.stop = self.numbers.stop
         if self._batches_ahead is not None:
@@ -119,7 +100,6 @@ class FeedRun(KerasRun):
 
     def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
-        self._claimed = None
         if self.built and (self.request.trains or self.other):
             self.feed.end_fit_epoch()
 
@@ -132,7 +112,7 @@ class FeedRun(KerasRun):
             cursor.close([])
         self._batches_ahead = cursor = FeedCursor(
             self.feed_reference, range(self.numbers.start, self._last), ahead_until=self.stop,
-            shuffled=self.shuffled if self.request.trains else None, in_order=self._in_order,
+            shuffled=self.shuffled if self.request.trains else None,
         )  # fmt: skip
         return cursor
 
@@ -346,40 +326,28 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             ...     print(dataset.element_spec, int(dataset.cardinality()))
             TensorSpec(shape=(None, 3), dtype=tf.float32, name=None) 3
         """
-        from kerasfeed.adapters.keras.dataset import keras_dataset  # imports TensorFlow
+        from kerasfeed.adapters.tensorflow.dataset import batches_dataset
 
         refuse_skip(self.job.policy, "to_tf_dataset()")
         refuse_second_sharding(self.shard.count)
         self.follow_sequence()
         count = check_integer("epochs", epochs, 1) * len(self)
-        given = count, deterministic, self.refreshes.planned
-        return keras_dataset(
-            partial(begin_cursor, self, *given), self, partial(self._dataset_run, *given), device=device, count=count,
-            begin_loop=partial(FeedLoop, self.clock, count, counted=deterministic),
+        begin = partial(
+            begin_cursor, self, count, deterministic, self.refreshes.planned, contextvars.copy_context()
         )  # fmt: skip
+        return batches_dataset(begin, self.element_spec, count=count, device=device)
 
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> FeedRun:
         if request.method:
             refuse_skip(self.job.policy, f"{request.method}()")
         self.follow_sequence()
         has_order = not self.plan.order.is_sequential
-        self._warn_of_order(request)
+        if request.method == "predict" and has_order:
+            self._loader.failure_log.deferred_warnings.defer("predict", _PREDICTED_IN_ORDER, FeedWarning)
+            self._loader.failure_log.deferred_warnings.issue()
         # If Keras also shuffled batches, an order would gain nothing, and shards would take different steps.
         shuffled = request.shuffle and not has_order and self.plan.shard_count == 1
         return FeedRun(self, iterator, request, shuffled=shuffled)
-
-    def _dataset_run(
-        self, batches: int, in_order: bool, generations: tuple[int, ...], iterator: Any, request: TrainerRequest
-    ) -> FeedRun:
-        """Make the run of a Keras iterator over the feed's dataset."""
-        self.refreshes.refuse_others(generations)
-        self._warn_of_order(request)
-        return FeedRun(self, iterator, request, shuffled=False, batches=batches, in_order=in_order)
-
-    def _warn_of_order(self, request: TrainerRequest) -> None:
-        if request.method == "predict" and not self.plan.order.is_sequential:
-            self._loader.failure_log.deferred_warnings.defer("predict", _PREDICTED_IN_ORDER, FeedWarning)
-            self._loader.failure_log.deferred_warnings.issue()
 
     def _keras_hook(self, *, begins: bool) -> None:
         position = trainer_position()
