@@ -234,7 +234,7 @@ class BaseFeed(AnyFeed):
     def begin_loop(self, epochs: int = 1) -> FeedCursor:
         """The batches of the next epochs, for a loop; the first of them is what is left of one that was resumed."""
         self.follow_sequence()
-        return self._loop_over(self.clock.claim_epoch(epochs), counted=True)
+        return self._loop_over(self.clock.claim_epochs(epochs), counted=True)
 
     def _loop_over(self, numbers: range, *, counted: bool) -> FeedCursor:
         cursor = FeedCursor(weakref.ref(self), numbers, counted=counted)

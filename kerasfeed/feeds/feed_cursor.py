@@ -157,9 +157,9 @@ def _claimed(
 ) -> Cursor:
     known = check_alive(feed())
     known.refreshes.refuse_others(generations)
-    first = known.clock.claim(count)
+    numbers = known.clock.claim(count)
     known.request_log.clear()
-    return convert(FeedCursor(feed, range(first, first + count), in_order=in_order, log=known.request_log))
+    return convert(FeedCursor(feed, numbers, in_order=in_order, log=known.request_log))
 
 
 class FeedCursor:

@@ -16,6 +16,7 @@ from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trai
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.feeds.epoch_clock import FitPlan
 from kerasfeed.feeds.feed_cursor import FeedCursor, begin_cursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
@@ -40,15 +41,21 @@ class FeedRun(KerasRun):
         iterator: Keras's iterator.
         request: The purpose of the iterator.
         shuffled: Whether Keras shuffles the steps of each epoch of `fit`.
+
+    Attributes:
+        numbers: Numbers of the batches of the present epoch.
+        stop: Number after the last batch to load ahead.
+        plan: The batches of each epoch of `fit`; None before the first one.
     """
 
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest, *, shuffled: bool) -> None:
         super().__init__(feed, iterator, request, len(feed))
         self.shuffled = request.trains and shuffled
         self._batches_ahead: FeedCursor | None = None  # kept between epochs
-        self.numbers = range(0)
+        self.numbers, self.stop = range(0), 0
+        self.plan: FitPlan | None = None
+        self._fit_steps = self.steps_per_epoch or int(self.steps)
         self.has_epoch_cursors = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
-        self.stop = 0  # number after the last batch to load ahead
         self.other = not request.method  # a trainer not from Keras
         self._model: Callable[[], Any] = lambda: None  # the model in training
         if request.trains:
@@ -56,8 +63,13 @@ class FeedRun(KerasRun):
 
     def _prepare(self) -> None:
         self.feed.begin_fit(self)
-        steps = self.steps_per_epoch or int(self.steps)
-        self.feed.clock.prepare(self._iterator(), self.request.initial_epoch, steps, shuffled=self.shuffled)
+        self.plan = None
+        self.feed.clock.begin_fit(self.request.initial_epoch, self._fit_steps, shuffled=self.shuffled)
+
+    def planned(self, epoch: int) -> FitPlan:
+        """Return the plan of the `fit`; before its first epoch, as if that were `epoch`."""
+        plan: FitPlan = self.plan or self.feed.clock.plan_fit(epoch, self._fit_steps)
+        return plan
 
     def reset(self) -> None:
         """See `KerasRun.reset`."""
@@ -71,19 +83,21 @@ class FeedRun(KerasRun):
         clock = feed.clock
         if self.request.trains and self.built:
             position = trainer_position("fit")
-            number = epoch + self.request.initial_epoch
-            last = number
+            number = last = epoch + self.request.initial_epoch
             if position is not None and position.epoch is not None:
                 number, last = position.epoch, max(position.epochs - 1, position.epoch)
                 self._model = weakref.ref(position.model)
-            self.numbers = clock.begin(number, shuffled=self.shuffled)
-            self.stop = clock.numbers(last).stop
+            if self.plan is None:
+                self.plan = clock.begin_fit(number, self._fit_steps, shuffled=self.shuffled)
+            self.numbers = self.plan.numbers(number)
+            self.stop = self.plan.numbers(last).stop
+            clock.begin_fit_epoch(self.numbers, shuffled=self.shuffled)
         elif self.request.trains:
-            self.numbers = clock.fit_numbers
+            number = self.request.initial_epoch
+            self.numbers = self.planned(number).numbers(number)
             self.stop = self.numbers.start + 1  # the model is built on one batch
         elif self.other and self.built:
-            clock.begin_other()
-            self.numbers = clock.fit_numbers
+            self.numbers = clock.claim_epochs()
             self.stop = self.numbers.stop
         else:
             first, most = clock.current * clock.steps, int(self.steps)
@@ -101,7 +115,7 @@ class FeedRun(KerasRun):
     def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
         if self.built and (self.request.trains or self.other):
-            self.feed.end_fit_epoch()
+            self.feed.end_fit_epoch(self.numbers.stop)
 
     def begin_taking(self) -> FeedCursor:
         """See `KerasRun.begin_taking`."""
@@ -120,7 +134,7 @@ class FeedRun(KerasRun):
         """See `KerasRun.close`; batches loaded for the next epoch are kept."""
         feed = self.feed_reference()
         if feed is not None and self.was_stopped:
-            feed.clock.end_within(self.numbers, self.number(before=False))
+            feed.clock.stop_fit_epoch(self.numbers, self.number(before=False))
         super().close()
         cursor = self._batches_ahead
         if cursor is not None and (self.superseded or not cursor.next == self.numbers.stop < self.stop):
@@ -243,14 +257,16 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
-        self._hooked_epoch_runs = False
+        self._hooked: range | None = None  # batches of an epoch that Keras's hooks began
 
     def _consumed_batches(self) -> int:
         position, run = trainer_position("fit"), self.fit_run
-        if position is not None and self.clock.serves(position.iterator):
+        if position is not None and run is not None and run.serves(position.iterator):
             if position.epoch is None or position.hook in ("on_train_begin", "on_epoch_begin"):
-                return self.clock.numbers(position.initial_epoch if position.epoch is None else position.epoch).start
-            if run is not None and run.is_running and run.serves(position.iterator):
+                epoch = position.initial_epoch if position.epoch is None else position.epoch
+                first: int = run.planned(epoch).numbers(epoch).start
+                return first
+            if run.is_running:
                 number: int = run.number(before=position.is_before_execution)
                 return number
         if position is None and run is not None and run.was_stopped:  # and not closed yet
@@ -258,8 +274,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         return self.clock.check_consumed()
 
     def _resume_at(self, number: int, *, shuffled: bool, rest: int | None = None) -> None:
-        position = trainer_position("fit")
-        if position is not None and position.epoch is not None and self.clock.serves(position.iterator):
+        position, run = trainer_position("fit"), self.fit_run
+        if position is not None and position.epoch is not None and run is not None and run.serves(position.iterator):
             raise RuntimeError(
                 "set_state() was called during a fit on the feed, but Keras continues the epoch that it has begun. "
                 "Call it before fit, or in on_train_begin"
@@ -293,10 +309,10 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         self._resume_at(number, shuffled=found.shuffled_steps, rest=(steps or len(self)) - done)
         return False
 
-    def end_fit_epoch(self) -> None:
-        """End an epoch of a trainer."""
-        self.clock.end()
-        if self.clock.fit_numbers.stop % self.clock.steps == 0:
+    def end_fit_epoch(self, number: int) -> None:
+        """End an epoch of a trainer; batch `number` is next."""
+        self.clock.end_fit_epoch(number)
+        if number % self.clock.steps == 0:
             self.hooks.leave()
 
     # ---- frameworks
@@ -353,12 +369,12 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         position = trainer_position()
         if position is not None and (position.method != "fit" or position.epoch is None):
             return
-        began, self._hooked_epoch_runs = self._hooked_epoch_runs, begins
+        began, self._hooked = self._hooked, None
         if begins:
-            self.clock.begin_other()
-        elif began:
+            self._hooked = self.clock.claim_epochs()
+        elif began is not None:
             self.request_log.clear()
-            self.end_fit_epoch()
+            self.end_fit_epoch(began.stop)
         else:  # a PyDataset around the feed usually forwards this hook only
             self.clock.resume((self.clock.current + 1) * self.clock.steps)
             self.hooks.leave()
