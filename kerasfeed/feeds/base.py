@@ -243,7 +243,7 @@ class BaseFeed(AnyFeed):
         After `set_state`, the first epoch is the rest of the epoch in the state.
         """
         self.follow_sequence()
-        return self._loop_over(self.clock.claim_epoch(epochs), counted=True)
+        return self._loop_over(self.clock.claim_epochs(epochs), counted=True)
 
     def _loop_over(self, numbers: range, *, counted: bool) -> FeedCursor:
         cursor = FeedCursor(weakref.ref(self), numbers, counted=counted)
@@ -404,10 +404,10 @@ class BaseFeed(AnyFeed):
         """Return the consumer's position as a small dict for JSON.
 
         Pass the dict to `set_state` to resume there. The position is after the last batch that was consumed, not after
-        the last batch that was loaded ahead. In a loop the current batch counts as consumed; in a callback of `fit`,
-        the last trained batch does. The feed cannot know the position of the consumer if you transform the dataset of
-        `to_tf_dataset()` (`map`, ...), loop over `feed.epoch(n)`, or `fit` raised an exception: then pass `epoch` and
-        `step`, or use `kerasfeed.BackupAndRestore` or `kerasfeed.FeedCheckpoint`.
+        the last batch that was loaded ahead. In a loop the current batch counts as consumed; in a callback of
+        `fit(feed)`, the last trained batch does. The feed cannot know the position of the consumer if you iterate over
+        `to_tf_dataset()`, loop over `feed.epoch(n)`, or `fit` raised an exception: then pass `epoch` and `step`, or use
+        `kerasfeed.BackupAndRestore` or `kerasfeed.FeedCheckpoint`.
 
         Args:
             epoch: Epoch of the next batch, from 0. None uses the consumer's position. Pass both `epoch` and `step`, or
@@ -436,9 +436,9 @@ class BaseFeed(AnyFeed):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of `state`, without loading earlier batches.
 
-        The next loop, `fit` or iteration of a dataset begins there. Its first epoch is the rest of the epoch in
-        `state`. The number and type of the workers, and the number of shards of the same global batch, may differ from
-        the feed that made `state`.
+        The next loop, `fit` or iteration of a dataset begins there. The first epoch of a loop or `fit` is the rest of
+        the epoch in `state`; an iteration of a dataset always has `len(dataset)` batches. The number and type of the
+        workers, and the number of shards of the same global batch, may differ from the feed that made `state`.
 
         Args:
             state: A dict from `get_state`, perhaps of another process.

@@ -100,7 +100,8 @@ def next_of(cursor: Cursor) -> list[Any]:
 _background_calls: list[Any] = []  # locks of what runs elsewhere; a child of a fork runs nothing of it
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_background_calls.clear)
-Begin = Callable[[contextvars.Context], Cursor]  # makes a cursor, with the context variables to run with
+Convert = Callable[[Cursor], Cursor]  # adds the conversion of batches to a cursor
+Begin = Callable[[Convert], Cursor]  # makes the cursor of an iteration of a dataset
 
 
 def run_in_background(function: Callable[..., Any], *arguments: Any) -> None:
@@ -136,37 +137,37 @@ def wait_for_background(seconds: float = 5.0) -> None:
 
 
 class CursorThread:
-    """A cursor that a thread of its own takes from, as asked, so that what users wrote runs there.
+    """A cursor whose batches its own thread takes, one ahead, so that the user's code runs there.
 
     Args:
-        begin: Makes the cursor; called in the thread, where the first batch is asked for.
-        context: Context variables to run it with.
+        begin: Makes the cursor; called in the thread.
+        context: Context variables to run it with; a thread gets a copy.
     """
 
     def __init__(self, begin: Callable[[], Cursor], context: contextvars.Context) -> None:
-        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one batch each; False is the end
+        self._asked.put(True)
         self._found: queue.SimpleQueue[tuple[Any, Any] | BaseException] = queue.SimpleQueue()  # one at most
-        self._waiting = False
         self._closed = False
         self._returned: list[Any] = []
         self._thread = threading.Thread(
-            target=context.run, args=(self._serve, begin), name="kerasfeed-cursor", daemon=True
+            target=context.copy().run, args=(self._serve, begin), name="kerasfeed-cursor", daemon=True
         )
         start_thread(self._thread, "an iterator over a dataset of a feed")
 
     def take(self, timeout: float | None) -> tuple[Any, Any]:
         """See `Cursor.take`."""
-        if not self._waiting:
-            self._waiting = True
-            self._asked.put(True)
         try:
             found = self._found.get(timeout=timeout)
         except queue.Empty:
             raise NotYet from None
-        self._waiting = False
-        if isinstance(found, BaseException):
+        self._asked.put(True)
+        if not isinstance(found, BaseException):
+            return found
+        try:
             raise found
-        return found
+        finally:
+            del found  # its traceback holds this frame: only the collector would free them
 
     def received(self, place: Any) -> None:
         """See `Cursor.received`; TensorFlow does not say so."""

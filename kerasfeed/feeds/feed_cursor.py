@@ -2,8 +2,7 @@
 
 Invariant: `next_batch` returns the batch of the next number whatever was loaded ahead, and whoever loaded it. Whoever
 stops early closes the window, and the scenes not yet begun are skipped. An iteration of a `tf.data` dataset claims its
-batches when the first is asked for. A loop that begins within an epoch ends with it, like a loop over the feed; what
-TensorFlow loaded beyond is given back to the feed.
+batches when the first is asked for.
 """
 
 import contextvars
@@ -16,10 +15,8 @@ from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, WorkerStartError
-from kerasfeed.feeds.cursor import Cursor, EndOfData, RequestLog, check_alive
-from kerasfeed.feeds.epoch_clock import EpochClock
+from kerasfeed.feeds.cursor import Convert, Cursor, CursorThreads, EndOfData, RequestLog, check_alive
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
-from kerasfeed.sequences.optional_methods import ahead_reader
 from kerasfeed.util.polling import NotYet, result_of
 
 Submit = Callable[[int, float | None], "Future[Any]"]
@@ -139,28 +136,30 @@ def _first_done(futures: list["Future[Any]"], timeout: float | None) -> "Future[
 
 
 def begin_cursor(
-    feed: Any, count: int, in_order: bool, generations: tuple[int, ...], context: contextvars.Context
+    feed: Any, count: int, in_order: bool, generations: tuple[int, ...], context: contextvars.Context, convert: Convert
 ) -> Cursor:
-    """A cursor of the next `count` batches of `feed`, planned at these generations, for a call that must not wait.
+    """Return a cursor of the next `count` batches of `feed` for a dataset, with its own thread.
 
-    Where `submit` would run what users wrote (scenes, hooks, orders), a thread of its own runs it.
+    Args:
+        feed: The feed.
+        count: Number of batches.
+        in_order: See `Prefetcher`.
+        generations: The generations of the sequence that the dataset was made for.
+        context: Context variables of the thread.
+        convert: Adds the conversion of batches to a cursor.
     """
-    begin = partial(_claimed, weakref.ref(feed), count, in_order, generations)
-    return begin() if only_submits(feed) else feed.cursors.begin(begin, context)
+    threads: CursorThreads = feed.cursors
+    return threads.begin(partial(_claimed, weakref.ref(feed), count, in_order, generations, convert), context)
 
 
-def only_submits(feed: Any) -> bool:
-    """Whether asking a feed for batches runs nothing that users wrote."""
-    job = feed.job
-    return bool(job.workers) and job.plan.order.is_quick and not feed.hooks.exist and ahead_reader(job.sequence) is None
-
-
-def _claimed(feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...]) -> "FeedCursor":
+def _claimed(
+    feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...], convert: Convert
+) -> Cursor:
     known = check_alive(feed())
     known.refreshes.refuse_others(generations)
-    first = known.clock.claim(count)
+    numbers = known.clock.claim(count)
     known.request_log.clear()
-    return FeedCursor(feed, range(first, first + count), in_order=in_order, log=known.request_log)
+    return convert(FeedCursor(feed, numbers, in_order=in_order, log=known.request_log))
 
 
 class FeedCursor:
@@ -264,37 +263,3 @@ class FeedCursor:
         feed = self._feed()
         if feed is not None:
             feed.clock.end_apart(self)
-
-
-class FeedLoop:
-    """What one loop over a feed's dataset tells the feed."""
-
-    def __init__(self, clock: EpochClock, batches: int, *, counted: bool) -> None:
-        """A loop begins.
-
-        Args:
-            clock: Where the feed's consumers stand.
-            batches: How many one iteration of the dataset has.
-            counted: Whether they come in the order of the feed.
-        """
-        self._clock = clock
-        self._batches = batches
-        self._counted = counted
-        self._numbers: range | None = None
-        self._got = 0
-
-    def goes_on(self) -> bool:
-        """A batch is about to be asked for; False where the loop is over."""
-        if self._numbers is None:
-            self._numbers = self._clock.loop_numbers(self._batches)
-        numbers = self._numbers
-        if self._got < len(numbers) or len(numbers) == self._batches:
-            return True
-        self._clock.end_claim(numbers.stop, numbers.start + self._batches)
-        return False
-
-    def got(self) -> None:
-        """The batch is there."""
-        self._got += 1
-        if self._counted and self._numbers is not None:
-            self._clock.note_consumed(self._numbers.start + self._got)

@@ -17,7 +17,7 @@ from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
-from kerasfeed.feeds.cursor import Cursor, check_alive
+from kerasfeed.feeds.cursor import Convert, Cursor, check_alive
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
@@ -248,11 +248,12 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
             [0. 1. 2.]
             [3. 4. 5.]
         """
-        from kerasfeed.adapters.keras.dataset import keras_dataset  # imports TensorFlow
+        from kerasfeed.adapters.tensorflow.dataset import batches_dataset
 
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
         refuse_second_sharding(self.plan.shard_count)
-        return keras_dataset(partial(_begin_cursor, self), self, self._keras_run, device=device)
+        begin = partial(_begin_cursor, self, contextvars.copy_context())
+        return batches_dataset(begin, self.element_spec, count=None, device=device)
 
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> StreamRun:
         if request.method:
@@ -263,12 +264,12 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         return run
 
 
-def _begin_cursor(feed: BaseStreamFeed, context: contextvars.Context) -> Cursor:
-    return feed.cursors.begin(partial(_begun, weakref.ref(feed)), context)
+def _begin_cursor(feed: BaseStreamFeed, context: contextvars.Context, convert: Convert) -> Cursor:
+    return feed.cursors.begin(partial(_begun, weakref.ref(feed), convert), context)
 
 
-def _begun(feed: Callable[[], BaseStreamFeed | None]) -> StreamCursor:
+def _begun(feed: Callable[[], BaseStreamFeed | None], convert: Convert) -> Cursor:
     known = check_alive(feed())
     cursor = known.begin_loop()
     known.note_position(None)
-    return cursor
+    return convert(cursor)

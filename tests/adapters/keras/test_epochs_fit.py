@@ -124,19 +124,6 @@ def test_a_sequence_with_hooks_enters_an_epoch_when_the_stream_does():
         assert (sequence.began, sequence.ended) == (2, 2)
 
 
-@pytest.mark.heavy
-@pytest.mark.skipif(BACKEND == "torch", reason="two backends show it")
-@pytest.mark.parametrize("steps", [None, 3])
-def test_the_epochs_of_a_dataset_are_those_of_keras(steps):
-    with make_feed() as feed:
-        model = keras.Sequential([keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
-        trainer = Trainer(model=model)  # not built: JAX takes a batch to build it
-        trainer.fit(feed.to_tf_dataset(), initial_epoch=2, epochs=4, steps_per_epoch=steps, shuffle=False)
-        trainer.fit(feed.to_tf_dataset(epochs=2), initial_epoch=4, epochs=5, shuffle=False)
-        assert trainer.trained == [*epochs_of(feed, steps or 4, 2, 4), stream(feed, 32, 40)]
-        assert feed.get_state()["epoch"] == 10
-
-
 def test_a_feed_of_one_step_trains():
     with kf.Feed(Numbered(3), 6, shuffle=True, seed=1, workers=1, worker_type="thread") as feed:
         trainer = Trainer()

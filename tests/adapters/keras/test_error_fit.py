@@ -97,15 +97,14 @@ def test_an_exception_of_the_validation_arrives_as_itself(feed, model):
     assert_arrived(caught.value, "ordinary", 2, "thread")
 
 
-@pytest.mark.parametrize("data", ["feed", "dataset"][: 2 if BACKEND == "tensorflow" else 1])
-def test_no_exception_is_kept_once_fit_has_ended(data, feed, model):
+def test_no_exception_is_kept_once_fit_has_ended(feed, model):
     def errors():
         gc.collect()
         return [each for each in gc.get_objects() if type(each) is ValueError and "bad scan" in str(each)]
 
     def fit():
         with pytest.raises(ValueError, match="bad scan"):
-            model.fit(feed if data == "feed" else feed.to_tf_dataset(), verbose=0)
+            model.fit(feed, verbose=0)
 
     fit()
     wait_until(lambda: not errors())  # TensorFlow's threads may be in a call that was given it

@@ -160,12 +160,7 @@ WAYS = {
     "dataset of two epochs": {"dataset": lambda feed: feed.to_tf_dataset(epochs=2), "count": 16},
     "mapped dataset": {"dataset": mapped},
     "mapped endless dataset": {"dataset": lambda feed: mapped(feed).repeat(), "steps_per_epoch": 3, "count": 6},
-    "dataset, steps below the feed's": {"dataset": lambda feed: feed.to_tf_dataset(), "steps_per_epoch": 3, "count": 6},
     "executions": {"model": {"steps_per_execution": 2}, "feed": {"length": 40}, "count": 14, "save_freq": 4},
-    "executions of a dataset": {
-        "model": {"steps_per_execution": 3}, "feed": {"length": 40}, "count": 14, "save_freq": 3,
-        "dataset": lambda feed: feed.to_tf_dataset(),
-    },
     "accumulated gradients": {"model": {"optimizer": "accumulating"}},
     "loss scale": {"model": {"optimizer": "scaled"}, "save_freq": 1},
 }  # fmt: skip

@@ -14,8 +14,6 @@ from tf_batches import indices_of, order_of
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.adapters.tensorflow import dataset as tf_dataset
-from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 
 
 @pytest.fixture
@@ -41,35 +39,16 @@ def test_the_dataset_is_iterated_in_a_tf_function(feed):
     assert next(iter(feed))[1].tolist() == feed.plan.indices(2, 0).tolist()
 
 
-def test_the_thread_that_asks_for_an_element_calls_python_itself(monkeypatch):
-    threads, take = [], tf_iteration.take
-
-    def noted(*arguments):
-        threads.append(threading.get_ident())
-        return take(*arguments)
-
-    monkeypatch.setattr(tf_iteration, "take", noted)
-    dataset = kf.from_indexable(scenes.Clouds(40), num_parallel_calls=2)  # it does not prefetch
-    assert sum(1 for _ in dataset) == 40
-    assert set(threads) == {threading.get_ident()}
-
-
-def test_a_tensorflow_without_the_function_attribute_gives_a_warning_and_the_same_batches(monkeypatch):
-    monkeypatch.setattr(tf_dataset, "_AS_IT_STANDS", {"unknown": True})
-    with kf.Feed(scenes.Clouds(40), 8, shuffle=True, seed=1, workers=2, worker_type="thread") as feed:
-        with pytest.warns(kf.FeedWarning, match="begins up to 25 ms later. Its batches are the same") as told:
-            dataset = feed.to_tf_dataset()
-        assert {each.filename for each in told} == {__file__}
-        for epoch in range(2):
-            assert indices_of(dataset) == order_of(feed, epoch)
+def own_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "kerasfeed-cursor"]
 
 
 def test_an_iteration_ends_with_its_iterator_where_the_graph_of_its_functions_goes_first(feed):
     keras.utils.clear_session()
     iterator = iter(feed.to_tf_dataset().map(lambda points, labels: labels))
     next(iterator)
-    assert len(tf_iteration._iterations) == 1
-    gc.disable()  # otherwise a TensorFlow thread may end the iterator within a call that it waits for
+    assert own_threads()
+    gc.disable()  # in TensorFlow's threads: none may end the iterator within a call that it waits for
     try:
         cycle = [iterator]
         cycle.append(cycle)
@@ -78,7 +57,7 @@ def test_an_iteration_ends_with_its_iterator_where_the_graph_of_its_functions_go
         gc.collect()
     finally:
         gc.enable()
-    wait_until(lambda: not tf_iteration._iterations)
+    wait_until(lambda: not own_threads())
 
 
 @pytest.mark.heavy

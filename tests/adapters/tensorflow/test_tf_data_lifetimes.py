@@ -176,7 +176,7 @@ def test_no_thread_tunes_the_dataset():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_context_and_ends_with_the_loop(stream):
+def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_context_of_the_dataset(stream):
     class Noting(Numbered):
         def __getitem__(self, index):
             threads.add(threading.current_thread())
@@ -189,6 +189,7 @@ def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_cont
     variable = contextvars.ContextVar("variable", default="default")
     threads, found = set(), []
     with (kf.StreamFeed if stream else kf.Feed)(generate if stream else Noting(12), 3, workers=0, seed=5) as feed:
+        variable.set("of the dataset")
         dataset = feed.to_tf_dataset()
         expected = None
         if not stream:
@@ -196,10 +197,9 @@ def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_cont
             list(feed.epoch(0))
             expected = [number for _, number in found]
         threads.clear(), found.clear()
-        variable.set("of the loop")
         assert len(list(dataset)) == 4
         read = found if not stream else found[-6:]  # the first batches of a stream were read for the spec
-        assert {value for value, _ in read} == {"of the loop"}
+        assert {value for value, _ in read} == {"of the dataset"}
         if not stream:
             assert [number for _, number in found] == expected
         own = [thread for thread in threads if thread.name == "kerasfeed-cursor"]

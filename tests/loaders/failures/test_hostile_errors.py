@@ -288,9 +288,11 @@ def test_one_of_what_processes_write_arrives(tmp_path, way):
 
 @WORSE
 def test_a_scene_s_arrives_from_a_dataset(feeds, kind):
+    tf = pytest.importorskip("tensorflow")
     made, path = feeds
     path.write_text(kind)
-    _assert_arrives(lambda: list(made["thread"].to_tf_dataset()), kind)
+    with pytest.raises(tf.errors.UnknownError, match="kerasfeed: scene 9, epoch"):
+        list(made["thread"].to_tf_dataset())
 
 
 @WORSE
