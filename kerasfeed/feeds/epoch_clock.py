@@ -11,13 +11,12 @@ from typing import Any
 from kerasfeed.orders.base import Shuffled
 
 _ONLY_THE_CONSUMER_KNOWS = (
-    "only the consumer knows which batch is next: a dataset loads ahead, and a fit was ended by an error or takes a "
-    "dataset made of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint "
-    "in fit"
+    "only the consumer knows which batch is next: it uses a dataset of the feed, or an exception ended its fit. Pass "
+    "the position of the next batch, feed.get_state(epoch=..., step=...), or use kf.FeedCheckpoint in fit"
 )
 _APART = (
-    "a loop over feed.epoch(n) does not move the feed, and set_state has no influence on such a loop. Loop over the "
-    "feed itself (`for batch in feed`), or call feed.get_state(epoch=n, step=...) with the step of the next batch"
+    "a loop over feed.epoch(n) does not change the position of the feed. Loop over the feed itself (`for batch in "
+    "feed`), or pass the position of the next batch, feed.get_state(epoch=n, step=...)"
 )
 
 

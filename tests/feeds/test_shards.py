@@ -188,7 +188,7 @@ def test_a_shard_without_a_scene_in_a_step_is_filled_up_with_one_of_the_global_b
         (
             {"shard": "auto", "shard_count": 2},
             ValueError,
-            "shard='auto', and shard_index or shard_count beside it, are two answers to one question; give either",
+            "both shard='auto' and shard_index or shard_count name the shard: pass one of them",
         ),
         ({"num_processes": 2}, TypeError, "Feed() has no argument 'num_processes'. Use shard_count, or shard=\"auto\""),
         (

@@ -310,7 +310,9 @@ def test_a_state_of_other_batches_is_refused_with_what_changed(name):
     arguments, message = REFUSED[name]
     state = state_after(3)
     with make_feed(**arguments) as feed:
-        with pytest.raises(ValueError, match=f"the state is that of other batches.*{message}.*Make the feed as it was"):
+        with pytest.raises(
+            ValueError, match=f"the state belongs to a feed with other batches.*{message}.*Make the feed as it was"
+        ):
             feed.set_state(state)
         assert feed.get_state()["epoch"] == feed.get_state()["step"] == 0
 
@@ -358,7 +360,7 @@ def test_a_sequence_with_hooks_of_its_own_is_warned_of():
     with kf.Feed(scenes.Reshuffled(), None, seed=1, workers=0) as feed:
         feed.set_state(feed.get_state())
         with pytest.warns(
-            kf.FeedWarning, match="Reshuffled has on_epoch_begin or on_epoch_end: what they change in it"
+            kf.FeedWarning, match="Reshuffled has on_epoch_begin or on_epoch_end. The feed's state does not"
         ):
             feed.set_state(feed.get_state(epoch=2, step=1))
         with pytest.warns(kf.FeedWarning, match="on_epoch_begin or on_epoch_end") as told:
@@ -413,7 +415,7 @@ def test_only_the_clock_of_a_feed_writes_its_state_because_it_holds_its_lock():
 def test_in_a_loop_over_one_epoch_by_its_number_the_feed_asks_for_the_place():
     with kf.Feed(np.arange(6), 2, workers=0) as feed:
         for step, _ in enumerate(feed.epoch(3)):
-            with pytest.raises(RuntimeError, match=r"a loop over feed.epoch\(n\) does not move the feed"):
+            with pytest.raises(RuntimeError, match=r"a loop over feed.epoch\(n\) does not change the position"):
                 feed.get_state()
             state = feed.get_state(epoch=3, step=step + 1)
         assert (state["epoch"], state["step"]) == (4, 0)
@@ -421,7 +423,7 @@ def test_in_a_loop_over_one_epoch_by_its_number_the_feed_asks_for_the_place():
             batches = feed.epoch(5)
             assert (feed.get_state()["epoch"], feed.get_state()["step"]) == divmod(number + 1, 3)
             next(batches)
-            with pytest.raises(RuntimeError, match="does not move the feed"):
+            with pytest.raises(RuntimeError, match="does not change the position of the feed"):
                 feed.get_state()
         batches.close()
         assert feed.get_state()["epoch"] == 1

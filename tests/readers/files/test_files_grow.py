@@ -62,9 +62,7 @@ def test_a_refresh_during_an_epoch_is_an_error_in_it(tmp_path):
         batches = iter(feed)
         next(batches)
         files.refresh()
-        with pytest.raises(
-            RuntimeError, match=r"FileSequence was refreshed in the midst of an epoch.*between two epochs"
-        ):
+        with pytest.raises(RuntimeError, match=r"FileSequence was refreshed during an epoch.*between two epochs"):
             list(batches)
         assert len(list(feed)) == 25
 
@@ -145,7 +143,7 @@ def test_no_batch_of_an_epoch_is_given_after_a_refresh_though_all_were_loaded(tm
         next(batches)
         files.refresh()
         refused = library.errors.UnknownError if loop == "dataset" else RuntimeError
-        with pytest.raises(refused, match="was refreshed in the midst of an epoch"):
+        with pytest.raises(refused, match="was refreshed during an epoch"):
             list(batches)
 
 
