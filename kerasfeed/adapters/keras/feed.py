@@ -330,7 +330,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
         Returns:
             A dataset of batches, nested as the scenes are (lists become tuples), with static shapes and dtypes and
-            known cardinality. Pass it to `fit` with `shuffle=False`.
+            known cardinality. Pass it to `fit` with `shuffle=False`. An exception of a scene arrives as a
+            `tf.errors.OpError` with its whole text, and the feed does not know how much of the dataset was consumed.
 
         Raises:
             ImportError: TensorFlow is not installed.
