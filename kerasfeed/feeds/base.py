@@ -26,7 +26,7 @@ from kerasfeed.feeds.hooks import Refreshes, SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
-from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed, with_known_words
+from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -43,6 +43,7 @@ from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
 

@@ -26,7 +26,7 @@ from kerasfeed.feeds.state import VERSION, numbers_of, refuse_changes
 from kerasfeed.feeds.stream_cursor import EMPTY, Repetition, StreamCursor
 from kerasfeed.feeds.stream_loader import Function, StreamLoader, StreamPlan
 from kerasfeed.feeds.stream_merge import StreamPosition
-from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed, with_known_words
+from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.generators import Generators
@@ -37,6 +37,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import counted
+from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
 _KIND = "stream"  # of states

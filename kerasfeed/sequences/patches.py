@@ -23,6 +23,7 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import class_name
+from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written one by one
@@ -259,6 +260,7 @@ class Patches(_Boxes):
         True
     """
 
+    @with_known_words("kf.Patches")
     def __init__(
         self,
         source: Any,
@@ -350,6 +352,7 @@ class Windows(_Boxes):
         [([0, 1, 2], 3), ([4, 5, 6], 7)]
     """
 
+    @with_known_words("kf.Windows")
     def __init__(
         self,
         source: Any,

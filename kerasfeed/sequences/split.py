@@ -23,6 +23,7 @@ from kerasfeed.sequences.optional_methods import check_part, note_once
 from kerasfeed.sequences.view_base import SceneByScene
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.error_text import class_name, counted, message_of
+from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -71,6 +72,7 @@ class FieldOf(SceneByScene, SceneSequence):
         return value if isinstance(value, str | bytes) else array.reshape(())[()]
 
 
+@with_known_words("kf.split", "kf.split(sequence, (0.8, 0.2), seed=0)")
 def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, groups: Any = None) -> tuple[Subset, ...]:
     """Divide a sequence at random into disjoint parts, such as for validation.
 
@@ -136,6 +138,7 @@ class Folds(Sequence[tuple[Subset, Subset]]):
         return Subset(self._sequence, np.delete(np.arange(self._length), part)), Subset(self._sequence, part)
 
 
+@with_known_words("kf.folds", "kf.folds(sequence, 5, seed=0)")
 def folds(
     sequence: Any, count: int, *, seed: int, groups: Any = None, stratify: Any = None
 ) -> Sequence[tuple[Subset, Subset]]:
