@@ -66,7 +66,7 @@ class EpochClock:
         self.resume(epoch * steps)
         self._within = False
 
-    def place(self, number: int, *, shuffled: bool = False) -> tuple[int, int]:
+    def position(self, number: int, *, shuffled: bool = False) -> tuple[int, int]:
         """Return epoch and step of a batch, in an epoch whose steps may be shuffled."""
         epoch, step = divmod(number, self.steps)
         if self.is_shuffled(number, shuffled):

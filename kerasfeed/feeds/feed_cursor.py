@@ -207,7 +207,7 @@ class FeedCursor:
                 if number % clock.steps == 0:
                     enter(number)
                 known.hooks.refuse_others(switches[0])
-            epoch, step = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
+            epoch, step = divmod(number, clock.steps) if shuffled is None else clock.position(number, shuffled=shuffled)
             return known.submit(epoch, step, patience=timeout)
 
         def check() -> None:

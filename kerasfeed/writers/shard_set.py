@@ -30,7 +30,7 @@ from kerasfeed.sequences.global_random import random_warnings
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
-from kerasfeed.util.atomic_write import check_place
+from kerasfeed.util.atomic_write import check_target
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.progress import progress_bar
@@ -117,7 +117,7 @@ def write_set(
         WorkerDiedError: Worker processes died repeatedly.
     """
     for name in files.names:
-        check_place(name)
+        check_target(name)
     unfinished = files.beside.with_name(f".{files.beside.name}.unfinished")
     with _locked_description(unfinished) as descriptor:
         begun = read_json(unfinished)

@@ -32,7 +32,7 @@ def pool(request):
 
 def _lease_array(pool, slot):
     exporter = pool.lease(slot)
-    return np.ndarray(15, np.float32, buffer=exporter, offset=pool.layout.places[0].offset)
+    return np.ndarray(15, np.float32, buffer=exporter, offset=pool.layout.locations[0].offset)
 
 
 def test_every_field_of_every_slot_starts_on_64_bytes(pool):

@@ -263,7 +263,7 @@ class _ArraysCursor:
             return position, arrays
         raise SceneError(text)
 
-    def received(self, place: Any) -> None:
+    def received(self, position: Any) -> None:
         """Do nothing: TensorFlow reports no positions. See `Cursor.received`."""
 
     def close(self, returned: list[Any]) -> None:

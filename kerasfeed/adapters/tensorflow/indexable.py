@@ -174,7 +174,7 @@ class ScenesCursor:
         self._next += len(scenes)
         self._ready.extend(scenes)
 
-    def received(self, place: int | None) -> None:
+    def received(self, position: int | None) -> None:
         """Do nothing: positions are not used here. See `kerasfeed.feeds.cursor.Cursor.received`."""
 
     def close(self, returned: list[Any]) -> None:

@@ -114,7 +114,7 @@ class Filler:
                     return beside
                 control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
                 runs = runs_of(self._layout, view, start, stop)
-                write, places, collate = self._writer.write, self._writer.places(view, runs), self._collate
+                write, destinations, collate = self._writer.write, self._writer.destinations(view, runs), self._collate
                 take = runs[0].takes if len(runs) == 1 and runs[0] is not None else None  # 1 us of 7 for a list
                 scenes = []
                 for row, index in enumerate(view.indices[start:stop].tolist(), start):
@@ -130,7 +130,7 @@ class Filler:
                     if read_into is None:
                         scene = sequence[index]
                         if take is None or not take(row, scene):
-                            write(view, row, scene, places, beside)
+                            write(view, row, scene, destinations, beside)
                         continue
                     if not self._checked:
                         mark_unwritten(view, row, row + 1)
@@ -154,7 +154,7 @@ class Filler:
     def put(self, view: SlotView, scene: Any) -> Beside:
         """Write an item that is a batch, and was read early, into the row of a slot; return values without room."""
         beside: Beside = {}
-        self._writer.write(view, 0, scene, self._writer.places(view), beside)
+        self._writer.write(view, 0, scene, self._writer.destinations(view), beside)
         return beside
 
     @property
@@ -233,7 +233,7 @@ class Filler:
         note[1] = MANY
         try:
             batch = collate.function(scenes.copy())  # the function may change the list
-            self._writer.write(view, 0, batch, self._writer.places(view), beside)
+            self._writer.write(view, 0, batch, self._writer.destinations(view), beside)
         except BaseException as error:
             read = [index for index in view.indices.tolist() if index >= 0]
             if isinstance(error, Exception) and (difference := difference_text(list(zip(read, scenes, strict=False)))):

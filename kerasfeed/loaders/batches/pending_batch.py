@@ -98,11 +98,11 @@ class FormedField:
 
     def _mask(self, form: Padded, array: NDArray[Any], shapes: NDArray[np.int64], copy: bool) -> NDArray[np.bool_]:
         shape = tuple(size or 0 for size in form.mask_shape(array.shape[1:]))
-        place = self._layout.places[self._number]
-        if copy or len(array) * prod(shape) > place.mask_bytes:
+        location = self._layout.locations[self._number]
+        if copy or len(array) * prod(shape) > location.mask_bytes:
             mask = aligned_empty((len(array), *shape), MASK)
         else:
-            mask = np.ndarray((len(array), *shape), MASK, buffer=self._memory, offset=self._base + place.mask)
+            mask = np.ndarray((len(array), *shape), MASK, buffer=self._memory, offset=self._base + location.mask)
         form.fill_mask(mask, shapes)
         return mask
 
@@ -302,4 +302,4 @@ class BatchInProgress:
                 stacked[row] = value
             return stacked
         whole = (self.rows, *shape) if layout.batched else shape
-        return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.places[number].offset)
+        return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.locations[number].offset)

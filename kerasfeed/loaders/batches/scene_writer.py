@@ -171,19 +171,19 @@ class SceneWriter:
             for number, field in enumerate(layout.spec.fields)
         ]
 
-    def places(self, view: SlotView, runs: Sequence[RowRun | None] = ()) -> list[Any]:
+    def destinations(self, view: SlotView, runs: Sequence[RowRun | None] = ()) -> list[Any]:
         """Return the targets and checks of the fields of one slot; `runs` comes from `runs_of`."""
         runs = runs or [None] * len(self._checks)
         return [(target, run, *check) for target, run, check in zip(view.fields, runs, self._checks, strict=True)]
 
-    def write(self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside) -> None:
+    def write(self, view: SlotView, row: int, scene: Any, destinations: list[Any], beside: Beside) -> None:
         """Write one scene.
 
         Args:
             view: The slot.
             row: Row of the slot.
             scene: The scene.
-            places: The result of `places(view)`.
+            destinations: The result of `destinations(view)`.
             beside: Receives values without room in the slot.
 
         Raises:
@@ -193,7 +193,7 @@ class SceneWriter:
             leaves = [scene] if self._is_leaf else self._flatten(scene)
         except ValueError:
             leaves = self._other_leaves(view, row, scene)
-        for leaf, (target, run, dtype, shape, number, field, python_type) in zip(leaves, places):  # noqa: B905 - 1 us
+        for leaf, (target, run, dtype, shape, number, field, python_type) in zip(leaves, destinations):  # noqa: B905 - 1 us
             kind = type(leaf)
             if kind is np.ndarray and leaf.dtype is dtype and leaf.shape == shape:  # the usual case
                 target[row] = leaf
