@@ -339,7 +339,7 @@ class BaseFeed(AnyFeed):
             points (8, 3) float64
         """
         if self._loader.layout is None and not self.hooks.is_running:  # reads scenes of the next epoch
-            self.enter_epoch(self.clock.free // self.clock.steps)
+            self.enter_epoch(self.clock.next_free // self.clock.steps)
         return self._loader.spec
 
     @property
@@ -496,7 +496,7 @@ class BaseFeed(AnyFeed):
 
     def __reduce__(self) -> Any:
         added = {name: value for name, value in vars(self).items() if name not in (*self._made, "_made")}
-        return _made_anew, (type(self), self.sequence, self.plan.batch_size, self._arguments), added or None
+        return _rebuilt, (type(self), self.sequence, self.plan.batch_size, self._arguments), added or None
 
     def __repr__(self) -> str:
         return feed_text(self)
@@ -505,7 +505,7 @@ class BaseFeed(AnyFeed):
         return feed_html(self)
 
 
-def _made_anew(kind: Any, sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Any:
+def _rebuilt(kind: Any, sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Any:
     """Copy a feed of class `kind` without calling its `__init__`.
 
     Pickle restores the attributes that `__init__` has added.

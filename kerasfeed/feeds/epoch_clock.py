@@ -81,7 +81,7 @@ class EpochClock:
     # ---- the next consumer
 
     @property
-    def free(self) -> int:
+    def next_free(self) -> int:
         """Number of the first batch that the next consumer gets."""
         with self._lock:
             return self.taken if self._within else -(-self.taken // self.steps) * self.steps
@@ -89,7 +89,7 @@ class EpochClock:
     def claim(self, count: int) -> range:
         """Take the next `count` batches for a dataset, which does not report its position."""
         with self._lock:
-            first = self.free
+            first = self.next_free
             self._take(range(first, first + count))
             self._within = first % self.steps > 0  # iterations follow each other
             return range(first, first + count)
@@ -97,7 +97,7 @@ class EpochClock:
     def claim_epochs(self, epochs: int = 1) -> range:
         """Take the rest of a resumed epoch, or the next one, and the epochs after it, for a loop."""
         with self._lock:
-            consumed, first = self.consumed, self.free
+            consumed, first = self.consumed, self.next_free
             numbers = range(first, (first // self.steps + epochs) * self.steps)
             self._take(numbers)
             self.consumed = consumed  # until the loop receives its first batch
@@ -136,7 +136,7 @@ class EpochClock:
             start = epoch * steps
             if start >= self.taken:
                 return FitPlan(epoch, start, steps, steps)
-            start, first = self.free, steps
+            start, first = self.next_free, steps
             if self._within:
                 first = steps - start % steps if self._rest is None else self._rest
             return FitPlan(epoch, start, first, steps)

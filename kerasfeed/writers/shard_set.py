@@ -84,7 +84,7 @@ class FileSet:
     """The files that a call writes.
 
     Attributes:
-        beside: A path of the set; hidden files of an unfinished set have its name and folder.
+        target: A path of the set; hidden files of an unfinished set have its name and folder.
         names: The files that exist at the end.
         arguments: Arguments that must not change if a call continues an unfinished set, as JSON.
         most: Largest number of shards.
@@ -94,7 +94,7 @@ class FileSet:
         title: Title of the progress bar.
     """
 
-    beside: Path
+    target: Path
     names: tuple[Path, ...]
     arguments: dict[str, Any]
     most: int
@@ -118,7 +118,7 @@ def write_set(
     """
     for name in files.names:
         check_target(name)
-    unfinished = files.beside.with_name(f".{files.beside.name}.unfinished")
+    unfinished = files.target.with_name(f".{files.target.name}.unfinished")
     with _locked_description(unfinished) as descriptor:
         begun = read_json(unfinished)
         if begun is None and not overwrite:
