@@ -39,7 +39,7 @@ each_pair = pytest.mark.parametrize("case", PAIRS, indirect=True, ids=str)
 @pytest.mark.light(where=lambda method, case: case in (LIGHT if method == "fit" else LIGHT[:1]))
 @each_pair
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
-def test_the_error_of_a_method_of_keras_tells_all(method, case, model):
+def test_the_error_of_a_keras_method_has_the_whole_text(method, case, model):
     feed, *kind = case
     arguments = {"shuffle": False} if method == "fit" else {}
     with pytest.raises(BaseException) as caught:
@@ -49,7 +49,7 @@ def test_the_error_of_a_method_of_keras_tells_all(method, case, model):
 
 @pytest.mark.light(where=lambda case: case in LIGHT)
 @each_pair
-def test_the_error_of_a_graph_tells_all(case):
+def test_the_error_of_a_graph_has_the_whole_text(case):
     feed, *kind = case
     dataset = feed.to_tf_dataset()
 
@@ -84,7 +84,7 @@ def _values(dataset):
     return [float(value) for batch in dataset for value in batch.numpy().ravel()]
 
 
-def test_the_dataset_is_what_tensorflow_takes_it_for(sound):
+def test_the_dataset_is_an_ordinary_dataset_of_tensorflow(sound):
     dataset = sound.to_tf_dataset()
     assert isinstance(dataset, tf.data.Dataset)
     assert type(dataset).__module__.startswith("tensorflow.")
@@ -123,7 +123,7 @@ def test_the_dataset_is_saved_and_snapshot(sound, tmp_path):
     assert _values(tf.data.Dataset.load(str(tmp_path / "saved"))) == list(range(24))
 
 
-def test_an_iterator_goes_on_after_an_exception(feed):
+def test_an_iterator_continues_after_an_exception(feed):
     iterator = iter(feed.to_tf_dataset())
     found = []
     while True:
@@ -136,7 +136,7 @@ def test_an_iterator_goes_on_after_an_exception(feed):
     assert found == [0, 6, "bad scan", 18]
 
 
-def test_an_error_of_a_later_step_of_the_graph_is_left_as_it_is(feed):
+def test_an_error_of_a_later_step_of_the_graph_is_unchanged(feed):
     def refuse(x, y):
         with tf.control_dependencies([tf.debugging.assert_less(x, 7.0, message="too large")]):
             return tf.identity(x)

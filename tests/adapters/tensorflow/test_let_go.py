@@ -51,7 +51,7 @@ def assert_ended():
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", [(1, "thread"), (2, "thread"), (2, "process")], ids=str)
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_batch_that_is_asked_for_many_times_comes_once(polls_often, kind, deterministic, assert_ended):
+def test_a_batch_that_is_requested_many_times_comes_once(polls_often, kind, deterministic, assert_ended):
     workers, worker_type = kind
     sequence = Lingering(24, 0.02)
     with kf.Feed(sequence, 3, shuffle=True, workers=workers, worker_type=worker_type, collate="ragged") as feed:
@@ -62,7 +62,7 @@ def test_a_batch_that_is_asked_for_many_times_comes_once(polls_often, kind, dete
 
 
 @pytest.mark.heavy
-def test_a_batch_of_a_stream_that_is_asked_for_many_times_comes_once(polls_often):
+def test_a_batch_of_a_stream_that_is_requested_many_times_comes_once(polls_often):
     def slow(n, count):
         for number in range(12):
             time.sleep(0.01)
@@ -75,7 +75,7 @@ def test_a_batch_of_a_stream_that_is_asked_for_many_times_comes_once(polls_often
 
 
 @pytest.mark.heavy
-def test_as_little_memory_as_two_batches_is_waited_for_again_and_again(polls_often):
+def test_a_feed_with_memory_for_two_batches_waits_for_it_many_times(polls_often):
     sequence = [np.full(1 << 16, number, np.float32) for number in range(24)]
     told = pytest.warns(kf.FeedWarning, match="the consumer keeps so many batches")
     feed = kf.Feed(sequence, 2, workers=2, worker_type="process", max_memory=2 * (2 << 18) + 8192)
@@ -100,7 +100,7 @@ def test_dtypes_that_loops_of_a_graph_cannot_carry_arrive(polls_often, dtype, as
     assert_ended()
 
 
-def test_an_error_of_a_batch_that_is_asked_for_many_times_arrives_once_and_whole(polls_often):
+def test_an_error_of_a_batch_that_is_requested_many_times_arrives_once_with_its_whole_text(polls_often):
     def failing(n, count):
         yield np.zeros(3)
         time.sleep(0.1)
@@ -233,7 +233,7 @@ COLLECTED = """
 
 
 @pytest.mark.heavy
-def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(run_forked):
+def test_a_thread_that_loads_a_batch_may_collect_the_iterator_that_waits_for_it(run_forked):
     assert run_forked(COLLECTED, seconds=2 * PROGRAM_SECONDS).endswith("whole\n")
 
 
@@ -334,7 +334,7 @@ COLLECTED_WHERE_SCENES_ARE_READ = """
 
 
 @pytest.mark.heavy
-def test_what_users_wrote_may_collect_the_iterator_that_waits_for_it(run_forked):
+def test_user_code_may_collect_the_iterator_that_waits_for_it(run_forked):
     assert "collected" in run_forked(COLLECTED_WHERE_SCENES_ARE_READ)
 
 

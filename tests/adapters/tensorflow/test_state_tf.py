@@ -12,7 +12,7 @@ def make_feed(**arguments):
 
 
 @pytest.mark.parametrize("made_before", [True, False])
-def test_an_iteration_begins_at_the_state_and_has_as_many_batches_as_ever(made_before):
+def test_an_iteration_begins_at_the_state_and_has_a_whole_epoch_of_batches(made_before):
     with make_feed() as feed:
         dataset = feed.to_tf_dataset() if made_before else None
         feed.set_state(feed.get_state(epoch=2, step=3))
@@ -21,7 +21,7 @@ def test_an_iteration_begins_at_the_state_and_has_as_many_batches_as_ever(made_b
         assert indices_of(dataset)[:13] == order_of(feed, 3)[24:]
 
 
-def test_a_loop_over_a_dataset_does_not_tell_the_feed_its_position():
+def test_a_loop_over_a_dataset_does_not_report_its_position_to_the_feed():
     with make_feed() as feed:
         for _ in feed.to_tf_dataset():
             with pytest.raises(RuntimeError, match=r"only the consumer knows which batch is next.*get_state\(epoch="):

@@ -43,7 +43,7 @@ def own_threads():
     return [thread for thread in threading.enumerate() if thread.name == "kerasfeed-cursor"]
 
 
-def test_an_iteration_ends_with_its_iterator_where_the_graph_of_its_functions_goes_first(feed):
+def test_an_iteration_ends_with_its_iterator_even_if_its_graph_is_deleted_first(feed):
     keras.utils.clear_session()
     iterator = iter(feed.to_tf_dataset().map(lambda points, labels: labels))
     next(iterator)
@@ -153,7 +153,7 @@ def test_a_script_of_tensorflow_1_trains_on_the_dataset(run_forked):
     assert "trained True" in printed
 
 
-def test_a_device_may_be_named(feed):
+def test_the_dataset_takes_a_device(feed):
     for device in ("/cpu:0", "cpu:0"):
         epoch = feed.clock.taken // len(feed)
         dataset = feed.to_tf_dataset(device=device)
@@ -163,7 +163,7 @@ def test_a_device_may_be_named(feed):
 
 
 @pytest.mark.heavy
-def test_on_another_device_a_dataset_still_knows_its_length_and_fit_finds_its_batches_there(run_forked):
+def test_a_dataset_on_another_device_knows_its_length_and_fit_gets_its_batches(run_forked):
     printed = run_forked(
         """
         import tensorflow as tf
