@@ -247,7 +247,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 more, self._done = divmod(self._done, progress.steps)
                 self._epoch += more
             state = {**here.state, "fingerprint": progress.fingerprint}
-            if progress.steps != steps and progress.fingerprint == self._state()["fingerprint"]:
+            if progress.steps != steps and progress.fingerprint == self._fingerprint():
                 raise ValueError(
                     f"an epoch of fit had {_text(progress.steps)}, but now has {_text(steps)}: pass "
                     f"steps_per_epoch={progress.steps}"
@@ -283,6 +283,10 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _state(self) -> dict[str, Any]:
         return self.feed.get_state() if self._is_stream else state_of(self.feed, self._number).as_dict()
+
+    def _fingerprint(self) -> Any:
+        state = self.feed.get_state() if self._is_stream else self.feed.get_state(epoch=0, step=0)
+        return state["fingerprint"]
 
     def _save(self) -> None:
         self._record()
