@@ -226,8 +226,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         batches, steps = batches_of(iterator), asked_steps(iterator)
         if not (steps or batches):
             raise ValueError(
-                "the number of batches in an epoch of this dataset is unknown: pass steps_per_epoch to fit, or "
-                "apply tf.data.experimental.assert_cardinality to the dataset"
+                "the number of batches in an epoch of this dataset is unknown: pass the feed itself to fit, or "
+                "repeat() the dataset and pass steps_per_epoch"
             )
         if batches and steps:
             raise ValueError(

@@ -329,8 +329,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             deterministic: Whether batches are in the order of their steps. False returns batches as they are loaded.
 
         Returns:
-            A dataset of batches, nested as the scenes are (lists become tuples), with static shapes and dtypes and
-            known cardinality. Pass it to `fit` with `shuffle=False`. An exception of a scene arrives as a
+            A dataset of batches, nested as the scenes are (lists become tuples), with static shapes and dtypes. Its
+            cardinality is known, unless batches are prefetched to a device other than the host. Pass it to `fit` with `shuffle=False`. An exception of a scene arrives as a
             `tf.errors.OpError` with its whole text, and the feed does not know how much of the dataset was consumed.
 
         Raises:

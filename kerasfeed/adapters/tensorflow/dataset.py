@@ -51,7 +51,7 @@ def batches_dataset(
         TypeError: A field has a dtype that TensorFlow lacks.
     """
     dataset = _batches(begin, structure, count, ragged_tensors)
-    return _prefetched(_untuned(dataset, undivided=True), device, structure, count)
+    return _prefetched(_untuned(dataset, undivided=True), device, structure)
 
 
 def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> Any:
@@ -146,7 +146,7 @@ def _ragged(batch: Any) -> Any:
     )
 
 
-def _prefetched(dataset: Any, device: str | None, structure: Any, count: int | None) -> Any:
+def _prefetched(dataset: Any, device: str | None, structure: Any) -> Any:
     """Prefetch batches to `device`, or to the first GPU if any; on the host nothing is prefetched.
 
     A thread of TensorFlow that prefetches may collect its own iterator, and would wait for itself.
@@ -158,11 +158,9 @@ def _prefetched(dataset: Any, device: str | None, structure: Any, count: int | N
             device = gpus[0].name
     if device is None or _is_host(device):
         return dataset
-    # Not prefetch_to_device, which must come last: users map, take and zip this dataset.
-    copied = dataset.apply(tf.data.experimental.copy_to_device(device))
-    if count is not None:  # the copy does not know it
-        copied = copied.apply(tf.data.experimental.assert_cardinality(count))
-    return copied.prefetch(2)
+    # Not prefetch_to_device, which must come last: users map, take and zip this dataset. The copy has an unknown
+    # cardinality; assert_cardinality would not help, because it has no GPU kernel and would bring the batches back.
+    return dataset.apply(tf.data.experimental.copy_to_device(device)).prefetch(2)
 
 
 def _has_no_place_on_a_device(structure: Any) -> bool:
