@@ -22,7 +22,7 @@ def loop_of(framework):
     return lambda feed, **arguments: getattr(feed, f"to_{framework}")(**arguments)
 
 
-def test_text_is_refused_by_the_names_of_its_fields(framework, loop_of):
+def test_the_error_for_text_names_its_fields(framework, loop_of):
     told = rf"^{NAMES[framework]} has no text: "
     scenes = [{"name": "a", "tags": ["u", "v"], "x": 1.0}] * 4
     for given, fields in ((scenes, r"fields 'name', 'tags'\. Turn text into numbers"), (["a", "b"], "field 'scene'")):
@@ -30,7 +30,7 @@ def test_text_is_refused_by_the_names_of_its_fields(framework, loop_of):
             list(loop_of(feed))
 
 
-def test_a_dtype_that_the_framework_lacks_is_refused_by_the_name_of_its_field(loop_of):
+def test_the_error_for_an_unsupported_dtype_names_its_field(loop_of):
     with kf.Feed([{"x": np.zeros(2, [("a", "f4")])}] * 4, 2, workers=0) as feed, pytest.raises(TypeError) as caught:
         list(loop_of(feed))
     assert any("field 'x' of the batch" in note for note in caught.value.__notes__)
