@@ -9,7 +9,7 @@ import kerasfeed as kf
 
 
 @pytest.mark.parametrize("choice", [10, [0, 5, -1], slice(3, 30), np.arange(37) % 9 == 0])
-def test_the_scenes_that_are_chosen_are_read(choice):
+def test_only_the_chosen_scenes_are_read(choice):
     found = described(scenes.Clouds(37), choice)
     spread = np.unique(np.linspace(0, 36, 10).round().astype(int))
     expected = spread if isinstance(choice, int) else np.arange(37)[choice]
@@ -32,6 +32,6 @@ def test_a_wrong_choice_of_scenes_is_refused(given, error, message):
         described(scenes.Clouds(37), given)
 
 
-def test_a_feed_is_refused_with_the_remedy():
+def test_the_error_for_a_feed_suggests_its_sequence():
     with kf.Feed(scenes.Clouds(), 4, workers=0) as feed, pytest.raises(TypeError, match=r"pass feed\.sequence"):
         kf.describe(feed)
