@@ -205,24 +205,24 @@ def _check(make, kind, use):
     ("kind", "use"),
     [*(("process", use) for use in _USES), ("thread", "looped"), ("thread", "kept"), ("inline", "kept")],
 )
-def test_a_closed_feed_holds_nothing(made, kind, use):
+def test_a_closed_feed_holds_no_memory_or_descriptors(made, kind, use):
     _check(_MAKE[made], kind, _USES[use])
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", _WORKERS)
 @pytest.mark.parametrize("made", _MAKE_FAILING)
-def test_a_feed_that_was_closed_after_an_error_holds_nothing(made, kind):
+def test_a_feed_closed_after_an_error_holds_no_memory(made, kind):
     _check(_MAKE_FAILING[made], kind, _fail)
 
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
-def test_a_feed_whose_workers_have_died_holds_nothing():
+def test_a_feed_closed_after_its_workers_died_holds_no_memory():
     _check(lambda arguments: kf.Feed(Large(9, None), _BATCH, max_failures=1, **arguments), "process", _fail)
 
 
-def test_a_sequence_that_cannot_be_sent_leaves_nothing():
+def test_a_feed_of_an_unpicklable_sequence_leaks_no_descriptors():
     sequence = Large()
     sequence.lock = threading.Lock()
     pipes = _pipes_and_sockets()
@@ -233,7 +233,7 @@ def test_a_sequence_that_cannot_be_sent_leaves_nothing():
 
 
 @pytest.mark.heavy
-def test_a_session_that_failed_and_was_replaced_leaves_nothing():
+def test_a_failed_and_replaced_session_leaks_nothing():
     loader = new_loader("process", BadStart())
     for _ in range(2):
         with pytest.raises(WorkerStartError):
@@ -244,7 +244,7 @@ def test_a_session_that_failed_and_was_replaced_leaves_nothing():
 
 
 @pytest.mark.heavy
-def test_a_batch_outlives_its_feed_and_holds_its_own_memory_alone():
+def test_a_batch_outlives_its_feed_and_holds_only_its_own_memory():
     arguments = {**_arguments("process"), "max_queue_size": 8}
     with kf.Feed(Large(), _BATCH, **arguments) as feed:
         iterator = iter(feed)
@@ -262,7 +262,7 @@ def test_a_batch_outlives_its_feed_and_holds_its_own_memory_alone():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["process", "thread"])
-def test_a_loop_that_continues_after_the_feed_was_closed_gets_an_error(kind):
+def test_a_loop_raises_after_its_feed_was_closed(kind):
     feed = kf.Feed(Large(), _BATCH, **_arguments(kind))
     iterator = iter(feed)
     next(iterator)
@@ -301,12 +301,12 @@ def closed_meanwhile(sequence):
     yield found
 
 
-def test_a_batch_that_is_loaded_in_one_thread_while_another_closes_the_feed_is_whole():
+def test_a_batch_being_loaded_is_complete_although_another_thread_closes_the_feed():
     *_, found = closed_meanwhile(Slow())
     assert [row.tolist() for row in found[0][:, [0, -1]]] == [[1, 1], [2, 2], [3, 3], [4, 4]]
 
 
-def test_on_worker_end_is_not_waited_for_where_another_thread_reads_which_calls_it_as_it_leaves():
+def test_close_leaves_on_worker_end_to_a_thread_that_still_reads():
     told = []
 
     class Ending(Slow):
@@ -322,7 +322,7 @@ def test_on_worker_end_is_not_waited_for_where_another_thread_reads_which_calls_
 
 
 @pytest.mark.heavy
-def test_feeds_of_a_program_leave_nothing_after_close(tmp_path):
+def test_closed_feeds_leave_no_memory_files_in_a_program(tmp_path):
     program = """
         import gc
         gc.disable()

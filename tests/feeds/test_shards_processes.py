@@ -142,7 +142,7 @@ def test_two_processes_of_torch_are_two_shards(tmp_path):
 
 
 @pytest.mark.heavy
-def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_path):
+def test_two_tensorflow_workers_are_two_shards_sharded_only_once(tmp_path):
     cluster = {"worker": [f"localhost:{port}" for port in _free_ports(2)]}
     found = _run_two(
         tmp_path,
@@ -191,7 +191,7 @@ def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_
 
 
 @pytest.mark.heavy
-def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(run_forked):
+def test_a_mirrored_strategy_gives_whole_batches_to_its_replicas(run_forked):
     printed = run_forked(
         """
         import tensorflow as tf
@@ -235,7 +235,7 @@ def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(run_forked):
 
 
 @pytest.mark.heavy
-def test_a_model_of_a_mirrored_strategy_trains_on_the_given_number_of_steps(run_forked):
+def test_a_model_of_a_mirrored_strategy_trains_for_the_given_steps(run_forked):
     printed = run_forked(
         """
         import tensorflow as tf
