@@ -24,7 +24,7 @@ from kerasfeed.pool.processes.stack_dumps import StackDumps
 
 @pytest.mark.light(where=lambda way: way is faulty.hang)
 @pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
-def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, way):
+def test_a_hung_worker_is_replaced_and_its_scene_is_retried(feed_of, tmp_path, way):
     feed = feed_of(faulty.Faulty(way, folder=tmp_path, times=1), timeout=2.0)
     told = r"^worker process \d+ \(pid \d+\) was ended because scene 7 \(.*\) took longer than timeout=2.0 s.* A new"
     with pytest.warns(kf.FeedWarning, match=told) as caught:
@@ -34,7 +34,7 @@ def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, 
 
 
 @pytest.mark.heavy
-def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
+def test_the_error_for_a_scene_that_always_hangs_shows_the_worker_s_stack(feed_of):
     feed = feed_of(faulty.Faulty(faulty.hang), timeout=1.0, shuffle=False)
     with pytest.raises(kf.SceneTimeoutError) as caught:
         list(feed.epoch(0))
@@ -65,7 +65,7 @@ def test_many_short_scenes_do_not_add_up_to_a_timeout(feed_of):
 
 
 @pytest.mark.heavy
-def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes():
+def test_the_error_for_a_hung_thread_shows_its_stack_and_suggests_processes():
     over = threading.Event()
 
     class Waits(scenes.Clouds):
@@ -90,7 +90,7 @@ def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes()
 
 
 @pytest.mark.heavy
-def test_a_thread_that_hangs_while_the_spec_is_inferred_fails_its_own_scene_alone():
+def test_a_hang_during_spec_inference_fails_only_its_own_scene():
     over = threading.Event()
 
     class Waits(scenes.Clouds):
@@ -112,7 +112,7 @@ def _loads(feed, step):
 
 
 @pytest.mark.heavy
-def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
+def test_hung_threads_that_hold_all_memory_raise_instead_of_deadlocking():
     over = threading.Event()
 
     class Waits(scenes.Clouds):
@@ -143,7 +143,7 @@ def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
 
 
 @pytest.mark.heavy
-def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
+def test_a_hanging_on_worker_begin_is_reported(monkeypatch):
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
     over = threading.Event()
 
@@ -165,7 +165,7 @@ def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
 
 
 @pytest.mark.heavy
-def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
+def test_the_timeout_allows_read_ahead_as_long_as_loading(feed_of):
     class Announces(scenes.Clouds):
         def read_ahead(self, indices):
             time.sleep(0.2 * len(indices))
@@ -190,7 +190,7 @@ def _stalls(action, hold):
     ("workers", "worker_type", "name"),
     [(0, "auto", "the calling thread"), (1, "thread", "worker thread 0"), (1, "process", "worker process 0")],
 )
-def test_no_default_hangs_in_silence(monkeypatch, tmp_path, workers, worker_type, name):
+def test_hangs_are_reported_with_default_options(monkeypatch, tmp_path, workers, worker_type, name):
     with kf.Feed(scenes.Held(tmp_path, 1), 1, workers=workers, worker_type=worker_type) as feed:
         feed[0]  # starts the worker
         (tmp_path / "hold").touch()
@@ -275,7 +275,7 @@ def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
     [(way, *workers) for way in ("fit", "dataset", "thread") for workers in ((0, "thread"), (1, "process"))]
     + [("stream", 1, "thread"), ("stream", 1, "process")],
 )
-def test_a_stall_names_the_user_s_line_from(monkeypatch, tmp_path, way, workers, worker_type):
+def test_the_warning_of_a_stall_names_the_user_s_line(monkeypatch, tmp_path, way, workers, worker_type):
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
     lines = []
 
@@ -308,7 +308,7 @@ def test_a_stall_names_the_user_s_line_from(monkeypatch, tmp_path, way, workers,
     assert [(each.filename, each.lineno) for each in told] == [(__file__, lines[0])]
 
 
-def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed_of):
+def test_a_worker_survives_an_early_request_for_its_stack(feed_of):
     feed = feed_of(scenes.Clouds())
     for pid in feed.stats().pids:
         os.kill(pid, STACK_SIGNAL)
@@ -317,7 +317,7 @@ def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed
 
 
 @pytest.mark.heavy
-def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch, tmp_path):
+def test_the_stack_of_a_stalled_worker_is_requested_once(feed_of, monkeypatch, tmp_path):
     asked = []
     ask = StackDumps.ask
     monkeypatch.setattr(StackDumps, "ask", lambda stacks, pid: asked.append(pid) or ask(stacks, pid))

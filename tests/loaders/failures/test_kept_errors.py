@@ -41,7 +41,7 @@ def no_collector():
 @pytest.mark.parametrize("kind", WORKERS)
 @pytest.mark.timeout(3 * SECONDS)
 @pytest.mark.filterwarnings("ignore:the consumer keeps so many batches:kerasfeed.FeedWarning")
-def test_batches_go_on_at_max_memory_while_every_exception_is_kept(no_collector, kind, raises):
+def test_kept_exceptions_do_not_hold_memory_of_batches(no_collector, kind, raises):
     workers, worker_type = WORKERS[kind]
     kept = []
     with kf.Feed(Failing(raises), 4, workers=workers, worker_type=worker_type, max_memory=1_200_000) as feed:
