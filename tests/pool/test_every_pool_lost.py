@@ -19,7 +19,7 @@ pytestmark = [
 
 
 @EVERY_SEPARATE
-def test_a_worker_that_is_killed_loses_no_task(kind, make):
+def test_a_killed_worker_loses_no_task(kind, make):
     pool = make(kind)
     assert gives(pool, 0)
     tasks = [Told(Do.GIVE, number) for number in range(2000)]
@@ -32,7 +32,7 @@ def test_a_worker_that_is_killed_loses_no_task(kind, make):
 
 
 @EVERY_SEPARATE
-def test_a_worker_that_is_killed_loses_no_task_that_names_it_and_their_order_stays(kind, make):
+def test_a_killed_worker_loses_none_of_its_own_tasks_and_keeps_their_order(kind, make):
     pool = make(kind, addressed=True)
     done = {0: [], 1: []}
 
@@ -55,7 +55,7 @@ def test_a_worker_that_is_killed_loses_no_task_that_names_it_and_their_order_sta
 
 
 @EVERY_SEPARATE
-def test_a_task_whose_worker_dies_once_is_done_by_another(kind, make):
+def test_a_task_whose_worker_dies_once_runs_in_another_worker(kind, make):
     pool = make(kind)
     assert outcome_of(pool, Told(Do.KILL_WORKER_ONCE, 3)) == ("done", 3)
     assert pool.respawns == 1
@@ -81,7 +81,7 @@ def test_a_task_that_ends_its_workers_repeatedly_fails_and_the_pool_continues(ki
 
 
 @EVERY_SEPARATE
-def test_a_process_at_a_task_that_outlasts_the_timeout_is_replaced_and_the_task_tried_again(kind, make, target):
+def test_a_process_that_exceeds_the_timeout_is_replaced_and_its_task_retried(kind, make, target):
     pool = make(kind, 1, timeout=0.5)
     target.hold()
     assert outcome_of(pool, Told(Do.HANG_ONCE, 5)) == ("done", 5)
@@ -99,7 +99,7 @@ def test_a_task_that_exceeds_the_timeout_repeatedly_fails(kind, make, target):
 
 
 @pytest.mark.parametrize("addressed", [False, True])
-def test_a_thread_at_a_task_that_outlasts_the_timeout_is_stuck_and_another_takes_its_place(addressed, make, target):
+def test_a_thread_that_exceeds_the_timeout_is_reported_as_stuck_and_replaced(addressed, make, target):
     pool = make("thread", 1, timeout=0.2, addressed=addressed)
     target.hold()
     stuck = Told(Do.HANG, 5, 0)

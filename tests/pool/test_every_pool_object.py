@@ -31,7 +31,7 @@ def test_the_hooks_of_the_object_run_once_per_worker_with_its_description(kind, 
 
 
 @EVERY
-def test_a_begin_hook_that_fails_is_an_error_for_the_consumer(kind, make, target):
+def test_a_failing_begin_hook_raises_in_the_consumer(kind, make, target):
     target.fails_to_begin = True
     pool = make(kind, 1)
     with pytest.raises(WorkerStartError, match="no such disk"):
@@ -63,7 +63,7 @@ def test_refresh_waits_for_tasks_in_flight_and_workers_then_see_the_changed_obje
 
 
 @EVERY_SEPARATE
-def test_a_worker_begins_with_the_changed_object_after_it_has_ended_with_the_previous_one(kind, make, target):
+def test_a_worker_ends_with_the_old_object_before_it_begins_with_the_new_one(kind, make, target):
     pool = make(kind, 1)
     assert gives(pool, 1)
     pool.refresh(lambda: setattr(target, "state", "second"))
@@ -78,7 +78,7 @@ def test_a_worker_begins_with_the_changed_object_after_it_has_ended_with_the_pre
 
 
 @EVERY
-def test_what_was_posted_is_seen_by_later_tasks(kind, make):
+def test_later_tasks_see_posted_values(kind, make):
     pool = make(kind)
     for value in ("one", {"two": 2}):
         pool.post(value)
@@ -95,7 +95,7 @@ class Unpicklable(Doer):
 
 
 @EVERY_SEPARATE
-def test_a_runner_that_does_not_pickle_is_a_type_error(kind, make, target):
+def test_an_unpicklable_runner_raises_type_error(kind, make, target):
     with pytest.raises(TypeError, match=r"the sequence \(Target\) cannot be sent to worker processes: .*lock"):
         make(kind, runner=Unpicklable(target))
     pool = make(kind, 1)

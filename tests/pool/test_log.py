@@ -25,7 +25,7 @@ def told(caplog):
 
 
 @EVERY
-def test_start_and_end_of_workers_are_logged_once(kind, make, told):
+def test_the_start_and_end_of_workers_are_logged_once(kind, make, told):
     pool = make(kind)
     for number in range(50):
         assert gives(pool, number)
@@ -40,7 +40,7 @@ def test_start_and_end_of_workers_are_logged_once(kind, make, told):
         assert lines[1].endswith("): ended")
 
 
-def test_a_process_that_is_replaced_is_warned_of(make, told):
+def test_replacing_a_process_logs_a_warning(make, told):
     pool = make("process", 1)
     assert gives(pool, 0)
     pid = pool.pids()[0]
@@ -51,7 +51,7 @@ def test_a_process_that_is_replaced_is_warned_of(make, told):
     assert f": a new process replaces a worker: worker process 0 (pid {pid}) was killed by SIGKILL" in line
 
 
-def test_a_thread_that_is_replaced_is_warned_of(make, told, target):
+def test_replacing_a_thread_logs_a_warning(make, told, target):
     pool = make("thread", 1, timeout=0.2)
     target.hold()
     assert outcome_of(pool, Told(Do.HANG, 5))[0] == "stuck"
@@ -61,7 +61,7 @@ def test_a_thread_that_is_replaced_is_warned_of(make, told, target):
     assert line.endswith("another thread replaces worker thread 0, which hangs at task 5")
 
 
-def test_nothing_is_shown_by_default():
+def test_the_log_prints_nothing_by_default():
     logger = logging.getLogger(kf.__name__)
     assert [type(handler) for handler in logger.handlers] == [logging.NullHandler]
     assert (logger.level, logger.propagate, logger.disabled) == (logging.NOTSET, True, False)
