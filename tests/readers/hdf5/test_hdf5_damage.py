@@ -101,7 +101,7 @@ def folder(tmp_path_factory):
 @pytest.mark.heavy
 @pytest.mark.timeout(600 + 2 * NUMBER)
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
+def test_a_damaged_file_raises_or_reads_as_in_h5py(folder, name):
     pipeline, chunks, libver = FILES[name]
     filters = PIPELINES[pipeline]
     if reason := lacking(filters.needs):
@@ -152,7 +152,7 @@ def test_every_flipped_bit_of_a_checked_chunk_is_detected(folder, name):
     assert told["refused"] > 0.9 * told.total()
 
 
-def test_the_harness_tells_wrong_data_from_right(folder):
+def test_the_harness_distinguishes_wrong_data_from_correct_data(folder):
     path = folder / "verdicts.h5"
     data = values((40, 24), "f4")
     with h5py.File(path, "w") as file:
@@ -172,7 +172,7 @@ def test_the_harness_tells_wrong_data_from_right(folder):
 
 
 @pytest.mark.heavy
-def test_the_harness_tells_a_crash_from_an_end(folder):
+def test_the_harness_distinguishes_a_crash_from_a_normal_exit(folder):
     path = folder / "crash.h5"
     with h5py.File(path, "w") as file:
         file["data"] = values((40, 24), "f4")

@@ -66,7 +66,7 @@ def test_any_maximal_shape_in_any_file_format_reads_as_in_h5py(folder, examples)
 
 @pytest.mark.parametrize("libver", VERSIONS)
 @pytest.mark.parametrize("maxshape", [(16, None), (None, 200), (None, None), (32, 400), (16, 200)])
-def test_every_value_of_a_dataset_that_may_grow_is_read(tmp_path, libver, maxshape):
+def test_every_value_of_a_resizable_dataset_is_read(tmp_path, libver, maxshape):
     path, values = tmp_path / "kerasfeed.h5", np.arange(3200, dtype="f4").reshape(16, 200)
     with h5py.File(path, "w", libver=libver) as file:
         file.create_dataset("x", data=values, chunks=(8, 50), maxshape=maxshape)
@@ -78,7 +78,7 @@ def test_every_value_of_a_dataset_that_may_grow_is_read(tmp_path, libver, maxsha
             assert file["x"].reader.reason == "HDF5 lists chunks outside the dataset"
 
 
-def test_holes_at_places_that_hdf5_lists_wrong_are_read_by_h5py(tmp_path):
+def test_h5py_reads_holes_at_offsets_that_hdf5_lists_wrong(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w", libver="latest") as file:
         dataset = file.create_dataset("x", (4, 4), "i4", chunks=(1, 1), maxshape=(4, None), fillvalue=5)
