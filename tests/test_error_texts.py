@@ -56,7 +56,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_module_makes_text_of_an_exception_by_itself(path):
+def test_only_one_module_formats_exceptions(path):
     name = path.relative_to(PACKAGE).as_posix()
     if name == "util/error_text.py":
         return

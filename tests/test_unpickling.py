@@ -52,7 +52,7 @@ def _rooms():
 
 
 @pytest.mark.heavy
-def test_pickles_are_loaded_only_from_memory_shared_with_a_worker_and_from_its_socket_pair():
+def test_pickles_are_loaded_only_from_memory_and_sockets_shared_with_workers():
     found = {
         room
         for room, path in _rooms().items()
@@ -73,7 +73,7 @@ def test_no_unpickling_function_is_imported_under_another_name():
                 assert ast.unparse(node.value) == "False", room
 
 
-def test_numpy_and_hdf5_files_are_not_unpickled_either():
+def test_numpy_and_hdf5_files_are_not_unpickled():
     for room, path in _rooms().items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {"np.load", "numpy.load"}:
@@ -81,14 +81,14 @@ def test_numpy_and_hdf5_files_are_not_unpickled_either():
 
 
 @pytest.mark.heavy
-def test_no_socket_is_bound_connected_or_listened_to():
+def test_no_socket_binds_connects_or_listens():
     calls = {room: [name for where, name in _calls(path) if where != "signature"] for room, path in _rooms().items()}
     found = {room for room, names in calls.items() if NETWORK.intersection(names)}
     assert found == set()
 
 
 @pytest.mark.heavy
-def test_every_socket_is_one_of_a_pair_or_inherited():
+def test_every_socket_is_from_a_pair_or_inherited():
     made = {
         (room, f"{where}.{name}")
         for room, path in _rooms().items()
