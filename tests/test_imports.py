@@ -134,7 +134,7 @@ def _loaded_by(statement: str) -> set[str]:
     return set(output.stdout.split())
 
 
-def test_importing_kerasfeed_loads_neither_a_framework_nor_numpy():
+def test_importing_kerasfeed_loads_no_framework_and_not_even_numpy():
     loaded = _loaded_by("import kerasfeed")
     assert not loaded & (FRAMEWORKS | {"numpy", "optree"})
 

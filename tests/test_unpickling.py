@@ -73,7 +73,7 @@ def test_no_unpickling_function_is_imported_under_another_name():
                 assert ast.unparse(node.value) == "False", room
 
 
-def test_numpy_and_hdf5_files_are_not_unpickled():
+def test_numpy_and_hdf5_files_are_not_unpickled_either():
     for room, path in _rooms().items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {"np.load", "numpy.load"}:
@@ -81,7 +81,7 @@ def test_numpy_and_hdf5_files_are_not_unpickled():
 
 
 @pytest.mark.heavy
-def test_no_socket_binds_connects_or_listens():
+def test_no_socket_is_bound_connected_or_listened_to():
     calls = {room: [name for where, name in _calls(path) if where != "signature"] for room, path in _rooms().items()}
     found = {room for room, names in calls.items() if NETWORK.intersection(names)}
     assert found == set()

@@ -44,7 +44,7 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["Rooms", "make", "rooms"])
-def test_an_object_can_be_an_instance_a_class_or_a_function(name):
+def test_an_object_may_be_an_instance_a_class_or_a_function(name):
     assert len(found_object(f"my_rooms:{name}")) == 60
 
 

@@ -34,7 +34,7 @@ def shapes(tmp_path):
 # ---- data
 
 
-def test_the_shapes_depend_only_on_the_seed(tmp_path):
+def test_the_shapes_are_a_function_of_the_seed(tmp_path):
     clouds = []
     for name, seed in [("a.h5", 0), ("b.h5", 0), ("c.h5", 1)]:
         write_shapes(tmp_path / name, 20, points=32, seed=seed)

@@ -9,7 +9,7 @@ import kerasfeed as kf
 
 
 @pytest.mark.parametrize("choice", [10, [0, 5, -1], slice(3, 30), np.arange(37) % 9 == 0])
-def test_only_the_chosen_scenes_are_read(choice):
+def test_the_scenes_that_are_chosen_are_read(choice):
     found = described(scenes.Clouds(37), choice)
     spread = np.unique(np.linspace(0, 36, 10).round().astype(int))
     expected = spread if isinstance(choice, int) else np.arange(37)[choice]

@@ -364,6 +364,6 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch, data):
         kf.show(data)
 
 
-def test_describe_works_without_matplotlib(monkeypatch):
+def test_describe_needs_no_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert kf.describe(scenes.Clouds(), workers=0, progress=False).scenes == 37

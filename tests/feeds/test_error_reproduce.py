@@ -68,7 +68,7 @@ def test_load_returns_an_item_that_is_a_batch_by_its_step():
         assert kf.load(feed, epoch=0, step=2).tolist() == [8, 9, 10, 11]
 
 
-def test_load_reads_in_the_calling_thread():
+def test_everything_is_loaded_in_the_calling_thread():
     class Telling(scenes.Clouds):
         def __getitem__(self, index):
             return threading.get_ident() + os.getpid()
@@ -130,7 +130,7 @@ def test_load_does_not_share_resources_of_worker_hooks_with_the_feed(workers, wo
         assert len(list(feed)) == 5
 
 
-def test_load_calls_worker_hooks_around_a_failing_scene():
+def test_the_hooks_are_called_around_a_scene_that_fails():
     calls = []
 
     class Noting(scenes.Failing):

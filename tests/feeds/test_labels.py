@@ -76,7 +76,7 @@ def test_labels_of_reads_in_processes_and_shows_progress(capsys):
     assert "37/37" in capsys.readouterr().err
 
 
-def test_labels_of_a_list_starts_no_processes():
+def test_a_list_needs_no_processes():
     assert kf.labels_of([(0.5, 3), (0.5, 4)], 1, progress=False).tolist() == [3, 4]
 
 

@@ -222,7 +222,7 @@ def test_shards_in_sequence_need_no_seed():
     [(1, 3), [1, np.int64(3)], Shard(1, 3), SimpleNamespace(input_pipeline_id=1, num_input_pipelines=3)],
     ids=["pair", "list", "shard", "context"],
 )
-def test_a_shard_can_be_given_in_several_ways(given):
+def test_a_shard_may_be_given_in_several_ways(given):
     told = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard=given)
     plain = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard_index=1, shard_count=3)
     with told, plain:

@@ -149,7 +149,7 @@ def test_scenes_of_a_structure_without_weights_are_refused(on_error, sequence, m
         feed[0]
 
 
-def test_the_monitor_does_not_count_filler():
+def test_a_monitor_counts_no_filler():
     for shard in range(3):
         with _feed("inline", scenes.Clouds(37), 4, shard=(shard, 3)) as feed:
             own = [len(feed.plan.indices(0, step)) - feed.plan.filler(0, step) for step in range(4)]

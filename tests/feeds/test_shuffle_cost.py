@@ -344,13 +344,13 @@ STATS = LoaderStats("thread", 2, 0, 0, 0, 0)
         (kf.Weighted([1, 2]), ["Weighted(<2 weights>, num_scenes=2) is slow", "Remedies: order=kf.BlockShuffled("]),
     ],
 )  # fmt: skip
-def test_the_warning_suggests_remedies_that_fit_the_order(order, parts):
+def test_the_remedies_fit_the_order(order, parts):
     text = waste_text(_metered(100, 90, 100).waste(), order, STATS)
     for part in parts:
         assert part in text
 
 
-def test_the_warning_suggests_remedies_for_processes_and_scenes_of_several_rows():
+def test_the_remedies_fit_processes_and_scenes_of_several_rows():
     processes = LoaderStats("process", 8, 0, 0, 0, 0)
     text = waste_text(_metered(100, 90, 100).waste(), kf.BlockShuffled(10), processes)
     assert "or worker_type='thread': threads share one cache" in text

@@ -230,7 +230,7 @@ def test_scenes_are_read_in_the_directory_where_the_feed_was_created(tmp_path, m
 # ---- the choice
 
 
-def test_auto_chooses_processes_for_computing_scenes():
+def test_scenes_that_compute_get_processes():
     with _feed(scenes_costs.Counts()) as feed:
         assert _first(feed) == _expected(scenes_costs.Counts())
         assert feed.stats().worker_type == "process"
@@ -322,7 +322,7 @@ def test_auto_counts_failed_scenes_like_explicit_workers():
     assert auto[2].failed == given[2].failed
 
 
-def test_auto_chooses_no_workers_for_scenes_of_microseconds(choices, as_measured):
+def test_scenes_of_microseconds_get_no_workers(choices, as_measured):
     with _feed(scenes_costs.Tiny()) as feed:
         _first(feed)
         assert feed.stats().batches == 3

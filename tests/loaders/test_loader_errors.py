@@ -241,7 +241,7 @@ class Reused(kf.SceneSequence):
 
 
 @pytest.mark.parametrize("kind", ["inline", "process"])
-def test_a_sequence_can_reuse_one_array_for_all_scenes(make, kind):
+def test_a_sequence_may_reuse_one_array_for_all_scenes(make, kind):
     loader = make(kind, Reused(), 1, workers=1)
     plan = Plan(9, 1, Shuffled(), 3)
     for step in range(9):

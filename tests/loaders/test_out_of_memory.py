@@ -50,7 +50,7 @@ class Greedy(scenes.Clouds):
 
 
 @pytest.mark.heavy
-def test_a_worker_killed_by_the_oom_killer_is_replaced(feed_of, small_group, tmp_path):
+def test_a_worker_that_the_kernel_kills_for_memory_is_replaced(feed_of, small_group, tmp_path):
     feed = feed_of(Greedy(small_group, tmp_path, 1))
     with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL while it loaded scene 7"):
         assert bits(feed.epoch(0)) == reference(scenes.Clouds())

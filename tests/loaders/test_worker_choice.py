@@ -40,13 +40,13 @@ def _chosen(seconds, busy, *, sequence=None, scenes=100_000, free=BOTH, present=
         pytest.param(5e-5, 1e-6, 2, 2, id="too short to tell"),
     ],
 )
-def test_the_number_of_workers_follows_from_the_scene_times(seconds, busy, threads, processes):
+def test_the_number_of_workers_suits_the_scenes(seconds, busy, threads, processes):
     assert threads_for(seconds, busy, 2) == threads
     assert processes_for(seconds, busy, 2) == processes
     assert waits(seconds, busy) == (processes > 2)
 
 
-def test_computing_scenes_get_one_process_per_core():
+def test_scenes_that_compute_get_as_many_processes_as_cores():
     assert _chosen(4e-3, 4e-3) == Setup(cores(), "process")
     assert _chosen(4e-3, 4e-3, sequence=SafeScenes()) == Setup(cores(), "process")
 

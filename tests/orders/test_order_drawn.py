@@ -127,7 +127,7 @@ def test_the_scenes_of_a_class_are_equally_likely_at_any_turn():
     ],
     ids=str,
 )
-def test_labels_can_be_integers_booleans_or_strings(labels):
+def test_labels_may_be_integers_booleans_or_strings(labels):
     drawn = epoch_of(kf.Balanced(labels, 100), 3)
     assert (drawn == 1).sum() == 50
 

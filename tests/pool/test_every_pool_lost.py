@@ -19,7 +19,7 @@ pytestmark = [
 
 
 @EVERY_SEPARATE
-def test_a_killed_worker_loses_no_task(kind, make):
+def test_a_worker_that_is_killed_loses_no_task(kind, make):
     pool = make(kind)
     assert gives(pool, 0)
     tasks = [Told(Do.GIVE, number) for number in range(2000)]

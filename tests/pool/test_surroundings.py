@@ -124,7 +124,7 @@ def _hashes(**arguments):
 
 
 @pytest.mark.heavy
-def test_hashes_in_workers_depend_only_on_the_seed(folders):
+def test_hashes_of_workers_are_a_function_of_the_seed(folders):
     of_five = _hashes()
     assert _hashes() == of_five
     assert _hashes(seed=6) != of_five

@@ -49,7 +49,7 @@ def test_a_script_without_a_guard_exits_with_unclosed_streams(tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
-def test_generators_and_functions_of_notebook_cells_run_in_worker_processes(tmp_path, monkeypatch):
+def test_generators_and_functions_of_a_notebook_s_cells_run_in_worker_processes(tmp_path, monkeypatch):
     nbformat = pytest.importorskip("nbformat", reason="needs nbformat (pip install kerasfeed[test])")
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient (pip install kerasfeed[test])")
     pytest.importorskip("ipykernel", reason="needs ipykernel (pip install kerasfeed[test])")

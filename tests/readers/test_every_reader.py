@@ -55,7 +55,7 @@ def test_a_pickled_copy_of_an_open_or_closed_reader_reads_the_same(sequence):
     assert as_lists(pickle.loads(pickle.dumps(closed))[9]) == EXPECTED[9]
 
 
-def test_several_threads_can_read_at_once(sequence):
+def test_several_threads_may_read_at_once(sequence):
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda index: as_lists(sequence[index % 12]), range(120))) == EXPECTED * 10
 

@@ -46,7 +46,7 @@ def test_scenes_with_every_kind_of_field_are_read_once_and_kept_unchanged(where,
     assert len(log.lines()) == 8
 
 
-def test_changing_a_scene_in_place_does_not_change_the_cache(where):
+def test_a_scene_that_is_changed_in_place_is_not_changed_in_the_cache(where):
     cached = kf.Cached(scenes.Clouds(3), **where)
     for _ in range(3):
         points, _ = cached[1]
@@ -63,7 +63,7 @@ def test_a_cache_on_disk_serves_the_next_program(tmp_path, log):
 
 
 @pytest.mark.heavy
-def test_feeds_over_a_cache_are_equal_with_every_kind_of_worker(tmp_path):
+def test_feeds_over_a_cache_are_the_same_on_every_kind_of_worker(tmp_path):
     expected = None
     for arguments in ({}, {"path": tmp_path / "kept", "key": "v1"}):
         for workers, worker_type in ((0, "thread"), (2, "thread"), (2, "process")):
@@ -76,7 +76,7 @@ def test_feeds_over_a_cache_are_equal_with_every_kind_of_worker(tmp_path):
     assert not list((tmp_path / "kept").rglob("*.tmp"))
 
 
-def test_max_memory_limits_the_cache():
+def test_memory_is_bounded():
     cached = kf.Cached(np.zeros((10, 1000)), max_memory=25_000)
     for _ in range(2):
         assert [scene.sum() for scene in cached] == [0] * 10
@@ -112,7 +112,7 @@ def test_strings_of_any_length_are_kept_in_files(tmp_path):
         frozen_leaves(np.array([["a", np.nan]], np.dtypes.StringDType(na_object=np.nan)))
 
 
-def test_damaged_files_are_read_again(tmp_path, log, read_once):
+def test_no_damaged_file_is_served(tmp_path, log, read_once):
     cached = kf.Cached(Squares(2, log=log), tmp_path / "kept", key="v1")
     expected = [cached[0], cached[1]]
     path, other = (next((tmp_path / "kept").rglob(f"{index}.scene")) for index in (1, 0))

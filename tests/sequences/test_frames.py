@@ -54,7 +54,7 @@ def test_rows_of_a_frame_are_dicts_by_position(frame, workers, worker_type):
             check_frame(copy)
 
 
-def test_a_frame_of_numbers_is_read_in_batches(frame):
+def test_a_frame_of_numbers_is_read_a_batch_at_a_time(frame):
     numbers = frame[["x", "count"]]
     with kf.Feed(numbers, 4, workers=0) as feed, kf.Feed(kf.Map(numbers, dict), 4, workers=0) as scenes:
         for found, wanted in zip(feed, scenes, strict=True):
@@ -153,7 +153,7 @@ def table(pl, frame):
     return pl.DataFrame(columns, schema_overrides={"count": pl.Int32, "kind": pl.Categorical})
 
 
-def test_rows_of_a_polars_table_are_dicts_by_position(table):
+def test_rows_of_a_table_of_polars_are_dicts_by_position(table):
     with kf.Feed(table, 4, workers=0) as feed:
         check_frame(feed)
         with pickle.loads(pickle.dumps(feed)) as copy:
@@ -204,7 +204,7 @@ def test_the_error_for_an_unsupported_polars_column_names_it(pl):
         kf.Feed(pl.DataFrame({"c": [1]}).lazy(), 1)
 
 
-def test_the_error_for_an_arrow_table_names_to_pandas(tmp_path):
+def test_the_error_for_a_table_of_arrow_names_to_pandas(tmp_path):
     pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install kerasfeed[test])")
     dataset, parquet = pytest.importorskip("pyarrow.dataset"), pytest.importorskip("pyarrow.parquet")
     table = pa.table({"c": [1, 2]})
@@ -281,7 +281,7 @@ def test_functions_of_sequences_accept_arrays_without_a_length(stored):
     assert files[9].tolist() == [27, 28, 29]
 
 
-def test_labels_can_be_an_array_without_a_length():
+def test_labels_may_be_an_array_without_a_length():
     labels = Stored(np.arange(10) % 2)
     with kf.Feed(np.arange(10), 2, order=kf.Balanced(labels), seed=0, workers=0) as feed:
         assert all(sorted(batch % 2) == [0, 1] for batch in feed)

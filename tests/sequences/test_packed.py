@@ -80,7 +80,7 @@ def test_every_scene_is_packed_once_unchanged_with_its_segment_id(lengths, lengt
     ("count", "length", "median", "sigma"),
     [(2000, 1024, 200, 0.8), (5000, 2048, 300, 1.0), (3000, 512, 30, 0.6), (400, 1024, 200, 0.8)],
 )
-def test_packing_log_normal_lengths_fills_95_percent(count, length, median, sigma):
+def test_scenes_of_log_normal_lengths_fill_95_percent(count, length, median, sigma):
     lengths = lognormal(count, median, sigma, length)
     packed = kf.Packed(Texts(lengths), length, lengths=lengths)
     assert packed.fill == pytest.approx(lengths.sum() / (len(packed) * length))

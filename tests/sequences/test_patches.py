@@ -148,7 +148,7 @@ def test_views_and_caches_accept_patches(volume):
 
 
 @pytest.mark.heavy
-def test_patches_pass_check_sequence(volume):
+def test_patches_pass_the_checks_of_a_class(volume):
     patches = kf.Patches((volume["image"], volume["mask"]), (8, 8, 8), stride=4, border="pad")
     checked = kf.check_sequence(patches, scenes=8)
     assert not checked.of("failed"), checked

@@ -114,7 +114,7 @@ def test_getitem_of_a_subclass_receives_only_integers():
         type("Without", (kf.SceneSequence,), {"__len__": Plain.__len__})()
 
 
-def test_indices_can_be_integers_a_slice_a_range_or_a_mask():
+def test_indices_may_be_integers_a_slice_a_range_or_a_mask():
     letters = list("abcdef")
     for indices, expected in [
         ([0, -1, 0], "afa"), (np.array([2, 1], np.uint8), "cb"), ((), ""), (np.empty(0), ""), (range(4, 0, -2), "ec"),
@@ -470,7 +470,7 @@ def nests(draw, depth=3):
 @pytest.mark.heavy
 @settings(max_examples=60, deadline=None)
 @given(nests(), st.integers(1, 5), st.integers(0, 100))
-def test_any_nesting_of_views_equals_a_list(nest, batch_size, seed):
+def test_any_nest_of_views_equals_a_list(nest, batch_size, seed):
     view, model = nest
     assert len(view) == len(model)
     assert [int(label) for _, label in view] == model

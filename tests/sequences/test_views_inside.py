@@ -122,7 +122,7 @@ class Other(NoisyBatches):
         ("nesting", "get_batch of Other returned the structure"),
     ],
 )
-def test_batches_of_incompatible_parts_are_refused(change, message):
+def test_batches_of_parts_that_do_not_fit_together_are_refused(change, message):
     view = kf.Concat(NoisyBatches(4), Other(change))
     with pytest.raises(kf.SpecError, match=message):
         view.get_batch(np.array([0, 5, 1, 6]))

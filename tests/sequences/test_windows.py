@@ -160,7 +160,7 @@ def test_batches_equal_keras_timeseries_dataset_from_array(length, stride, rate,
 
 
 @pytest.mark.heavy
-def test_a_model_trains_on_windows_and_patches_with_two_workers():
+def test_windows_and_patches_train_a_model_with_two_workers():
     import keras
 
     series = np.sin(np.arange(300) / 5).astype(np.float32)[:, None]

@@ -152,7 +152,7 @@ def test_conflicting_collate_options_are_refused(collate, plan, on_error, error,
         (Plan(11, 4, shard_count=2), "raise", (1, 2, 4)),
     ],
 )
-def test_a_collate_function_is_tried_with_the_sizes_of_batches(plan, on_error, sizes):
+def test_a_function_is_tried_with_the_sizes_that_batches_have(plan, on_error, sizes):
     assert check_collate(len, plan, on_error) == Custom(len, sizes)
 
 

@@ -77,7 +77,7 @@ SHAPES = st.integers(0, 40)
     data=st.data(), inner=st.sampled_from([(), (3,), (2, 2), (0,)]), dtype=st.sampled_from(["u1", "f2", "f8", "c16"])
 )
 @pytest.mark.parametrize("kind", ["inline", "thread"])
-def test_any_shapes_are_padded_as_in_numpy(feed_on, kind, data, inner, dtype):
+def test_any_shapes_are_padded_as_numpy_would(feed_on, kind, data, inner, dtype):
     count = data.draw(st.integers(2, 12))
     lengths = data.draw(st.lists(SHAPES | st.just(3000), min_size=count, max_size=count))
     images = data.draw(st.lists(st.tuples(st.integers(0, 5), SHAPES), min_size=count, max_size=count))
@@ -104,7 +104,7 @@ def test_any_shapes_are_padded_as_in_numpy(feed_on, kind, data, inner, dtype):
 @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(lengths=st.lists(SHAPES | st.just(3000), min_size=2, max_size=20), batch_size=st.integers(1, 6))
 @pytest.mark.parametrize("kind", ["inline", "thread"])
-def test_any_lengths_are_concatenated_as_in_numpy(feed_on, kind, lengths, batch_size):
+def test_any_lengths_are_joined_as_numpy_would(feed_on, kind, lengths, batch_size):
     sequence = Lengths(lengths)
     with feed_on(kind, sequence, batch_size, collate=kf.Ragged("0")) as feed:
         for step, (points, _) in enumerate(feed):
@@ -149,7 +149,7 @@ def test_batches_are_aligned_views_of_the_slot(feed_on, name):
 
 
 @pytest.mark.parametrize("name", COLLATIONS)
-def test_kept_batches_keep_their_bits_and_slots(feed_on, name):
+def test_batches_that_are_kept_keep_their_bits_and_their_slots(feed_on, name):
     feed = feed_on("thread", Lengths(LENGTHS), collate=COLLATIONS[name], max_queue_size=2)
     expected = bits(feed.epoch(0))
     kept = list(feed.epoch(0))
@@ -287,7 +287,7 @@ def _lengths(points, on_error):
     return (points[:, :, 0] != 0).sum(axis=1).tolist()
 
 
-def test_a_fully_masked_batch_has_no_axis_of_length_zero(feed_on):
+def test_a_batch_that_is_all_masked_has_no_axis_of_length_0(feed_on):
     feed = feed_on("inline", Broken(LENGTHS, (3,)), 1, collate=kf.Pad(value=7, multiple_of=4), on_error="mask")
     shapes = {tuple(points.shape) for points, _, weight in feed if weight[0] == 0}
     assert shapes == {(1, 4, 3)}

@@ -264,7 +264,7 @@ def test_views_pass_lists_on():
 
 
 @pytest.mark.parametrize("sequence", [Even(), kf.Concat(Even(11), Even(11)), kf.Zip(Even(), np.arange(22))])
-def test_get_batch_can_return_lists(sequence):
+def test_get_batch_may_return_lists(sequence):
     plain = kf.Map(sequence, lambda scene: scene)  # it has no get_batch
     with kf.Feed(sequence, 5, workers=0) as feed, kf.Feed(plain, 5, workers=0) as other:
         for found, wanted in zip(feed, other, strict=True):

@@ -259,7 +259,7 @@ class Sub(dict):
 
 @pytest.mark.parametrize("kind", [Sub, collections.UserDict, types.MappingProxyType, collections.ChainMap])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_scenes_that_are_mappings_become_dicts_in_batches(kind, workers):
+def test_scenes_that_are_mappings_are_dicts_in_batches(kind, workers):
     inner = kind({"y": np.float32(1), "x": np.zeros(2)})
     for scene in (inner, {"a": inner, "b": (1, inner)}, (inner, [1, 2], inner)):
         plain = with_dicts(scene)

@@ -37,7 +37,7 @@ print(t.digest(t.Caller(2), t.Caller(3).method, {"a", "b", "c"}, lambda x: x in 
 """
 
 
-def test_a_digest_is_equal_in_another_process():
+def test_a_digest_is_the_same_in_another_process():
     found = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=PROGRAM_SECONDS,
@@ -48,7 +48,7 @@ def test_a_digest_is_equal_in_another_process():
     assert len(found) == 1
 
 
-def test_different_values_have_different_digests():
+def test_values_that_differ_have_digests_that_differ():
     values = [
         None, 0, False, 0.0, "0", b"0", [0], (0, 0), {0: 0}, {0}, np.zeros(1), np.zeros(1, np.int8), np.zeros((1, 1)),
         np.array(["0"], object), np.float32(0), Caller(1), Caller(2), Caller(1).method, Caller(2).method, Caller, len,

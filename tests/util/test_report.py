@@ -7,7 +7,7 @@ from kerasfeed.util.report import Graphic, Report, Table, bar, code, coloured, h
 NOTE = "it goes on and on, " * 20
 
 
-def test_user_text_is_escaped_everywhere():
+def test_text_of_users_is_escaped_everywhere():
     row = ["<p>", code("<c>"), coloured("<r>", "red"), histogram([1.0], ["<h>"], [1.0]), "<s>\n<d>"]
     page = Report("<t>", [("<n>", "<v> & more")], [Table(["<1>", "<2>", "<3>", "<4>", "<5>"], [row])], "<m>").html
     for text in "tnvpcrhsd12345m":
@@ -46,7 +46,7 @@ def test_a_long_last_column_is_wrapped_and_not_truncated():
     assert (remedy, last) == ("       Remedy: crop", "x      short")
 
 
-def test_a_picture_is_never_wrapped():
+def test_a_picture_is_never_broken_over_lines():
     assert Table((), [["x" * 100, Graphic("# " * 40, "")]]).text == f"{'x' * 100}  {'# ' * 40}".rstrip()
 
 

@@ -12,7 +12,7 @@ def test_own_seconds_excludes_other_threads_and_includes_computing():
     assert ThreadTimes(0.1, 0.18, 0.0).own_seconds == 0.1
 
 
-def test_a_waiting_thread_uses_no_processor_time():
+def test_a_thread_that_waits_uses_no_processor():
     watch = ThreadWatch()
     time.sleep(0.1)
     took = watch.look()

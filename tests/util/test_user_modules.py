@@ -121,11 +121,11 @@ def test_module_values_set_by_a_script_are_named_with_both_values(settings):
     }
 
 
-def test_replaced_functions_and_methods_are_named(settings):
+def test_functions_and_methods_that_were_replaced_are_named(settings):
     module, _, there = settings
     module.load = lambda path: 0
     module.Rooms.helper = staticmethod(lambda: 2)
-    module.Rooms.__getitem__ = test_replaced_functions_and_methods_are_named
+    module.Rooms.__getitem__ = test_functions_and_methods_that_were_replaced_are_named
     assert set(there()) == {"load", "Rooms.helper", "Rooms.__getitem__"}
 
 

@@ -17,7 +17,7 @@ jax = pytest.importorskip("jax")
 
 
 @pytest.mark.parametrize("device", [None, jax.devices("cpu")[0]], ids=["default", "device"])
-def test_to_jax_does_not_copy_a_batch(device):
+def test_a_batch_is_not_copied(device):
     with kf.Feed(Mixed(), 8, workers=2, worker_type="thread") as feed, addresses_made(feed) as made:
         for step, batch in enumerate(feed.to_jax(device)):
             assert [leaf.unsafe_buffer_pointer() for leaf in optree.tree_leaves(batch)] == made[step]

@@ -36,7 +36,7 @@ def _expected(epoch, length=120):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_closing_a_feed_during_an_epoch_ends_its_iterator_with_an_error(kind):
+def test_a_feed_closed_in_the_middle_of_an_epoch_ends_its_iterator_with_an_error(kind):
     feed = _feed(kind)
     iterator = iter(feed)
     kept = [next(iterator) for _ in range(3)]
@@ -50,7 +50,7 @@ def test_closing_a_feed_during_an_epoch_ends_its_iterator_with_an_error(kind):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_dropping_a_feed_during_an_epoch_stops_its_workers(kind):
+def test_a_feed_dropped_in_the_middle_of_an_epoch_ends_its_workers(kind):
     feed = _feed(kind)
     iterator = iter(feed)
     points, labels = next(iterator)
@@ -142,7 +142,7 @@ def test_a_feed_continues_after_an_exception_inside_fit(kind):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_a_feed_can_be_closed_while_threads_read_it(kind):
+def test_a_feed_may_be_closed_while_threads_read_it(kind):
     feed = _feed(kind, length=2000)
     ends = []
 

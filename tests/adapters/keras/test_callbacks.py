@@ -173,7 +173,7 @@ def _fit(feed, callbacks=(), **options):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
-def test_training_without_computation_waits_for_its_input(steps_per_execution):
+def test_training_that_computes_nothing_waits_for_its_input(steps_per_execution):
     with kf.Feed(Slow(0.01), 6, workers=1, worker_type="thread") as feed:
         monitor, history = _fit(feed, steps_per_execution=steps_per_execution)
     assert [(timing.epoch, timing.steps, timing.scenes) for timing in monitor.epochs] == [(k, 11, 66) for k in range(3)]
@@ -192,7 +192,7 @@ def test_training_slower_than_loading_hardly_waits():
 
 
 @pytest.mark.heavy
-def test_the_monitor_times_training_on_the_tf_dataset():
+def test_training_on_the_tf_dataset_is_timed_too():
     with kf.Feed(Slow(), 6, workers=4, worker_type="thread") as feed:
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")

@@ -97,7 +97,7 @@ def test_validation_raises_the_exception_of_a_scene_unchanged(feed, model):
     assert_arrived(caught.value, "ordinary", 2, "thread")
 
 
-def test_fit_keeps_no_reference_to_an_exception(feed, model):
+def test_no_exception_is_kept_once_fit_has_ended(feed, model):
     def errors():
         gc.collect()
         return [each for each in gc.get_objects() if type(each) is ValueError and "bad scan" in str(each)]

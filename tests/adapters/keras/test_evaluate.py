@@ -83,7 +83,7 @@ def test_evaluate_changes_neither_the_model_nor_the_epoch_of_the_feed(model):
 
 
 @pytest.mark.heavy
-def test_a_callback_can_evaluate_during_an_epoch():
+def test_a_callback_may_evaluate_in_the_middle_of_an_epoch():
     trained = {}
     for evaluates in (False, True):
         model = identity_model()
@@ -115,7 +115,7 @@ def test_evaluate_skips_rows_of_weight_zero(model):
     assert found["loss"].values == pytest.approx(by_hand, rel=1e-5)
 
 
-def test_evaluate_does_not_count_masked_scenes(model):
+def test_failed_scenes_that_are_masked_do_not_count(model):
     class Bad(Values):
         def __getitem__(self, index):
             if index == 20:
@@ -276,7 +276,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "kind", "says"), WRONG)
-def test_evaluate_refuses_bad_arguments(model, call, kind, says):
+def test_bad_arguments_of_evaluate_are_refused(model, call, kind, says):
     with pytest.raises(kind, match=says):
         call(model)
 

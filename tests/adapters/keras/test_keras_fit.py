@@ -53,7 +53,7 @@ def test_the_dataset_of_keras_has_autotune_disabled(feed, monkeypatch):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
-def test_every_epoch_of_fit_is_a_new_shuffle_of_all_scenes(workers, worker_type):
+def test_every_epoch_of_fit_is_a_new_shuffle_of_every_scene(workers, worker_type):
     for length in (24, 22):
         with make_feed(length, workers=workers, worker_type=worker_type) as feed:
             trainer = Trainer()

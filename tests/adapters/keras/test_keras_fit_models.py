@@ -166,7 +166,7 @@ def test_fit_accepts_every_structure_of_keras(name):
 
 @pytest.mark.parametrize("form", [tuple, list])
 @pytest.mark.parametrize("data", [lambda feed: feed, lambda feed: feed.to_tf_dataset()], ids=["feed", "dataset"])
-def test_class_weights_apply_to_the_classes(form, data):
+def test_class_weights_weigh_the_classes(form, data):
     class Classes(Numbered):
         def __getitem__(self, index):
             return form((np.zeros(1, np.float32), np.int64(index % 2)))

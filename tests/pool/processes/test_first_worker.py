@@ -33,7 +33,7 @@ def test_the_first_thread_runs_all_tasks_without_a_process(make, target):
     assert (target.noted("begun"), target.noted("ended")) == (["0 1 thread"], ["first"])
 
 
-def test_the_copy_of_the_thread_follows_changes_of_the_object(make, target):
+def test_the_thread_has_a_copy_that_follows_the_changes_of_the_object(make, target):
     pool = make("process", 2, most_workers=2)
     target.state = "unseen"
     assert pool.run(FutureTask(Do.SEE_OBJECT, 0)).result(SECONDS) == "first"

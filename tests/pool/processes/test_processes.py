@@ -85,14 +85,14 @@ LOADER_SCRIPT = """
 """
 
 
-def test_a_script_without_a_main_guard_runs_only_once(run_script):
+def test_a_script_without_a_main_guard_works_and_runs_once(run_script):
     done = run_script(LOADER_SCRIPT + "    print('done')\n")
     assert done.stdout.split("\n") == ["main runs", "done", ""]
     assert done.stderr == ""
 
 
 @pytest.mark.heavy
-def test_a_worker_imports_no_framework_although_the_script_did(run_script):
+def test_a_worker_imports_no_framework_even_when_the_script_did(run_script):
     done = run_script(
         "    import keras, tensorflow, jax\n"
         + LOADER_SCRIPT

@@ -114,7 +114,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("paths", "read_file", "options", "kind", "says"), ARGUMENTS, ids=range(len(ARGUMENTS)))
-def test_bad_arguments_are_refused_before_reading(paths, read_file, options, kind, says):
+def test_bad_arguments_are_refused_before_anything_is_read(paths, read_file, options, kind, says):
     with pytest.raises(kind, match=says):
         kf.FileSequence(paths, read_file, **options)
 

@@ -45,7 +45,7 @@ def test_refresh_recounts_only_changed_files_and_is_atomic(tmp_path):
     assert files.refresh() == 0
 
 
-def test_refresh_finds_new_files_of_a_glob(tmp_path):
+def test_a_refresh_finds_the_new_files_of_a_glob(tmp_path):
     np.save(tmp_path / "part-2.npy", np.arange(2.0))
     files = kf.FileSequence(f"{tmp_path}/part-*.npy", np.load)
     np.save(tmp_path / "part-10.npy", np.arange(10.0, 13.0))

@@ -81,7 +81,7 @@ def test_the_error_for_an_index_out_of_range_names_dataset_and_file(path, reader
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("held", [False, True])
-def test_the_error_for_a_deleted_file_names_it_and_the_dataset(path, reader, held):
+def test_a_file_that_has_vanished_is_named_with_the_dataset(path, reader, held):
     class Holding(Rooms):
         def __init__(self, path, **options):
             super().__init__(path, **options)
@@ -101,7 +101,7 @@ def test_the_error_for_a_deleted_file_names_it_and_the_dataset(path, reader, hel
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_the_error_for_a_truncated_file_names_it_and_the_dataset(path, worker_type):
+def test_a_truncated_file_is_named_with_the_dataset(path, worker_type):
     sequence = Rooms(path)
     with path.open("r+b") as file:
         file.truncate(3000)
@@ -112,7 +112,7 @@ def test_the_error_for_a_truncated_file_names_it_and_the_dataset(path, worker_ty
 
 
 @pytest.mark.heavy
-def test_the_error_for_a_locked_file_names_it_and_the_dataset(path):
+def test_a_file_that_is_locked_is_named_with_the_dataset(path):
     with h5py.File(path, "r+"):
         feed = kf.Feed(Rooms(path), 6, workers=1, worker_type="process")
         with feed, pytest.raises(OSError, match=r"cannot open '.*rooms\.h5': .*lock") as caught:

@@ -81,7 +81,7 @@ def test_one_thread_decodes_a_chunk_while_the_others_wait(limit):
     assert all(array[0] == 7 for array, _ in found)
 
 
-def test_after_a_failed_decode_the_next_thread_retries():
+def test_a_failed_decode_lets_the_next_thread_try():
     cache, began, go_on, found = ChunkCache(1000), threading.Event(), threading.Event(), []
 
     def fail():
@@ -370,7 +370,7 @@ def _patches(shape, count=30, size=12):
     return [tuple(slice(first, first + size) for first in corner) for corner in corners.tolist()]
 
 
-def test_chunks_decoded_by_h5py_are_cached_and_decoded_once(scaled):
+def test_chunks_that_h5py_decodes_are_kept_and_decoded_once(scaled):
     path, volume = scaled
     with kf.HDF5File(path) as file:
         data = file["x"]
@@ -545,7 +545,7 @@ def test_read_ahead_does_not_decode_whole_chunk_rows_twice(tmp_path, again):
         assert data.stats().decoded == 40
 
 
-def test_real_files_decode_each_chunk_once_in_random_order(real_data):
+def test_the_real_files_decode_each_chunk_once_in_random_order(real_data):
     path = real_data / "bimnet10_train.h5"
     with h5py.File(path) as reference, kf.HDF5File(path) as file:
         expected, data = reference["data"][()], file["data"]

@@ -66,7 +66,7 @@ def test_any_maximal_shape_in_any_file_format_reads_as_in_h5py(folder, examples)
 
 @pytest.mark.parametrize("libver", VERSIONS)
 @pytest.mark.parametrize("maxshape", [(16, None), (None, 200), (None, None), (32, 400), (16, 200)])
-def test_every_value_of_a_resizable_dataset_is_read(tmp_path, libver, maxshape):
+def test_every_value_of_a_dataset_that_may_grow_is_read(tmp_path, libver, maxshape):
     path, values = tmp_path / "kerasfeed.h5", np.arange(3200, dtype="f4").reshape(16, 200)
     with h5py.File(path, "w", libver=libver) as file:
         file.create_dataset("x", data=values, chunks=(8, 50), maxshape=maxshape)

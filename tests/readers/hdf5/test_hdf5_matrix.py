@@ -321,7 +321,7 @@ def test_many_threads_read_the_same_with_a_small_cache(tmp_path, chunk_cache):
     assert not wrong
 
 
-def test_real_point_clouds_equal_h5py(real_data):
+def test_the_real_point_clouds_equal_h5py(real_data):
     path = real_data / "bimnet10_train.h5"
     rng = np.random.default_rng(0)
     with h5py.File(path) as reference:

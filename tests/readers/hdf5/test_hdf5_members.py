@@ -66,7 +66,7 @@ def test_files_and_groups_are_mappings_as_in_h5py(path):
         assert group.dataset_paths() == ["label", "points"]
 
 
-def test_names_are_listed_without_walking_the_file(path, monkeypatch):
+def test_names_are_listed_without_a_walk_of_the_file(path, monkeypatch):
     monkeypatch.setattr(describe, "entries", lambda *_: pytest.fail("walked"))
     with kf.HDF5File(path) as file:
         assert len(file) == len(list(file)) == len(list(file.keys())) == len(file["/"])

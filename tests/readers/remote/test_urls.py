@@ -137,7 +137,7 @@ def test_the_spec_is_found_in_a_folder_with_glob_characters(folder):
     here.close()
 
 
-def test_a_list_can_mix_urls_and_paths(folder):
+def test_a_list_may_mix_urls_and_paths(folder):
     records = kf.TFRecordSequence([folder / "t-01-of-02.tfrecord", f"{in_memory(folder)}/t-00-of-02.tfrecord"])
     assert records.counts == (16, 16)
     assert np.array_equal(records[16]["x"], VALUES[0])
@@ -316,7 +316,7 @@ def test_a_server_without_ranges_suffices_if_whole_files_are_copied(folder, tmp_
         (403, PermissionError, "fsspec takes keys from its configuration"),
     ],
 )
-def test_the_error_for_a_refused_request_names_the_url(folder, status, kind, message):
+def test_a_refusal_of_a_web_server_is_reported_with_the_url(folder, status, kind, message):
     with serving(folder) as server:
         url = f"{server.url}/rows.h5"
         server.failures += [status] * 4

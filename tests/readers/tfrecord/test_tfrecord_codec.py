@@ -174,7 +174,7 @@ def test_tensorflow_parses_every_dtype_to_the_written_values():
             assert tensor.numpy().tobytes() == np.asarray(value, field.dtype).tobytes(), path
 
 
-def test_the_kind_of_a_feature_depends_only_on_dtype_and_axes():
+def test_kinds_are_a_function_of_dtype_and_axes():
     kinds = {
         name: (kind_of(kf.ArraySpec((), np.dtype(name))), kind_of(kf.ArraySpec((2,), np.dtype(name))))
         for name in DTYPES[:12]

@@ -41,7 +41,7 @@ def test_tensorflow_reads_written_records_with_only_the_sidecar(tmp_path, compre
 
 
 @pytest.mark.parametrize("size", [50, 60_000])
-def test_records_written_by_tensorflow_are_read_in_any_order(tmp_path, size):
+def test_records_that_tensorflow_wrote_are_read_in_any_order(tmp_path, size):
     records = records_of(200, size)
     sequence = kf.TFRecordSequence(by_tensorflow(tmp_path / "x", records))
     assert len(sequence) == 200
@@ -225,7 +225,7 @@ def test_a_shuffled_feed_delivers_every_record_once(tmp_path, worker_type):
         assert drawn != list(range(50))
 
 
-def test_records_are_decoded_directly_into_the_batch(shards, monkeypatch):
+def test_records_are_written_straight_into_the_batch(shards, monkeypatch):
     sequence = kf.TFRecordSequence(shards)
     with kf.Feed(sequence, 40, workers=0) as feed:
         list(feed)
