@@ -98,8 +98,8 @@ def test_an_error_of_a_scene_follows_the_earlier_batches_and_names_its_index(bat
             for batch in batches_of(feed):
                 seen += numbers([batch])
         assert seen == list(range(12))
-        told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-        assert "scene 13" in told
+        text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert "scene 13" in text
 
 
 @in_this_process

@@ -55,6 +55,6 @@ def test_a_row_contains_rates_ratios_and_failures(monkeypatch):
     answers = iter([100.0, 250.0, "failed (exit code 1): no", 120.0, 240.0, "failed (exit code 1): no"])
     monkeypatch.setattr("benchmarks.migrate.__main__.in_a_process", lambda *_: next(answers))
     sides = CASES[0].sides[:3]
-    told = row(Case("x", sides), 1.0, 2)
+    line = row(Case("x", sides), 1.0, 2)
     names = [side.name for side in sides]
-    assert told == f"| x | {names[0]}: 120 | {names[1]}: 250 (2.1); {names[2]}: failed (exit code 1): no |"
+    assert line == f"| x | {names[0]}: 120 | {names[1]}: 250 (2.1); {names[2]}: failed (exit code 1): no |"

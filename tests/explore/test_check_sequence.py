@@ -46,21 +46,21 @@ ZOO = [
     (bad.SeedsGlobally, "global_random", "scene 0 draws from, or seeds, the global generators of random", 0, None,
      ("threads",)),
     (elsewhere.NotForThreads, "threads", "while other threads read, too,", None, "0", ()),
-    (elsewhere.OfThisThread, "threads", "scene 0 in a worker thread raises RuntimeError: made in another", 0, None, ()),
+    (elsewhere.OneThread, "threads", "scene 0 in a worker thread raises RuntimeError: made in another", 0, None, ()),
     (elsewhere.Locked, "pickle", "the sequence cannot be pickled: TypeError: cannot pickle '_thread.lock'",
      None, None, ()),
     (elsewhere.Forgetful, "pickle", "scene 0, field '0': [5.0, 6.0, 7.0] in the sequence, [0.0, 1.0, 2.0] in", 0, "0",
      ()),
-    (elsewhere.OfAGlobal, "process", "scene 11, field '1': 15 in this process, 11 in a worker process", 11, "1", ()),
+    (elsewhere.ReadsAGlobal, "process", "scene 11, field '1': 15 in this process, 11 in a worker process", 11, "1", ()),
     (elsewhere.NumbersForAll, "process", "in a worker process that reads the last scene first", None, "1", ()),
-    (elsewhere.OfAProcess, "process", "scene 11, field '1': ", 11, "1", ()),
+    (elsewhere.ReadsTheProcessId, "process", "scene 11, field '1': ", 11, "1", ()),
     (elsewhere.Hashing, "process", " in this process, ", 11, "1", ()),
     (elsewhere.DiesElsewhere, "process", "ended with exit code 3 while it loaded scene 4", 4, None, ()),
     (methods.SortedBatches, "get_batch",
      "scene 11, field '0': [110.0, 111.0, 112.0] as sequence[11], [0.0, 1.0, 2.0] from", 11, "0", ()),
     (methods.ShortBatches, "get_batch", "returns 11 rows in field '0' for 12 scenes", 0, None, ()),
-    (methods.BatchesDrawnOtherwise, "get_batch", "self.rng belongs to one scene, but get_batch and", 0, None, ()),
-    (methods.HalfAnOut, "get_batch", "out=...)", 0, "1", ()),
+    (methods.BatchesDrawDifferently, "get_batch", "self.rng belongs to one scene, but get_batch and", 0, None, ()),
+    (methods.HalfOfOut, "get_batch", "out=...)", 0, "1", ()),
     (methods.BatchesOfNoSequence, "get_batch", "get_batch is never called", None, None, ()),
     (methods.HalfWritten, "read_into", "scene 0, field '1': 0 from __getitem__, -6510615555426900571 written by", 0,
      "1", ()),
@@ -245,13 +245,13 @@ def test_an_unpicklable_thread_safe_class_is_checked_in_this_process():
     assert "the class has no thread_safe" in report["threads"].message
 
 
-class Promises(elsewhere.NotForThreads):
+class ClaimsThreadSafe(elsewhere.NotForThreads):
     thread_safe = True
 
 
 @pytest.mark.heavy
 def test_a_wrongly_declared_thread_safe_class_fails():
-    assert kf.check_sequence(Promises(), checks=["threads"])["threads"].status == "failed"
+    assert kf.check_sequence(ClaimsThreadSafe(), checks=["threads"])["threads"].status == "failed"
     assert kf.check_sequence(elsewhere.NotForThreads(), checks=["threads"])["threads"].status == "warned"
 
 
@@ -287,11 +287,11 @@ def test_a_class_not_declared_thread_safe_is_read_by_threads_only_in_another_pro
 
 
 def test_a_fast_sequence_starts_no_process_unless_requested():
-    report = kf.check_sequence(elsewhere.OfAGlobal())
+    report = kf.check_sequence(elsewhere.ReadsAGlobal())
     assert report.ok
     assert [result.name for result in report.of("skipped")] == ["process", "threads", "get_batch", "read_into"]
     assert "reading all scenes takes less than a second" in report["process"].message
-    assert not kf.check_sequence(elsewhere.OfAGlobal(), checks=["process"]).ok
+    assert not kf.check_sequence(elsewhere.ReadsAGlobal(), checks=["process"]).ok
 
 
 def test_skipped_checks_are_one_line_of_the_report():

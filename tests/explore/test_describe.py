@@ -138,10 +138,10 @@ def test_keras_normalization_accepts_mean_variance_and_axis_unchanged():
     for path, data in zip("012", (clouds, grey, rows), strict=True):
         field = found[path]
         layer = keras.layers.Normalization(axis=field.axis, mean=field.mean, variance=field.variance)
-        told = keras.ops.convert_to_numpy(layer(data))
+        normalized = keras.ops.convert_to_numpy(layer(data))
         learnt = keras.layers.Normalization(axis=field.axis)
         learnt.adapt(data)
-        assert np.allclose(told, keras.ops.convert_to_numpy(learnt(data)), atol=1e-4)
+        assert np.allclose(normalized, keras.ops.convert_to_numpy(learnt(data)), atol=1e-4)
     assert [found[path].axis for path in "012"] == [-1, None, -1]
 
 
@@ -366,8 +366,8 @@ def test_features_are_reported_if_many_first_scenes_fail():
 def test_lengths_of_text_are_not_mixed_with_numbers_of_the_same_field():
     found = described(["abc", 7, "abcde", 2.5])["scene"]
     assert (found.dtypes, found.values) == ({"float64": 1, "int64": 1, "str": 2}, 4)
-    told = found.to_dict()
-    assert (found.min, found.max, told["mean"], told["variance"], found.edges) == (None, None, None, None, ())
+    stats = found.to_dict()
+    assert (found.min, found.max, stats["mean"], stats["variance"], found.edges) == (None, None, None, None, ())
 
 
 def test_a_field_present_only_in_the_last_scenes_is_described():
@@ -518,7 +518,7 @@ class Unpicklable(Seen):
         return super().__getitem__(index)
 
 
-class Promising(Unpicklable):
+class ClaimsThreadSafe(Unpicklable):
     thread_safe = True
     threads = set()
 
@@ -528,8 +528,8 @@ def test_an_unpicklable_class_is_read_by_several_threads_only_if_thread_safe():
         kf.describe(Unpicklable(30, 0.05), progress=False)
     assert len(Unpicklable.threads - {threading.get_ident()}) == 1
     with pytest.warns(UserWarning, match="worker_type='auto' takes worker threads"):
-        kf.describe(Promising(30, 0.05), progress=False)
-    assert len(Promising.threads - {threading.get_ident()}) > 1
+        kf.describe(ClaimsThreadSafe(30, 0.05), progress=False)
+    assert len(ClaimsThreadSafe.threads - {threading.get_ident()}) > 1
 
 
 @pytest.mark.parametrize("columns", [1, 3, 100])

@@ -52,7 +52,7 @@ def feed_of(sequence=None, **arguments):
     return kf.Feed(Numbers() if sequence is None else sequence, 2, **arguments)
 
 
-def taken_until_ahead(feed, conversion, iterator, count):
+def take_until_ahead(feed, conversion, iterator, count):
     """Take batches until a number of them was begun."""
     seen = firsts([next(iterator)])
     wait_until(lambda: feed.stats().batches >= len(feed))
@@ -65,7 +65,7 @@ def test_the_state_follows_the_consumer_not_the_conversion():
     conversion = Noting()
     with feed_of() as feed:
         iterator = iter(looped(feed, conversion=conversion))
-        assert taken_until_ahead(feed, conversion, iterator, 4) == [0, 2]
+        assert take_until_ahead(feed, conversion, iterator, 4) == [0, 2]
         state = feed.get_state()
         assert (state["epoch"], state["step"]) == (0, 2)
         feed.set_state(state)

@@ -98,7 +98,7 @@ class Large(kf.SceneSequence):
         return self.data[index]
 
 
-class OfTwoShapes(Large):
+class TwoShapes(Large):
     """Scenes that cannot be batched, as batches show."""
 
     def __getitem__(self, index):
@@ -136,7 +136,7 @@ _MAKE = {
 _MAKE_FAILING = {
     "feed": lambda arguments: kf.Feed(Large(30), _BATCH, **arguments),
     "first scene": lambda arguments: kf.Feed(Large(0), _BATCH, **arguments),
-    "shapes": lambda arguments: kf.Feed(OfTwoShapes(), _BATCH, **arguments),
+    "shapes": lambda arguments: kf.Feed(TwoShapes(), _BATCH, **arguments),
     "start": lambda arguments: kf.Feed(BadStart(), _BATCH, **arguments),
     "too many": lambda arguments: kf.Feed(Large(30), _BATCH, on_error="replace", max_failures=0.001, **arguments),
     "generators": lambda arguments: kf.StreamFeed(_failing, _BATCH, count=2, **arguments),
@@ -275,7 +275,7 @@ class Slow(kf.SceneSequence):
     """Its scene 3 waits until the test releases it."""
 
     def __init__(self):
-        self.waits, self.goes_on = threading.Event(), threading.Event()
+        self.waits, self.resume = threading.Event(), threading.Event()
 
     def __len__(self):
         return _BATCH
@@ -283,7 +283,7 @@ class Slow(kf.SceneSequence):
     def __getitem__(self, index):
         if index == 3 and threading.current_thread().name == "slow":
             self.waits.set()
-            assert self.goes_on.wait(30)
+            assert self.resume.wait(30)
         return np.full(5000, index + 1.0)
 
 
@@ -296,7 +296,7 @@ def closed_meanwhile(sequence):
     assert sequence.waits.wait(30)
     feed.close()
     yield found
-    sequence.goes_on.set()
+    sequence.resume.set()
     thread.join(30)
     yield found
 
@@ -307,17 +307,17 @@ def test_a_batch_being_loaded_is_complete_although_another_thread_closes_the_fee
 
 
 def test_close_leaves_on_worker_end_to_a_thread_that_still_reads():
-    told = []
+    threads = []
 
     class Ending(Slow):
         def on_worker_end(self):
-            told.append(threading.current_thread().name)
+            threads.append(threading.current_thread().name)
 
     closing = closed_meanwhile(Ending())
     next(closing)
-    assert told == []
+    assert threads == []
     found = next(closing)
-    assert told == ["slow"]
+    assert threads == ["slow"]
     assert len(found) == 1
 
 

@@ -223,11 +223,11 @@ def test_shards_in_sequence_need_no_seed():
     ids=["pair", "list", "shard", "context"],
 )
 def test_a_shard_may_be_given_in_several_ways(given):
-    told = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard=given)
+    sharded = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard=given)
     plain = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard_index=1, shard_count=3)
-    with told, plain:
-        assert told.plan == plain.plan
-        assert (told.shard.index, told.shard.count) == (1, 3)
+    with sharded, plain:
+        assert sharded.plan == plain.plan
+        assert (sharded.shard.index, sharded.shard.count) == (1, 3)
 
 
 def test_a_feed_names_its_shard_and_the_source_of_the_number():

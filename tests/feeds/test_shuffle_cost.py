@@ -365,10 +365,10 @@ def test_the_warning_suggests_block_shuffling_for_patches_and_windows(tmp_path):
         file.create_dataset("x", data=np.zeros((64, 64)), chunks=(16, 16), compression="gzip")
     data = kf.HDF5File(tmp_path / "volume.h5", chunk_cache=0)["x"]
     patches = kf.Map(kf.Concat(kf.Patches(data, (16, 16), stride=4), kf.Patches(data, (16, 16))), np.copy)
-    with kf.Feed(patches, 4, shuffle=True, seed=0, workers=0) as feed, pytest.warns(kf.ReadCostWarning) as told:
+    with kf.Feed(patches, 4, shuffle=True, seed=0, workers=0) as feed, pytest.warns(kf.ReadCostWarning) as caught:
         list(feed)
-    assert "order=kf.BlockShuffled(sequence), which reads each chunk" in str(told[0].message)
-    assert "A chunk holds 16 rows" in str(told[0].message)
+    assert "order=kf.BlockShuffled(sequence), which reads each chunk" in str(caught[0].message)
+    assert "A chunk holds 16 rows" in str(caught[0].message)
 
 
 def test_a_feed_stops_checking_once_it_has_warned(monkeypatch):

@@ -363,9 +363,9 @@ def test_set_state_warns_about_a_sequence_with_epoch_hooks():
             kf.FeedWarning, match="Reshuffled has on_epoch_begin or on_epoch_end. The feed's state does not"
         ):
             feed.set_state(feed.get_state(epoch=2, step=1))
-        with pytest.warns(kf.FeedWarning, match="on_epoch_begin or on_epoch_end") as told:
+        with pytest.warns(kf.FeedWarning, match="on_epoch_begin or on_epoch_end") as caught:
             feed.load_state_dict(feed.get_state(epoch=2, step=1))
-        assert told[0].filename == __file__
+        assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("kind", ["feed", "stream"])

@@ -182,7 +182,7 @@ def test_the_copy_follows_changes_by_an_epoch_hook():
 
 def test_on_worker_begin_and_on_worker_end_are_called_in_pairs(tmp_path):
     path = tmp_path / "told"
-    scenes = scenes_costs.Told(path)
+    scenes = scenes_costs.LogsHooks(path)
     scenes.length = 40
     with _feed(scenes) as feed:
         feed[0]

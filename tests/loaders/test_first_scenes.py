@@ -193,7 +193,7 @@ def test_all_axes_are_known_if_batches_are_read_quickly(tmp_path):
         assert feed.scene_spec.fields[0].shape == (3, 2)
 
 
-@pytest.mark.parametrize("kind", [scenes_first.LazyOrder, scenes_first.LazyOrderAnew])
+@pytest.mark.parametrize("kind", [scenes_first.LazyOrder, scenes_first.LazyOrderEachEpoch])
 def test_an_order_drawn_at_the_first_read_is_equal_in_all_processes(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kf.FeedWarning)  # the global generators

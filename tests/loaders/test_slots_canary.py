@@ -39,7 +39,7 @@ class Filled(scenes.Clouds):
 
 
 @pytest.fixture(autouse=True)
-def soiled(monkeypatch):
+def overwritten_slots(monkeypatch):
     """Overwrite every returned slot; count them, and fail if one is handed out or returned twice."""
     counts = {"returned": 0, "twice": 0}
     out, known = weakref.WeakSet(), weakref.WeakSet()  # known: acquired by this test, not leased by an earlier one
@@ -163,7 +163,7 @@ def _loader(kind, max_memory=1 << 30, workers=2):
 @pytest.mark.heavy
 @pytest.mark.parametrize("max_memory", [1 << 30, 12 * 4096], ids=["plenty", "twelve slots"])
 @pytest.mark.parametrize("kind", LOADERS)
-def test_batches_held_by_a_consumer_never_change(kind, max_memory, soiled):
+def test_batches_held_by_a_consumer_never_change(kind, max_memory, overwritten_slots):
     loader = _loader(kind, max_memory)
     consumers = [Consumer(loader, seed) for seed in range(3 if kind != "inline" else 1)]
     threads = [threading.Thread(target=consumer.run, args=(400,)) for consumer in consumers]
@@ -175,7 +175,7 @@ def test_batches_held_by_a_consumer_never_change(kind, max_memory, soiled):
     for consumer in consumers:
         assert consumer.wrong == []
         assert consumer.checked > 50
-    assert soiled["returned"] > 100
+    assert overwritten_slots["returned"] > 100
     loader.close()
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from every_pool import EVERY, EVERY_PARALLEL, gives, outcome_of, outcomes_of
-from pool_kinds import Do, Told, WrongError
+from pool_kinds import Do, RecordedTask, WrongError
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
@@ -31,7 +31,7 @@ def test_the_future_of_a_task_returns_the_result_of_the_runner(kind, make):
 @EVERY
 def test_tasks_from_several_threads_have_exactly_one_outcome_each(kind, make):
     pool = make(kind)
-    tasks = [Told(Do.GIVE, number) for number in range(400)]
+    tasks = [RecordedTask(Do.GIVE, number) for number in range(400)]
     threads = [threading.Thread(target=pool.submit, args=(tasks[first::4],)) for first in range(4)]
     for thread in threads:
         thread.start()
@@ -46,7 +46,7 @@ def test_tasks_from_several_threads_have_exactly_one_outcome_each(kind, make):
 @EVERY
 def test_an_error_of_user_code_fails_its_task_with_location_class_and_notes(kind, make):
     pool = make(kind, 1)
-    outcome, place, error, worker = outcome_of(pool, Told(Do.RAISE, 7))
+    outcome, place, error, worker = outcome_of(pool, RecordedTask(Do.RAISE, 7))
     assert outcome == "failed"
     assert place == Place(scene=7, row=1, method="get_batch")
     assert type(error) is WrongError
@@ -59,17 +59,17 @@ def test_an_error_of_user_code_fails_its_task_with_location_class_and_notes(kind
 @EVERY
 def test_a_task_without_a_consumer_is_cancelled(kind, make):
     pool = make(kind, 1)
-    assert outcome_of(pool, Told(Do.CANCEL, 0)) == ("cancelled",)
+    assert outcome_of(pool, RecordedTask(Do.CANCEL, 0)) == ("cancelled",)
     assert gives(pool, 1)
 
 
 @EVERY
 @pytest.mark.parametrize("do", [Do.GIVE, Do.RAISE])
 def test_tasks_returned_by_done_are_run_next(kind, do, make):
-    last = Told(Do.GIVE, 2)
-    between = Told(Do.GIVE, 1, next=(last,))
+    last = RecordedTask(Do.GIVE, 2)
+    between = RecordedTask(Do.GIVE, 1, next=(last,))
     pool = make(kind, 1)
-    pool.submit([Told(do, 0, next=(between,))])
+    pool.submit([RecordedTask(do, 0, next=(between,))])
     assert last.future.result(SECONDS) == ("done", 2)
     pool.wait_until_idle()
     assert (between.outcomes, last.outcomes) == ([("done", 1)], [("done", 2)])
@@ -111,7 +111,7 @@ def test_a_task_for_a_given_worker_runs_there_in_order_of_submission(kind, make)
     workers = 1 if kind == "inline" else 3
     pool = make(kind, workers, addressed=True)
     done = []
-    tasks = [Told(Do.TELL_WORKER, number, number % workers, outcomes=done) for number in range(60)]
+    tasks = [RecordedTask(Do.TELL_WORKER, number, number % workers, outcomes=done) for number in range(60)]
     for task in tasks:
         pool.submit([task])
     found = [payload[0] for _, payload in outcomes_of(tasks)]
@@ -141,7 +141,7 @@ def test_outcomes_of_one_worker_are_reported_in_order_of_submission(kind, make):
 def test_close_cancels_tasks_in_flight_and_is_idempotent(kind, make, target):
     pool = make(kind)
     target.hold()
-    tasks = [Told(Do.HANG, number) for number in range(6)]
+    tasks = [RecordedTask(Do.HANG, number) for number in range(6)]
     pool.submit(tasks)
     wait_until((target.folder / "begun 0").exists)
     threading.Timer(0.2, target.release).start()
@@ -159,13 +159,13 @@ def test_a_closed_pool_accepts_no_task(kind, make):
     pool = make(kind, 1)
     pool.close()
     with pytest.raises(FeedClosedError):
-        pool.submit([Told(Do.GIVE, 1)])
+        pool.submit([RecordedTask(Do.GIVE, 1)])
 
 
 @EVERY_PARALLEL
 def test_closing_the_pool_cancels_tasks_returned_by_done(kind, make):
     pool = make(kind, 1)
-    last = Told(Do.GIVE, 2)
+    last = RecordedTask(Do.GIVE, 2)
 
     class Closes(FutureTask):
         def done(self, payload, seconds, worker):

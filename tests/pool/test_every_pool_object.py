@@ -5,7 +5,7 @@ import time
 
 import pytest
 from every_pool import EVERY, EVERY_PARALLEL, EVERY_SEPARATE, gives, outcome_of
-from pool_kinds import Do, Doer, Told
+from pool_kinds import Do, RecordedTask, TaskRunner
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import WorkerStartError
@@ -70,7 +70,7 @@ def test_a_worker_ends_with_the_old_object_before_it_begins_with_the_new_one(kin
     assert gives(pool, 2)
     assert (target.noted("begun"), target.noted("ended")) == (["0 1 process"] * 2, ["first"])
     pool.refresh(lambda: setattr(target, "fails_to_begin", True))
-    outcome, place, error, _ = outcome_of(pool, Told(Do.GIVE, 3))
+    outcome, place, error, _ = outcome_of(pool, RecordedTask(Do.GIVE, 3))
     assert (outcome, place.method) == ("failed", "on_worker_begin")
     assert "no such disk" in str(error)
     pool.refresh(lambda: setattr(target, "fails_to_begin", False))
@@ -86,7 +86,7 @@ def test_later_tasks_see_posted_values(kind, make):
         assert [future.result(SECONDS) for future in found] == [value] * 10
 
 
-class Unpicklable(Doer):
+class Unpicklable(TaskRunner):
     """Holds what does not pickle."""
 
     def __init__(self, target):

@@ -132,7 +132,7 @@ def test_a_check_that_raises_is_reported_once_and_checking_continues(recwarn):
 
 
 def test_a_hung_thread_is_replaced_at_the_next_check_if_the_first_fails(monkeypatch, recwarn):
-    let_go = threading.Event()
+    release = threading.Event()
 
     class Rooms(kf.SceneSequence):
         def __len__(self):
@@ -140,7 +140,7 @@ def test_a_hung_thread_is_replaced_at_the_next_check_if_the_first_fails(monkeypa
 
         def __getitem__(self, index):
             if index == 7:
-                let_go.wait(100)
+                release.wait(100)
             return np.float32(index)
 
     refused, start = [], threading.Thread.start
@@ -160,7 +160,7 @@ def test_a_hung_thread_is_replaced_at_the_next_check_if_the_first_fails(monkeypa
                 promises[0].result()
             assert promises[1].result() == [8]
     finally:
-        let_go.set()
+        release.set()
     assert len(refused) == 2
     assert len(recwarn) == 1
     assert "needs 1 thread, " in str(recwarn[0].message)

@@ -88,10 +88,10 @@ def test_an_exit_in_on_worker_end_is_a_warning(loader):
 
     feed = _feed(loader, Ending(SystemExit, None))
     assert len(list(feed)) == 3
-    with pytest.warns(kf.FeedWarning, match="on_worker_end failed in .*SystemExit: at the end") as told:
+    with pytest.warns(kf.FeedWarning, match="on_worker_end failed in .*SystemExit: at the end") as caught:
         feed.close()
-    assert len(told) == 1
-    assert told[0].filename == __file__
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])

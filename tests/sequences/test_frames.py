@@ -380,7 +380,7 @@ def test_the_error_for_a_generator_names_stream_feed():
 def test_the_error_for_a_tensor_that_requires_grad_names_detach(workers):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-    told = r"scene 0: field '0' is a Tensor that requires grad: return tensor.detach"
+    message = r"scene 0: field '0' is a Tensor that requires grad: return tensor.detach"
     scenes = [(torch.zeros(3, requires_grad=True), 1)] * 3
-    with kf.Feed(scenes, 1, workers=workers) as feed, pytest.raises(SpecError, match=told):
+    with kf.Feed(scenes, 1, workers=workers) as feed, pytest.raises(SpecError, match=message):
         next(iter(feed))

@@ -137,9 +137,9 @@ REMEDIES = {
 @pytest.mark.parametrize("case", REMEDIES)
 def test_without_a_seed_a_warning_names_the_generator_to_use(case):
     sequence, arguments, remedy = REMEDIES[case]
-    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} .* with seed=.* Draw from {remedy} instead") as told:
+    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} .* with seed=.* Draw from {remedy} instead") as caught:
         _batches(sequence(), 1, **arguments, seed=None)
-    assert [each.filename for each in told] == [__file__]
+    assert [each.filename for each in caught] == [__file__]
 
 
 @pytest.mark.heavy
@@ -241,7 +241,7 @@ def test_records_are_written_with_the_same_numbers_in_every_run(tmp_path, spec):
     assert written("a", 1) == written("b", 2)
 
 
-class OfTorch(Old):
+class UsesTorch(Old):
     """It draws from PyTorch's generator, which its module has imported."""
 
     def on_worker_begin(self, worker):
@@ -253,7 +253,7 @@ class OfTorch(Old):
         return np.array([index, float(torch.rand(()))])
 
 
-class ImportingTorch(Old):
+class ImportsTorch(Old):
     """It draws from PyTorch's generator, and imports it."""
 
     def __getitem__(self, index):
@@ -262,7 +262,7 @@ class ImportingTorch(Old):
         return np.array([index, float(torch.rand(()))])
 
 
-class OfTensorFlow(Old):
+class UsesTensorFlow(Old):
     """It draws from TensorFlow's generator, and imports it."""
 
     def __getitem__(self, index):
@@ -279,13 +279,13 @@ def _by_scene(rows):
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:no progress:kerasfeed.FeedWarning")  # a busy machine imports for half a minute
 @pytest.mark.parametrize(
-    ("sequence", "name"), [(OfTorch, "torch"), (ImportingTorch, "torch"), (OfTensorFlow, "tf.random")]
+    ("sequence", "name"), [(UsesTorch, "torch"), (ImportsTorch, "torch"), (UsesTensorFlow, "tf.random")]
 )
 def test_framework_generators_give_the_same_numbers_in_every_run(sequence, name):
     pytest.importorskip("torch")
-    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} {name}, .* with seed=... every run") as told:
+    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} {name}, .* with seed=... every run") as caught:
         _batches(sequence(), 1, seed=None)
-    assert sum("no progress" not in str(each.message) for each in told) == 1
+    assert sum("no progress" not in str(each.message) for each in caught) == 1
     first, again = _batches(sequence()), _batches(sequence(), shuffle=False)
     assert _by_scene(first) == _by_scene(again)
     assert len({tuple(row) for row in first}) == 2 * _LENGTH
@@ -294,7 +294,7 @@ def test_framework_generators_give_the_same_numbers_in_every_run(sequence, name)
 @pytest.mark.heavy
 def test_load_draws_the_torch_numbers_of_the_workers_and_restores_the_generator():
     torch = pytest.importorskip("torch")
-    with _feed(OfTorch(), 4, **_PROCESSES) as feed:
+    with _feed(UsesTorch(), 4, **_PROCESSES) as feed:
         batches = list(feed)
         torch.manual_seed(1)
         expected = torch.rand(())
@@ -309,7 +309,7 @@ import numpy as np
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed  # kf.Feed imports Keras, and with it the backend
 
-class ImportingTorch(kf.SceneSequence):
+class ImportsTorch(kf.SceneSequence):
     def __len__(self):
         return 8
 
@@ -318,7 +318,7 @@ class ImportingTorch(kf.SceneSequence):
         return np.array([index, float(torch.rand(()))])
 
 warnings.simplefilter("ignore")
-with BaseFeed(ImportingTorch(), 4, workers=1, worker_type="process", seed=5) as feed:
+with BaseFeed(ImportsTorch(), 4, workers=1, worker_type="process", seed=5) as feed:
     expected = feed[1]
     assert np.array_equal({first}, {then})
     assert np.array_equal(kf.load(feed, epoch=0, step=1), expected)
@@ -343,9 +343,9 @@ def test_load_draws_the_numbers_of_the_workers_even_if_it_imports_torch(first, t
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_threads_and_the_calling_thread_warn_that_they_do_not_seed(workers):
-    with pytest.warns(kf.FeedWarning, match="share these with the rest of the program") as told:
+    with pytest.warns(kf.FeedWarning, match="share these with the rest of the program") as caught:
         _batches(Old(), workers=workers, worker_type="thread")
-    assert [each.filename for each in told] == [__file__]
+    assert [each.filename for each in caught] == [__file__]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -357,7 +357,7 @@ def test_functions_of_a_stream_in_threads_are_reported(workers):
 # ---- scenes that do not use them
 
 
-class OfItsOwn(Old):
+class OwnGenerators(Old):
     """It has its own generators, and the scene does its imports."""
 
     def __getitem__(self, index):
@@ -373,8 +373,8 @@ _KINDS = {"process": (1, "process"), "thread": (2, "thread"), "inline": (0, "thr
 @pytest.mark.parametrize("kind", _KINDS)
 def test_generators_created_by_a_scene_are_not_reported(kind):
     workers, worker_type = _KINDS[kind]
-    first = _batches(OfItsOwn(), 1, workers=workers, worker_type=worker_type)  # warnings are errors here
-    assert np.array_equal(first, _batches(OfItsOwn(), 1, workers=0))
+    first = _batches(OwnGenerators(), 1, workers=workers, worker_type=worker_type)  # warnings are errors here
+    assert np.array_equal(first, _batches(OwnGenerators(), 1, workers=0))
 
 
 _FRESH = """

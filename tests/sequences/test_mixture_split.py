@@ -114,13 +114,13 @@ def test_a_mixture_by_epoch_has_the_proportions_of_each_epoch(workers):
     assert {int(scene) for scene in by_epoch()} == found[0]
 
 
-class Told(scenes.Clouds):
+class ReadsAhead(scenes.Clouds):
     def __init__(self, length):
         super().__init__(length)
-        self.told, self.read = [], []
+        self.announced, self.read = [], []
 
     def read_ahead(self, indices):
-        self.told += indices.tolist()
+        self.announced += indices.tolist()
 
     def __getitem__(self, index):
         self.read.append(index)
@@ -128,15 +128,15 @@ class Told(scenes.Clouds):
 
 
 def test_a_mixture_by_epoch_reads_ahead_the_scenes_of_that_epoch():
-    parts = [Told(40), Told(90)]
+    parts = [ReadsAhead(40), ReadsAhead(90)]
     with kf.Feed(kf.Mixture(parts, lambda epoch: [1, epoch], num_scenes=24), 8, workers=0) as feed:
         _ = feed.element_spec
         for part in parts:
-            part.told.clear()
+            part.announced.clear()
             part.read.clear()
         list(feed.epoch(3))
     for part, count in zip(parts, (6, 18), strict=True):
-        assert sorted(part.told) == sorted(part.read)
+        assert sorted(part.announced) == sorted(part.read)
         assert len(part.read) == count
 
 

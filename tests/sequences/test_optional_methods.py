@@ -116,17 +116,17 @@ def test_hooks_of_a_base_class_are_called_although_a_subclass_defines_getitem():
 # ---- thread_safe
 
 
-class Said(Quick):
+class DeclaresThreadSafe(Quick):
     def __init__(self, value):
         self.thread_safe = value
 
 
 def test_thread_safe_can_be_set_in_init():
-    assert Said(True).thread_safe
-    assert not Said(False).thread_safe
-    assert is_thread_safe(Said(True))
-    assert is_thread_safe(kf.Concat(Said(True), np.arange(3)))
-    assert not is_thread_safe(kf.Concat(Said(True), Said(False)))
+    assert DeclaresThreadSafe(True).thread_safe
+    assert not DeclaresThreadSafe(False).thread_safe
+    assert is_thread_safe(DeclaresThreadSafe(True))
+    assert is_thread_safe(kf.Concat(DeclaresThreadSafe(True), np.arange(3)))
+    assert not is_thread_safe(kf.Concat(DeclaresThreadSafe(True), DeclaresThreadSafe(False)))
     assert not is_thread_safe(Quick())
 
     class Safe(Quick):

@@ -325,17 +325,17 @@ def test_getitems_reads_ahead_its_valid_indices():
     assert sequence.announced == [3]
 
 
-class OfAnother(Noisy):
+class WithGetitems(Noisy):
     def __getitems__(self, indices):
         raise AssertionError("kerasfeed asks for scenes")
 
 
-class ListOfAnother(list):
-    __getitems__ = OfAnother.__getitems__
+class ListWithGetitems(list):
+    __getitems__ = WithGetitems.__getitems__
 
 
 def test_feeds_and_views_never_call_getitems():
-    for inside in (OfAnother(9), ListOfAnother([(1, 2)] * 9)):
+    for inside in (WithGetitems(9), ListWithGetitems([(1, 2)] * 9)):
         for sequence in (inside, kf.Subset(inside, range(9)), kf.Map(inside, tripled)):
             with kf.Feed(sequence, 4, workers=0) as feed:
                 assert len(list(feed)) == 3

@@ -15,7 +15,7 @@ def test_hooks_of_a_sequence_used_twice_are_called_once():
     with kf.Feed(view, 6, workers=1, worker_type="thread") as feed:
         list(feed)
     expected = sorted(["epoch begins", "begin", "epoch ends", "end"])
-    assert sorted(shared.told) == sorted(other.told) == expected
+    assert sorted(shared.hook_calls) == sorted(other.hook_calls) == expected
 
 
 def test_a_failed_on_worker_begin_ends_the_sequences_already_begun():
@@ -26,8 +26,8 @@ def test_a_failed_on_worker_begin_ends_the_sequences_already_begun():
     good, bad = Hooked(), Unready()
     with pytest.raises(OSError, match="no licence"):
         kf.Concat(good, bad).on_worker_begin(None)
-    assert good.told == ["begin", "end"]
-    assert bad.told == []
+    assert good.hook_calls == ["begin", "end"]
+    assert bad.hook_calls == []
 
 
 def test_load_calls_hooks_on_copies_of_the_inner_sequences():

@@ -146,9 +146,9 @@ def test_the_error_of_a_function_for_differing_scenes_names_scenes_and_field(fee
     )
     with pytest.raises(ValueError, match="same shape") as caught:
         feed.submit(0, 0).result(timeout=30)
-    told = "\n".join(caught.value.__notes__)
-    assert "field '0' has shape (4, 3) in scene 0 and (5, 3) in scene 2" in told
-    assert "scenes 0, 1, 2, 3 (collate), epoch 0, step 0" in told
+    notes = "\n".join(caught.value.__notes__)
+    assert "field '0' has shape (4, 3) in scene 0 and (5, 3) in scene 2" in notes
+    assert "scenes 0, 1, 2, 3 (collate), epoch 0, step 0" in notes
 
 
 def test_differences_are_not_reported_for_unsupported_or_equal_scenes():

@@ -85,7 +85,7 @@ class Fails(Costly):
         return super().scene(index)
 
 
-class Told(Waits):
+class LogsHooks(Waits):
     """Logs in a file the arguments of worker hooks."""
 
     def __init__(self, path):

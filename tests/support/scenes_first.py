@@ -91,7 +91,7 @@ class LazyOrder:
         return self.order[5 * index : 5 * index + 5]
 
 
-class LazyOrderAnew(LazyOrder):
+class LazyOrderEachEpoch(LazyOrder):
     """The same, with another order in each epoch."""
 
     def on_epoch_end(self):

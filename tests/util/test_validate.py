@@ -25,9 +25,7 @@ TAKEN = [
 
 
 @pytest.mark.parametrize(("name", "take"), TAKEN)
-def test_a_url_is_refused_as_a_local_path_and_no_folder_is_created(
-    name, take, tmp_path, monkeypatch
-):
+def test_a_url_is_refused_as_a_local_path_and_no_folder_is_created(name, take, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kf.write_tfrecords(SCENES, "a.tfrecord", num_shards=1, workers=0, progress=False)
     before = sorted(tmp_path.iterdir())

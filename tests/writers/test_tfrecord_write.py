@@ -91,10 +91,10 @@ def test_contiguous_shards_are_read_back_in_order(tmp_path):
 
 def test_the_sidecar_describes_the_set(tmp_path):
     paths = write(Small(10), tmp_path, assignment="contiguous", compression="GZIP", seed=5)
-    told = json.loads((tmp_path / SIDECAR).read_text())
-    assert [file["scenes"] for file in told["files"]] == [3, 3, 4]
-    assert [file["bytes"] for file in told["files"]] == [Path(path).stat().st_size for path in paths]
-    assert (told["assignment"], told["compression"], told["seed"]) == ("contiguous", "GZIP", 5)
+    content = json.loads((tmp_path / SIDECAR).read_text())
+    assert [file["scenes"] for file in content["files"]] == [3, 3, 4]
+    assert [file["bytes"] for file in content["files"]] == [Path(path).stat().st_size for path in paths]
+    assert (content["assignment"], content["compression"], content["seed"]) == ("contiguous", "GZIP", 5)
     sidecar = read_sidecar(tmp_path / SIDECAR)
     assert sidecar.scenes == {Path(path).name: count for path, count in zip(paths, [3, 3, 4], strict=True)}
     assert str(sidecar.spec.fields[0]) == "float32[8, 3]"
@@ -420,15 +420,15 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path, monkeypatch, stream):
 @pytest.mark.heavy
 def test_a_hanging_scene_is_reported_once(tmp_path, monkeypatch):
     monkeypatch.setattr(watchdog, "STALL_SECONDS", 0.3)
-    told = threading.Event()
+    reported = threading.Event()
 
     class Hangs(Small):
         def __getitem__(self, index):
             if index == 17:
-                assert told.wait(60)
+                assert reported.wait(60)
             return super().__getitem__(index)
 
     warned = pytest.warns(kf.FeedWarning, match=r"no progress for \d+ s: .* is still loading scene 17 of shard 0 ")
-    with warned as caught, once_told(caught, told.set, after=0.5):
+    with warned as caught, once_told(caught, reported.set, after=0.5):
         write(Hangs(40), tmp_path, 1, workers=1)
     assert len(caught) == 1

@@ -230,9 +230,9 @@ def test_the_monitor_reports_every_epoch_and_explains_only_the_first(capsys):
     with kf.Feed(scenes, batch_size=1, workers=0) as feed:
         monitor = kf.InputMonitor(feed)
         model.fit(feed, epochs=3, callbacks=[monitor], verbose=2)
-        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kerasfeed: ")]
-        assert [line.split(" of epoch ")[1][0] for line in told] == ["0", "1", "2"]
-        assert ["loaded" in line for line in told] == [True, False, False]
+        reports = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kerasfeed: ")]
+        assert [line.split(" of epoch ")[1][0] for line in reports] == ["0", "1", "2"]
+        assert ["loaded" in line for line in reports] == [True, False, False]
         assert "of epoch 2 for input" in monitor.verdict
         lines = repr(monitor).splitlines()
     assert lines[0].startswith("InputMonitor of Feed(")

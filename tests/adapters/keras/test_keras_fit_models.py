@@ -269,8 +269,8 @@ def test_the_error_for_dicts_of_x_and_y_asks_for_a_pair():
     with kf.Feed(scenes_of_dicts, 4, workers=0) as feed:
         model = OfDicts()
         model.compile("sgd", "mse")
-        told = pytest.warns(kf.FeedWarning, match=r'a tuple instead of the dict: \(scene\["x"\], scene\["y"\]\)')
-        with told, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own errors, which say less
+        draws = pytest.warns(kf.FeedWarning, match=r'a tuple instead of the dict: \(scene\["x"\], scene\["y"\]\)')
+        with draws, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own errors, which say less
             model.fit(feed, verbose=0)
         own = StepOfDicts()
         own.compile("sgd", "mse")

@@ -80,9 +80,7 @@ def test_a_training_killed_at_any_step_gives_the_result_of_an_uninterrupted_one(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("save_freq", [3, "epoch"])
-def test_a_rarely_saved_training_killed_twice_gives_the_same_result(
-    save_freq, tmp_path, folder
-):
+def test_a_rarely_saved_training_killed_twice_gives_the_same_result(save_freq, tmp_path, folder):
     eager = {"save_freq": save_freq, "run_eagerly": True}
     for seed, batch in enumerate((10, 5)):
         with pytest.raises(Killed):
@@ -228,9 +226,9 @@ class Remembering(keras.callbacks.Callback):
 def test_a_warning_names_a_callback_with_unsaved_state(tmp_path):
     with make_feed() as feed:
         backup = kf.BackupAndRestore(feed, tmp_path / "backup", save_freq=1)
-        with pytest.warns(kf.FeedWarning, match="the callback Remembering changes its seen and started in tr") as told:
+        with pytest.warns(kf.FeedWarning, match="the callback Remembering changes its seen and started in tr") as found:
             make_model(run_eagerly=True).fit(feed, epochs=2, callbacks=[Remembering(), backup], verbose=0)
-    assert [each.category for each in told].count(kf.FeedWarning) == 1
+    assert [each.category for each in found].count(kf.FeedWarning) == 1
 
 
 def test_callback_states_return_to_callbacks_of_the_same_class_in_order():

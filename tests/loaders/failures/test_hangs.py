@@ -26,8 +26,8 @@ from kerasfeed.pool.processes.stack_dumps import StackDumps
 @pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
 def test_a_hung_worker_is_replaced_and_its_scene_is_retried(feed_of, tmp_path, way):
     feed = feed_of(faulty.Faulty(way, folder=tmp_path, times=1), timeout=2.0)
-    told = r"^worker process \d+ \(pid \d+\) was ended because scene 7 \(.*\) took longer than timeout=2.0 s.* A new"
-    with pytest.warns(kf.FeedWarning, match=told) as caught:
+    pattern = r"^worker process \d+ \(pid \d+\) was ended because scene 7 \(.*\) took longer than timeout=2.0 s.* A new"
+    with pytest.warns(kf.FeedWarning, match=pattern) as caught:
         assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     assert not any("SIGKILL" in str(each.message) for each in caught)
     assert feed.stats().respawns == 1
@@ -153,12 +153,12 @@ def test_a_hanging_on_worker_begin_is_reported(monkeypatch):
 
     for workers, name in ((0, "the calling thread"), (1, "worker thread 0")):
         over.clear()
-        told = pytest.warns(
+        warning = pytest.warns(
             kf.FeedWarning, match=rf"{name} is still loading the sequence \(on_worker_begin\), since \d+ s"
         )
         arguments = {"worker_type": "thread", "timeout": 0.5} if workers else {}
         feed = kf.Feed(Begins(), 8, workers=workers, **arguments)
-        with feed, told as found, once_told(found, over.set):
+        with feed, warning as found, once_told(found, over.set):
             feed[0]
         assert "no progress" not in str(found[0].message)
         assert found[0].filename == __file__
@@ -178,11 +178,11 @@ def test_the_timeout_allows_read_ahead_as_long_as_loading(feed_of):
 def _stalls(action, hold):
     """The warnings of a stall; the first one removes the file `hold`. A warning of a slow start does not count."""
     hold.touch()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with once_told(told, hold.unlink, what="no progress"):
+        with once_told(caught, hold.unlink, what="no progress"):
             action()
-    return [each for each in told if "no progress" in str(each.message)]
+    return [each for each in caught if "no progress" in str(each.message)]
 
 
 @pytest.mark.heavy
@@ -195,8 +195,8 @@ def test_hangs_are_reported_with_default_options(monkeypatch, tmp_path, workers,
         feed[0]  # starts the worker
         (tmp_path / "hold").touch()
         monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
-        told = pytest.warns(kf.FeedWarning, match=rf"no progress for \d+ s: {name}.* is still loading scene 0")
-        with told as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.0):
+        warning = pytest.warns(kf.FeedWarning, match=rf"no progress for \d+ s: {name}.* is still loading scene 0")
+        with warning as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.0):
             line = inspect.currentframe().f_lineno + 1
             feed[0]
         assert [(each.filename, each.lineno) for each in caught] == [(__file__, line)]
@@ -257,16 +257,16 @@ def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
     thread.start()
     with kf.Feed(slow_module.Rooms(), 1, workers=1, worker_type="process") as feed:
         message = r"worker process 0 \(pid \d+\) is still loading the sequence and"
-        with pytest.warns(kf.FeedWarning, match=message) as told, once_told(told, (tmp_path / "told").touch):
+        with pytest.warns(kf.FeedWarning, match=message) as caught, once_told(caught, (tmp_path / "told").touch):
             assert feed[0].tolist() == [0]
         thread.join()
-        assert len(told) == 1
-        text = str(told[0].message)
+        assert len(caught) == 1
+        text = str(caught[0].message)
         assert "slow_to_import.py" in text
         assert "in wait" in text
         assert "no progress" not in text
         assert "timeout" not in text
-        assert told[0].filename == __file__
+        assert caught[0].filename == __file__
 
 
 @pytest.mark.heavy
@@ -304,8 +304,8 @@ def test_the_warning_of_a_stall_names_the_user_s_line(monkeypatch, tmp_path, way
 
     action = consume_in_thread if way == "thread" else consume
     with feed:
-        told = _stalls(lambda: action(feed), pairs.hold)
-    assert [(each.filename, each.lineno) for each in told] == [(__file__, lines[0])]
+        stalls = _stalls(lambda: action(feed), pairs.hold)
+    assert [(each.filename, each.lineno) for each in stalls] == [(__file__, lines[0])]
 
 
 def test_a_worker_survives_an_early_request_for_its_stack(feed_of):
@@ -325,7 +325,7 @@ def test_the_stack_of_a_stalled_worker_is_requested_once(feed_of, monkeypatch, t
     feed[0]  # starts the worker
     (tmp_path / "hold").touch()
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
-    told = pytest.warns(kf.FeedWarning, match="no progress")
-    with told as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.5):
+    warning = pytest.warns(kf.FeedWarning, match="no progress")
+    with warning as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.5):
         feed[0]
     assert len(asked) == 1

@@ -33,10 +33,10 @@ def _caught(action):
 def _assert_arrives(action, kind):
     """If it has not, pytest must not see the exception."""
     error = _caught(action)
-    has_arrived, told = arrived(error, kind), error_text.full_text(error)
+    has_arrived, text = arrived(error, kind), error_text.full_text(error)
     del error
     if not has_arrived:
-        pytest.fail(told, pytrace=False)
+        pytest.fail(text, pytrace=False)
 
 
 def _raise(kind):

@@ -87,7 +87,7 @@ def _loader():
     return ProcessLoader(Job(scenes.Slow(37, 0.03), Plan(37, 8), 1, 1 << 30, 4))
 
 
-def _await_error_then_go_on(loader, futures):
+def _await_error_then_continue(loader, futures):
     """Every future ends with the right batch or an error, at least one with an error; then the loader continues."""
     errors = 0
     for step, future in enumerate(futures):
@@ -119,7 +119,7 @@ def test_a_broken_result_is_an_error_and_the_loader_continues(name):
             number = max(pool.tasks) if record.number == NUMBER else record.number
             record = record._replace(number=number).encode()
         os.write(pool.pipes.result_in, record)
-        _await_error_then_go_on(loader, futures)
+        _await_error_then_continue(loader, futures)
     finally:
         loader.close()
 
@@ -134,7 +134,7 @@ def test_a_broken_payload_is_an_error_and_the_loader_continues(name):
     payload = PAYLOADS[name]
     pool.workers[0].inbox.extend(payload)
     os.write(pool.pipes.result_in, Result(Status.DONE, max(pool.tasks), 0, len(payload), 0.1).encode())
-    _await_error_then_go_on(loader, futures)
+    _await_error_then_continue(loader, futures)
 
 
 @pytest.mark.heavy
@@ -172,10 +172,10 @@ class Worker:
         _, self.offset = self.memory.grow(self.segment_bytes)
         fds = self.pipes.tasks_out[0], self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd
         self.handle = start_worker(0, PoolOptions(1, "the test"), fds)
-        told = []
-        while not told:
-            told += [result.status for result in self.pipes.results()]
-        assert told[-1] == Status.STARTED
+        statuses = []
+        while not statuses:
+            statuses += [result.status for result in self.pipes.results()]
+        assert statuses[-1] == Status.STARTED
 
     def task(self, kind=LOAD, segment_offset=None, segment_bytes=None, slot_offset=0, start=0, stop=8):
         segment_offset = self.offset if segment_offset is None else segment_offset

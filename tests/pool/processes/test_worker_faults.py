@@ -188,7 +188,7 @@ def test_a_scene_that_loads_in_another_worker_is_not_blamed():
     assert deaths.at_place(7, killed) == 1
 
 
-def _after_a_massacre(feed):
+def _epoch_after_killing_workers(feed):
     for pid in feed.stats().pids:
         os.kill(pid, signal.SIGKILL)
     return bits(feed.epoch(0))
@@ -255,7 +255,7 @@ def _runs(pid):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 @pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
-@pytest.mark.parametrize("end", [BaseFeed.close, pytest.param(_after_a_massacre, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("end", [BaseFeed.close, pytest.param(_epoch_after_killing_workers, marks=pytest.mark.heavy)])
 def test_programs_started_by_a_scene_end_with_its_worker_except_daemons(end):
     with BaseFeed(StartsPrograms(1), 1, workers=1, worker_type="process") as feed:
         obeying, stubborn, daemon = (int(pid[0]) for pid in feed[0])
@@ -287,12 +287,12 @@ def test_workers_killed_between_scenes_lose_no_batch(feed_of):
     feed = feed_of(scenes.Augmented())
     first = bits(feed.epoch(0))
     with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL (between two scenes|while it started)"):
-        found = [_after_a_massacre(feed) for _ in range(3)]
+        found = [_epoch_after_killing_workers(feed) for _ in range(3)]
     assert found == [first] * 3
     assert 2 <= feed.stats().respawns <= 6
 
 
-def _stopped_beside_a_death(feed):
+def _epoch_with_a_stopped_and_a_killed_worker(feed):
     iterator = feed.epoch(0)
     found = bits([next(iterator)])
     stopped, killed = feed.stats().pids
@@ -308,7 +308,7 @@ def test_a_stopped_worker_that_resumes_after_its_tasks_were_resent_is_harmless(f
     feed = feed_of(scenes.Slow(200, 0.002))
     expected = bits(feed.epoch(0))
     with pytest.warns(kf.FeedWarning):
-        found = [_stopped_beside_a_death(feed) for _ in range(5)]
+        found = [_epoch_with_a_stopped_and_a_killed_worker(feed) for _ in range(5)]
     assert found == [expected] * 5
 
 

@@ -47,9 +47,9 @@ def _damage(path, index):
 
 
 def _assert_named_once(error, path):
-    told = [str(error), *error.__notes__[:2]]
-    places = [text for text in told if "'points'" in text and repr(str(path)) in text and "Traceback" not in text]
-    assert len(places) == 1, told
+    texts = [str(error), *error.__notes__[:2]]
+    places = [text for text in texts if "'points'" in text and repr(str(path)) in text and "Traceback" not in text]
+    assert len(places) == 1, texts
 
 
 @pytest.mark.light(where=lambda reader, worker_type: worker_type != "process" or reader == "direct")
@@ -156,8 +156,8 @@ def test_a_missing_source_of_a_virtual_dataset_raises_instead_of_the_fill_value(
     (elsewhere / "part1.h5").rename(elsewhere / "kept.h5")
     for name in ("virtual", "above"):
         with kf.HDF5File(elsewhere / "whole.h5") as file:
-            told = rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that does not"
-            with pytest.raises(FileNotFoundError, match=told):
+            text = rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that does not"
+            with pytest.raises(FileNotFoundError, match=text):
                 file[name][0]
             with pytest.raises(FileNotFoundError, match=r"in 'part1\.h5'"):
                 file[name].take([0])

@@ -249,9 +249,9 @@ def test_a_file_truncated_while_open_raises_and_never_crashes(path, share):
     with _process(READER.format(path=str(path))) as ask:
         assert ask() == "ready"
         os.truncate(path, int(share * path.stat().st_size))
-        told = [ask(""), *(ask() for _ in range(4))]
-    assert all(path.name in one or one == "read" for one in told), told
-    assert all(one.startswith("OSError") for one in told[:4]), told
+        answers = [ask(""), *(ask() for _ in range(4))]
+    assert all(path.name in one or one == "read" for one in answers), answers
+    assert all(one.startswith("OSError") for one in answers[:4]), answers
 
 
 def test_repeated_truncation_during_reads_never_crashes_the_process(tmp_path):
@@ -326,7 +326,7 @@ def test_a_worker_reports_that_the_file_changed_since_it_was_first_opened(path, 
     with kf.HDF5File(path) as file:
         dataset = file["data"]
         assert not difference(dataset[1], WHOLE[1])
-        told = pickle.dumps(dataset)
+        pickled = pickle.dumps(dataset)
     _later(path)
     if how == "replaced":
         other = path.with_name("other.h5")
@@ -339,7 +339,7 @@ def test_a_worker_reports_that_the_file_changed_since_it_was_first_opened(path, 
             writer["more"] = np.arange(10)
     script = f"""
         import pickle
-        dataset = pickle.loads({told!r})
+        dataset = pickle.loads({pickled!r})
         try:
             dataset[1]
             tell("read")
@@ -356,10 +356,10 @@ def test_a_file_that_did_not_change_is_read_by_any_worker(path):
     with kf.HDF5File(path) as file:
         dataset = file["data"]
         dataset[1]
-        told = pickle.dumps(dataset)
+        pickled = pickle.dumps(dataset)
     script = f"""
         import pickle
-        dataset = pickle.loads({told!r})
+        dataset = pickle.loads({pickled!r})
         tell(dataset[1].tobytes().hex())
         """
     with _process(script) as ask:

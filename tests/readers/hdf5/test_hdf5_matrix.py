@@ -172,8 +172,8 @@ def test_another_process_reads_every_file_the_same(made):
         f"import sys; sys.path[:0] = {[str(SUPPORT), str(Path(__file__).parent)]!r}\n"
         "import test_hdf5_matrix as matrix; matrix.compare(sys.stdin.buffer)"
     )
-    told = json.dumps(names).encode() + b"\n" + b"".join(sent)
-    done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, timeout=PROGRAM_SECONDS)
+    request = json.dumps(names).encode() + b"\n" + b"".join(sent)
+    done = subprocess.run([sys.executable, "-c", script], input=request, capture_output=True, timeout=PROGRAM_SECONDS)
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads(done.stdout) == {"compared": len(sent), "wrong": {}}
 

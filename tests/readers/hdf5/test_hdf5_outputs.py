@@ -67,9 +67,9 @@ def _refusal(error, read):
 def test_the_error_for_an_invalid_selection_names_dataset_and_file(opened, name):
     dataset, _ = opened
     selection, error = BAD_SELECTIONS[name]
-    told = _refusal(error, lambda: dataset[selection])
-    assert "'data'" in told
-    assert str(dataset.file.path) in told
+    message = _refusal(error, lambda: dataset[selection])
+    assert "'data'" in message
+    assert str(dataset.file.path) in message
     with pytest.raises(error):
         dataset.read_into(selection, np.empty((20, 6), "f4"))
 

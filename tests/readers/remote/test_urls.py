@@ -58,8 +58,8 @@ def url(request, folder, tmp_path, monkeypatch):
     """The URL of the folder at each place."""
     monkeypatch.setitem(fsspec.config.conf, "filecache", {"cache_storage": str(tmp_path / "kept")})
     if "http" in request.param:
-        with serving(folder) as told:
-            yield f"{request.param.removesuffix('http').strip() + '::' if ' ' in request.param else ''}{told.url}"
+        with serving(folder) as server:
+            yield f"{request.param.removesuffix('http').strip() + '::' if ' ' in request.param else ''}{server.url}"
         return
     yield {"file": f"file://{folder}", "filecache": f"filecache::file://{folder}"}.get(request.param) or in_memory(
         folder
@@ -196,11 +196,11 @@ def test_the_error_for_a_store_that_fails_three_times_names_url_and_cause(folder
 
 def test_requests_to_a_briefly_failing_web_server_are_retried(folder, monkeypatch):
     monkeypatch.setattr(remote, "_PAUSES", (0.0, 0.0))
-    with serving(folder) as told, kf.HDF5File(f"{told.url}/rows.h5") as file:
-        told.failures += [503, 503]  # for the check of the file, which fsspec requests twice
+    with serving(folder) as server, kf.HDF5File(f"{server.url}/rows.h5") as file:
+        server.failures += [503, 503]  # for the check of the file, which fsspec requests twice
         assert len(file["x"]) == 32
         file["x"][0]
-        told.failures += [500, 429]
+        server.failures += [500, 429]
         assert np.array_equal(file["x"][9], VALUES[9])
 
 
