@@ -1,4 +1,4 @@
-"""Only one module makes text of exceptions, because users' exceptions may fail when they are printed."""
+"""Only one module formats exceptions, because users' exceptions may fail when they are printed."""
 
 import ast
 from pathlib import Path
@@ -21,7 +21,7 @@ def _names_of_exceptions(tree):
 
 
 def _unguarded(path):
-    """Places where a module makes text of an exception, or writes to it: (line, source)."""
+    """Lines of a module that format an exception, or write to it: (line, source)."""
     tree = ast.parse(path.read_text())
     names = set(_names_of_exceptions(tree))
 

@@ -1,4 +1,4 @@
-"""The package sets nothing of another library: no attribute, no method, no class, no module."""
+"""The package sets no attribute, method, class or module of another library."""
 
 import ast
 from pathlib import Path

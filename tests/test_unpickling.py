@@ -1,4 +1,4 @@
-"""Only pickles of this program and of workers that it started are loaded, and no socket has a name."""
+"""Only pickles of this program and of its workers are loaded, and no socket has a name."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ import kerasfeed
 PACKAGE = Path(kerasfeed.__file__).parent
 LOADS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "shelve"}
-# Places that unpickle, and the source of their bytes.
+# Functions that unpickle, and the source of their bytes.
 ALLOWED = {
     "pool/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited, "
     "or this process has just pickled",

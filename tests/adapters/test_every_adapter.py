@@ -1,4 +1,4 @@
-"""The promises of every adapter from a feed to a framework; `adapter_kinds.ADAPTERS` names them."""
+"""The promises of every adapter from a feed to a framework; see `adapter_kinds.ADAPTERS`."""
 
 import gc
 

@@ -101,7 +101,7 @@ if __name__ == "__main__":
 def test_a_data_loader_accepts_a_sequence_as_dataset(context, kinds):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     code = LOADED.replace("CONTEXT", repr(context)).replace("KINDS", repr(kinds))
-    # A short path: PyTorch's workers wait for ever if the path of a socket in TMPDIR has more than 107 bytes.
+    # A short path: PyTorch's workers hang if the path of a socket in TMPDIR has more than 107 bytes.
     with tempfile.TemporaryDirectory() as folder:
         assert finish(launch(Path(folder), code)) == "done\n"
 

@@ -76,7 +76,7 @@ def test_profile_prints_the_verdict(capsys):
 
 @pytest.fixture
 def explored(monkeypatch):
-    """Replaces the functions of the other commands, and records their calls."""
+    """Replace the functions of the other commands, and record their calls."""
     calls = []
 
     def function(name, result):

@@ -96,8 +96,8 @@ def test_a_check_finds_its_fault_and_names_index_field_and_remedy(
     assert report.ok == (found.status == "warned")
 
 
-# They start processes, so they run only on one class of each fault, on the classes whose fault they find, and, among
-# classes without a fault, on those that behave differently in processes.
+# These checks start processes, so they run only on one class per fault, on the classes whose fault they find, and
+# on the classes without a fault that behave differently in processes.
 STARTING = ("process", "threads")
 
 
@@ -325,7 +325,7 @@ def test_a_class_that_opens_its_file_lazily_is_pickled_before_reading():
 
         def scene(self, index):
             if self.file is None:
-                self.file = threading.Lock()  # instead of an open file, which does not pickle either
+                self.file = threading.Lock()  # replaces an open file, which cannot be pickled either
             return super().scene(index)
 
     found = kf.check_sequence(Lazy(), checks=["pickle"])["pickle"]

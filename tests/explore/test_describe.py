@@ -23,7 +23,7 @@ from kerasfeed.explore.describe.scene_statistics import SceneStatistics
 
 
 class Wild(kf.SceneSequence):
-    """Fields of every kind, with values that lose digits in a careless sum."""
+    """Fields of every kind, with values that lose digits in a naive sum."""
 
     def __init__(self, length=60):
         self.length = length
@@ -90,7 +90,7 @@ def test_memory_for_a_sparse_field_grows_logarithmically():
             found.add(place, {"wide": np.ones(1_000)} if place % 2 else {"other": 1}, 0.0)
         found.close(0, count)
         sizes.append(len(pickle.dumps(found)))
-    assert sizes[1] - sizes[0] < 2 * 4 * 8 * 1_000 + 3_000 * 40  # a node for each doubling, and a row a scene
+    assert sizes[1] - sizes[0] < 2 * 4 * 8 * 1_000 + 3_000 * 40  # a node per doubling, and a row per scene
 
 
 def test_mean_and_variance_are_exact_to_the_last_digits_far_from_zero():
@@ -382,7 +382,7 @@ def test_numbers_wider_than_python_floats_become_python_floats():
 
 
 def test_scenes_with_equal_crc32_are_not_reported_as_duplicates():
-    # Of 200,000 scenes some 5 pairs have one.
+    # About 5 pairs of 200,000 scenes have the same checksum.
     seen, pair = {}, None
     for number in range(1_000_000):
         data = (number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little")

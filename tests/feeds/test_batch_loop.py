@@ -28,7 +28,7 @@ class Numbers(kf.SceneSequence):
 
 
 class Noting(Ahead):
-    """Logs which batches were begun, by their first scene."""
+    """Logs the first scene of each batch whose conversion was started."""
 
     def __init__(self):
         self.begun = []
@@ -53,7 +53,7 @@ def feed_of(sequence=None, **arguments):
 
 
 def take_until_ahead(feed, conversion, iterator, count):
-    """Take batches until a number of them was begun."""
+    """Take batches until the conversion of `count` batches was started."""
     seen = firsts([next(iterator)])
     wait_until(lambda: feed.stats().batches >= len(feed))
     seen += firsts([next(iterator)])

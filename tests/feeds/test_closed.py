@@ -80,7 +80,7 @@ def _pipes_and_sockets():
 
 
 class Large(kf.SceneSequence):
-    """Scenes of 80 kB from 8 MB that travel to workers; one may fail."""
+    """Scenes of 80 kB from 8 MB that are sent to workers; one may fail."""
 
     def __init__(self, bad=-1, error=ValueError):
         self.data = np.ones((_LENGTH, 10_000))
@@ -99,14 +99,14 @@ class Large(kf.SceneSequence):
 
 
 class TwoShapes(Large):
-    """Scenes that cannot be batched, as batches show."""
+    """Scenes of two shapes, which cannot be batched."""
 
     def __getitem__(self, index):
         return np.zeros(index % 7)
 
 
 class BadStart(Large):
-    """It cannot be begun."""
+    """Its `on_worker_begin` raises."""
 
     def on_worker_begin(self, worker):
         raise ValueError("it does not begin")

@@ -10,7 +10,7 @@ import kerasfeed as kf
 
 
 class Shapes(kf.SceneSequence):
-    """Scenes of all kinds of labels; counts how often they are read."""
+    """Scenes with all kinds of labels; counts its reads."""
 
     read = 0
 

@@ -190,7 +190,7 @@ def test_a_loader_that_runs_out_of_descriptors_closes_its_own(tmp_path):
         + """
     import gc, resource
     def count():
-        gc.collect()  # an error refers to what it came from
+        gc.collect()  # an error keeps the objects of its frames alive
         return len(os.listdir("/proc/self/fd"))
     make().close()
     before, limits, started = count(), resource.getrlimit(resource.RLIMIT_NOFILE), 0

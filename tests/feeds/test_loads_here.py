@@ -1,4 +1,4 @@
-"""Scenes in memory are loaded by the thread that asks for them, unless worker threads are asked for."""
+"""The calling thread loads scenes in memory, unless the user requests worker threads."""
 
 import threading
 import time

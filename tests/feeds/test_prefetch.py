@@ -11,7 +11,7 @@ AHEAD = 4
 
 
 class Log:
-    """Futures of the numbers that were submitted: waiting for one resolves it and those before."""
+    """Futures of submitted numbers: waiting for one resolves it and all earlier ones."""
 
     def __init__(self):
         self.futures = []

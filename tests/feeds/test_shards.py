@@ -1,4 +1,4 @@
-"""Shards: together exactly the epoch, of equally many steps; which one a feed is, and who says so."""
+"""Shards: together exactly the epoch, with equally many steps; the shard of a feed, and its source."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""`shard="auto"` in programs of several real processes, one for each framework that runs such."""
+"""`shard="auto"` in programs of several real processes, one for each framework that supports several processes."""
 
 import ast
 import importlib.util
@@ -27,7 +27,7 @@ def _free_ports(count):
 
 
 def _run_two(folder, text, environments, *arguments):
-    """Run a script as two processes that find each other; what each printed last, as Python values."""
+    """Run a script as two connected processes; return the last line of each as a Python value."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
     programs = [
@@ -230,7 +230,7 @@ def test_a_mirrored_strategy_gives_whole_batches_to_its_replicas(run_forked):
     assert told == "0 of 1 (auto: one process)"
     assert third == "1 of 3 (tf.distribute.InputContext)"
     expected = _steps(Plan(22, 3, kf.Shuffled(), 3, pad_remainder=True))
-    # Each replica takes the next batch of the one pipeline; of the tail one has nothing left.
+    # The replicas take batches of one pipeline in turn; at the end, one replica gets none.
     assert [batch for step in found for batch in step if batch] == expected
 
 

@@ -270,7 +270,7 @@ def _metered(decoded, again, scenes, storage=None, length=100):
     ("decoded", "again", "scenes", "wasteful"),
     [
         (100, 90, 100, True),
-        (100, 0, 100, False),  # never twice: the cache holds it, so far
+        (100, 0, 100, False),  # not decoded twice: it is still in the cache
         (29, 9, 100, False),  # 2.9 bytes decoded for each byte wanted
         (30, 9, 100, True),
         (30, 7, 100, False),  # where blocks meet, a few are decoded again

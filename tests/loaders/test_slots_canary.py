@@ -1,7 +1,7 @@
 """No slot is reused while anything refers to it: released slots are overwritten, and held batches must not change.
 
 A release writes a canary over the slot's fields. If it were released too early, the holder of the batch would see
-the canary, or the next batch's values; were it given to two batches, one of them would have the other's values.
+the canary, or the next batch's values. If it were given to two batches, one would have the other's values.
 """
 
 import gc
@@ -84,7 +84,7 @@ def _jax(array):
 def _tf(array):
     import tensorflow as tf
 
-    handed_over = [array]  # TensorFlow keeps the function for ever, so it must not hold the array
+    handed_over = [array]  # TensorFlow never frees the function, so it must not hold the array
     return tf.numpy_function(handed_over.pop, [], tf.int32)
 
 

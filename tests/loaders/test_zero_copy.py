@@ -37,7 +37,7 @@ def _tf_function(dtypes):
 def _tf(batch):
     tf = pytest.importorskip("tensorflow")
     leaves, treespec = optree.tree_flatten(batch)
-    _handed_over.append(leaves)  # TensorFlow keeps the function for ever, so it must not hold the batch
+    _handed_over.append(leaves)  # TensorFlow never frees the function, so it must not hold the batch
     del batch
     tensors = _tf_function(tuple(tf.as_dtype(leaf.dtype) for leaf in leaves))()
     return optree.tree_unflatten(treespec, tensors)

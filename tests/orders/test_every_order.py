@@ -1,4 +1,4 @@
-"""The promises of every order; `order_kinds.ORDERS` names them."""
+"""The promises of every order in `order_kinds.ORDERS`."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The full shuffle: a permutation, as even as NumPy's own, that costs nothing at any length."""
+"""The full shuffle: a permutation as uniform as NumPy's, without a table at any length."""
 
 import tracemalloc
 

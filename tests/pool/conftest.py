@@ -1,4 +1,4 @@
-"""Pools of every kind, which may leave nothing behind."""
+"""Pools of every kind, which must not leak."""
 
 from pathlib import Path
 

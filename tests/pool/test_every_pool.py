@@ -1,6 +1,6 @@
 """The protocol `Pool`, for every pool: inline, of threads, of processes, and of processes that share no memory.
 
-This module tests the outcomes of tasks, up to the end. `test_every_pool_object` has the object that workers hold, and
+This module tests the outcomes of tasks, up to the end. `test_every_pool_object` tests the object that workers hold, and
 `test_every_pool_lost` workers that are lost.
 """
 

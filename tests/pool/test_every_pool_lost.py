@@ -45,7 +45,7 @@ def test_a_killed_worker_loses_none_of_its_own_tasks_and_keeps_their_order(kind,
     futures = []
     for number in range(2000):
         futures.append(pool.run(Noted(Do.GIVE, number, number % 2)))
-        if number == 1500:  # and not before the first one was replaced: its id may be unused
+        if number == 1500:  # and only after the first one was replaced, because its id may be unused
             wait_until(lambda: pool.respawns == 1)
         if number in (500, 1500):
             os.kill(pool.pids()[0], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`SystemExit` and its like from users' code: a failure of that code, alike in every loader, not the program's end."""
+"""`SystemExit` and its like from users' code: a failure of that code in every loader, not the end of the program."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from kerasfeed.errors import WorkerStartError
 
 
 class Abort(BaseException):
-    """Like those of test frameworks and task runners."""
+    """Like the exceptions of test frameworks and task runners."""
 
 
 class Exiting(kf.SceneSequence):

@@ -1,4 +1,4 @@
-"""The promises of every reader of files; `reader_kinds.READERS` names them."""
+"""The promises of every reader of files in `reader_kinds.READERS`."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor

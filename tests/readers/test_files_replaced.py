@@ -260,7 +260,7 @@ def test_reading_a_file_again_gives_the_same_data_or_an_error(tmp_path, workers)
     files = kf.FileSequence(paths, _load, 4, cache_files=1)
     with kf.Feed(files, 4, workers=workers, worker_type="thread") as feed:
         assert values(feed) == {1}
-        _ = files[11]  # the last file is kept now, for any last thread
+        _ = files[11]  # whichever thread was last, the last file is kept now
         np.save(paths[0], np.full((4, 8), 2.0))
         os.utime(paths[0], ns=(5, 5))
         with pytest.raises(OSError, match=f"0.npy' {CHANGED}"):

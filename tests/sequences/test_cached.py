@@ -18,7 +18,7 @@ from kerasfeed.spec.nesting import structure_text
 
 @pytest.fixture
 def read_once(monkeypatch):
-    """Caches that read none of their scenes twice."""
+    """Let caches read no scene twice."""
     monkeypatch.setattr("kerasfeed.sequences.cached._PROBED", 0)
 
 
@@ -123,7 +123,7 @@ def test_no_damaged_file_is_served(tmp_path, log, read_once):
         path.write_bytes(damage)
         _assert_scene(cached[1], expected[1])
         assert len(log.lines()) == count  # it was read again
-        assert path.read_bytes() == whole  # and kept again
+        assert path.read_bytes() == whole  # and cached again
 
 
 def test_a_file_cannot_run_code(tmp_path):

@@ -88,7 +88,7 @@ def test_two_feeds_over_one_cache_share_it(log):
             for (_, labels), (points, others) in zip(one, two, strict=True):
                 assert len(labels) == len(others)
                 assert np.array_equal(points[:, 0, 0], others)
-    assert 40 <= len(log.lines()) <= 40 + 2 * 3 + 8  # both may be reading these at one time
+    assert 40 <= len(log.lines()) <= 40 + 2 * 3 + 8  # both may read these at the same time
 
 
 class Doubled(kf.Cached):

@@ -67,7 +67,7 @@ class IntoPlace(Old):
 
 
 class Failing(Old):
-    """Some scenes fail, and others stand in for them."""
+    """Some scenes fail, and others replace them."""
 
     def __getitem__(self, index):
         if index in (3, 11):

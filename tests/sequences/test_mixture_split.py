@@ -1,4 +1,4 @@
-"""Mixture and split: proportions, passes, sizes, classes; all of it functions of their arguments."""
+"""Mixture and split: proportions, passes, sizes, classes; all depend only on their arguments."""
 
 import pickle
 import tracemalloc

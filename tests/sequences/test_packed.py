@@ -1,4 +1,4 @@
-"""Packed: every scene whole and once, few gaps, the same in any worker, shard and run."""
+"""Packed: every scene is complete and occurs once, with few gaps, in any worker, shard and run."""
 
 import pickle
 

@@ -352,7 +352,7 @@ def test_assembling_batches_needs_memory_for_a_few_rows(monkeypatch):
     assert patches.assemble(outputs(), out=out) is out
     np.testing.assert_allclose(out.kept, array, rtol=1e-6)
     assert [rows[:2] for rows in out.written] == [*((at, at + 125) for at in range(0, 750, 125)), (750, 1000)]
-    assert next(came for *_, came in out.written) == 1  # with the first batch that reaches the second row of patches
+    assert next(came for *_, came in out.written) == 1  # by the first batch of the second row of patches
 
 
 def test_a_loop_over_a_feed_can_be_assembled_into_an_hdf5_dataset(volume, tmp_path):

@@ -286,7 +286,7 @@ def test_a_deadly_scene_is_replaced_and_a_deadly_function_fails_its_batch(feed_o
     sequence = Deadly(LENGTHS)
     feed = feed_on("process", sequence, 8, collate=labels_of, on_error="replace", shuffle=False)
     assert 20 not in np.concatenate(list(feed)).tolist()
-    assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # known by now
+    assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # already known to fail
     feed = feed_on("process", sequence, 9, collate=sequence.collate, shuffle=False)
     message = r"exit code 3 while the function given as collate made the batch of epoch 0, step 0.*kf.load"
     with pytest.raises(kf.WorkerDiedError, match=message):

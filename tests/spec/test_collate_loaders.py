@@ -1,4 +1,4 @@
-"""Padded and ragged batches equal those of plain NumPy, from every loader, in pooled slots."""
+"""Padded and ragged batches of every loader equal plain NumPy, in pooled slots."""
 
 import gc
 import time

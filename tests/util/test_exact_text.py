@@ -1,4 +1,4 @@
-"""Text that ends in NUL characters arrives whole, on every path a scene can take."""
+"""Text that ends in NUL characters is kept, on every path a scene can take."""
 
 import pytest
 from scenes_lists import NulText, nul_text, nul_texts

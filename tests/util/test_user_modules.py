@@ -1,4 +1,4 @@
-"""Differences between the modules of two processes, without those that no user could fix."""
+"""Differences between the modules of two processes that a user can fix."""
 
 import importlib
 import sys

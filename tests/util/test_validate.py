@@ -1,4 +1,4 @@
-"""Local paths from users: anything else is refused before anything is made."""
+"""Local paths from users: anything else is refused before a file is created."""
 
 from pathlib import Path
 

@@ -225,7 +225,7 @@ def test_a_program_killed_repeatedly_writes_each_scene_once(tmp_path, worker_typ
     kills, ended = 0, False
     while not ended:
         before = log.stat().st_size if log.exists() else 0
-        if kills < 3:  # some scenes are left when it is killed, however late that is
+        if kills < 3:  # some scenes remain when it is killed, even if that is late
             held.write_text(f"{30 + (len(log.read_text().split()) if before else 0)}")
         else:
             held.unlink()
@@ -253,7 +253,7 @@ def test_a_program_killed_repeatedly_writes_each_scene_once(tmp_path, worker_typ
 @pytest.mark.heavy
 def test_an_interrupted_program_leaves_no_process_and_no_partial_file(tmp_path):
     log, held = tmp_path / "log", tmp_path / "held"
-    held.write_text("30")  # scenes are left when it is interrupted, however late that is
+    held.write_text("30")  # scenes remain when it is interrupted, even if that is late
     code = PROGRAM.format(log=str(log), pattern=str(tmp_path / PATTERN), worker_type="process", held=str(held))
     (tmp_path / "program.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}

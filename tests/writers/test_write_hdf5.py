@@ -226,7 +226,7 @@ def test_a_program_killed_repeatedly_writes_each_scene_once(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}
     for kill_after in (0.1, 0.25, None):
         before = log.stat().st_size if log.exists() else 0
-        if kill_after:  # some scenes are left when it is killed, however late that is
+        if kill_after:  # some scenes remain when it is killed, even if that is late
             held.write_text(f"{70 + (len(log.read_text().split()) if before else 0)}")
         else:
             held.unlink()

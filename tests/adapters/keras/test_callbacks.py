@@ -149,7 +149,7 @@ class Slow(kf.SceneSequence):
 
 
 class Computing(keras.callbacks.Callback):
-    """Extends every step by some seconds, and until the scenes of the next one are there."""
+    """Extends every step by some seconds, and until the next step's scenes are loaded."""
 
     def __init__(self, sequence, seconds):
         super().__init__()

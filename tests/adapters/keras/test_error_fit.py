@@ -29,7 +29,7 @@ def model():
     return model
 
 
-# The three share one adapter, and on JAX and PyTorch no exception becomes text.
+# The three methods share one adapter, and on JAX and PyTorch no exception becomes text.
 ELSEWHERE = [("fit", pair) for pair in PAIRS]
 ON_TENSORFLOW = [("fit", case) for case in CASES] + [(way, pair) for way in ("evaluate", "predict") for pair in PAIRS]
 
@@ -107,4 +107,4 @@ def test_no_exception_is_kept_once_fit_has_ended(feed, model):
             model.fit(feed, verbose=0)
 
     fit()
-    wait_until(lambda: not errors())  # TensorFlow's threads may be in a call that was given it
+    wait_until(lambda: not errors())  # TensorFlow's threads may still be in a call with it

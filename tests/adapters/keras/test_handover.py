@@ -10,7 +10,7 @@ from kerasfeed.util.polling import NotYet
 
 
 class Batches:
-    """Gives the batches 0, 1, ... before `stop`; raises at `bad`; those from `late` on are not ready at once."""
+    """Yields batches 0, 1, ... before `stop`; raises at `bad`; batches from `late` on are not ready immediately."""
 
     def __init__(self, stop, *, bad=-1, late=99):
         self.stop, self.bad, self.late, self.taken = stop, bad, late, 0
@@ -43,7 +43,7 @@ def test_a_shared_handover_takes_one_more_batch_if_ready():
     assert cursor.ensure(1)
     assert batches.taken == 2  # one ahead
     assert cursor.ensure(2)
-    assert batches.taken == 2  # the third is not there yet
+    assert batches.taken == 2  # the third is not ready
     assert [cursor.take(1) for _ in range(2)] == [(0, 0), (1, -1)]
     with pytest.raises(NotYet):
         cursor.take(0.01)

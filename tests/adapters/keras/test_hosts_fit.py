@@ -1,4 +1,4 @@
-"""Training on batches that other hosts load, on TensorFlow alone: behind the loader nothing knows the backend."""
+"""Training on batches that other hosts load, only on TensorFlow, because the loader does not depend on the backend."""
 
 import keras
 import numpy as np

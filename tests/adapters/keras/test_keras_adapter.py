@@ -56,7 +56,7 @@ def unbuilt():
 
 
 class Hooked(Numbered):
-    """Counts its epochs, and gives their number."""
+    """Counts its epochs; scenes are the current count."""
 
     epochs = 0
 

@@ -1,6 +1,6 @@
 """A feed in `fit`, `evaluate` and `predict`, epoch by epoch: on TensorFlow here, and the same again on JAX and PyTorch.
 
-What a model consumes is recorded inside the compiled step, by a metric that notes every label.
+A metric records every label inside the compiled step.
 """
 
 import random

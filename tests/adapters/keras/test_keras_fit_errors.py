@@ -106,7 +106,7 @@ def test_steps_must_be_a_number_of_batches(feed, steps, error, message):
 def test_memory_for_two_batches_suffices():
     with make_feed(max_memory=2 * 4096) as feed:
         trainer = Trainer()
-        with warnings.catch_warnings():  # a backend that keeps the last batch leaves none to fill
+        with warnings.catch_warnings():  # if a backend keeps the last batch, no memory is left for another
             warnings.filterwarnings("ignore", "the consumer keeps so many batches", kf.FeedWarning)
             trainer.fit(feed, epochs=2, shuffle=False)
         assert trainer.trained == [order_of(feed, 0), order_of(feed, 1)]

@@ -114,7 +114,7 @@ STRUCTURES = {
 
 
 class Structured(kf.SceneSequence):
-    """Scenes that are all alike."""
+    """Equal scenes."""
 
     def __init__(self, name):
         self.name = name

@@ -22,7 +22,7 @@ class Stopped(Exception):
 
 
 class At(keras.callbacks.Callback):
-    """Calls a function after one of all batches."""
+    """Calls a function after a given batch, counted over all epochs."""
 
     def __init__(self, count, function):
         super().__init__()
@@ -150,7 +150,7 @@ def test_the_short_epoch_option_of_keras_applies_to_a_feed():
 
 
 def test_a_batch_taken_to_build_the_model_is_delivered_again():
-    """Like the trainer of Keras 3.16 on JAX: it takes the data of its iterator, and then resets it."""
+    """Keras 3.16 on JAX takes a batch of its iterator to build the model, and then resets the iterator."""
     trainer = {"__name__": "keras.trainer_of_3_16"}
     exec("def _maybe_symbolic_build(iterator):\n    return next(iterator.data_adapter.get_jax_iterator())", trainer)
     row = kf.ArraySpec((1,), np.dtype(np.float32))

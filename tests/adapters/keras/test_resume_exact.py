@@ -1,4 +1,4 @@
-"""`BackupAndRestore`: a killed training ends with the same state as an undisturbed one, on every backend.
+"""`BackupAndRestore`: a killed training ends with the same state as an uninterrupted one, on every backend.
 
 A kill is an exception here, after which only the files on the disk are used. The next run of the script begins with
 another seed, so that state that is not restored differs.
@@ -24,7 +24,7 @@ STEPS = 16  # four epochs; then EarlyStopping ends it
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """Stands for a killed process."""
 
 
 def kill_at(batch):
@@ -89,7 +89,7 @@ def test_a_rarely_saved_training_killed_twice_gives_the_same_result(save_freq, t
 
 
 class Two(keras.Model):
-    """Trains alternately with two optimizers that only its steps build."""
+    """Trains alternately with two optimizers, which are built in its steps."""
 
     def __init__(self):
         super().__init__()
@@ -210,7 +210,7 @@ def test_a_training_ended_by_early_stopping_does_not_continue(tmp_path):
 
 
 class Remembering(keras.callbacks.Callback):
-    """Keeps state of its own."""
+    """Has state that no method saves."""
 
     def __init__(self):
         super().__init__()

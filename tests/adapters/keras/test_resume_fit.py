@@ -1,4 +1,4 @@
-"""`BackupAndRestore`, `FeedCheckpoint`: a training killed anywhere ends as if it had not been, on all backends.
+"""`BackupAndRestore`, `FeedCheckpoint`: a killed training ends like an uninterrupted one, on all backends.
 
 A kill is an exception here, after which only the files on the disk are used; `test_resume_kill.py` kills for real.
 """
@@ -30,7 +30,7 @@ OFFSET = ["tensorflow", "jax", "torch"].index(BACKEND)
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """Stands for a killed process."""
 
 
 class Moments:
@@ -74,7 +74,7 @@ def moments(monkeypatch):
 
 
 def whole(folder, moments, **options):
-    """Run the script to its end, undisturbed."""
+    """Run the script to its end, without a kill."""
     moments.begin()
     return train(folder, moments, **options)
 

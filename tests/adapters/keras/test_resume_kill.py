@@ -1,6 +1,6 @@
-"""A training process that is killed (SIGKILL), started again and killed again, ends like an undisturbed one.
+"""A training process that is killed (SIGKILL), started again and killed again, ends like an uninterrupted one.
 
-Only on TensorFlow: the files on the disk are those that `test_resume_fit.py` tests on every backend.
+Only on TensorFlow: `test_resume_fit.py` tests the same files on every backend.
 """
 
 import signal

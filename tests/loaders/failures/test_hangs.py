@@ -53,7 +53,7 @@ def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
         assert len(list(feed.epoch(0))) == 5
     respawns = feed.stats().respawns
     assert len(list(feed.epoch(1))) == 5
-    assert feed.stats().respawns == respawns  # known by now, so it is not tried again
+    assert feed.stats().respawns == respawns  # it is known to fail, so it is not retried
     assert feed.failures[0].exception.startswith("SceneTimeoutError: scene 7")
 
 
@@ -249,7 +249,7 @@ def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
     monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
 
-    def look_once_begun():  # before, a busy machine starts the interpreter
+    def look_once_begun():  # without this, a busy machine is still starting the interpreter
         wait_until((tmp_path / "begun").exists)
         monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
 

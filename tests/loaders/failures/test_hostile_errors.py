@@ -1,4 +1,4 @@
-"""Exceptions that cannot be printed or sent still arrive, from every call of the user's code."""
+"""Exceptions that cannot be printed or sent are still raised, from every call of the user's code."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def _caught(action):
 
 
 def _assert_arrives(action, kind):
-    """If it has not, pytest must not see the exception."""
+    """Fail without the exception itself, because pytest could not print it."""
     error = _caught(action)
     has_arrived, text = arrived(error, kind), error_text.full_text(error)
     del error

@@ -13,7 +13,7 @@ BAD = (11, 12, 13, 16, 17, 18)
 
 
 class Failing(kf.SceneSequence):
-    """Scenes float64[4096]; those of the steps `BAD`, which are not read first, raise or differ in shape."""
+    """Scenes float64[4096]; scenes of the steps `BAD`, which are not read first, raise or differ in shape."""
 
     def __init__(self, raises):
         self.raises = raises

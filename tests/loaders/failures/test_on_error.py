@@ -1,4 +1,4 @@
-"""Scenes that fail: replaced, masked or skipped, alike in every loader, and never unreported."""
+"""Scenes that fail: replaced, masked or skipped in the same way by every loader, and always reported."""
 
 import numpy as np
 import pytest

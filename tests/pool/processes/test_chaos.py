@@ -1,6 +1,6 @@
 """Everything at once: kills, slow and raising and deadly scenes, greedy consumers, early ends.
 
-A few rounds with other seeds each time, or as long as `KERASFEED_CHAOS_SECONDS` says.
+A few rounds with new seeds each time, or as many as fit into `KERASFEED_CHAOS_SECONDS`.
 """
 
 import os

@@ -100,7 +100,7 @@ def _await_error_then_continue(loader, futures):
             assert labels.tolist() == expected.tolist()
             assert (points[:, 0, 0] == 100 * expected).all()
     assert errors
-    with suppress(KerasfeedError):  # the failure of the pool may show only now
+    with suppress(KerasfeedError):  # the pool may notice its failure only now
         loader.submit(0, 0).result(timeout=20)
     assert loader.submit(0, 2).result(timeout=20)[1].tolist() == list(range(16, 24))
     loader.close()

@@ -446,7 +446,7 @@ def test_a_large_array_is_shared_by_all_workers_without_copies():
         assert batch[0, 0] == step * 64
     for pid in loader.stats().pids:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().split()
-        own = int(rollup[rollup.index("Anonymous:") + 1]) << 10  # its own pages, not those of the shared file
+        own = int(rollup[rollup.index("Anonymous:") + 1]) << 10  # its own pages, without the pages of the shared file
         assert own < nbytes / 4
     loader.close()
 

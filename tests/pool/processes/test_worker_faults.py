@@ -469,7 +469,7 @@ def test_the_error_for_a_death_at_start_fits_its_cause(ending, why):
 def test_two_consumers_issue_a_deferred_warning_once():
     class OneTurnLate(deque):
         def __bool__(self):
-            return True  # for a thread that another overtakes before it takes the warnings
+            return True  # as if another thread took the warnings first
 
     deferred_warnings = DeferredWarnings()
     deferred_warnings._waiting = OneTurnLate()

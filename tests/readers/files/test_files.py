@@ -153,7 +153,7 @@ def test_the_cache_stays_within_its_limits_of_files_and_bytes(paths, read):
             assert files.stats().kept <= kept
         assert files.stats().reads == 5
     _ = few[0], few[33], few[8], few[0]
-    assert few.stats().again == 3  # the first two files had left, and then file 0 again
+    assert few.stats().again == 3  # the first two files were evicted, and then file 0 again
 
 
 def test_threads_wait_for_another_thread_that_reads_the_same_file(tmp_path):
@@ -228,7 +228,7 @@ def test_an_order_of_whole_files_reads_each_file_once_per_epoch_and_process(tmp_
         by_process.setdefault(process, []).append(path)
     assert 1 <= len(by_process) <= (workers if worker_type == "process" else 1)
     for reads in by_process.values():
-        assert len(reads) <= 20 + 2  # a worker that lags behind may need a file that has left the cache
+        assert len(reads) <= 20 + 2  # a slow worker may need a file that was evicted
     assert len({path for _, path in read.reads()}) >= 20 - 8 * len(by_process)  # the others were cached
 
 

@@ -220,7 +220,7 @@ def test_an_error_of_the_items_in_a_helper_is_raised_in_the_caller(monkeypatch):
         def __next__(self):
             if threading.current_thread() is caller:
                 if failed.is_set():
-                    raise StopIteration  # as of a generator that has raised
+                    raise StopIteration  # like a generator that has raised
                 return 0
             failed.set()
             raise MemoryError
@@ -268,7 +268,7 @@ def test_threads_decode_different_chunks_in_parallel():
     cache, both = ChunkCache(1000), threading.Barrier(2, timeout=30)
 
     def load():
-        both.wait()  # fails unless both threads are here at once
+        both.wait()  # fails unless both threads are here at the same time
         return _array(1)
 
     threads = [threading.Thread(target=cache.get_or_load, args=(key, load)) for key in range(2)]

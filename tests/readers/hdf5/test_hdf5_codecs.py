@@ -1,4 +1,4 @@
-"""Decoded filters: exactly the bytes, or an error, which names a missing package."""
+"""Decoded filters: exactly the bytes, or an error that names a missing package."""
 
 import os
 import struct

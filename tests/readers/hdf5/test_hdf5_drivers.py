@@ -59,7 +59,7 @@ def _later(path):
 
 @contextlib.contextmanager
 def _process(script):
-    """A Python process that runs the script, answers lines with lines, and ends when told "end"."""
+    """A Python process that runs the script, answers each line with a line, and ends at the line "end"."""
     code = "import sys\ndef tell(text): print(text, flush=True)\n" + textwrap.dedent(script)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     pipe = subprocess.PIPE

@@ -30,7 +30,7 @@ some_cases = pytest.mark.parametrize("case", [case for case in CASES if case.nam
 
 
 def every_case(function):
-    """Run a test with every file; by default with each eighth, and one of each family."""
+    """Run a test with every file; by default with every eighth, and one of each family."""
     light = pytest.mark.light(where=lambda case: case.name in LIGHT)
     return light(pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)(function))
 
