@@ -1,4 +1,4 @@
-"""`shard="auto"` in programs of several real processes, one for each framework that runs such."""
+"""`shard="auto"` in programs of several real processes, one for each framework that supports several processes."""
 
 import ast
 import importlib.util
@@ -27,7 +27,7 @@ def _free_ports(count):
 
 
 def _run_two(folder, text, environments, *arguments):
-    """Run a script as two processes that find each other; what each printed last, as Python values."""
+    """Run a script as two connected processes; return the last line of each as a Python value."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
     programs = [
@@ -142,7 +142,7 @@ def test_two_processes_of_torch_are_two_shards(tmp_path):
 
 
 @pytest.mark.heavy
-def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_path):
+def test_two_tensorflow_workers_are_two_shards_sharded_only_once(tmp_path):
     cluster = {"worker": [f"localhost:{port}" for port in _free_ports(2)]}
     found = _run_two(
         tmp_path,
@@ -191,7 +191,7 @@ def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_
 
 
 @pytest.mark.heavy
-def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(run_forked):
+def test_a_mirrored_strategy_gives_whole_batches_to_its_replicas(run_forked):
     printed = run_forked(
         """
         import tensorflow as tf
@@ -230,12 +230,12 @@ def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(run_forked):
     assert told == "0 of 1 (auto: one process)"
     assert third == "1 of 3 (tf.distribute.InputContext)"
     expected = _steps(Plan(22, 3, kf.Shuffled(), 3, pad_remainder=True))
-    # Each replica takes the next batch of the one pipeline; of the tail one has nothing left.
+    # The replicas take batches of one pipeline in turn; at the end, one replica gets none.
     assert [batch for step in found for batch in step if batch] == expected
 
 
 @pytest.mark.heavy
-def test_a_model_of_a_mirrored_strategy_trains_on_the_given_number_of_steps(run_forked):
+def test_a_model_of_a_mirrored_strategy_trains_for_the_given_steps(run_forked):
     printed = run_forked(
         """
         import tensorflow as tf

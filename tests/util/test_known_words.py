@@ -23,11 +23,11 @@ import kerasfeed as kf
         (lambda scenes: kf.Feed(scenes, 2, in_order=True), "and none is needed: batches always come in order"),
     ],
 )
-def test_a_wrong_or_missing_argument_is_answered_with_the_right_one(call, message):
+def test_the_error_for_a_wrong_or_missing_argument_names_the_right_one(call, message):
     with pytest.raises(TypeError) as raised:
         call(np.arange(20.0))
     assert message in str(raised.value)
 
 
-def test_a_function_that_names_its_arguments_pickles():
+def test_a_function_with_argument_hints_can_be_pickled():
     assert pickle.loads(pickle.dumps(kf.split)) is kf.split
