@@ -79,8 +79,7 @@ def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
         with feed() as first:
             steps = [batch[1][:, 0].astype(int).tolist() for batch in first.epoch(0)]
             sources = [str(first.shard)]
-        distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
-        keras.distribution.set_distribution(distribution)
+        keras.distribution.set_distribution(keras.distribution.DataParallel())
         with feed() as second:
             sources.append(str(second.shard))
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
@@ -88,13 +87,21 @@ def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
         with kf.Feed(Regression(11), 2, seed=3, shuffle=True, workers=0, shard="auto", pad_remainder=True) as part:
             exact = model.evaluate(part, verbose=0, return_dict=True)["mae"]
             model.fit(part, verbose=0)
-        keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=True))
         refused = ""
         with kf.Feed(Regression(11), 2, workers=0) as whole:
             try:
                 model.fit(whole, verbose=0)
             except ValueError as error:
                 refused = str(error)
+        mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"])
+        layout_map = keras.distribution.LayoutMap(mesh)
+        layout_map["dense.*kernel"] = (None, "model")
+        distribution = keras.distribution.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
+        keras.distribution.set_distribution(distribution)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+        with kf.Feed(Regression(12), 4, seed=3, shuffle=True, workers=0) as whole:
+            model.fit(whole, verbose=0)
         print((steps, sources, exact, refused))
         """,
         [{"KERAS_BACKEND": "jax"}] * 2,

@@ -16,7 +16,7 @@ pytestmark = MARKS
 @pytest.fixture
 def distribution(monkeypatch):
     """What `keras.distribution.distribution()` returns in one of several processes."""
-    found = SimpleNamespace(_is_multi_process=True, auto_shard_dataset=True)
+    found = SimpleNamespace(_is_multi_process=True, auto_shard_dataset=True, num_model_replicas=2)
     monkeypatch.setattr(keras.distribution, "distribution", lambda: found)
     return found
 
@@ -45,6 +45,16 @@ def test_a_feed_of_all_scenes_is_accepted_without_auto_sharding(distribution):
         trainer = Trainer()
         trainer.fit(feed)
         assert trainer.trained == [order_of(feed, 0)]
+
+
+def test_processes_that_hold_one_model_all_train_on_all_scenes_if_these_are_the_same(distribution):
+    distribution.num_model_replicas = 1
+    with feed_of(seed=3) as feed:
+        trainer = Trainer()
+        trainer.fit(feed)
+        assert trainer.trained == [order_of(feed, 0)]
+    with feed_of(seed=None) as feed, pytest.raises(ValueError, match=r"must load the same scenes: use .*seed=0"):
+        Trainer().fit(feed)
 
 
 def test_an_unknown_number_of_processes_draws_a_warning(distribution):
