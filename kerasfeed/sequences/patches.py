@@ -141,8 +141,8 @@ class _Boxes(SceneSequence):
     def block_of(self) -> NDArray[np.int64]:
         """The block of each scene, int64[len(self)], for `kerasfeed.BlockShuffled`.
 
-        Blocks follow the chunks of the largest array. A block has the scenes that start in the same chunk, or in the
-        same few chunks if a chunk is smaller than a scene. Without chunks there are no blocks.
+        Blocks follow the chunks of the largest array, or its shards in zarr. A block has the scenes that start in the
+        same chunk, or in the same few chunks if a chunk is smaller than a scene. Without chunks there are no blocks.
         """
         chunked = [(math.prod(shape) * field.dtype.itemsize, chunks)
                    for shape, field in zip(self._shapes, self._fields, strict=True)
@@ -224,7 +224,7 @@ class Patches(_Boxes):
     Patch `index` is read on access, and only its values are read. For several volumes, use a `kf.Concat` of the patches
     of each.
 
-    If the array is stored in chunks, as in HDF5 and zarr, `kf.BlockShuffled(patches)` visits them chunk by chunk.
+    If the array is stored in chunks or shards, as in HDF5 and zarr, `kf.BlockShuffled(patches)` visits them one by one.
     `kf.Map(patches, function)` changes them.
 
     Args:
@@ -456,7 +456,7 @@ def _array(who: str, path: str, leaf: Any) -> Any:
 
 
 def _chunks_of(array: Any) -> tuple[int, ...] | None:
-    chunks = getattr(array, "chunks", None)
+    chunks = getattr(array, "shards", None) or getattr(array, "chunks", None)  # zarr stores many chunks in a shard
     return chunks if isinstance(chunks, tuple) and all(isinstance(size, int) for size in chunks) else None
 
 

@@ -131,6 +131,15 @@ def test_grain_accepts_a_sequence_as_source(capsys):
 
 
 @pytest.mark.heavy
+def test_a_network_of_flax_is_trained_on_a_feed(capsys):
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    pytest.importorskip("flax", reason="Flax is not installed")
+    clouds = re.search(r"class Clouds.*?\n\n\n", PAGE, re.DOTALL).group()
+    exec(clouds + SNIPPETS["nnx"], {"kf": kf, "np": np, "jax": jax, "jnp": jax.numpy})
+    assert capsys.readouterr().out == "trained: True\n"
+
+
+@pytest.mark.heavy
 def test_a_sequence_converts_to_a_hugging_face_dataset_and_back(capsys, monkeypatch, tmp_path):
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
@@ -139,7 +148,7 @@ def test_a_sequence_converts_to_a_hugging_face_dataset_and_back(capsys, monkeypa
 
 
 def test_every_marked_snippet_of_the_page_is_tested():
-    assert set(SNIPPETS) == {"grain", "datasets"}
+    assert set(SNIPPETS) == {"grain", "datasets", "nnx"}
 
 
 def test_forked_processes_draw_different_numbers_outside_a_feed():

@@ -1,7 +1,9 @@
 """The recipes for files of many scenes: each is run, on real files of its format."""
 
+import io
 import json
 import re
+import tarfile
 
 import numpy as np
 import pytest
@@ -46,6 +48,17 @@ def write_jsonl(path, scenes):
     path.write_text("".join(json.dumps({"points": points, "label": label}) + "\n" for points, label in scenes))
 
 
+def write_webdataset(path, scenes):
+    with tarfile.open(path, "w") as tar:
+        for number, (points, label) in enumerate(scenes):
+            array = io.BytesIO()
+            np.save(array, np.array(points, np.float32))
+            for field, content in (("npy", array.getvalue()), ("cls", str(label).encode())):
+                info = tarfile.TarInfo(f"{number:04d}.{field}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+
+
 def write_parquet(path, scenes):
     pyarrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
@@ -59,6 +72,7 @@ FORMATS = {
     "avro": ("avro", write_avro),
     "csv": ("csv", write_csv),
     "parquet": ("parquet", write_parquet),
+    "webdataset": ("tar", write_webdataset),
 }
 
 

@@ -179,6 +179,12 @@ def test_blocks_follow_the_largest_chunked_array(volume):
             _ = kf.Patches(source, (8, 8, 8)).block_of
 
 
+def test_blocks_of_a_zarr_array_are_its_shards(tmp_path):
+    source = zarr.create_array(tmp_path / "a.zarr", data=np.zeros((24, 24)), chunks=(4, 4), shards=(12, 24))
+    assert len(np.unique(kf.Patches(source, (4, 4)).block_of)) == 2
+    assert len(np.unique(kf.Windows(source, 4).block_of)) == 2
+
+
 def test_a_shuffle_in_blocks_visits_every_patch_once_and_decodes_less(volume):
     def decoded(order):
         file = kf.HDF5File(volume.path, chunk_cache=10 * 512)

@@ -299,7 +299,11 @@ def evaluate(
 
 def _check(model: Any, feed: Any) -> None:
     if not isinstance(model, keras.Model):
-        raise TypeError(f"kf.evaluate(model, feed) needs a keras.Model first, received a {type(model).__name__}")
+        raise TypeError(
+            f"kf.evaluate(model, feed) needs a keras.Model first, received a {type(model).__name__}. For a "
+            "torch.nn.Module, loop over feed.to_torch() and compute the metrics there; keras.layers.TorchModuleWrapper "
+            "makes it a layer of a Keras model"
+        )
     if not model.compiled:
         raise ValueError(
             "the model is not compiled, so it has no loss and no metrics: call model.compile(loss=..., metrics=[...])"

@@ -258,7 +258,11 @@ def unbuilt():
 
 
 WRONG = [
-    (lambda model: kf.evaluate("model", []), TypeError, "needs a keras.Model first, received a str"),
+    (
+        lambda model: kf.evaluate("model", []),
+        TypeError,
+        r"needs a keras\.Model first, received a str\. For a torch\.nn\.Module, loop over feed\.to_torch",
+    ),
     (lambda model: kf.evaluate(unbuilt(), []), ValueError, r"not compiled.*model.compile\(loss"),
     (lambda model: kf.evaluate(model, Values()), TypeError, r"Values holds single scenes: write kf.Feed"),
     (
