@@ -113,7 +113,7 @@ def rate(feed: Any, seconds: float) -> float:
 
 def one(name: str, worker_type: str, workers: str, seconds: float) -> dict[str, Any]:
     """A run of a set-up, or of "auto"."""
-    warnings.simplefilter("ignore", kf.ReadCostWarning)
+    warnings.simplefilter("ignore", kf.errors.ReadCostWarning)
     kind = "auto" if worker_type == "inline" else worker_type
     with _feed(name, "auto" if workers == "auto" else int(workers), kind) as feed:
         found_rate = rate(feed, seconds)

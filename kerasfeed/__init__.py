@@ -27,12 +27,10 @@ _MODULE_OF = {
     "Evaluation": "adapters.keras.evaluate",
     "Feed": "adapters.keras.feed",
     "FeedCheckpoint": "adapters.keras.checkpoint",
-    "FeedClosedError": "errors",
     "FeedWarning": "errors",
     "FileSequence": "readers.files.sequence",
     "HDF5File": "readers.hdf5.file",
     "HDF5Scenes": "readers.hdf5.scenes",
-    "HostLostError": "errors",
     "InputMonitor": "adapters.keras.input_monitor",
     "KerasfeedError": "errors",
     "Map": "sequences.views",
@@ -43,21 +41,14 @@ _MODULE_OF = {
     "Ragged": "spec.collation",
     "RaggedArray": "spec.field_forms",
     "RayHosts": "loaders.hosts.ray_hosts",
-    "ReadCostWarning": "readers.read_cost",
-    "RecordError": "errors",
-    "SceneError": "errors",
     "SceneSequence": "sequences.base",
-    "SceneTimeoutError": "errors",
     "Sequential": "orders.base",
     "Shuffled": "orders.base",
-    "SpecError": "errors",
     "StreamFeed": "adapters.keras.streams",
     "Subset": "sequences.base",
     "TFRecordSequence": "readers.tfrecord.sequence",
-    "TooManyFailuresError": "errors",
     "Weighted": "orders.weighted",
     "Windows": "sequences.patches",
-    "WorkerDiedError": "errors",
     "Zip": "sequences.views",
     "check_sequence": "explore.check.check",
     "current_rng": "sequences.context",
@@ -78,8 +69,13 @@ _MODULE_OF = {
 }
 _LIVE_DATA = "read a queue.Queue or multiprocessing.Queue by kf.StreamFeed(lambda: iter(queue.get, END), 32, workers=0)"
 _BASE_CLASS = "the base class of scenes is kf.SceneSequence, and kf.Feed makes batches of them"
+_IN_ERRORS = (
+    "FeedClosedError", "HostLostError", "ReadCostWarning", "RecordError", "SceneError", "SceneTimeoutError",
+    "SpecError", "TooManyFailuresError", "WorkerDiedError",
+)  # fmt: skip
 # Names that do not exist, and what to use instead.
 _INSTEAD = {
+    **{name: f"use kf.errors.{name}" for name in _IN_ERRORS},
     "DataLoader": "kf.Feed(sequence, batch_size) makes batches",
     "Dataset": _BASE_CLASS,
     "HDF5Matrix": "use kf.HDF5File(path)[name]",
@@ -98,10 +94,12 @@ _INSTEAD = {
     "SummaryWriter": 'pass keras.callbacks.TensorBoard(f"logs/worker-{feed.shard.index}") to fit, and '
     "kf.InputMonitor(feed) before it",
 }
-__all__ = ["__version__", *sorted(_MODULE_OF)]
+__all__ = ["__version__", "errors", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("kerasfeed.errors")  # sets the attribute
     if name not in _MODULE_OF:
         advice = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
         raise AttributeError(f"module 'kerasfeed' has no attribute {name!r}{advice}")

@@ -1,5 +1,6 @@
 """Public names and their modules, for type checkers; `__init__.py` holds the same table."""
 
+from kerasfeed import errors as errors
 from kerasfeed.adapters.keras.backup import BackupAndRestore as BackupAndRestore
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint as FeedCheckpoint
 from kerasfeed.adapters.keras.evaluate import Evaluation as Evaluation
@@ -10,16 +11,8 @@ from kerasfeed.adapters.keras.streams import StreamFeed as StreamFeed
 from kerasfeed.adapters.tensorflow.indexable import from_indexable as from_indexable
 from kerasfeed.adapters.tensorflow.parse_records import feature_description as feature_description
 from kerasfeed.adapters.tensorflow.parse_records import parse_record as parse_record
-from kerasfeed.errors import FeedClosedError as FeedClosedError
 from kerasfeed.errors import FeedWarning as FeedWarning
-from kerasfeed.errors import HostLostError as HostLostError
 from kerasfeed.errors import KerasfeedError as KerasfeedError
-from kerasfeed.errors import RecordError as RecordError
-from kerasfeed.errors import SceneError as SceneError
-from kerasfeed.errors import SceneTimeoutError as SceneTimeoutError
-from kerasfeed.errors import SpecError as SpecError
-from kerasfeed.errors import TooManyFailuresError as TooManyFailuresError
-from kerasfeed.errors import WorkerDiedError as WorkerDiedError
 from kerasfeed.explore.check.check import check_sequence as check_sequence
 from kerasfeed.explore.describe.describe import describe as describe
 from kerasfeed.explore.profile.profile import profile as profile
@@ -36,7 +29,6 @@ from kerasfeed.orders.weighted import Weighted as Weighted
 from kerasfeed.readers.files.sequence import FileSequence as FileSequence
 from kerasfeed.readers.hdf5.file import HDF5File as HDF5File
 from kerasfeed.readers.hdf5.scenes import HDF5Scenes as HDF5Scenes
-from kerasfeed.readers.read_cost import ReadCostWarning as ReadCostWarning
 from kerasfeed.readers.tfrecord.sequence import TFRecordSequence as TFRecordSequence
 from kerasfeed.sequences.base import SceneSequence as SceneSequence
 from kerasfeed.sequences.base import Subset as Subset

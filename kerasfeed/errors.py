@@ -33,7 +33,7 @@ class SceneError(KerasfeedError, RuntimeError):
         >>> with kf.Feed(kf.Map([1.0, 2.0], leave), batch_size=2, workers=0) as feed:
         ...     try:
         ...         feed[0]
-        ...     except kf.SceneError as error:
+        ...     except kf.errors.SceneError as error:
         ...         print(repr(error.__cause__))
         SystemExit(1)
     """
@@ -50,7 +50,7 @@ class SpecError(KerasfeedError, ValueError):
         >>> with kf.Feed(clouds, batch_size=2, workers=0) as feed:
         ...     try:
         ...         feed[0]
-        ...     except kf.SpecError as error:
+        ...     except kf.errors.SpecError as error:
         ...         print(error)
         field 'scene' cannot be stacked: scene 0 has shape (4, 3) and scene 1 has shape (5, 3)...
     """
@@ -67,7 +67,7 @@ class RecordError(KerasfeedError, ValueError):
         ...     _ = file.write(b"this is no TFRecord file")
         >>> try:
         ...     kf.TFRecordSequence("damaged.tfrecord")
-        ... except kf.RecordError as error:
+        ... except kf.errors.RecordError as error:
         ...     print(error)
         record 0 of ...damaged.tfrecord' (at byte 0): the checksum of the length at byte 0 does not hold...
     """
@@ -86,7 +86,7 @@ class WorkerDiedError(KerasfeedError, RuntimeError):
         >>> with feed:
         ...     try:
         ...         feed[0]
-        ...     except kf.WorkerDiedError as error:
+        ...     except kf.errors.WorkerDiedError as error:
         ...         print("exit code 3" in str(error))
         True
     """
@@ -99,7 +99,7 @@ class HostLostError(WorkerDiedError):
     host `max_failures` times (3 by default), if Ray does not restart a host, or if no host is back in `start_timeout`.
 
     Examples:
-        >>> issubclass(kf.HostLostError, kf.WorkerDiedError)
+        >>> issubclass(kf.errors.HostLostError, kf.errors.WorkerDiedError)
         True
     """
 
@@ -120,7 +120,7 @@ class SceneTimeoutError(KerasfeedError, TimeoutError):
         >>> with kf.Feed(slow, batch_size=2, workers=2, worker_type="thread", timeout=0.1) as feed:
         ...     try:
         ...         feed[0]
-        ...     except kf.SceneTimeoutError:
+        ...     except kf.errors.SceneTimeoutError:
         ...         print("too slow")
         too slow
     """
@@ -139,7 +139,7 @@ class TooManyFailuresError(KerasfeedError, RuntimeError):
         >>> with kf.Feed(scenes, batch_size=1, workers=0, on_error="skip", max_failures=1) as feed:
         ...     try:
         ...         list(feed)
-        ...     except kf.TooManyFailuresError as error:
+        ...     except kf.errors.TooManyFailuresError as error:
         ...         print(repr(error.__cause__))
         ValueError('damaged')
     """
@@ -155,7 +155,7 @@ class FeedClosedError(KerasfeedError, RuntimeError):
         >>> feed.close()
         >>> try:
         ...     feed[0]
-        ... except kf.FeedClosedError:
+        ... except kf.errors.FeedClosedError:
         ...     print("closed")
         closed
     """
@@ -180,4 +180,22 @@ class FeedWarning(UserWarning):
         ...     except kf.FeedWarning:
         ...         print("a file was left out")
         a file was left out
+    """
+
+
+class ReadCostWarning(UserWarning):
+    """The order of reading decodes far more data than the scenes hold.
+
+    A feed issues it once if its sequence reads HDF5 chunks, or files of many scenes, in an order that reads them
+    repeatedly. The message says how much is read for each scene, and what to change: usually
+    `order=kf.BlockShuffled(...)`, a larger cache, or other chunks.
+
+    Examples:
+        Ignore it if a slow first epoch is acceptable:
+
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kf.errors.ReadCostWarning)
+        ...     with kf.Feed([1.0, 2.0], batch_size=2, shuffle=True, workers=0) as feed:
+        ...         batches = list(feed)
     """

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.errors import SceneError
+from kerasfeed.errors import ReadCostWarning, SceneError
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import feed_html, feed_text, waste_text
@@ -36,7 +36,6 @@ from kerasfeed.loaders.loader import make_loader
 from kerasfeed.loaders.sequence_argument import check_sequence, refuse_other_items
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
-from kerasfeed.readers.read_cost import ReadCostWarning
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.optional_methods import length_of
 from kerasfeed.sequences.patches import is_of_boxes

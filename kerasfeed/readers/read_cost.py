@@ -19,24 +19,6 @@ _LEAST_AGAIN = 8  # a few chunks are decoded again at the borders of blocks or w
 _AMPLIFIED = 3.0  # bytes decoded per byte of the scenes; below, other costs are larger
 
 
-class ReadCostWarning(UserWarning):
-    """The order of reading decodes far more data than the scenes hold.
-
-    A feed issues it once if its sequence reads HDF5 chunks, or files of many scenes, in an order that reads them
-    repeatedly. The message says how much is read for each scene, and what to change: usually
-    `order=kf.BlockShuffled(...)`, a larger cache, or other chunks.
-
-    Examples:
-        Ignore it if a slow first epoch is acceptable:
-
-        >>> import warnings
-        >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("ignore", kf.ReadCostWarning)
-        ...     with kf.Feed([1.0, 2.0], batch_size=2, shuffle=True, workers=0) as feed:
-        ...         batches = list(feed)
-    """
-
-
 @dataclass(frozen=True)
 class Storage:
     """The storage of a dataset, for the cost of reading it.

@@ -82,7 +82,7 @@ if __name__ == "__main__":
             assert len(feed[0][1]) == 4
             try:
                 list(DataLoader(feed, batch_size=None, num_workers=1, multiprocessing_context="fork"))
-            except kf.FeedClosedError as error:
+            except kf.errors.FeedClosedError as error:
                 assert "Pass the sequence itself to PyTorch's DataLoader" in str(error), error
             else:
                 raise AssertionError("not refused")

@@ -6,7 +6,7 @@ import kerasfeed as kf
 from benchmarks import files
 
 
-@pytest.mark.filterwarnings("ignore::kerasfeed.ReadCostWarning")
+@pytest.mark.filterwarnings("ignore::kerasfeed.errors.ReadCostWarning")
 def test_peers_of_the_file_benchmark_deliver_the_same_scenes_and_a_rate(tmp_path):
     files.write(tmp_path, 10, 16)
     paths = sorted(map(str, tmp_path.iterdir()))

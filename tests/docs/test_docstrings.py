@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import operator
 import pkgutil
 import types
 from functools import cached_property
@@ -12,7 +13,10 @@ import pytest
 import kerasfeed as kf
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-NAMES = [name for name in kf.__all__ if name != "__version__"]
+ERRORS = [
+    f"errors.{name}" for name in vars(kf.errors) if name.endswith(("Error", "Warning")) and name != "WorkerStartError"
+]
+NAMES = [*(name for name in kf.__all__ if name not in ("__version__", "errors")), *ERRORS]
 # Classes of objects that public calls return or hooks receive; users never write these names.
 RETURNED = [
     "kerasfeed.adapters.keras.evaluate:MetricDistribution",
@@ -71,7 +75,7 @@ def weight(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_public_name_has_an_example(name):
-    assert "    >>> " in (getattr(kf, name).__doc__ or ""), f"kf.{name} has no example"
+    assert "    >>> " in (operator.attrgetter(name)(kf).__doc__ or ""), f"kf.{name} has no example"
 
 
 PLACES = [pytest.param(name, marks=weight(name), id=name.split(":")[1]) for name in places()]

@@ -173,9 +173,9 @@ def test_leaving_the_with_block_of_a_loop_ends_iterators_but_not_the_feed():
             iterator = iter(loop)
             next(iterator)
             unbegun = iter(loop)
-        with pytest.raises(kf.FeedClosedError, match="this loop was closed"):
+        with pytest.raises(kf.errors.FeedClosedError, match="this loop was closed"):
             next(iterator)
-        with pytest.raises(kf.FeedClosedError, match="this loop was closed"):
+        with pytest.raises(kf.errors.FeedClosedError, match="this loop was closed"):
             next(unbegun)
         assert feed.get_state()["step"] == 1
         assert len(list(feed)) == 6
@@ -272,7 +272,7 @@ def test_closing_a_loop_from_another_thread_ends_its_wait():
     def consume():
         iterator = iter(loop)
         begun.set()
-        with pytest.raises(kf.FeedClosedError, match="this loop was closed") as caught:
+        with pytest.raises(kf.errors.FeedClosedError, match="this loop was closed") as caught:
             next(iterator)
         raised.append(str(caught.value))
 

@@ -267,7 +267,7 @@ def test_a_loop_raises_after_its_feed_was_closed(kind):
     iterator = iter(feed)
     next(iterator)
     feed.close()
-    with pytest.raises(kf.FeedClosedError):
+    with pytest.raises(kf.errors.FeedClosedError):
         next(iterator)
 
 

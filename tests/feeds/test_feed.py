@@ -269,7 +269,7 @@ def test_a_feed_pickles_as_its_arguments(feed):
 
 def test_the_error_of_a_closed_feed_says_that_it_is_closed(feed):
     feed.close()
-    with pytest.raises(kf.FeedClosedError, match="the feed is closed; make a new one"):
+    with pytest.raises(kf.errors.FeedClosedError, match="the feed is closed; make a new one"):
         feed[0]
 
 

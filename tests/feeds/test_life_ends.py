@@ -46,7 +46,7 @@ FORK = """
     def child():
         try:
             next(feeds[1][1])
-        except kf.FeedClosedError:
+        except kf.errors.FeedClosedError:
             pass
         else:
             os._exit(5)

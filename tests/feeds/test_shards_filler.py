@@ -145,7 +145,7 @@ def test_weighted_sums_over_all_shards_equal_those_of_the_sequence(length, batch
     ],
 )
 def test_scenes_of_a_structure_without_weights_are_refused(on_error, sequence, message):
-    with _feed("inline", sequence, 4, on_error=on_error) as feed, pytest.raises(kf.SpecError, match=message):
+    with _feed("inline", sequence, 4, on_error=on_error) as feed, pytest.raises(kf.errors.SpecError, match=message):
         feed[0]
 
 

@@ -54,7 +54,7 @@ def test_a_full_shuffle_of_large_chunks_warns_once_with_measured_costs(path, kin
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             _epochs(feed, 3)
-        texts = [str(warning.message) for warning in caught if warning.category is kf.ReadCostWarning]
+        texts = [str(warning.message) for warning in caught if warning.category is kf.errors.ReadCostWarning]
         assert len(texts) == 1, texts
         for part in (
             "shuffle=True is slow on this file: ",
@@ -79,7 +79,7 @@ def test_a_full_shuffle_of_large_chunks_warns_once_with_measured_costs(path, kin
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_consumer_can_continue_after_a_warning_raised_as_an_error(path, kind):
     with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed:
-        with pytest.raises(kf.ReadCostWarning):
+        with pytest.raises(kf.errors.ReadCostWarning):
             _epochs(feed, 3)
         assert len(np.concatenate(list(feed))) == SCENES
 
@@ -87,7 +87,7 @@ def test_the_consumer_can_continue_after_a_warning_raised_as_an_error(path, kind
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_indexing_a_feed_warns_too(path, kind):
-    with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed, pytest.raises(kf.ReadCostWarning):
+    with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed, pytest.raises(kf.errors.ReadCostWarning):
         _ = [feed[step] for _ in range(10) for step in range(len(feed))]
 
 
@@ -141,7 +141,7 @@ def test_two_feeds_of_one_file_each_get_their_own_cost(path):
         for _ in range(2):
             for _ in sequential:  # warnings are errors here
                 pass
-        with pytest.raises(kf.ReadCostWarning):
+        with pytest.raises(kf.errors.ReadCostWarning):
             _epochs(random, 2)
 
 
@@ -230,7 +230,7 @@ def test_a_tf_dataset_warns_its_consumer(path):
             warnings.simplefilter("always")
             for _ in feed.to_tf_dataset(epochs=2):
                 pass
-        assert [warning.category for warning in caught].count(kf.ReadCostWarning) == 1
+        assert [warning.category for warning in caught].count(kf.errors.ReadCostWarning) == 1
 
 
 def test_real_files_in_random_scene_order_decode_each_chunk_once(real_data):
@@ -246,7 +246,10 @@ def test_real_files_in_random_scene_order_decode_each_chunk_once(real_data):
 @pytest.mark.heavy
 def test_real_files_and_a_small_cache_warn(real_data):
     file = kf.HDF5File(real_data / "bimnet10_train.h5", chunk_cache=1 << 20)
-    with _feed(file["data"], "thread", shuffle=True) as feed, pytest.raises(kf.ReadCostWarning, match="21 scenes"):
+    with (
+        _feed(file["data"], "thread", shuffle=True) as feed,
+        pytest.raises(kf.errors.ReadCostWarning, match="21 scenes"),
+    ):
         _epochs(feed, 3)
 
 
@@ -365,7 +368,10 @@ def test_the_warning_suggests_block_shuffling_for_patches_and_windows(tmp_path):
         file.create_dataset("x", data=np.zeros((64, 64)), chunks=(16, 16), compression="gzip")
     data = kf.HDF5File(tmp_path / "volume.h5", chunk_cache=0)["x"]
     patches = kf.Map(kf.Concat(kf.Patches(data, (16, 16), stride=4), kf.Patches(data, (16, 16))), np.copy)
-    with kf.Feed(patches, 4, shuffle=True, seed=0, workers=0) as feed, pytest.warns(kf.ReadCostWarning) as caught:
+    with (
+        kf.Feed(patches, 4, shuffle=True, seed=0, workers=0) as feed,
+        pytest.warns(kf.errors.ReadCostWarning) as caught,
+    ):
         list(feed)
     assert "order=kf.BlockShuffled(sequence), which reads each chunk" in str(caught[0].message)
     assert "A chunk holds 16 rows" in str(caught[0].message)
@@ -380,7 +386,7 @@ def test_a_feed_stops_checking_once_it_has_warned(monkeypatch):
 
     with kf.Feed(np.arange(8.0), 2, shuffle=True, seed=0, workers=0) as feed:
         monkeypatch.setattr(feed._loader, "waste", waste)
-        with pytest.warns(kf.ReadCostWarning):
+        with pytest.warns(kf.errors.ReadCostWarning):
             list(feed)
         list(feed)
     assert len(asked) == 1

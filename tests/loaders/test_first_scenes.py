@@ -264,7 +264,7 @@ def test_scenes_of_many_sizes_do_not_count_as_failures():
 def test_a_scene_of_another_structure_raises_with_on_error_raise():
     with (
         BaseFeed(scenes_first.Odd(19, np.full((3, 1), 1)), 5, workers=0) as feed,
-        pytest.raises(kf.SpecError, match="scene 0 and 2 in scene 19"),
+        pytest.raises(kf.errors.SpecError, match="scene 0 and 2 in scene 19"),
     ):
         feed[0]
 
@@ -317,7 +317,7 @@ def test_a_hanging_scene_does_not_block_another_feed_of_the_object(seeking):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with BaseFeed(scenes, 4, timeout=1.0) as one, BaseFeed(scenes, 4) as other:
-            with pytest.raises(kf.SceneTimeoutError, match="scene 30"):
+            with pytest.raises(kf.errors.SceneTimeoutError, match="scene 30"):
                 list(one)
             hangs[0] = False
             assert other[0].tolist() == [0, 1, 2, 3]
@@ -385,7 +385,9 @@ def test_a_batch_of_another_rank_or_dtype_than_the_first_ones_is_refused():
         batches = [other if step == 2 else np.zeros((4, 2)) for step in range(20)]
         with (
             BaseFeed(batches, None, workers=0) as feed,
-            pytest.raises(kf.SpecError, match=rf"scene 2: field 'scene': expected float64\[\?, \?\], received {text}"),
+            pytest.raises(
+                kf.errors.SpecError, match=rf"scene 2: field 'scene': expected float64\[\?, \?\], received {text}"
+            ),
         ):
             list(feed)
 

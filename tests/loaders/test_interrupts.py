@@ -165,5 +165,5 @@ def test_a_task_taken_while_the_pool_closes_does_not_block_its_consumer(monkeypa
         gate.clear()
         futures = [feed.submit(0, step) for step in range(8)]
         monkeypatch.setattr(threads.ThreadPool, "_end", after_all_were_taken)
-    assert isinstance(futures[-1].exception(timeout=SECONDS), kf.FeedClosedError)
+    assert isinstance(futures[-1].exception(timeout=SECONDS), kf.errors.FeedClosedError)
     assert all(future.done() for future in futures)

@@ -48,7 +48,7 @@ def test_an_exception_is_pickled_once_and_restored_once():
 
 def test_an_unpicklable_exception_becomes_a_scene_error_with_its_text():
     error = _sent(KINDS["lock"].make())
-    assert type(error) is kf.SceneError
+    assert type(error) is kf.errors.SceneError
     assert (
         str(error) == "the sequence raised HoldsLockError: bad lock (an exception that cannot be sent to this process)"
     )
@@ -63,7 +63,7 @@ def test_an_exception_that_cannot_be_restored_becomes_a_scene_error():
         def __reduce__(self):
             return int, (3,)
 
-    assert type(_sent(Exits("x"))) is type(_sent(Number("x"))) is kf.SceneError
+    assert type(_sent(Exits("x"))) is type(_sent(Number("x"))) is kf.errors.SceneError
 
 
 def test_a_frozen_exception_and_one_with_slots_keep_their_attributes():

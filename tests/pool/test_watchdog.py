@@ -156,7 +156,7 @@ def test_a_hung_thread_is_replaced_at_the_next_check_if_the_first_fails(monkeypa
             assert feed.submit(0, 0).result() == [0]
             monkeypatch.setattr(threading.Thread, "start", refuse)
             promises = [feed.submit(0, step) for step in (7, 8)]
-            with pytest.raises(kf.SceneTimeoutError):
+            with pytest.raises(kf.errors.SceneTimeoutError):
                 promises[0].result()
             assert promises[1].result() == [8]
     finally:

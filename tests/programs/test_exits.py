@@ -50,7 +50,7 @@ PLACES = [9, 11]  # in a batch, and in a scene of the spec
 )
 def test_an_exit_in_a_scene_is_a_scene_error_that_names_the_scene(loader, kind, index):
     with _feed(loader, Exiting(kind, index)) as feed:
-        with pytest.raises(kf.SceneError, match=f"the sequence raised {kind.__name__}: 3") as caught:
+        with pytest.raises(kf.errors.SceneError, match=f"the sequence raised {kind.__name__}: 3") as caught:
             list(feed)
         assert any(f"scene {index}, " in note for note in caught.value.__notes__)
 

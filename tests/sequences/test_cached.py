@@ -108,7 +108,7 @@ def test_strings_of_any_length_are_kept_in_files(tmp_path):
     files.write(0, _encoded(words))
     [[found], _] = files.read(0)
     assert (found.dtype, found.tolist()) == (words.dtype, words.tolist())
-    with pytest.raises(kf.SpecError, match="an object array holding nan"):
+    with pytest.raises(kf.errors.SpecError, match="an object array holding nan"):
         frozen_leaves(np.array([["a", np.nan]], np.dtypes.StringDType(na_object=np.nan)))
 
 

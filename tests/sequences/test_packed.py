@@ -217,39 +217,47 @@ def two(**fields):
             "below 2[*][*]63, received 9223372036854775811 at index 1",
         ),
         (lambda: kf.Packed(Texts([3]), 8, lengths=[4])[0], ValueError, "a scene of length 3 had length 4 when it was"),
-        (lambda: kf.Packed([(np.zeros(2),)], 8), kf.SpecError, r"received a tuple. Convert them by kf.Map\(sequence"),
-        (lambda: kf.Packed([{}], 8), kf.SpecError, "dicts of arrays, received a dict without any"),
-        (lambda: kf.Packed([{"x": None}], 8), kf.SpecError, "field 'x' is of type NoneType"),
+        (
+            lambda: kf.Packed([(np.zeros(2),)], 8),
+            kf.errors.SpecError,
+            r"received a tuple. Convert them by kf.Map\(sequence",
+        ),
+        (lambda: kf.Packed([{}], 8), kf.errors.SpecError, "dicts of arrays, received a dict without any"),
+        (lambda: kf.Packed([{"x": None}], 8), kf.errors.SpecError, "field 'x' is of type NoneType"),
         (
             lambda: kf.Packed(two(about={"y": np.zeros(2)}), 8),
-            kf.SpecError,
+            kf.errors.SpecError,
             "field 'about' is nested, text or a single",
         ),
-        (lambda: kf.Packed(two(label=3), 8), kf.SpecError, "field 'label' is nested, text or a single value"),
-        (lambda: kf.Packed(two(name=["a", "b"]), 8), kf.SpecError, "field 'name' is nested, text or a single value"),
+        (lambda: kf.Packed(two(label=3), 8), kf.errors.SpecError, "field 'label' is nested, text or a single value"),
+        (
+            lambda: kf.Packed(two(name=["a", "b"]), 8),
+            kf.errors.SpecError,
+            "field 'name' is nested, text or a single value",
+        ),
         (
             lambda: kf.Packed(two(y=np.zeros(3)), 8),
-            kf.SpecError,
+            kf.errors.SpecError,
             r"share their first axis, received 'x' \(2,\), 'y' \(3,\)",
         ),
         (
             lambda: kf.Packed(two(positions=np.zeros(2)), 8),
-            kf.SpecError,
+            kf.errors.SpecError,
             "field 'positions' has the name of a field that kf.Packed adds",
         ),
         (
             lambda: kf.Packed(two(y=np.zeros(2)), 8)[0],
-            kf.SpecError,
+            kf.errors.SpecError,
             r"field 'y' is float64\[\*\], but absent in the scene",
         ),
         (
             lambda: kf.Packed(two(x=np.zeros((2, 3))), 8)[0],
-            kf.SpecError,
+            kf.errors.SpecError,
             r"field 'x' is float64\[\*, 3\], but float64\[\*\]",
         ),
         (
             lambda: kf.Packed(two(x=np.zeros(2, int)), 8)[0],
-            kf.SpecError,
+            kf.errors.SpecError,
             r"field 'x' is int64\[\*\], but float64\[\*\] in",
         ),
         (lambda: kf.Packed(Texts([3]), 8)[1], IndexError, "index 1 is out of range: Packed of Texts, 1 scene"),
@@ -261,9 +269,9 @@ def test_packed_refuses_invalid_arguments_and_scenes(make, error, message):
 
 
 def test_an_error_names_the_inner_scene():
-    with pytest.raises(kf.SpecError) as caught:
+    with pytest.raises(kf.errors.SpecError) as caught:
         kf.Packed(two(x=np.zeros(2, int)), 8)[0]
     assert caught.value.__notes__ == ["scene 0 of Packed is scene 1 of list"]
-    with pytest.raises(kf.SpecError) as caught:
+    with pytest.raises(kf.errors.SpecError) as caught:
         kf.Packed(two(label=3), 8)
     assert caught.value.__notes__ == ["while reading the length of scene 1 of list for kf.Packed"]

@@ -124,7 +124,7 @@ class Other(NoisyBatches):
 )
 def test_batches_of_parts_that_do_not_fit_together_are_refused(change, message):
     view = kf.Concat(NoisyBatches(4), Other(change))
-    with pytest.raises(kf.SpecError, match=message):
+    with pytest.raises(kf.errors.SpecError, match=message):
         view.get_batch(np.array([0, 5, 1, 6]))
 
 
@@ -134,6 +134,6 @@ def test_a_scene_that_does_not_fit_its_row_is_refused(value):
     view = kf.Concat(NoisyInto(4), [(good, 1), (value, 1)])
     assert view.read_into(4, (np.ones((2, 3), np.float32), np.empty((), np.int64))) is None
     with pytest.raises(
-        kf.SpecError, match=r"field '0'(: expected float32\[2, 3\]| is of type tuple .* is not an array)"
+        kf.errors.SpecError, match=r"field '0'(: expected float32\[2, 3\]| is of type tuple .* is not an array)"
     ):
         view.read_into(5, (np.empty((2, 3), np.float32), np.empty((), np.int64)))

@@ -289,7 +289,7 @@ def test_a_deadly_scene_is_replaced_and_a_deadly_function_fails_its_batch(feed_o
     assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # already known to fail
     feed = feed_on("process", sequence, 9, collate=sequence.collate, shuffle=False)
     message = r"exit code 3 while the function given as collate made the batch of epoch 0, step 0.*kf.load"
-    with pytest.raises(kf.WorkerDiedError, match=message):
+    with pytest.raises(kf.errors.WorkerDiedError, match=message):
         feed.submit(0, 0).result(timeout=60)
     assert feed.submit(0, 1).result(timeout=60).tolist() == list(range(9, 18))
 

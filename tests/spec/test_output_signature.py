@@ -55,7 +55,7 @@ def test_no_scene_is_read_early_and_python_numbers_get_the_dtype_of_the_signatur
 def test_the_error_for_a_scene_unlike_the_signature_names_scene_and_field(workers, given, text):
     with (
         BaseFeed(Scenes(), 4, output_signature=given, **workers) as feed,
-        pytest.raises(kf.SpecError, match=rf"scene \d: {text}"),
+        pytest.raises(kf.errors.SpecError, match=rf"scene \d: {text}"),
     ):
         list(feed)
 
@@ -68,13 +68,13 @@ def test_an_axis_of_none_is_padded_or_free_if_items_are_batches():
         assert feed.element_spec[0].shape == (None,)
     with (
         BaseFeed(Scenes(), None, workers=0, output_signature=signature(3)) as feed,
-        pytest.raises(kf.SpecError, match=r"scene 7: field '0': expected float32\[3\]"),
+        pytest.raises(kf.errors.SpecError, match=r"scene 7: field '0': expected float32\[3\]"),
     ):
         list(feed)
 
 
 def test_an_invalid_signature_is_refused():
-    for wrong, error in (("float32", TypeError), (np.float32, TypeError), ({}, kf.SpecError)):
+    for wrong, error in (("float32", TypeError), (np.float32, TypeError), ({}, kf.errors.SpecError)):
         with pytest.raises(error, match=r"kf\.ArraySpec"):
             BaseFeed(Scenes(), 4, workers=0, output_signature=wrong)
 

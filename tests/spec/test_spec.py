@@ -271,6 +271,6 @@ def test_scenes_that_are_mappings_are_dicts_in_batches(kind, workers):
                 assert [flatten(part)[1] for part in batch] == [flatten(plain)[1]] * 2
                 assert len(flatten(batch)[0][0]) == 2
         assert describe(scene) == describe(plain)
-    with pytest.raises((SpecError, kf.SceneError), match="scene"):
+    with pytest.raises((SpecError, kf.errors.SceneError), match="scene"):
         list(BaseFeed([{"x": 1.0}] * 3 + [kind({"x": "text"})], 4, workers=0))
     assert type(with_dicts(inner)) is dict

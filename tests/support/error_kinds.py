@@ -73,12 +73,12 @@ KINDS = {
     "huge": Kind(lambda: ValueError("x" * 2_000_000), ValueError, "ValueError: x{1000}"),
     "exit": Kind(lambda: SystemExit(3), SystemExit, "SystemExit: 3", steers=True),
     "interrupt": Kind(lambda: KeyboardInterrupt("stop"), KeyboardInterrupt, "KeyboardInterrupt: stop", steers=True),
-    "stop": Kind(lambda: StopIteration("early"), kf.SceneError, "the sequence raised StopIteration: early"),
+    "stop": Kind(lambda: StopIteration("early"), kf.errors.SceneError, "the sequence raised StopIteration: early"),
     "homemade": Kind(_only_here, ValueError, "HomemadeError: homemade"),
     "mute": Kind(MuteError, MuteError, "MuteError"),
     "chain": Kind(None, RuntimeError, r"(?s)KeyError: 'the root'.*direct cause of the following.*RuntimeError: outer"),
     "hdf5": Kind(None, IndexError, r"reading 'points'\[99\] of '.*/scans\.h5'"),
-    "spec": Kind(None, kf.SpecError, r"scene 13: field '1': expected float32\[1\], received float32\[2\]"),
+    "spec": Kind(None, kf.errors.SpecError, r"scene 13: field '1': expected float32\[1\], received float32\[2\]"),
 }
 
 
@@ -151,7 +151,7 @@ def assert_arrived(error, kind, workers, worker_type, **place):
         assert kind == "interrupt"
         return
     if expected.steers or (kind == "lock" and worker_type == "process"):
-        assert type(error) is kf.SceneError
+        assert type(error) is kf.errors.SceneError
         assert f"the sequence raised {expected.type.__name__}: " in str(error)
         if expected.steers:
             # Or raised `from None`, like Keras does.

@@ -127,7 +127,7 @@ def test_the_error_for_an_exit_in_a_scene_names_scene_and_shard(tmp_path, worker
         def __getitem__(self, index):
             return super().__getitem__(index) if index != 3 else sys.exit(3)
 
-    with pytest.raises(kf.SceneError, match="the sequence raised SystemExit: 3") as caught:
+    with pytest.raises(kf.errors.SceneError, match="the sequence raised SystemExit: 3") as caught:
         kf.write_tfrecords(Exits(30), tmp_path / PATTERN, num_shards=2, workers=1, worker_type=worker_type)
     assert caught.value.__notes__[0].startswith("kerasfeed: scene 3 of shard 1 ('train-00001-of-00002.tfrecord')\n")
 
@@ -148,7 +148,7 @@ def test_an_error_while_reading_for_the_spec_says_so(tmp_path, worker_type):
 def test_the_error_for_a_scene_that_kills_workers_during_spec_inference_names_it(tmp_path):
     (tmp_path / "flag").touch()
     sequence = FailsAt(30, 29, tmp_path / "flag", kills="always")
-    with pytest.raises(kf.WorkerDiedError, match=r"while they read scene 29\. Load it .* sequence\[29\]"):
+    with pytest.raises(kf.errors.WorkerDiedError, match=r"while they read scene 29\. Load it .* sequence\[29\]"):
         kf.write_tfrecords(sequence, tmp_path / PATTERN, num_shards=2, workers=1, worker_type="process")
     assert listing(tmp_path) == ["flag"]
 

@@ -197,7 +197,7 @@ def test_the_shard_of_a_killed_worker_is_restarted(tmp_path):
 def test_the_error_for_a_scene_that_always_kills_its_worker_names_it(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
-    with pytest.raises(kf.WorkerDiedError, match=r"wrote shard 2 .*at scene 17\..*sequence\[17\]"):
+    with pytest.raises(kf.errors.WorkerDiedError, match=r"wrote shard 2 .*at scene 17\..*sequence\[17\]"):
         write(FailsAt(40, 17, flag, kills="always"), tmp_path, worker_type="process")
     flag.unlink()
     assert sorted(indices_in(write(FailsAt(40, 17, flag), tmp_path, worker_type="process"))) == list(range(40))
@@ -320,7 +320,9 @@ def test_a_full_disk_raises_and_leaves_no_partial_file(tmp_path, workers):
 
 def test_axes_that_vary_beyond_the_first_five_scenes_need_a_spec(tmp_path):
     scenes = [(np.zeros((4 if index == 7 else 3, 2), np.float32), index) for index in range(20)]
-    with pytest.raises(kf.SpecError, match=r"scene 7: field '0': expected float32\[3, 2\], received float32\[4, 2\]"):
+    with pytest.raises(
+        kf.errors.SpecError, match=r"scene 7: field '0': expected float32\[3, 2\], received float32\[4, 2\]"
+    ):
         write(scenes, tmp_path)
     spec = (kf.ArraySpec((None, 2), np.float32), kf.ArraySpec((), np.int64))
     paths = write(scenes, tmp_path, spec=spec, overwrite=True)

@@ -151,7 +151,7 @@ def test_a_feed_reads_the_written_file(tmp_path):
     ],
 )
 def test_scenes_that_hdf5_cannot_store_are_refused(tmp_path, scenes, message):
-    with pytest.raises(kf.SpecError, match=message):
+    with pytest.raises(kf.errors.SpecError, match=message):
         write(scenes, tmp_path / "x.h5", workers=0)
     assert "x.h5" not in listing(tmp_path)
 
@@ -187,7 +187,9 @@ def test_paths_that_cannot_be_written_are_refused(tmp_path):
 def test_hdf5scenes_refuses_a_file_not_written_by_write_hdf5(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = 1
-    with pytest.raises(kf.RecordError, match=r"was not written by kf\.write_hdf5: read its datasets with kf\.HDF5File"):
+    with pytest.raises(
+        kf.errors.RecordError, match=r"was not written by kf\.write_hdf5: read its datasets with kf\.HDF5File"
+    ):
         kf.HDF5Scenes(tmp_path / "x.h5")
 
 

@@ -330,8 +330,9 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
         Returns:
             A dataset of batches, nested as the scenes are (lists become tuples), with static shapes and dtypes. Its
-            cardinality is known, unless batches are prefetched to a device other than the host. Pass it to `fit` with `shuffle=False`. An exception of a scene arrives as a
-            `tf.errors.OpError` with its whole text, and the feed does not know how much of the dataset was consumed.
+            cardinality is known, unless batches are prefetched to a device other than the host. Pass it to `fit` with
+            `shuffle=False`. An exception of a scene arrives as a `tf.errors.OpError` with its whole text, and the feed
+            does not know how much of the dataset was consumed.
 
         Raises:
             ImportError: TensorFlow is not installed.

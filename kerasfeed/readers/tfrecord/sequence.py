@@ -125,8 +125,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
         for file in self._files:
             if file.damage is not None:
                 warn_caller(
-                    f"{str(file.path)!r}: {file.damage}. Reading it raises kf.RecordError; a feed with on_error= "
-                    "continues without it",
+                    f"{str(file.path)!r}: {file.damage}. Reading it raises kf.errors.RecordError; a feed with "
+                    "on_error= continues without it",
                     FeedWarning,
                 )
 

@@ -43,7 +43,7 @@ def test_a_feed_closed_in_the_middle_of_an_epoch_ends_its_iterator_with_an_error
     pids = feed.stats().pids
     feed.close()
     assert_gone(pids)
-    with pytest.raises(kf.FeedClosedError):
+    with pytest.raises(kf.errors.FeedClosedError):
         list(iterator)
     assert _labels(kept) == _expected(0)[:3]
 
@@ -150,7 +150,7 @@ def test_a_feed_may_be_closed_while_threads_read_it(kind):
         try:
             for _ in feed.epoch(0):
                 pass
-        except (kf.FeedClosedError, BaseException) as error:
+        except (kf.errors.FeedClosedError, BaseException) as error:
             ends.append(type(error).__name__)
 
     threads = [threading.Thread(target=read) for _ in range(4)]

@@ -137,7 +137,7 @@ def test_fit_reports_that_another_thread_closed_its_feed():
     trainer = Trainer(after_batch=seen.append)
     closing = threading.Thread(target=lambda: (wait_until(lambda: len(seen) > 1), feed.close()))
     closing.start()
-    with pytest.raises(kf.FeedClosedError, match="the feed is closed"):
+    with pytest.raises(kf.errors.FeedClosedError, match="the feed is closed"):
         trainer.fit(feed, shuffle=False)
     closing.join(SECONDS)
 

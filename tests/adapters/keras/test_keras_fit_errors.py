@@ -59,7 +59,7 @@ def test_an_exception_reaches_the_caller_of_fit(workers, worker_type, error):
 
 def test_a_stop_iteration_in_a_scene_raises_scene_error():
     with kf.Feed(Fragile(None, StopIteration("early")), 6, workers=2, worker_type="thread") as feed:
-        _raised_by_fit(feed, kf.SceneError, "the sequence raised StopIteration: early")
+        _raised_by_fit(feed, kf.errors.SceneError, "the sequence raised StopIteration: early")
 
 
 @pytest.mark.heavy

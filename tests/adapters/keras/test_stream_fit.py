@@ -97,7 +97,7 @@ def test_a_fit_that_another_fit_interrupts_raises_an_error():
     with stream(endless) as feed:
         other = ScalarTrainer()
         trainer = ScalarTrainer(after_batch=lambda step: other.fit(feed, epochs=1, steps_per_epoch=1))
-        with pytest.raises(kf.FeedClosedError, match="another fit, or loop, of the stream has begun"):
+        with pytest.raises(kf.errors.FeedClosedError, match="another fit, or loop, of the stream has begun"):
             trainer.fit(feed, epochs=1, steps_per_epoch=9)
 
 
@@ -105,7 +105,7 @@ def test_a_loop_over_a_stream_between_epochs_with_steps_ends_the_fit():
     with stream(endless, count=1) as feed:
         loop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: next(iter(feed)))
         trainer = ScalarTrainer()
-        with pytest.raises(kf.FeedClosedError, match="another fit, or loop, of the stream has begun"):
+        with pytest.raises(kf.errors.FeedClosedError, match="another fit, or loop, of the stream has begun"):
             trainer.fit(feed, epochs=2, steps_per_epoch=2, callbacks=[loop])
     assert trainer.trained == [list(range(8))]
 

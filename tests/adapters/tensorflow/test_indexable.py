@@ -152,7 +152,7 @@ def test_random_numbers_are_a_function_of_seed_iteration_and_index():
 def test_an_exception_arrives_unchanged_and_the_next_scene_follows(kind):
     iterator = iter(kf.from_indexable(scenes.Failing(13, kind("bad scan")), num_parallel_calls=3))
     assert [int(next(iterator)[1]) for _ in range(13)] == list(range(13))
-    arriving = kf.SceneError if kind is StopIteration else kind
+    arriving = kf.errors.SceneError if kind is StopIteration else kind
     with pytest.raises(arriving, match="bad scan") as caught:
         next(iterator)
     assert "kerasfeed: scene 13, epoch 0, in scene thread" in caught.value.__notes__[0]
@@ -172,7 +172,9 @@ def test_a_scene_unlike_the_first_ones_is_named():
         def __getitem__(self, index):
             return np.zeros(3 if index == 7 else 2)
 
-    with pytest.raises(kf.SpecError, match=r"scene 7: field 'scene': expected float64\[2\], received float64\[3\]"):
+    with pytest.raises(
+        kf.errors.SpecError, match=r"scene 7: field 'scene': expected float64\[2\], received float64\[3\]"
+    ):
         list(kf.from_indexable(Odd(24)))
 
 
@@ -189,7 +191,9 @@ def test_with_a_signature_no_scene_is_read_first_and_each_is_checked():
     assert dataset.element_spec == (*signature[:2], tf.TensorSpec((), tf.string))
     assert [(len(x), int(y)) for x, y, _ in dataset] == [(2 + (index == 3), index) for index in range(6)]
     dataset = kf.from_indexable(Odd(6), output_signature=(tf.TensorSpec((2,), tf.float64), *signature[1:]))
-    with pytest.raises(kf.SpecError, match=r"scene 3: field '0': expected float64\[2\].*None in output_signature"):
+    with pytest.raises(
+        kf.errors.SpecError, match=r"scene 3: field '0': expected float64\[2\].*None in output_signature"
+    ):
         list(dataset)
     with pytest.raises(TypeError, match=r"nesting of kf.ArraySpec\(shape, dtype\) or tf.TensorSpec.*received 'int32'"):
         kf.from_indexable(Odd(6), output_signature="int32")

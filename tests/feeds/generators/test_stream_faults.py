@@ -89,7 +89,7 @@ def test_a_stream_without_a_readable_item_raises_the_error_of_the_first(mapped):
 def test_no_message_suggests_loading_an_item_by_its_index(mapped, tmp_path):
     log = tmp_path / "errors.json"
     feed = mapped(failing({2, 3, 5, 9}), on_error="skip", max_failures=0.001, error_log=log, workers=1)
-    with pytest.raises(kf.TooManyFailuresError, match="4 of 10 scenes of repetition 0 failed") as caught:
+    with pytest.raises(kf.errors.TooManyFailuresError, match="4 of 10 scenes of repetition 0 failed") as caught:
         list(feed)
     told = "".join(traceback.format_exception(caught.value)) + json.loads(log.read_text().splitlines()[-1])["traceback"]
     assert "the item was " in told
@@ -101,7 +101,7 @@ def test_no_message_suggests_loading_an_item_by_its_index(mapped, tmp_path):
 def test_a_share_is_one_of_many_scenes_so_that_the_first_to_fail_is_not_one_of_one(mapped, first):
     assert len(labels(mapped(failing({first}), max_failures=0.05))) == 59
     assert len(labels(mapped(failing({first, first + 1, first + 2}), max_failures=0.05, workers=0))) == 57
-    with pytest.raises(kf.TooManyFailuresError, match=f"4 of {first + 4} scenes of repetition 0 .* allows 3"):
+    with pytest.raises(kf.errors.TooManyFailuresError, match=f"4 of {first + 4} scenes of repetition 0 .* allows 3"):
         list(mapped(failing(set(range(first, first + 4))), max_failures=0.05, workers=0))
 
 
@@ -143,7 +143,7 @@ def test_an_item_that_ends_its_worker_is_named_and_said_how_to_leave_out(mapped)
         return scene(number)
 
     feed = mapped(deadly, worker_type="process", on_error="raise", max_failures=1)
-    with pytest.raises(kf.WorkerDiedError, match=r"The item was 9\..*on_error='skip'") as caught:
+    with pytest.raises(kf.errors.WorkerDiedError, match=r"The item was 9\..*on_error='skip'") as caught:
         list(feed)
     with pytest.warns(kf.FeedWarning, match="A new process has taken its place"):
         feed.issue_warnings()

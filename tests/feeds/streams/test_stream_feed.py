@@ -143,7 +143,7 @@ def test_a_second_loop_ends_the_first_with_an_error_that_says_so(stream):
     first = iter(feed)
     next(first)
     assert next(iter(feed))[1].tolist() == [0, 1, 2, 3]
-    with pytest.raises(kf.FeedClosedError, match="another loop has begun the next one"):
+    with pytest.raises(kf.errors.FeedClosedError, match="another loop has begun the next one"):
         list(first)
 
 
@@ -307,7 +307,7 @@ def test_too_many_failures_end_the_stream(stream):
         raise RuntimeError(name)
 
     feed = stream(names, function=breaking, on_error="skip", max_failures=2)
-    with pytest.raises(kf.TooManyFailuresError, match="max_failures: 2"):
+    with pytest.raises(kf.errors.TooManyFailuresError, match="max_failures: 2"):
         list(feed)
 
 
@@ -373,9 +373,9 @@ def test_a_closed_stream_refuses_and_its_batches_stay(stream, workers, worker_ty
     feed.close()
     feed.close()
     assert batch[1].tolist() == [0, 1, 2, 3]
-    with pytest.raises(kf.FeedClosedError):
+    with pytest.raises(kf.errors.FeedClosedError):
         next(batches)
-    with pytest.raises(kf.FeedClosedError, match="make a new one"):
+    with pytest.raises(kf.errors.FeedClosedError, match="make a new one"):
         next(iter(feed))
 
 

@@ -36,7 +36,7 @@ def test_a_hung_worker_is_replaced_and_its_scene_is_retried(feed_of, tmp_path, w
 @pytest.mark.heavy
 def test_the_error_for_a_scene_that_always_hangs_shows_the_worker_s_stack(feed_of):
     feed = feed_of(faulty.Faulty(faulty.hang), timeout=1.0, shuffle=False)
-    with pytest.raises(kf.SceneTimeoutError) as caught:
+    with pytest.raises(kf.errors.SceneTimeoutError) as caught:
         list(feed.epoch(0))
     text = str(caught.value)
     assert text.startswith("scene 7 (epoch 0, step 0) took longer than timeout=1.0 s 2 times in worker process")
@@ -75,7 +75,7 @@ def test_the_error_for_a_hung_thread_shows_its_stack_and_suggests_processes():
             return super().__getitem__(index)
 
     with kf.Feed(Waits(), 8, workers=2, worker_type="thread", timeout=1.0) as feed:
-        with pytest.raises(kf.SceneTimeoutError) as caught:
+        with pytest.raises(kf.errors.SceneTimeoutError) as caught:
             list(feed)
         text = str(caught.value)
         assert "scene 7 (epoch 0, step 0) took longer than timeout=1.0 s in worker thread" in text
@@ -106,7 +106,7 @@ def test_a_hang_during_spec_inference_fails_only_its_own_scene():
 
 
 def _loads(feed, step):
-    with contextlib.suppress(kf.SceneTimeoutError):
+    with contextlib.suppress(kf.errors.SceneTimeoutError):
         return feed[step] is not None
     return False
 
@@ -129,10 +129,10 @@ def test_hung_threads_that_hold_all_memory_raise_instead_of_deadlocking():
         assert feed.stats().slot_bytes == 4096
         sequence.hangs = True
         for step in range(3):
-            with pytest.raises(kf.SceneTimeoutError, match="cannot be ended because it is a thread"):
+            with pytest.raises(kf.errors.SceneTimeoutError, match="cannot be ended because it is a thread"):
                 feed[step]
         with pytest.raises(
-            kf.SceneTimeoutError,
+            kf.errors.SceneTimeoutError,
             match=r"hold 3 of the 3 batches that max_memory has room for: .* worker_type='process'",
         ):
             feed[3]

@@ -146,7 +146,7 @@ def test_skip_drops_rows_and_batches_without_rows(feed_on, kind):
     labels = _labels(feed)
     assert labels == [[*range(1, 8)], [*range(16, 24)], [*range(24, 32)], [*range(32, 37)]]
     assert feed[0][1].tolist() == [*range(1, 8)]
-    with pytest.raises(kf.SceneError, match=r"every scene of step 1 of epoch \d+ failed and was skipped"):
+    with pytest.raises(kf.errors.SceneError, match=r"every scene of step 1 of epoch \d+ failed and was skipped"):
         feed[1]
 
 
@@ -213,7 +213,8 @@ def test_if_every_scene_fails_the_first_error_is_raised(feed_on, kind):
 def test_more_failures_than_max_failures_raise_with_the_last_as_cause(feed_on, kind):
     feed = feed_on(kind, faulty.Raising((5, 6, 7)), on_error="replace", max_failures=2, shuffle=False)
     with pytest.raises(
-        kf.TooManyFailuresError, match=r"3 of 37 scenes failed and on_error='replace' allows 2 \(max_failures: 2\)"
+        kf.errors.TooManyFailuresError,
+        match=r"3 of 37 scenes failed and on_error='replace' allows 2 \(max_failures: 2\)",
     ) as caught:
         list(feed)
     assert isinstance(caught.value.__cause__, ValueError)
@@ -225,7 +226,7 @@ def test_max_failures_is_a_count_or_a_fraction_and_defaults_to_a_tenth(feed_on, 
     feed = feed_on("inline", faulty.Raising(range(50, 50 + borne), length=100), on_error="skip", max_failures=given)
     assert sum(map(len, _labels(feed))) == 100 - borne
     feed = feed_on("inline", faulty.Raising(range(50, 51 + borne), length=100), on_error="skip", max_failures=given)
-    with pytest.raises(kf.TooManyFailuresError):
+    with pytest.raises(kf.errors.TooManyFailuresError):
         list(feed)
 
 
@@ -288,7 +289,7 @@ def test_invalid_on_error_arguments_are_refused(arguments, error, message):
 def test_mask_refuses_scenes_of_a_structure_without_weights(feed_on, kind):
     feed = feed_on(kind, scenes.Nested(), on_error="mask")
     with pytest.raises(
-        kf.SpecError, match=r"a scene must be \(x, y\) or \(x, y, sample_weight\); received the structure {"
+        kf.errors.SpecError, match=r"a scene must be \(x, y\) or \(x, y, sample_weight\); received the structure {"
     ):
         next(iter(feed))
 
@@ -327,5 +328,5 @@ def test_a_single_scene_that_fails_has_no_replacement(feed_on):
                 raise ValueError("no more")
             return super().__getitem__(index)
 
-    with pytest.raises(kf.SceneError, match="scene 0 failed, and no other scene could be loaded in its place"):
+    with pytest.raises(kf.errors.SceneError, match="scene 0 failed, and no other scene could be loaded in its place"):
         list(feed_on("inline", Once(1), on_error="replace"))

@@ -199,7 +199,7 @@ def test_every_batch_comes_once_through_drawn_kills_and_freezes(seed):
 
 def test_a_scene_that_kills_its_worker_is_named_with_signal_worker_and_host():
     feed, _ = feed_of(Killing("worker"), max_failures=1)
-    with feed, pytest.raises(kf.WorkerDiedError) as caught:
+    with feed, pytest.raises(kf.errors.WorkerDiedError) as caught:
         list(feed)
     for part in ("scene 40", "SIGKILL", "worker process 0", "on host "):
         assert part in str(caught.value)
@@ -210,7 +210,7 @@ def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batch
     feed, _cluster = feed_of(Hanging(0, 96), shuffle=False, timeout=1.0)
     with feed:
         futures = [feed.submit(0, step) for step in range(6)]
-        with pytest.raises(kf.SceneTimeoutError, match=r"scene 40 .*epoch 0, step 2"):
+        with pytest.raises(kf.errors.SceneTimeoutError, match=r"scene 40 .*epoch 0, step 2"):
             futures.pop(2).result(SECONDS)
         same(
             [future.result(SECONDS) for future in futures],
@@ -245,7 +245,7 @@ def test_a_scene_or_a_worker_that_hangs_on_a_host_is_reported_meanwhile(monkeypa
 def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_next_is_not():
     feed, _ = feed_of(Killing("host"), count=1, max_failures=2, shuffle=False)
     with feed:
-        with pytest.raises(kf.HostLostError, match=r"epoch 0, step 2 lost its host 2 times.*SIGKILL"):
+        with pytest.raises(kf.errors.HostLostError, match=r"epoch 0, step 2 lost its host 2 times.*SIGKILL"):
             feed.submit(0, 2).result(SECONDS)
         assert feed.submit(0, 4).result(SECONDS).tolist() == list(range(64, 80))
         assert feed.stats().respawns == 2

@@ -33,7 +33,7 @@ pytestmark = [
 
 def fails(match, **arguments):
     feed, _ = feed_of(Noisy(0, 32), **arguments)
-    with feed, pytest.raises(kf.WorkerDiedError, match=match):
+    with feed, pytest.raises(kf.errors.WorkerDiedError, match=match):
         list(feed)
 
 
@@ -55,7 +55,9 @@ def test_a_host_that_ends_whenever_it_is_started_says_so():
     with feed:
         cluster.hosts[0].restarts = 0
         cluster.processes[0].kill()
-        with pytest.raises(kf.HostLostError, match=r"host 0 .*was lost \(RuntimeError: killed by SIGKILL.*not started"):
+        with pytest.raises(
+            kf.errors.HostLostError, match=r"host 0 .*was lost \(RuntimeError: killed by SIGKILL.*not started"
+        ):
             feed[0]
 
 
@@ -70,7 +72,7 @@ def test_a_module_that_a_host_lacks_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess_hosts, "_COMMAND", lacking + command)
     scenes = kf.Map(np.arange(32), my_lost_module.scene)
     feed, _ = feed_of(scenes)
-    with feed, pytest.raises(kf.WorkerDiedError, match=r"no module 'my_lost_module'.*ship=\(my_lost_module,\)"):
+    with feed, pytest.raises(kf.errors.WorkerDiedError, match=r"no module 'my_lost_module'.*ship=\(my_lost_module,\)"):
         list(feed)
     hosts = SubprocessHosts(1, ship=("my_lost_module",))
     with BaseFeed(scenes, 16, workers=1, hosts=hosts) as feed:
@@ -174,11 +176,11 @@ def test_an_answer_that_this_process_has_no_memory_for_fails_its_batch_alone(mon
 
 def test_hosts_that_cannot_be_had_leave_their_cluster(monkeypatch):
     def refused(self, parcel):
-        raise kf.HostLostError("the cluster has gone")
+        raise kf.errors.HostLostError("the cluster has gone")
 
     monkeypatch.setattr(SubprocessCluster, "share", refused)
     hosts = SubprocessHosts()
-    with pytest.raises(kf.HostLostError, match="has gone"):
+    with pytest.raises(kf.errors.HostLostError, match="has gone"):
         BaseFeed(Noisy(0, 32), 16, workers=1, hosts=hosts)
     assert all(process.poll() is not None for process in hosts.clusters[0].processes)
 
@@ -186,7 +188,7 @@ def test_hosts_that_cannot_be_had_leave_their_cluster(monkeypatch):
 @pytest.mark.heavy
 def test_a_sequence_with_hooks_continues_after_a_cluster_has_gone_between_epochs():
     def gone(packed):
-        raise kf.HostLostError("the cluster has gone")
+        raise kf.errors.HostLostError("the cluster has gone")
 
     feed, cluster = feed_of(Epochs(0, 32), count=1)
     with feed:
@@ -200,10 +202,10 @@ def test_a_sequence_with_hooks_continues_after_a_cluster_has_gone_between_epochs
 def test_a_cluster_that_is_gone_is_an_error_for_the_consumer():
     feed, cluster = feed_of(Noisy(5.0, 32))
     with feed:
-        error = kf.HostLostError("there are no hosts any more: it was shut down")
+        error = kf.errors.HostLostError("there are no hosts any more: it was shut down")
         threading.Timer(0.5, setattr, (cluster, "over", error)).start()
         started = time.monotonic()
-        with pytest.raises(kf.HostLostError, match="no hosts any more: it was shut down"):
+        with pytest.raises(kf.errors.HostLostError, match="no hosts any more: it was shut down"):
             feed[0]
         assert time.monotonic() - started < SECONDS
         for process in cluster.processes:

@@ -211,7 +211,7 @@ def test_a_batch_that_loses_its_host_too_often_is_an_error_that_names_it(session
     for count in (1, 2):
         wait_until(lambda: len(cluster.hosts[0].asked) == count)  # noqa: B023
         cluster.hosts[0].end()
-    with pytest.raises(kf.HostLostError, match=r"epoch 0, step 4 lost its host 2 times.*host 0 .*SIGKILL"):
+    with pytest.raises(kf.errors.HostLostError, match=r"epoch 0, step 4 lost its host 2 times.*host 0 .*SIGKILL"):
         future.result(SECONDS)
 
 
@@ -228,10 +228,12 @@ def test_a_host_that_the_cluster_has_given_up_ends_the_feed(session_of):
     session = session_of(cluster)
     (future,) = ask(session, 3)
     cluster.starts[0].set_exception(RuntimeError("No module named 'kerasfeed'"))
-    with pytest.raises(kf.HostLostError, match=r"host 0 was lost .*No module named 'kerasfeed'.* is not started again"):
+    with pytest.raises(
+        kf.errors.HostLostError, match=r"host 0 was lost .*No module named 'kerasfeed'.* is not started again"
+    ):
         future.result(SECONDS)
     wait_until(lambda: cluster.closed is not None)
-    with pytest.raises(kf.HostLostError):
+    with pytest.raises(kf.errors.HostLostError):
         session.submit(0, 4).result(SECONDS)
 
 
@@ -241,7 +243,9 @@ def test_a_feed_that_has_had_a_host_and_has_none_in_time_says_so(session_of):
     (future,) = ask(session, 3)
     cluster.mute, cluster.start_timeout = (0,), 0.2
     cluster.hosts[0].end()
-    with pytest.raises(kf.HostLostError, match=r"has had no host for start_timeout=0.2 s: asked for played hosts"):
+    with pytest.raises(
+        kf.errors.HostLostError, match=r"has had no host for start_timeout=0.2 s: asked for played hosts"
+    ):
         future.result(SECONDS)
 
 

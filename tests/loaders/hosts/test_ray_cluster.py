@@ -217,7 +217,7 @@ class Fatal(Noisy):
 def test_a_scene_that_kills_its_worker_is_named_with_the_signal_and_masked_where_asked_for(nodes):
     with (
         feed_of(Fatal(0), hosts={"count": 1}, max_failures=1) as feed,
-        pytest.raises(kf.WorkerDiedError, match=r"(?s)SIGKILL.*scene 40"),
+        pytest.raises(kf.errors.WorkerDiedError, match=r"(?s)SIGKILL.*scene 40"),
     ):
         list(feed)
     with feed_of(Fatal(0), hosts={"count": 1}, max_failures=1, on_error="skip") as feed:
@@ -339,7 +339,7 @@ OWN_SESSIONS = """
     begin()  # the user's own
     try:
         list(batches)
-    except kf.HostLostError as error:
+    except kf.errors.HostLostError as error:
         print("ended under a feed:", error)
     print("on the next one:", len(list(feed)))
     feed.close()
@@ -351,7 +351,7 @@ OWN_SESSIONS = """
                 if number == 3:
                     ray.shutdown()
                     ended = time.monotonic()
-        except kf.HostLostError as error:
+        except kf.errors.HostLostError as error:
             print("ended in the loop:", error, time.monotonic() - ended < 5)
 """
 

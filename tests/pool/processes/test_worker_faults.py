@@ -70,7 +70,7 @@ def test_the_error_for_a_scene_that_repeatedly_kills_workers_names_all_deaths(fe
         worker_process, "own_peak", lambda: 0
     )  # the peak of a worker is known, whatever this process held
     feed = feed_of(faulty.Faulty(faulty.DEADLY[way]), shuffle=False, workers=1)
-    with pytest.raises(kf.WorkerDiedError) as caught:
+    with pytest.raises(kf.errors.WorkerDiedError) as caught:
         list(feed.epoch(2))
     text = str(caught.value)
     assert faulty.ENDINGS[way] in text
@@ -90,7 +90,7 @@ def test_max_failures_limits_how_often_a_scene_can_end_its_worker(feed_of, tmp_p
     with pytest.warns(kf.FeedWarning):
         assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     feed = feed_of(faulty.Faulty(faulty.leave), max_failures=1)
-    with pytest.raises(kf.WorkerDiedError, match=r"The scene has ended its worker\. Out of memory"):
+    with pytest.raises(kf.errors.WorkerDiedError, match=r"The scene has ended its worker\. Out of memory"):
         list(feed)
     assert feed.stats().respawns == 1
 
@@ -120,7 +120,7 @@ def test_on_error_handles_a_deadly_scene_like_a_raising_one(feed_of, on_error, k
 @pytest.mark.heavy
 def test_a_feed_continues_after_a_worker_died(feed_of):
     feed = feed_of(faulty.Faulty(faulty.leave), shuffle=False)
-    with pytest.raises(kf.WorkerDiedError):
+    with pytest.raises(kf.errors.WorkerDiedError):
         feed[0]
     with pytest.warns(kf.FeedWarning):
         found = feed[1]
@@ -325,7 +325,7 @@ def test_a_scene_that_kills_its_worker_during_spec_inference_is_retried_or_repla
     with pytest.warns(kf.FeedWarning):
         assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     feed = feed_of(faulty.Faulty(faulty.sigkill, (0,)))
-    with pytest.raises(kf.WorkerDiedError, match=r"scene 0 \(to infer the spec\)"):
+    with pytest.raises(kf.errors.WorkerDiedError, match=r"scene 0 \(to infer the spec\)"):
         _ = feed.element_spec
     assert [(row.index, row.epoch, row.count) for row in feed.failures] == [(0, None, 1)]
 
@@ -338,7 +338,7 @@ class DiesAtStart(scenes.Clouds):
 @pytest.mark.heavy
 def test_repeated_deaths_at_start_raise_worker_died_error(feed_of):
     feed = feed_of(DiesAtStart())
-    with pytest.raises(kf.WorkerDiedError, match="ended with exit code 3 before it could load the sequence"):
+    with pytest.raises(kf.errors.WorkerDiedError, match="ended with exit code 3 before it could load the sequence"):
         next(iter(feed))
 
 
@@ -436,9 +436,9 @@ def test_a_feed_closed_by_an_epoch_hook_raises_feed_closed_error(feed_of):
     feed = feed_of(sequence)
     feed[0]
     sequence.feed = feed
-    with pytest.raises(kf.FeedClosedError):
+    with pytest.raises(kf.errors.FeedClosedError):
         next(feed.epoch(1))
-    with pytest.raises(kf.FeedClosedError):
+    with pytest.raises(kf.errors.FeedClosedError):
         feed[0]
 
 

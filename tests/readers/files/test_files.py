@@ -208,7 +208,7 @@ def test_other_threads_retry_after_a_failed_read(tmp_path):
     assert len(tries) == 3
 
 
-@pytest.mark.filterwarnings("ignore:.*worker_type='thread':kerasfeed.ReadCostWarning")  # true for processes
+@pytest.mark.filterwarnings("ignore:.*worker_type='thread':kerasfeed.errors.ReadCostWarning")  # true for processes
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 def test_an_order_of_whole_files_reads_each_file_once_per_epoch_and_process(tmp_path, workers, worker_type):
     counts = [80] * 20
@@ -237,14 +237,16 @@ def test_a_full_shuffle_of_files_larger_than_the_cache_warns_with_a_remedy(tmp_p
     files = kf.FileSequence(write_files(tmp_path, counts), read, counts, cache_files=1)
     with (
         kf.Feed(files, 8, shuffle=True, seed=0, workers=0) as feed,
-        pytest.warns(kf.ReadCostWarning, match=r"the 6 files from .* times again .*BlockShuffled\(files"),
+        pytest.warns(kf.errors.ReadCostWarning, match=r"the 6 files from .* times again .*BlockShuffled\(files"),
     ):
         labels(feed)
     with kf.Feed(files, 8, order=kf.BlockShuffled(files, window=1), seed=0, workers=0) as feed:
         labels(feed)
     with (
         kf.Feed(files, 8, order=kf.BlockShuffled(files, window=3), seed=0, workers=0) as feed,
-        pytest.warns(kf.ReadCostWarning, match=r"order=kf.BlockShuffled\(files, window=1\); or larger cache_files"),
+        pytest.warns(
+            kf.errors.ReadCostWarning, match=r"order=kf.BlockShuffled\(files, window=1\); or larger cache_files"
+        ),
     ):
         labels(feed)
 
@@ -255,7 +257,7 @@ def test_the_warning_for_processes_that_each_read_every_file_suggests_threads(tm
     files = kf.FileSequence(write_files(tmp_path, counts), Noting(tmp_path / "log"), counts, cache_files=1)
     with (
         kf.Feed(files, 8, shuffle=True, seed=0, workers=2, worker_type="process") as feed,
-        pytest.warns(kf.ReadCostWarning, match=r"BlockShuffled.*or worker_type='thread'"),
+        pytest.warns(kf.errors.ReadCostWarning, match=r"BlockShuffled.*or worker_type='thread'"),
     ):
         labels([*feed, *feed])
 

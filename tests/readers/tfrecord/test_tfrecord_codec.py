@@ -250,7 +250,7 @@ def test_the_error_for_a_record_unlike_its_spec_names_the_feature(spec, features
         return Values(kind, items if kind == BYTES else np.array(items, np.float32 if kind == FLOAT else np.int64))
 
     codec = SceneCodec(as_scene_spec({name: kf.ArraySpec(*each) for name, each in spec.items()}))
-    with pytest.raises(kf.SpecError, match=message):
+    with pytest.raises(kf.errors.SpecError, match=message):
         codec.decode(encoded({name: values(items) for name, items in features.items()}))
 
 
@@ -279,10 +279,10 @@ def test_specs_survive_json_and_namedtuples_survive_pickle():
     ("spec", "kind", "message"),
     [
         ({"x": np.zeros(3)}, TypeError, "a spec is a nesting of kf.ArraySpec"),
-        ({}, kf.SpecError, "the spec holds no field"),
+        ({}, kf.errors.SpecError, "the spec holds no field"),
         (
             {"a.b": kf.ArraySpec((), "f4"), "a": {"b": kf.ArraySpec((), "f4")}},
-            kf.SpecError,
+            kf.errors.SpecError,
             "two fields have the name 'a.b'",
         ),
     ],
@@ -293,9 +293,9 @@ def test_an_invalid_spec_is_refused(spec, kind, message):
 
 
 def test_conflicting_names_and_unsupported_keys_are_refused():
-    with pytest.raises(kf.SpecError, match="two features would have the name 'x/shape'"):
+    with pytest.raises(kf.errors.SpecError, match="two features would have the name 'x/shape'"):
         SceneCodec(as_scene_spec({"x": kf.ArraySpec((None,), "f4"), "x/shape": kf.ArraySpec((), "i8")}))
-    with pytest.raises(kf.SpecError, match=r"dict key \(1, 2\): in a file, keys are str or int"):
+    with pytest.raises(kf.errors.SpecError, match=r"dict key \(1, 2\): in a file, keys are str or int"):
         spec_to_json(as_scene_spec({(1, 2): kf.ArraySpec((), "f4")}))
     for broken in ({"array": {}}, {"thing": []}, [], {"tuple": []}):
         with pytest.raises(ValueError, match="it describes"):
@@ -303,7 +303,7 @@ def test_conflicting_names_and_unsupported_keys_are_refused():
 
 
 def test_the_error_for_text_that_utf_8_cannot_encode_names_its_field():
-    with pytest.raises(kf.SpecError, match="field '1' holds text that UTF-8 cannot encode"):
+    with pytest.raises(kf.errors.SpecError, match="field '1' holds text that UTF-8 cannot encode"):
         record_of(SceneCodec(describe((1, "a"))), (1, "\ud800"))
 
 

@@ -26,7 +26,7 @@ def test_reading_a_truncated_file_in_order_raises_at_its_end(tmp_path, compressi
     os.truncate(path, int(path.stat().st_size * kept))
     found = []
     with pytest.raises(
-        kf.RecordError, match=r"record \d+ of '.*x' is damaged: the (file is cut off|compressed data are)"
+        kf.errors.RecordError, match=r"record \d+ of '.*x' is damaged: the (file is cut off|compressed data are)"
     ):
         found.extend(int(scene["i"]) for scene in kf.TFRecordSequence.read(path))
     assert found == list(range(len(found)))
@@ -45,7 +45,7 @@ def test_reading_in_order_detects_any_flipped_bit(tmp_path, compression):
         found = []
         try:
             found.extend(kf.TFRecordSequence.read(path))
-        except kf.RecordError as error:
+        except kf.errors.RecordError as error:
             assert f"record {len(found)} of {path!r} is damaged: " in str(error)  # noqa: PT017
         else:  # a bit without meaning in the compressed format
             assert compression
@@ -60,7 +60,7 @@ def test_a_truncated_file_returns_its_intact_records_and_raises_for_the_rest(tmp
     path = by_tensorflow(tmp_path / "x", records)
     os.truncate(path, int(path.stat().st_size * kept))
     with pytest.warns(
-        kf.FeedWarning, match="Reading it raises kf.RecordError; a feed with on_error= continues without it"
+        kf.FeedWarning, match="Reading it raises kf.errors.RecordError; a feed with on_error= continues without it"
     ):
         sequence = kf.TFRecordSequence(path)
     whole = len(sequence) - 1
@@ -68,7 +68,7 @@ def test_a_truncated_file_returns_its_intact_records_and_raises_for_the_rest(tmp
     assert whole > 100 * kept**0.5 - 3
     assert [sequence.record(index) for index in range(whole)] == records[:whole]
     with pytest.raises(
-        kf.RecordError, match=rf"record {whole} of '.*x' \(at byte .*cut off.*Record {whole} represents the rest"
+        kf.errors.RecordError, match=rf"record {whole} of '.*x' \(at byte .*cut off.*Record {whole} represents the rest"
     ):
         sequence[whole]
     assert listing(tmp_path) == ["x"]
@@ -84,7 +84,7 @@ def test_the_checksum_of_a_length_is_checked_only_with_verify(tmp_path):
         times = path.stat().st_atime_ns, path.stat().st_mtime_ns
         file.write(data)
     os.utime(path, ns=times)
-    with pytest.raises(kf.RecordError, match=r"record 1 of .* is damaged: its checksum does not hold"):
+    with pytest.raises(kf.errors.RecordError, match=r"record 1 of .* is damaged: its checksum does not hold"):
         sequences[0].record(1)
     assert sequences[1].record(1) == records[1]
 
@@ -98,7 +98,7 @@ def test_the_error_for_a_flipped_bit_names_file_offset_and_record(tmp_path):
     path.write_bytes(data)
     sequence = kf.TFRecordSequence(path)
     with pytest.raises(
-        kf.RecordError, match=rf"record 12 of '.*x' \(at byte {start:,}\) is damaged: its checksum does not"
+        kf.errors.RecordError, match=rf"record 12 of '.*x' \(at byte {start:,}\) is damaged: its checksum does not"
     ):
         sequence[12]
     assert kf.TFRecordSequence(path, verify=False).record(12) != records[12]
@@ -127,11 +127,11 @@ def test_a_shard_with_too_few_records_is_refused(shards):
     path = Path(shards[1])
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 10 * 9])
-    with pytest.raises(kf.RecordError, match="holds 9 records, but 10 were written to it: it is cut off"):
+    with pytest.raises(kf.errors.RecordError, match="holds 9 records, but 10 were written to it: it is cut off"):
         kf.TFRecordSequence(shards)
     records = kf.TFRecordSequence.read(shards)
     assert len([next(records) for _ in range(19)]) == 19
-    with pytest.raises(kf.RecordError, match="holds 9 records, but 10 were written to it: it is cut off"):
+    with pytest.raises(kf.errors.RecordError, match="holds 9 records, but 10 were written to it: it is cut off"):
         next(records)
 
 
@@ -163,16 +163,18 @@ def test_a_file_that_changes_while_read_raises(shards, change):
 def test_contradictory_sidecars_and_newer_versions_raise(tmp_path):
     for name, scenes in (("a", Small(4)), ("b", [{"x": 1}] * 4)):
         kf.write_tfrecords(scenes, tmp_path / f"{name}-{{shard}}", num_shards=2, workers=0)
-    with pytest.raises(kf.SpecError, match="have different specs: read them as two sequences, or give spec="):
+    with pytest.raises(kf.errors.SpecError, match="have different specs: read them as two sequences, or give spec="):
         kf.TFRecordSequence(str(tmp_path / "[ab]-*"))
-    with pytest.raises(kf.SpecError, match="have different specs: read them as two sequences, or give spec="):
+    with pytest.raises(kf.errors.SpecError, match="have different specs: read them as two sequences, or give spec="):
         kf.TFRecordSequence.read(str(tmp_path / "[ab]-*"))
     sidecar = tmp_path / "a.spec.json"
     sidecar.write_text(sidecar.read_text().replace('"version": 1', '"version": 2'))
-    with pytest.raises(kf.RecordError, match=r"written by a later kerasfeed \(version 2 of the format, here 1\)"):
+    with pytest.raises(
+        kf.errors.RecordError, match=r"written by a later kerasfeed \(version 2 of the format, here 1\)"
+    ):
         kf.TFRecordSequence(str(tmp_path / "a-*"))
     sidecar.write_text(sidecar.read_text().replace('"version": 2', '"version": 1').replace('"array"', '"carpet"'))
-    with pytest.raises(kf.RecordError, match="is damaged: ValueError: it describes no spec"):
+    with pytest.raises(kf.errors.RecordError, match="is damaged: ValueError: it describes no spec"):
         kf.TFRecordSequence(str(tmp_path / "a-*"))
     sidecar.write_text("{}")
     assert kf.TFRecordSequence(str(tmp_path / "a-*"))[1]["1"] == 2
@@ -189,5 +191,5 @@ def test_a_spec_reads_the_fields_that_files_of_two_kinds_share(tmp_path):
 def test_a_record_length_equal_to_the_gzip_magic_is_not_read_as_gzip(tmp_path):
     path = by_tensorflow(tmp_path / "x", [bytes(0x8B1F)])
     assert path.read_bytes()[:2] == b"\x1f\x8b"
-    with pytest.raises(kf.RecordError, match=r"it is not a serialized tf\.train\.Example"):
+    with pytest.raises(kf.errors.RecordError, match=r"it is not a serialized tf\.train\.Example"):
         kf.TFRecordSequence(path)

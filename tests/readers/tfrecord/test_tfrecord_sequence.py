@@ -54,7 +54,9 @@ def test_records_that_tensorflow_wrote_are_read_in_any_order(tmp_path, size):
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
 def test_the_error_for_a_compressed_file_says_how_to_read_it(tmp_path, compression):
     path = by_tensorflow(tmp_path / "x", records_of(20), compression)
-    with pytest.raises(kf.RecordError, match=r"x' is compressed, so .* in order. .*kf.TFRecordSequence.read\(paths"):
+    with pytest.raises(
+        kf.errors.RecordError, match=r"x' is compressed, so .* in order. .*kf.TFRecordSequence.read\(paths"
+    ):
         kf.TFRecordSequence(path)
 
 
@@ -125,22 +127,24 @@ def test_the_error_for_a_missing_feature_names_record_and_feature(tmp_path):
     message = (
         r"record 7 of '.*x' \(at byte \d+\): feature 'x' is missing; it has y\. The spec was inferred .* give spec="
     )
-    with pytest.raises(kf.SpecError, match=message):
+    with pytest.raises(kf.errors.SpecError, match=message):
         sequence[7]
     records[0] = records[7]
-    with pytest.raises(kf.SpecError, match=r"feature 'x' is in some records and not in others \(record 0 of"):
+    with pytest.raises(kf.errors.SpecError, match=r"feature 'x' is in some records and not in others \(record 0 of"):
         kf.TFRecordSequence(by_tensorflow(path, records))
     records[0] = encoded({"x": Values(INT64, np.array([1]))})
-    with pytest.raises(kf.SpecError, match=r"feature 'x' is a int64_list in record 0 .* and a float_list in record"):
+    with pytest.raises(
+        kf.errors.SpecError, match=r"feature 'x' is a int64_list in record 0 .* and a float_list in record"
+    ):
         kf.TFRecordSequence(by_tensorflow(path, records))
 
 
 def test_the_error_for_a_file_without_examples_names_the_record(tmp_path):
-    with pytest.raises(kf.RecordError, match=r"record 0 of .*: it is not a serialized tf\.train\.Example"):
+    with pytest.raises(kf.errors.RecordError, match=r"record 0 of .*: it is not a serialized tf\.train\.Example"):
         kf.TFRecordSequence(by_tensorflow(tmp_path / "x", [b"junk\xff"]))
-    with pytest.raises(kf.RecordError, match="holds no record"):
+    with pytest.raises(kf.errors.RecordError, match="holds no record"):
         kf.TFRecordSequence(by_tensorflow(tmp_path / "x", []))
-    with pytest.raises(kf.RecordError, match=r"record 0 of .*: it is not a serialized tf\.train\.Example"):
+    with pytest.raises(kf.errors.RecordError, match=r"record 0 of .*: it is not a serialized tf\.train\.Example"):
         list(kf.TFRecordSequence.read(by_tensorflow(tmp_path / "x", [b"junk\xff"])))
     for compression in COMPRESSIONS:
         assert list(kf.TFRecordSequence.read(by_tensorflow(tmp_path / "x", [], compression))) == []
@@ -164,10 +168,10 @@ def test_paths_globs_and_patterns_find_files_in_natural_order(tmp_path, monkeypa
         assert kf.TFRecordSequence(paths).counts == wanted
     assert kf.TFRecordSequence(["x-3-of-12", Path("x-1-of-12")]).counts == (4, 2)
     (tmp_path / "x-4-of-12").unlink()
-    with pytest.raises(kf.RecordError, match=r"1 of 12 shards of .* are missing: 4"):
+    with pytest.raises(kf.errors.RecordError, match=r"1 of 12 shards of .* are missing: 4"):
         kf.TFRecordSequence("x-{shard}-of-{count}")
     by_tensorflow(tmp_path / "x-0-of-1", records_of(1))
-    with pytest.raises(kf.RecordError, match="matches sets of 1 and 12 shards: replace \\{count\\} by a number"):
+    with pytest.raises(kf.errors.RecordError, match="matches sets of 1 and 12 shards: replace \\{count\\} by a number"):
         kf.TFRecordSequence("x-{shard}-of-{count}")
 
 
@@ -198,15 +202,19 @@ def test_a_record_with_content_besides_features_is_refused(tmp_path):
     )
     by_tensorflow(tmp_path / "x", [message.SerializeToString()] * 2)
     beside = "holds feature lists, as a tf.train.SequenceExample does"
-    with pytest.raises(kf.SpecError, match=rf"record 0 of .* {beside}, but only .* Give spec= with the features"):
+    with pytest.raises(
+        kf.errors.SpecError, match=rf"record 0 of .* {beside}, but only .* Give spec= with the features"
+    ):
         kf.TFRecordSequence(tmp_path / "x")
     wanted = kf.TFRecordSequence(tmp_path / "x", {"a": kf.ArraySpec((), np.dtype(np.int64))})
     assert wanted[1] == {"a": 3}
     assert wanted.record(1) == message.SerializeToString()
-    with pytest.raises(kf.SpecError, match="feature 'b' is missing; it has a; the record also holds feature lists"):
+    with pytest.raises(
+        kf.errors.SpecError, match="feature 'b' is missing; it has a; the record also holds feature lists"
+    ):
         kf.TFRecordSequence(tmp_path / "x", {"b": kf.ArraySpec((), np.dtype(np.int64))})[0]
     by_tensorflow(tmp_path / "y", [b"\x28\x01" + tf.train.Example().SerializeToString()])
-    with pytest.raises(kf.SpecError, match="holds the fields 5 of another message"):
+    with pytest.raises(kf.errors.SpecError, match="holds the fields 5 of another message"):
         kf.TFRecordSequence(tmp_path / "y")
 
 
