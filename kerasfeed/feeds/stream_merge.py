@@ -316,7 +316,6 @@ class SourceRun:
         block: Block | BaseException = pending.popleft().result()
         if isinstance(block, BaseException):
             self._fail(lane, block)
-        assert block.data is not None
         if block.lost:  # its worker died: run the generator again up to the next scene
             _cancel(pending)
             pending.clear()

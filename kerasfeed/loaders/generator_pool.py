@@ -8,10 +8,11 @@ Errors name the generator. A slot is released once, when no worker can write to 
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
@@ -117,22 +118,25 @@ class GeneratorPool:
             raise
         return future
 
-    def deliver(self, task: "BlockTask", block: Block) -> None:
+    def deliver(self, task: "BlockTask", data: NDArray[np.uint8] | None) -> None:
         """Set the result of a finished task.
 
         Its slot is released with the last reference to the block.
+
+        Args:
+            task: The task.
+            data: The scenes, if they did not fit in the slot.
         """
         with self.pool.lock:
             if task not in self._flying or task.future.done():
                 return
-            exporter = self.slots.lease(task.slot) if block.data is None else None
-            if exporter is not None:
+            view = task.slot.view
+            nbytes, position, ended, lost = view.control[1:].tolist()
+            if data is None and (exporter := self.slots.lease(task.slot)) is not None:
                 del self._flying[task]
-        if exporter is not None:
-            block = replace(block, data=np.ndarray((block.nbytes,), np.uint8, exporter, HEADER))
-        elif block.data is None:
-            block = replace(block, data=task.slot.view.room[: block.nbytes].copy())
-        task.set_result(block)
+                data = np.ndarray((nbytes,), np.uint8, exporter, HEADER)
+        block = view.room[:nbytes].copy() if data is None else data
+        task.set_result(Block(block, position, bool(ended), bool(lost)))
 
     def release(self, task: "BlockTask") -> None:
         """Release the slot of a task unless it is released or leased."""
@@ -189,7 +193,7 @@ class BlockTask(FutureTask):
         )  # fmt: skip
 
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
-        """See `Task.done`; the payload is a `Block`."""
+        """See `Task.done`; the payload is a block larger than the slot."""
         try:
             self.blocks.deliver(self, payload)
         finally:

@@ -55,11 +55,12 @@ class BlockSlot(NamedTuple):
     """The views of one slot.
 
     Attributes:
-        control: int64[8]; item 0 is the serial of the slot's last cancelled task.
+        control: int64[5]: the serial of the slot's last cancelled task; then of the block its bytes, and `position`,
+            `ended` and `lost` of `Block`.
         room: uint8[bytes] for the block.
     """
 
-    control: memoryview
+    control: NDArray[np.int64]
     room: NDArray[np.uint8]
 
 
@@ -81,27 +82,25 @@ class BlockLayout:
 
     def view(self, memory: Any, base: int) -> BlockSlot:
         """Return the views of the slot at `base` in `memory`."""
-        control = memoryview(memory)[base : base + HEADER].cast("q")
+        control: NDArray[np.int64] = np.ndarray((5,), np.int64, memory, base)
         return BlockSlot(control, np.ndarray((self.nbytes - HEADER,), np.uint8, memory, base + HEADER))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """Scenes of one generator.
 
     Attributes:
-        nbytes: Bytes of the scenes.
-        data: The scenes, uint8[nbytes]; None, from a worker, if they are in the slot.
+        data: The scenes, uint8[bytes].
         position: Number of the scene after the block, from 0.
         ended: Whether no scene follows.
         lost: Whether the worker does not run the generator: request the block again with a position.
     """
 
-    nbytes: int = 0
-    data: NDArray[np.uint8] | None = None
-    position: int = 0
-    ended: bool = False
-    lost: bool = False
+    data: NDArray[np.uint8]
+    position: int
+    ended: bool
+    lost: bool
 
 
 class BlockWriter:
@@ -213,8 +212,8 @@ class _BlockRun(GeneratorRun):
     random: Any = None
     _raised: tuple[BaseException, int] | None = None  # the exception after the last block, and its scene
 
-    def block(self, room: NDArray[np.uint8], note: Note) -> Block:
-        """Return the next scenes, which are in `room` if they fit.
+    def block(self, slot: BlockSlot, note: Note) -> NDArray[np.uint8] | None:
+        """Write the next scenes to the slot, or return them if they do not fit.
 
         An exception of the generator is raised after its earlier scenes, with the next block.
         """
@@ -224,7 +223,7 @@ class _BlockRun(GeneratorRun):
             raise self._raised[0]
         while self.position < self.goal and self.next(note) is not ENDED:  # drop scenes delivered before
             pass
-        writer, ended, until = BlockWriter(room), False, time.perf_counter() + _SECONDS
+        writer, ended, until = BlockWriter(slot.room), False, time.perf_counter() + _SECONDS
         # Send these scenes one by one, to find a scene that repeatedly ends its worker.
         alone = self.position == self.goal or 0 < self.goal > self.position - _SUSPECTS
         try:
@@ -240,8 +239,8 @@ class _BlockRun(GeneratorRun):
             if not len(writer.data) or isinstance(error, KeyboardInterrupt):
                 raise
             self._raised = error, note[1]
-        data = None if writer.fits else writer.data
-        return Block(nbytes=len(writer.data), data=data, position=self.position, ended=ended)
+        slot.control[1:] = len(writer.data), self.position, ended, False
+        return None if writer.fits else writer.data
 
     def end(self) -> None:
         """See `GeneratorRun.end`."""
@@ -290,7 +289,7 @@ class GeneratorRunner(Runner):
             run.end()
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """See `Runner.run`; returns a `Block`."""
+        """See `Runner.run`; returns a block that does not fit in the slot."""
         _, n, start, repetition, serial, segment_offset, segment_bytes, slot_offset = record
         slot = self._layout.view(context.memory_at(segment_offset, segment_bytes), slot_offset)
         if slot.control[0] == serial:
@@ -304,12 +303,13 @@ class GeneratorRunner(Runner):
             worker.runs[n] = _BlockRun(self._generators, n, repetition, start)
         run = worker.runs.get(n)
         if run is None or run.repetition != repetition:
-            return Block(lost=True)
+            slot.control[1:] = 0, 0, False, True
+            return None
         if context.worker.worker_type == "process":
             self._seed(worker, run, n)
         try:
             with run.context:
-                return run.block(slot.room, note)
+                return run.block(slot, note)
         except BaseException as error:
             raise FailedTaskError(Place(note[1])) from error
 
