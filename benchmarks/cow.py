@@ -3,7 +3,7 @@
 A fork shares the pages of its parent until one of them writes. Python writes to an object whenever it reads it, because
 the object holds its reference count. So forked workers copy, page by page, a list that they only read. kerasfeed's
 workers are not forks: each unpickles its own list when it starts, so nothing is copied later. They hold the whole
-list from the beginning, which the table shows too.
+list from the beginning, which the table shows too. A list that `kf.shared` has made is in memory that they share.
 
 Each peer runs in its own process, so that it does not inherit the pages of another.
 """
@@ -11,7 +11,7 @@ Each peer runs in its own process, so that it does not inherit the pages of anot
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Names:
     """A list of strings. Each scene reads a part of it, and an epoch reads all."""
 
     def __init__(self, count: int) -> None:
-        self.names = [f"scan-{number:012d}.npy" for number in range(count)]
+        self.names: Sequence[str] = [f"scan-{number:012d}.npy" for number in range(count)]
 
     def __len__(self) -> int:
         return SCENES
@@ -40,10 +40,13 @@ class Names:
 
 
 def private_bytes(pid: int) -> int:
-    """Bytes that only one process holds: pages that no other process maps (its USS)."""
+    """Bytes that one process has written, and that no other process maps.
+
+    Pages that it only reads are left out: they are in the memory of a file anyway, even if no other process maps them.
+    """
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     fields = dict(line.split()[:2] for line in rollup[1:])
-    return 1024 * (int(fields["Private_Clean:"]) + int(fields["Private_Dirty:"]))
+    return 1024 * int(fields["Private_Dirty:"])
 
 
 @contextmanager
@@ -55,13 +58,26 @@ def _kerasfeed(sequence: Names, workers: int) -> Iterator[Iterable[Any]]:
 
 
 @contextmanager
+def _shared(sequence: Names, workers: int) -> Iterator[Iterable[Any]]:
+    import kerasfeed as kf
+
+    sequence.names = kf.shared(sequence.names)
+    with _kerasfeed(sequence, workers) as feed:
+        yield feed
+
+
+@contextmanager
 def _torch(sequence: Names, workers: int) -> Iterator[Iterable[Any]]:
     from torch.utils.data import DataLoader
 
     yield DataLoader(sequence, BATCH_SIZE, num_workers=workers, persistent_workers=True, multiprocessing_context="fork")
 
 
-PEERS = {"kerasfeed processes": _kerasfeed, "torch DataLoader (fork)": _torch}
+PEERS = {
+    "kerasfeed processes": _kerasfeed,
+    "kerasfeed processes, kf.shared": _shared,
+    "torch DataLoader (fork)": _torch,
+}
 
 
 def measure(peer: str, count: int, workers: int, epochs: int) -> list[tuple[int, int]]:

@@ -70,6 +70,7 @@ _MODULE_OF = {
     "load": "feeds.load_one",
     "parse_record": "adapters.tensorflow.parse_records",
     "profile": "explore.profile.profile",
+    "shared": "sequences.shared",
     "show": "explore.show.show",
     "split": "sequences.split",
     "write_hdf5": "writers.hdf5.write",

@@ -46,6 +46,7 @@ from kerasfeed.sequences.mixture import Mixture as Mixture
 from kerasfeed.sequences.packed import Packed as Packed
 from kerasfeed.sequences.patches import Patches as Patches
 from kerasfeed.sequences.patches import Windows as Windows
+from kerasfeed.sequences.shared import shared as shared
 from kerasfeed.sequences.split import folds as folds
 from kerasfeed.sequences.split import split as split
 from kerasfeed.sequences.views import Concat as Concat

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: leaks are failures; paths of the real data, if it is installed."""
+"""Fixtures of all tests: leaks are failures; paths of the real data, if installed."""
 
 import contextlib
 import gc
@@ -65,7 +65,7 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
-        # A test that ends its process ends the run. Otherwise pytest-xdist waits for ever at the end: it gives the dead
+        # A test that ends its process ends the run. Otherwise pytest-xdist hangs at the end: it gives the dead
         # worker's finished files to other workers, and no worker reports them again.
         config.option.maxworkerrestart = config.option.maxworkerrestart or "0"
 

@@ -1,4 +1,4 @@
-"""Only one module makes text of exceptions, because users' exceptions may fail when they are printed."""
+"""Only one module formats exceptions, because users' exceptions may fail when they are printed."""
 
 import ast
 from pathlib import Path
@@ -21,7 +21,7 @@ def _names_of_exceptions(tree):
 
 
 def _unguarded(path):
-    """Places where a module makes text of an exception, or writes to it: (line, source)."""
+    """Lines of a module that format an exception, or write to it: (line, source)."""
     tree = ast.parse(path.read_text())
     names = set(_names_of_exceptions(tree))
 
@@ -56,7 +56,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_module_makes_text_of_an_exception_by_itself(path):
+def test_only_one_module_formats_exceptions(path):
     name = path.relative_to(PACKAGE).as_posix()
     if name == "util/error_text.py":
         return

@@ -65,7 +65,7 @@ def _imports(path: Path, *, types: bool):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_where)
-def test_a_module_imports_only_its_own_package_and_those_that_it_says(path):
+def test_a_module_imports_only_allowed_packages(path):
     own = path.relative_to(PACKAGE).parts[0]
     if own in ("__init__.py", "__main__.py", *RIM):
         return  # the rim: users' actions
@@ -81,7 +81,7 @@ def test_a_module_imports_only_its_own_package_and_those_that_it_says(path):
             assert parts[1] in allowed, f"{_where(path)} imports {name}"
 
 
-def test_what_packages_may_import_has_no_circle_and_names_packages_alone():
+def test_the_allowed_imports_of_packages_have_no_cycle():
     said = {package: _may_import(PACKAGE / package) or [] for package in TOP if package != "errors"}
     for package, names in said.items():
         assert set(names) <= set(TOP[: TOP.index(package)]), f"{package} may import what stands above it: {names}"
@@ -89,21 +89,21 @@ def test_what_packages_may_import_has_no_circle_and_names_packages_alone():
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=_where)
-def test_a_package_says_what_lives_there_and_holds_nothing_else(package):
+def test_an_init_file_contains_only_a_docstring(package):
     parsed = ast.parse((package / "__init__.py").read_text())
     assert len(_docstring(package)) > 10
     assert len(parsed.body) == 1, "its modules are imported where they are"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_where)
-def test_a_framework_is_imported_only_where_it_belongs(path):
+def test_a_framework_is_imported_only_in_its_allowed_modules(path):
     for name in _imports(path, types=False):
         framework = name.split(".")[0]
         if framework in FRAMEWORKS:
             assert _where(path).startswith(ALLOWED[framework]), f"{_where(path)} imports {framework}"
 
 
-def test_no_modules_import_each_other_in_a_circle_not_even_for_types():
+def test_modules_have_no_import_cycle_even_for_types():
     graph = {}
     for path in MODULES:
         name = "kerasfeed." + path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
@@ -116,7 +116,7 @@ def test_no_modules_import_each_other_in_a_circle_not_even_for_types():
     assert not [name for name, targets in reached.items() if name in targets]
 
 
-def test_the_map_in_the_guide_is_what_the_packages_say():
+def test_the_package_table_in_the_guide_matches_the_docstrings():
     rows = ["| package | content | may import |", "|---|---|---|"]
     for package in sorted(PACKAGES, key=lambda path: ([*TOP, *RIM].index(path.relative_to(PACKAGE).parts[0]), path)):
         text = " ".join(re.sub(r"May import: [^.]*\.", "", _docstring(package)).split())
@@ -139,7 +139,7 @@ def test_importing_kerasfeed_loads_no_framework_and_not_even_numpy():
     assert not loaded & (FRAMEWORKS | {"numpy", "optree"})
 
 
-def test_what_a_worker_imports_loads_no_framework():
+def test_the_imports_of_a_worker_load_no_framework():
     loaded = _loaded_by(
         "import kerasfeed.pool.processes.worker, kerasfeed.sequences.split; from kerasfeed import SceneSequence"
     )
@@ -162,7 +162,7 @@ with BaseFeed(Rooms(), 4, workers=1, worker_type="process") as feed:
 """
 
 
-def test_scenes_without_masks_are_loaded_by_a_worker_without_masked_arrays():
+def test_a_worker_does_not_import_masked_arrays_for_scenes_without_masks():
     done = subprocess.run(
         [sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False
     )
@@ -188,7 +188,7 @@ print(sorted({"keras", "tensorflow", "jax", "torch"} & set(sys.modules)))
 """
 
 
-def test_what_needs_no_keras_does_not_import_it():
+def test_features_that_work_without_keras_do_not_import_it():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_KERAS], capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False
     )
@@ -202,6 +202,6 @@ def test_every_public_name_resolves():
     assert set(kerasfeed.__all__) <= set(dir(kerasfeed))
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_an_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Fed'"):
         _ = kerasfeed.Fed

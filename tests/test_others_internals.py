@@ -1,4 +1,4 @@
-"""The package sets nothing of another library: no attribute, no method, no class, no module."""
+"""The package sets no attribute, method, class or module of another library."""
 
 import ast
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_no_attribute_of_another_library_is_set(path):
     assert not found
 
 
-def test_the_scan_sees_every_way_of_setting():
+def test_the_scan_detects_every_way_of_setting_an_attribute():
     text = "model._a = 1\nsetattr(iterator, 'b', 2)\nself.model.c.d += 1\ndel keras.x\nkeras.y: int = 1\na, tf.z = 1, 2"
     names = [".".join(names) for _, names in _written(ast.parse(text))]
     assert sorted(names) == sorted(["model._a", "iterator.'b'", "self.model.c.d", "keras.x", "keras.y", "tf.z"])

@@ -56,11 +56,11 @@ class Mixed(Rooms, Mixin):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_repr_of_a_sequence_tells_class_and_length(sequence, text):
+def test_the_repr_of_a_sequence_contains_class_and_length(sequence, text):
     assert repr(sequence) == text
 
 
-def test_the_repr_of_other_sequences_tells_class_and_length_too(tmp_path):
+def test_the_repr_of_other_sequences_contains_class_and_length(tmp_path):
     kf.write_tfrecords(Rooms()[:5], tmp_path / "a-{shard}.tfrecord", num_shards=1, workers=0, progress=False)
     kf.write_hdf5(Rooms()[:5], tmp_path / "a.h5", workers=0, progress=False)
     records, file = kf.TFRecordSequence(tmp_path / "a-{shard}.tfrecord"), kf.HDF5Scenes(tmp_path / "a.h5")
@@ -84,12 +84,12 @@ def public(thing):
         ("train_test_split", "kf.split"),
     ],
 )
-def test_a_name_that_people_try_tells_what_to_use_instead(name, instead):
+def test_the_error_for_a_name_that_users_try_suggests_a_replacement(name, instead):
     with pytest.raises(AttributeError, match=re.escape(instead)):
         getattr(kf, name)
 
 
-def test_dir_of_the_package_lists_what_is_public():
+def test_dir_of_the_package_lists_public_names():
     assert public(kf) == sorted(set(kf.__all__) - {"__version__"})
     assert "__version__" in dir(kf)
 
@@ -109,7 +109,7 @@ FEEDS = {
 }
 
 
-def test_dir_of_a_feed_lists_what_is_public():
+def test_dir_of_a_feed_lists_public_names():
     feed = kf.Feed(Rooms(), 4, workers=0)
     state = {"get_state", "load_state_dict", "set_state", "state_dict"}
     assert set(public(feed)) == FEEDS | state | {"epoch", "indices", "sequence", "shard", "submit"}
@@ -123,7 +123,7 @@ def test_dir_of_a_feed_lists_what_is_public():
     stream.close()
 
 
-def test_dir_of_a_subclass_lists_what_it_adds():
+def test_dir_of_a_subclass_includes_its_own_names():
     class Mine(kf.Feed):
         rate = 3
 
@@ -159,7 +159,7 @@ class Own(kf.Feed):
     """A user's feed, made like a feed."""
 
 
-def test_a_copy_of_a_feed_from_a_pickle_is_of_its_class():
+def test_a_pickled_copy_of_a_feed_has_the_same_class():
     class Local(kf.Feed):
         pass
 
@@ -179,12 +179,12 @@ def test_a_copy_of_a_feed_from_a_pickle_is_of_its_class():
         (lambda: kf.StreamFeed(), r"StreamFeed.__init__\(\) missing 1"),
     ],
 )
-def test_pythons_own_messages_name_the_feed_that_users_know(call, message):
+def test_error_messages_of_python_name_the_public_class(call, message):
     with pytest.raises(TypeError, match=f"^{message}"):
         call()
 
 
-def test_type_checkers_see_the_public_names_and_their_modules():
+def test_the_stub_lists_the_public_names_and_their_modules():
     stub = Path(kf.__file__).with_name("__init__.pyi").read_text()
     listed = re.findall(r"^from (\S+) import (\w+) as \2$", stub, re.MULTILINE)
     assert sorted(name for _, name in listed) == kf.__all__[1:]

@@ -57,7 +57,7 @@ follow_imports = silent
 
 
 @pytest.mark.heavy
-def test_strict_mypy_takes_a_typed_class_and_slices_and_refuses_unknown_arguments(tmp_path):
+def test_strict_mypy_accepts_a_typed_class_and_refuses_unknown_arguments(tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed (pip install kerasfeed[dev])")
     good = 'feed = kf.Feed(rooms, 32, shuffle=True, seed=0, workers="auto")'
     bad = [
@@ -80,7 +80,7 @@ def test_strict_mypy_takes_a_typed_class_and_slices_and_refuses_unknown_argument
     assert 'Unexpected keyword argument "suffle" for "StreamFeed"' in "".join(said[4:])
 
 
-def test_a_class_with_overloads_is_sliced_as_every_other_is():
+def test_a_class_with_overloads_can_be_sliced():
     space: dict = {}
     exec(ROOMS, space)
     assert [scene[1] for scene in space["Sliced"]()[10:13]] == [10, 11, 12]

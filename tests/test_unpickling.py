@@ -1,4 +1,4 @@
-"""Only pickles of this program and of workers that it started are loaded, and no socket has a name."""
+"""Only pickles of this program and of its workers are loaded, and no socket has a name."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ import kerasfeed
 PACKAGE = Path(kerasfeed.__file__).parent
 LOADS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "shelve"}
-# Places that unpickle, and the source of their bytes.
+# Functions that unpickle, and the source of their bytes.
 ALLOWED = {
     "pool/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited, "
     "or this process has just pickled",
@@ -52,7 +52,7 @@ def _rooms():
 
 
 @pytest.mark.heavy
-def test_pickles_are_loaded_only_from_memory_shared_with_a_worker_and_from_its_socket_pair():
+def test_pickles_are_loaded_only_from_memory_and_sockets_shared_with_workers():
     found = {
         room
         for room, path in _rooms().items()
@@ -88,7 +88,7 @@ def test_no_socket_is_bound_connected_or_listened_to():
 
 
 @pytest.mark.heavy
-def test_every_socket_is_one_of_a_pair_or_inherited():
+def test_every_socket_is_from_a_pair_or_inherited():
     made = {
         (room, f"{where}.{name}")
         for room, path in _rooms().items()

@@ -166,7 +166,7 @@ class AnyFeed(ABC):
             ArraySpec(shape=(5, 3), dtype=dtype('float32'))
         """
         spec = self.scene_spec
-        full = weighted(spec) if self.job.weighs else spec
+        full = weighted(spec) if self.job.has_weights else spec
         layout = self._loader.layout
         if self.plan.batch_size is None and self.job.spec is None:
             full = with_open_rows(full)

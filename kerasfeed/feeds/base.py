@@ -26,7 +26,7 @@ from kerasfeed.feeds.hooks import Refreshes, SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
-from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed, with_known_words
+from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -43,6 +43,7 @@ from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
 
@@ -243,7 +244,7 @@ class BaseFeed(AnyFeed):
         After `set_state`, the first epoch is the rest of the epoch in the state.
         """
         self.follow_sequence()
-        return self._loop_over(self.clock.claim_epoch(epochs), counted=True)
+        return self._loop_over(self.clock.claim_epochs(epochs), counted=True)
 
     def _loop_over(self, numbers: range, *, counted: bool) -> FeedCursor:
         cursor = FeedCursor(weakref.ref(self), numbers, counted=counted)
@@ -338,7 +339,7 @@ class BaseFeed(AnyFeed):
             points (8, 3) float64
         """
         if self._loader.layout is None and not self.hooks.is_running:  # reads scenes of the next epoch
-            self.enter_epoch(self.clock.free // self.clock.steps)
+            self.enter_epoch(self.clock.next_free // self.clock.steps)
         return self._loader.spec
 
     @property
@@ -404,10 +405,10 @@ class BaseFeed(AnyFeed):
         """Return the consumer's position as a small dict for JSON.
 
         Pass the dict to `set_state` to resume there. The position is after the last batch that was consumed, not after
-        the last batch that was loaded ahead. In a loop the current batch counts as consumed; in a callback of `fit`,
-        the last trained batch does. The feed cannot know the position of the consumer if you transform the dataset of
-        `to_tf_dataset()` (`map`, ...), loop over `feed.epoch(n)`, or `fit` raised an exception: then pass `epoch` and
-        `step`, or use `kerasfeed.BackupAndRestore` or `kerasfeed.FeedCheckpoint`.
+        the last batch that was loaded ahead. In a loop the current batch counts as consumed; in a callback of
+        `fit(feed)`, the last trained batch does. The feed cannot know the position of the consumer if you iterate over
+        `to_tf_dataset()`, loop over `feed.epoch(n)`, or `fit` raised an exception: then pass `epoch` and `step`, or use
+        `kerasfeed.BackupAndRestore` or `kerasfeed.FeedCheckpoint`.
 
         Args:
             epoch: Epoch of the next batch, from 0. None uses the consumer's position. Pass both `epoch` and `step`, or
@@ -436,9 +437,9 @@ class BaseFeed(AnyFeed):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of `state`, without loading earlier batches.
 
-        The next loop, `fit` or iteration of a dataset begins there. Its first epoch is the rest of the epoch in
-        `state`. The number and type of the workers, and the number of shards of the same global batch, may differ from
-        the feed that made `state`.
+        The next loop, `fit` or iteration of a dataset begins there. The first epoch of a loop or `fit` is the rest of
+        the epoch in `state`; an iteration of a dataset always has `len(dataset)` batches. The number and type of the
+        workers, and the number of shards of the same global batch, may differ from the feed that made `state`.
 
         Args:
             state: A dict from `get_state`, perhaps of another process.
@@ -495,7 +496,7 @@ class BaseFeed(AnyFeed):
 
     def __reduce__(self) -> Any:
         added = {name: value for name, value in vars(self).items() if name not in (*self._made, "_made")}
-        return _made_anew, (type(self), self.sequence, self.plan.batch_size, self._arguments), added or None
+        return _rebuilt, (type(self), self.sequence, self.plan.batch_size, self._arguments), added or None
 
     def __repr__(self) -> str:
         return feed_text(self)
@@ -504,7 +505,7 @@ class BaseFeed(AnyFeed):
         return feed_html(self)
 
 
-def _made_anew(kind: Any, sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Any:
+def _rebuilt(kind: Any, sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Any:
     """Copy a feed of class `kind` without calling its `__init__`.
 
     Pickle restores the attributes that `__init__` has added.

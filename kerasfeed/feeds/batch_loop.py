@@ -24,7 +24,9 @@ from kerasfeed.util.error_text import add_note, drop_frame, is_the_programs
 from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
 Converted = TypeVar("Converted")
-_CLOSED = "this loop was closed, by close() or at the end of its `with` block: begin another one, feed.to_jax() or so"
+_CLOSED = (
+    "this loop was closed, by close() or at the end of its `with` block: begin another one, for example feed.to_jax()"
+)
 
 
 class Conversion(Protocol[Converted]):
@@ -54,12 +56,12 @@ class _Taken(Generic[Converted]):
     """A batch taken from the feed, before the consumer receives it.
 
     Attributes:
-        place: Its position, for `Cursor.received`.
+        position: Its position, for `Cursor.received`.
         batch: The arrays of the feed.
         converted: The arrays of the framework.
     """
 
-    place: Any
+    position: Any
     batch: Any
     converted: Converted | None = None
 
@@ -184,7 +186,7 @@ class _LoopIteration(Generic[Converted]):
                 assert first.converted is not None
                 found = [self._conversion.finish(first.converted)]
                 self._taken.popleft()  # after finish(), so that Ctrl-C loses no batch
-                cursor.received(first.place)
+                cursor.received(first.position)
                 return found
             assert self._last is not None
             raised, self._last = [self._last], EndOfData()
@@ -215,7 +217,7 @@ class _LoopIteration(Generic[Converted]):
                     self._taken.pop()
 
 
-_REMEDY = "Turn text into numbers where scenes are made (in __getitem__, or with map)"
+_REMEDY = "Convert text to numbers in __getitem__ or with map"
 
 
 def numeric_leaves(batch: Any, framework: str) -> tuple[list[np.ndarray[Any, Any]], Any]:

@@ -1,11 +1,10 @@
-"""`Cursor`: batches taken one after the other, by plain loops, loops of frameworks, `tf.data` and Keras alike.
+"""`Cursor`: the batches of one iteration, in order, for plain loops, loops of frameworks, `tf.data` and Keras.
 
-Invariant: the feed stands where its consumer does: behind the last batch that the consumer has received, not the last
-one that was taken.
+Invariant: the position of a feed is after the last batch that its consumer received, not the last batch taken.
 
-TensorFlow must not wait for long and may never say that it has ended; see `kerasfeed.util.polling`. Whoever lets go of
-what it takes from neither waits nor takes a lock: it may be the garbage collector, in any thread and in the midst of
-anything. What there is to do then is done by another thread.
+A call of TensorFlow must not wait long, and TensorFlow may never report the end of an iteration; see
+`kerasfeed.util.polling`. Closing a cursor neither waits nor takes a lock, because the garbage collector may do it, in
+any thread and at any point of the program. Another thread does the remaining work.
 """
 
 import _thread
@@ -24,19 +23,19 @@ from kerasfeed.util.error_text import drop_frame
 from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
 Owner = TypeVar("Owner")
-_NOTED = 1 << 16  # batches
+_LOGGED = 1 << 16  # batches
 _GONE = "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
 
 
 class EndOfData(Exception):
-    """Internal: there is no further batch."""
+    """Internal: there are no more batches."""
 
 
 def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
-    """What a weak reference has given: a feed, or what else batches come from.
+    """Return `owner`, the target of a weak reference to a feed or another source of batches.
 
     Raises:
-        FeedClosedError: It is no more; `text` says so, and what to do.
+        FeedClosedError: It no longer exists; `text` is the message.
     """
     if owner is None:
         raise FeedClosedError(text)
@@ -44,50 +43,52 @@ def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
 
 
 class Cursor(Protocol):
-    """The batches of one iteration, for one thread at a time."""
+    """The batches of one iteration. Only one thread may use it at a time."""
 
     def take(self, timeout: float | None) -> tuple[Any, Any]:
-        """The next batch with its place, for `received`. Batches whose scenes were all skipped are left out.
+        """Return the position and the arrays of the next batch. Pass the position to `received`.
+
+        Batches whose scenes were all skipped are left out.
 
         Args:
-            timeout: How long to wait for it, s; None is for ever. 0 asks for what others have loaded ahead of batches
-                that the consumer has not received: nothing is loaded by this call, and none is given of a repetition,
-                or of an epoch with hooks, behind theirs. What a stream raises it raises in its turn.
+            timeout: Longest wait in seconds; None waits without limit. With 0, this call loads nothing: it returns a
+                batch only if it was loaded ahead. It returns no batch of a later repetition, or of a later epoch with
+                hooks, than the batches that the consumer has not received.
 
         Raises:
-            NotYet: It was not there for so long; the next call gives it.
-            EndOfData: There is none.
-            Exception: What the batch raised; the next call gives the one after it.
+            NotYet: The batch is not ready; the next call returns it.
+            EndOfData: There are no more batches.
+            Exception: The batch failed; the next call returns the batch after it.
         """
 
-    def received(self, place: Any) -> None:
-        """The consumer has the batch of this place; None: it has all of them, and knows that there are no more.
+    def received(self, position: Any) -> None:
+        """Report that the consumer has the batch at `position`; None reports the end of the iteration.
 
-        Of a consumer that never says so, such as TensorFlow, the feed knows no position.
+        Without these reports, as from TensorFlow, the feed does not know the consumer's position.
         """
 
     def close(self, returned: list[Any]) -> None:
-        """No more is taken, at the end as well as before; idempotent.
+        """Stop taking batches; idempotent. Called at the end of an iteration or before it.
 
         Args:
-            returned: Batches that were taken last and that the consumer has not received, in their order.
+            returned: The last batches taken, in order, if the consumer has not received them.
         """
 
 
 def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
-    """The batches of a cursor that is made when the first is asked for: a plain loop over a feed."""
+    """Iterate over the batches of a cursor, which `begin` makes at the first batch: a plain loop over a feed."""
     cursor = begin()
     try:
         while taken := next_of(cursor):
             cursor.received(taken[0])
-            yield taken.pop()  # what has been left in the middle then holds no batch
+            yield taken.pop()  # an unfinished loop then holds no batch
         cursor.received(None)
     finally:
         cursor.close([])
 
 
 def next_of(cursor: Cursor) -> list[Any]:
-    """Wait for the next batch, as long as it takes: place and batch; nothing at the end."""
+    """Wait for the next batch; return its position and arrays, or an empty list at the end."""
     try:
         return list(cursor.take(None))
     except EndOfData:
@@ -97,20 +98,24 @@ def next_of(cursor: Cursor) -> list[Any]:
         raise
 
 
-_background_calls: list[Any] = []  # locks of what runs elsewhere; a child of a fork runs nothing of it
+_background_calls: list[Any] = []  # a lock for each running call; a forked child runs none of them
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_background_calls.clear)
-Begin = Callable[[contextvars.Context], Cursor]  # makes a cursor, with the context variables to run with
+Convert = Callable[[Cursor], Cursor]  # adds the conversion of batches to a cursor
+Begin = Callable[[Convert], Cursor]  # makes the cursor of an iteration of a dataset
 
 
 def run_in_background(function: Callable[..., Any], *arguments: Any) -> None:
-    """Run `function` soon, in another thread: for whoever may hold locks that it takes, and for the collector."""
+    """Run `function` soon in another thread.
+
+    For the garbage collector, and for callers that may hold locks that `function` takes.
+    """
     over = _thread.allocate_lock()
     over.acquire()
     _background_calls.append(over)
     try:
-        _thread.start_new_thread(_run, (over, function, arguments))  # threading.Thread takes locks, too
-    except RuntimeError:  # the interpreter ends: no more threads
+        _thread.start_new_thread(_run, (over, function, arguments))  # threading.Thread would take locks
+    except RuntimeError:  # the interpreter is shutting down and starts no threads
         _run(over, function, arguments)
 
 
@@ -123,84 +128,84 @@ def _run(over: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) ->
 
 
 def wait_for_background(seconds: float = 5.0) -> None:
-    """Wait until all that runs in the background has run, and what that has begun, but no longer than so many seconds.
+    """Wait until all background calls, and those that they start, have ended; at most `seconds`.
 
-    For whoever goes on with what was let go of a moment ago. Not for TensorFlow's calls, which it may wait for.
+    TensorFlow's calls must not use it, because a background call may wait for them.
     """
     deadline = time.monotonic() + seconds
     while _background_calls and (left := deadline - time.monotonic()) > 0:
-        with suppress(IndexError):  # it has just ended
+        with suppress(IndexError):  # the last call has just ended
             over = _background_calls[0]
             if over.acquire(timeout=left):
                 over.release()
 
 
 class CursorThread:
-    """A cursor that a thread of its own takes from, as asked, so that what users wrote runs there.
+    """A cursor whose batches its own thread takes, one ahead, so that the user's code runs there.
 
     Args:
-        begin: Makes the cursor; called in the thread, where the first batch is asked for.
-        context: Context variables to run it with.
+        begin: Makes the cursor; called in the thread.
+        context: Context variables to run it with; a thread gets a copy.
     """
 
     def __init__(self, begin: Callable[[], Cursor], context: contextvars.Context) -> None:
-        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._found: queue.SimpleQueue[tuple[Any, Any] | BaseException] = queue.SimpleQueue()  # one at most
-        self._waiting = False
+        self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for each batch; False ends the thread
+        self._requests.put(True)
+        self._results: queue.SimpleQueue[tuple[Any, Any] | BaseException] = queue.SimpleQueue()  # at most one
         self._closed = False
         self._returned: list[Any] = []
         self._thread = threading.Thread(
-            target=context.run, args=(self._serve, begin), name="kerasfeed-cursor", daemon=True
+            target=context.copy().run, args=(self._serve, begin), name="kerasfeed-cursor", daemon=True
         )
         start_thread(self._thread, "an iterator over a dataset of a feed")
 
     def take(self, timeout: float | None) -> tuple[Any, Any]:
         """See `Cursor.take`."""
-        if not self._waiting:
-            self._waiting = True
-            self._asked.put(True)
         try:
-            found = self._found.get(timeout=timeout)
+            result = self._results.get(timeout=timeout)
         except queue.Empty:
             raise NotYet from None
-        self._waiting = False
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        self._requests.put(True)
+        if not isinstance(result, BaseException):
+            return result
+        try:
+            raise result
+        finally:
+            del result  # its traceback holds this frame; a reference here would make a cycle
 
-    def received(self, place: Any) -> None:
-        """See `Cursor.received`; TensorFlow does not say so."""
+    def received(self, position: Any) -> None:
+        """Do nothing: TensorFlow does not report what it received. See `Cursor.received`."""
 
     def close(self, returned: list[Any]) -> None:
-        """See `Cursor.close`; the thread closes what it takes from. Returns at once."""
+        """See `Cursor.close`. The thread closes its cursor; this call does not wait for it."""
         self._returned = returned
         self._closed = True
-        self._asked.put(False)
+        self._requests.put(False)
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread runs."""
+        """Whether the thread is running."""
         return self._thread.is_alive()
 
     def join_closed(self) -> None:
-        """Wait until the thread has ended, where this was closed; returns at once in the thread itself."""
+        """If this cursor was closed, wait until its thread ends; in the thread itself, do nothing."""
         if self._closed and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _serve(self, begin: Callable[[], Cursor]) -> None:
         cursor: Cursor | None = None
-        while self._asked.get():
+        while self._requests.get():
             try:
                 cursor = begin() if cursor is None else cursor
-                self._found.put(self._take_from(cursor))
-            except BaseException as raised:  # noqa: BLE001 - for the caller
-                drop_frame(raised)  # this one
-                self._found.put(raised)
+                self._results.put(self._take_from(cursor))
+            except BaseException as raised:  # noqa: BLE001 - take() raises it
+                drop_frame(raised)  # the traceback must not hold this frame
+                self._results.put(raised)
         if cursor is not None:
             returned = self._returned
-            with suppress(queue.Empty):  # nobody has fetched what was asked for last
-                found = self._found.get_nowait()
-                returned = returned if isinstance(found, BaseException) else [*returned, found[1]]
+            with suppress(queue.Empty):  # the last batch may be unclaimed
+                result = self._results.get_nowait()
+                returned = returned if isinstance(result, BaseException) else [*returned, result[1]]
             cursor.close(returned)
 
     def _take_from(self, cursor: Cursor) -> tuple[Any, Any]:
@@ -212,49 +217,52 @@ class CursorThread:
 
 
 class CursorThreads:
-    """The threads that take from one feed. Thread-safe."""
+    """The threads of the cursors of one feed. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: list[CursorThread] = []
 
     def begin(self, begin: Callable[[], Cursor], context: contextvars.Context) -> CursorThread:
-        """A cursor with a thread of its own; see `CursorThread`."""
+        """Start a cursor in its own thread; see `CursorThread`."""
         self._known = [each for each in self._known if each.is_alive]
         found = CursorThread(begin, context)
         self._known.append(found)
         return found
 
     def wait(self) -> None:
-        """Wait for those that were let go of in the midst of a batch: two at once would run what users wrote."""
+        """Wait for the threads of closed cursors, so that no two threads run the user's code at once."""
         for each in self._known:
             each.join_closed()
 
 
 class RequestLog:
-    """When each batch of an epoch was asked for, and when it came, by its number in the epoch; of the last 65,536."""
+    """The times at which the last 65,536 batches of an epoch were requested and received."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """An epoch begins; batches that are still waited for belong to the one before."""
+        """Begin an epoch. Requests in progress belong to the previous one."""
         self._begun: dict[int, float] = {}
         self._finished: dict[int, float] = {}
 
     def timed(self, number: int, take: Callable[[float | None], Any], timeout: float | None) -> Any:
-        """What `take(timeout)` gives: batch `number` of the epoch; it may raise `NotYet`, and be asked again."""
+        """Return `take(timeout)`, which is batch `number` of the epoch, and log the times.
+
+        If `take` raises `NotYet`, the caller calls this again.
+        """
         begun, finished = self._begun, self._finished
         begun.setdefault(number, time.perf_counter())
         batch = take(timeout)
         finished[number] = time.perf_counter()
         for moments in (begun, finished):
-            moments.pop(number - _NOTED, None)
+            moments.pop(number - _LOGGED, None)
         return batch
 
     def begun(self, number: int) -> float | None:
-        """Moment at which batch `number` was asked for, s of `time.perf_counter`; None when it has not been."""
+        """Time of the request for batch `number`, in seconds of `time.perf_counter`; None if there was none."""
         return self._begun.get(number)
 
     def finished(self, number: int) -> float | None:
-        """Moment at which batch `number` came; None when it has not."""
+        """Time at which batch `number` was received, or None."""
         return self._finished.get(number)

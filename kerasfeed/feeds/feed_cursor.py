@@ -1,9 +1,8 @@
-"""Batches of a feed in the order of its stream: loaded ahead, taken by one iteration, and consumed by loops.
+"""Batches of a feed in the order of their numbers: loaded ahead by a `Prefetcher`, and taken by a `FeedCursor`.
 
-Invariant: `next_batch` returns the batch of the next number whatever was loaded ahead, and whoever loaded it. Whoever
-stops early closes the window, and the scenes not yet begun are skipped. An iteration of a `tf.data` dataset claims its
-batches when the first is asked for. A loop that begins within an epoch ends with it, like a loop over the feed; what
-TensorFlow loaded beyond is given back to the feed.
+Invariant: `next_batch` returns the batch with the next number, whatever was loaded ahead. Closing a prefetcher cancels
+its batches, and skips the scenes not yet begun. An iteration of a `tf.data` dataset claims its batches at its first
+request.
 """
 
 import contextvars
@@ -16,20 +15,19 @@ from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, WorkerStartError
-from kerasfeed.feeds.cursor import Cursor, EndOfData, RequestLog, check_alive
-from kerasfeed.feeds.epoch_clock import EpochClock
+from kerasfeed.feeds.cursor import Convert, Cursor, CursorThreads, EndOfData, RequestLog, check_alive
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
-from kerasfeed.sequences.optional_methods import ahead_reader
 from kerasfeed.util.polling import NotYet, result_of
 
 Submit = Callable[[int, float | None], "Future[Any]"]
 
 
 class Prefetcher:
-    """Some consecutive batches of the stream in flight.
+    """Loads consecutive batches ahead.
 
     Attributes:
-        next: Number of the batch that `next_batch` returns; where they come in any order, of the first not yet counted.
+        next: Number of the batch that `next_batch` returns. If batches come in any order, the number of batches
+            returned so far, plus `first`.
     """
 
     def __init__(
@@ -43,16 +41,17 @@ class Prefetcher:
         in_order: bool = True,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Look ahead from the first `next_batch` on.
+        """Load nothing until the first `next_batch`.
 
         Args:
-            submit: From a batch's number, and how long to wait for memory, s, to a promise of it.
+            submit: Starts to load a batch. Takes its number and the longest wait for memory in seconds; returns a
+                future.
             first: Number of the first batch.
-            stop: Number after that of the last batch worth loading ahead.
-            ahead: Most batches in flight, at least 1.
-            border: Steps of an epoch, where none of its batches may be begun before the last epoch's are loaded.
-            in_order: Whether batches come in the order of their numbers, or whichever is loaded first.
-            check: Raises where a batch that has come must not be given, for its scenes may be others than were meant.
+            stop: Batches before this number are loaded ahead.
+            ahead: Largest number of batches in flight, at least 1.
+            border: Steps of an epoch, if its batches may be loaded only after all batches of the previous epoch.
+            in_order: Whether batches come in the order of their numbers, or as soon as they are loaded.
+            check: Called before a batch is returned; raises if its scenes may have changed since its request.
         """
         self._check = check
         self._submit = submit
@@ -64,20 +63,20 @@ class Prefetcher:
         self._pending: deque[Future[Any]] = deque()
 
     def next_batch(self, timeout: float | None = None) -> Any:
-        """The next batch; waits for it.
+        """Wait for the next batch and return it.
 
         Args:
-            timeout: How long, s; None is for ever.
+            timeout: Longest wait in seconds; None waits without limit.
 
         Raises:
-            NotYet: It was not there for so long.
-            FeedClosedError: Another thread has closed the window, or the feed.
-            Exception: What the sequence raised.
+            NotYet: The batch is not ready.
+            FeedClosedError: Another thread has closed this prefetcher or the feed.
+            Exception: An exception of the sequence.
         """
         self._fill(timeout)
         try:
             future = self._pending[0]
-        except IndexError:  # beyond the window's end, or closed by another thread, just now
+        except IndexError:  # not loaded ahead, or closed by another thread at this moment
             future = self._submit(self.next, timeout)
             self._pending.append(future)
         if not self._in_order:
@@ -88,22 +87,22 @@ class Prefetcher:
             raise
         except BaseException:
             closed = future.cancelled()
-            self._pass(future)
-            del future  # it holds what is raised, whose traceback holds this frame: only the collector would free them
+            self._remove(future)
+            del future  # it holds the exception, whose traceback holds this frame; a reference here would make a cycle
             if closed:
                 raise FeedClosedError(CLOSED_BEFORE_DONE) from None
             raise
-        self._pass(future)
+        self._remove(future)
         self._check()
         return batch
 
-    def _pass(self, future: "Future[Any]") -> None:
+    def _remove(self, future: "Future[Any]") -> None:
         self.next += 1
-        with suppress(ValueError):  # another thread has closed the window
+        with suppress(ValueError):  # another thread has closed this prefetcher
             self._pending.remove(future)
 
     def _fill(self, timeout: float | None) -> None:
-        """Ask for more; not behind one that has failed, since all workers may be gone, and would be started anew."""
+        """Request more batches, but none after a failed batch: if all workers have died, it would start new ones."""
         if self._pending and (_has_failed(self._pending[0]) or _has_failed(self._pending[-1])):
             return
         while len(self._pending) < self._ahead:
@@ -112,17 +111,17 @@ class Prefetcher:
                 return
             try:
                 self._pending.append(self._submit(number, timeout))
-            except (NotYet, WorkerStartError):  # those that are in flight come first, and tell why
+            except (NotYet, WorkerStartError):  # batches in flight come first, and report the cause
                 if not self._pending:
                     raise
                 return
 
     def extend(self, stop: int) -> None:
-        """Look ahead up to the batch before number `stop`."""
+        """Load the batches before number `stop` ahead."""
         self._stop = stop
 
     def close(self) -> None:
-        """Give up what is in flight; idempotent."""
+        """Cancel the batches in flight; idempotent."""
         while self._pending:
             self._pending.popleft().cancel()
 
@@ -139,32 +138,34 @@ def _first_done(futures: list["Future[Any]"], timeout: float | None) -> "Future[
 
 
 def begin_cursor(
-    feed: Any, count: int, in_order: bool, generations: tuple[int, ...], context: contextvars.Context
+    feed: Any, count: int, in_order: bool, generations: tuple[int, ...], context: contextvars.Context, convert: Convert
 ) -> Cursor:
-    """A cursor of the next `count` batches of `feed`, planned at these generations, for a call that must not wait.
+    """Return a cursor of the next `count` batches of `feed` for a dataset, with its own thread.
 
-    Where `submit` would run what users wrote (scenes, hooks, orders), a thread of its own runs it.
+    Args:
+        feed: The feed.
+        count: Number of batches.
+        in_order: See `Prefetcher`.
+        generations: The generations of the sequence that the dataset was made for.
+        context: Context variables of the thread.
+        convert: Adds the conversion of batches to a cursor.
     """
-    begin = partial(_claimed, weakref.ref(feed), count, in_order, generations)
-    return begin() if only_submits(feed) else feed.cursors.begin(begin, context)
+    threads: CursorThreads = feed.cursors
+    return threads.begin(partial(_claimed, weakref.ref(feed), count, in_order, generations, convert), context)
 
 
-def only_submits(feed: Any) -> bool:
-    """Whether asking a feed for batches runs nothing that users wrote."""
-    job = feed.job
-    return bool(job.workers) and job.plan.order.is_quick and not feed.hooks.exist and ahead_reader(job.sequence) is None
-
-
-def _claimed(feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...]) -> "FeedCursor":
+def _claimed(
+    feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...], convert: Convert
+) -> Cursor:
     known = check_alive(feed())
     known.refreshes.refuse_others(generations)
-    first = known.clock.claim(count)
+    numbers = known.clock.claim(count)
     known.request_log.clear()
-    return FeedCursor(feed, range(first, first + count), in_order=in_order, log=known.request_log)
+    return convert(FeedCursor(feed, numbers, in_order=in_order, log=known.request_log))
 
 
 class FeedCursor:
-    """Batches of a feed, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
+    """The cursor of a feed, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
 
     def __init__(
         self,
@@ -177,16 +178,17 @@ class FeedCursor:
         log: RequestLog | None = None,
         counted: bool = False,
     ) -> None:
-        """Take batches of a feed.
+        """Create a cursor over some batches of a feed.
 
         Args:
-            feed: A weak reference to it.
+            feed: A weak reference to the feed.
             numbers: Numbers of the batches.
-            ahead_until: Number after that of the last batch worth loading ahead; None is the end of `numbers`.
-            shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
+            ahead_until: Batches before this number are loaded ahead; None for all of `numbers`.
+            shuffled: Whether the steps of an epoch are shuffled. A resumed epoch keeps its own order, unless this is
+                None, which never shuffles.
             in_order: See `Prefetcher`.
-            log: Where the moments are noted at which batches are asked for, and come.
-            counted: Whether the feed stands where the consumer of these batches does.
+            log: Logs when batches are requested and received.
+            counted: Whether these batches move the position of the feed.
         """
         known = weakref.proxy(check_alive(feed()))
         self._feed = feed
@@ -194,7 +196,7 @@ class FeedCursor:
         self._counted = counted
         self._log = log
         clock, generations = known.clock, known.refreshes.planned
-        switches = [0]  # of the feed's hooks; not an attribute, for what refers to itself lives until it is collected
+        switches = [0]  # of the feed's hooks; an attribute would make a reference cycle
 
         def enter(number: int) -> None:
             known.enter_epoch(number // clock.steps)
@@ -205,8 +207,8 @@ class FeedCursor:
                 if number % clock.steps == 0:
                     enter(number)
                 known.hooks.refuse_others(switches[0])
-            place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
-            return known.submit(*place, patience=timeout)
+            epoch, step = divmod(number, clock.steps) if shuffled is None else clock.position(number, shuffled=shuffled)
+            return known.submit(epoch, step, patience=timeout)
 
         def check() -> None:
             known.refreshes.refuse_others(generations)
@@ -220,23 +222,23 @@ class FeedCursor:
 
     @property
     def next(self) -> int:
-        """Number of the batch that is taken next."""
+        """Number of the next batch to take."""
         return self._window.next
 
     def extend(self, stop: int, ahead_until: int) -> None:
-        """Give the batches before number `stop`, and load ahead those before `ahead_until`."""
+        """Continue to the batch before number `stop`; load the batches before `ahead_until` ahead."""
         self._numbers = range(self._numbers.start, stop)
         self._window.extend(ahead_until)
 
     def take(self, timeout: float | None) -> tuple[int, Any]:
-        """See `kerasfeed.feeds.cursor.Cursor.take`; the place is the batch's number."""
+        """See `kerasfeed.feeds.cursor.Cursor.take`; the position is the number of the batch."""
         while (number := self._window.next) < self._numbers.stop:
             feed = check_alive(self._feed())
-            # Hooks of the epoch that this batch begins run once the one before it is received.
+            # If this batch begins an epoch, its hooks run after the previous batch is received.
             runs_hooks = feed.hooks.exist and number % feed.clock.steps == 0
             if timeout == 0 and (runs_hooks or not feed.job.workers):
                 raise NotYet
-            del feed  # while this waits it holds no feed
+            del feed  # hold no feed while waiting
             if self._log is None:
                 batch = self._window.next_batch(timeout)
             else:
@@ -245,56 +247,22 @@ class FeedCursor:
                 return number, batch
         raise EndOfData
 
-    def received(self, place: int | None) -> None:
+    def received(self, position: int | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
         feed = check_alive(self._feed())
         if self._counted:
-            number = self._numbers.stop if place is None else place + 1  # on_error="skip" may leave out the last ones
+            number = self._numbers.stop if position is None else position + 1  # the last batches may be skipped
             first, epoch = self._numbers.start // feed.clock.steps, (number - 1) // feed.clock.steps
             feed.clock.note_consumed(number, epoch if epoch > first else None)
         else:
             feed.clock.note_apart(self)
-        if place is None:
+        if position is None:
             feed.hooks.leave()
             feed.issue_warnings()
 
     def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`; the feed's clock knows which batches come again."""
+        """See `kerasfeed.feeds.cursor.Cursor.close`; the clock of the feed knows which batches come again."""
         self._window.close()
         feed = self._feed()
         if feed is not None:
             feed.clock.end_apart(self)
-
-
-class FeedLoop:
-    """What one loop over a feed's dataset tells the feed."""
-
-    def __init__(self, clock: EpochClock, batches: int, *, counted: bool) -> None:
-        """A loop begins.
-
-        Args:
-            clock: Where the feed's consumers stand.
-            batches: How many one iteration of the dataset has.
-            counted: Whether they come in the order of the feed.
-        """
-        self._clock = clock
-        self._batches = batches
-        self._counted = counted
-        self._numbers: range | None = None
-        self._got = 0
-
-    def goes_on(self) -> bool:
-        """A batch is about to be asked for; False where the loop is over."""
-        if self._numbers is None:
-            self._numbers = self._clock.loop_numbers(self._batches)
-        numbers = self._numbers
-        if self._got < len(numbers) or len(numbers) == self._batches:
-            return True
-        self._clock.end_claim(numbers.stop, numbers.start + self._batches)
-        return False
-
-    def got(self) -> None:
-        """The batch is there."""
-        self._got += 1
-        if self._counted and self._numbers is not None:
-            self._clock.note_consumed(self._numbers.start + self._got)

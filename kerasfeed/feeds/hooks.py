@@ -125,8 +125,8 @@ class Refreshes:
         """
         if self._sequence not in self._refreshable:
             raise RuntimeError(
-                f"a sequence inside the {type(self._sequence).__name__} was refreshed, and a view keeps the length "
-                "that it was made with: make the view anew, and the feed"
+                f"a sequence inside the {type(self._sequence).__name__} was refreshed, but a view keeps its first "
+                "length. Make the view and the feed again"
             )
 
     def refuse_others(self, generations: tuple[int, ...]) -> None:
@@ -148,6 +148,6 @@ class Refreshes:
             RuntimeError: Always.
         """
         raise RuntimeError(
-            f"the {type(self._sequence).__name__} was refreshed in the midst of an epoch, so its batches are others "
-            "now: call refresh() between two epochs, when a loop or fit has ended, and make datasets of the feed again"
+            f"the {type(self._sequence).__name__} was refreshed during an epoch, so its batches have changed. Call "
+            "refresh() between two epochs, after a loop or fit, and make datasets of the feed again"
         )

@@ -65,9 +65,9 @@ def labels_of(
             f"field must be an integer, a path such as '1.label', or a function of the scene, received {field!r} of "
             f"type {type(field).__name__}"
         )
-    place = Portable(field) if callable(field) else str(field)
+    field_name = Portable(field) if callable(field) else str(field)
     kind = worker_type if hosts is not None else worker_type_for(sequence, worker_type)
-    return _read(FieldOf(sequence, length, place), workers, kind, progress, hosts)
+    return _read(FieldOf(sequence, length, field_name), workers, kind, progress, hosts)
 
 
 def _read(fields: FieldOf, workers: Any, worker_type: Any, progress: bool, hosts: RayHosts | None) -> NDArray[Any]:

@@ -98,7 +98,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
     with closing(Loader(job, "inline", layout, kind)) as loader, put_back():
         batch = _loaded(lambda: loader.submit(epoch, step).result(), kind)
     # This job raises on failures, so it adds no weights for them.
-    return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
+    return with_weights(batch, len(indices), (), 0) if feed.job.has_weights and not job.has_weights else batch
 
 
 def _loaded(load: Callable[[], Any], kind: MakeContext) -> Any:

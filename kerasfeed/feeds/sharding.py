@@ -51,9 +51,7 @@ def find_shard(shard: Any, shard_index: Any, shard_count: Any) -> Shard:
     if shard is None:
         return _checked(shard_index, shard_count, "")
     if (shard_index, shard_count) != (None, 1):
-        raise ValueError(
-            f"shard={shard!r}, and shard_index or shard_count beside it, are two answers to one question; give either"
-        )
+        raise ValueError(f"both shard={shard!r} and shard_index or shard_count name the shard: pass one of them")
     if isinstance(shard, Shard):
         return shard
     if isinstance(shard, str):

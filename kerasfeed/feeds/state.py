@@ -80,10 +80,14 @@ def numbers_of(state: Any, kind: str, *more: str) -> dict[str, int]:
         raise TypeError(f"a feed's state is the dict that get_state() gives, received a {type(state).__name__}")
     version, found = state.get("version"), state.get("kind", "feed")
     if version != VERSION:
-        raise ValueError(f"a feed's state has version {VERSION}, received {version!r}: it is of another kerasfeed")
+        raise ValueError(
+            f"a feed's state has version {VERSION}, received {version!r}: another version of kerasfeed made it"
+        )
     if found != kind:
         own = "kf.Feed" if kind == "feed" else "kf.StreamFeed"
-        raise ValueError(f"the state is of kind {found!r}, and not that of a {own}: give it to the feed that made it")
+        raise ValueError(
+            f"a {own} has a state of kind {kind!r}, received {found!r}: pass the state to the feed that made it"
+        )
     missing = [name for name in (*_NUMBERS, *more, "fingerprint") if name not in state]
     if missing or not isinstance(state["fingerprint"], Mapping):
         raise ValueError(f"a feed's state has {', '.join(missing) or 'fingerprint'}; this one lacks it: {state!r}")
@@ -154,8 +158,8 @@ def warn_of_hooks(sequence: Any, has_hooks: bool, state: FeedState) -> None:
     if has_hooks and (state.epoch or state.step):
         name = type(sequence).__name__
         warn_caller(
-            f"{name} has on_epoch_begin or on_epoch_end: what they change in it is no part of the feed's state. "
-            f"Restore it to what it was in epoch {state.epoch} yourself, or let __getitem__ draw from self.rng instead",
+            f"{name} has on_epoch_begin or on_epoch_end. The feed's state does not contain the changes that they make: "
+            f"restore those of epoch {state.epoch} yourself, or draw from self.rng in __getitem__ instead",
             FeedWarning,
         )
 
@@ -175,8 +179,8 @@ def refuse_changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> None:
         found += [f"{what} was {_shown(one)}, is {_shown(other)}" for what, one, other in pairs if one != other]
     if found:
         raise ValueError(
-            f"the state is that of other batches, so nothing can go on from it: {'; '.join(found)}. Make the feed as "
-            "it was, or begin anew without the state"
+            f"the state belongs to a feed with other batches: {'; '.join(found)}. Make the feed as it was, or begin "
+            "again without the state"
         )
 
 

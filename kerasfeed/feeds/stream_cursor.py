@@ -15,19 +15,15 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.stream_loader import StreamLoader
-from kerasfeed.feeds.stream_merge import StreamPosition
-from kerasfeed.feeds.stream_source import Left, SourceRun
-from kerasfeed.loaders.batches.spec_inference import NothingReadError
+from kerasfeed.feeds.stream_merge import SourceRun, StreamPosition
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.error_text import counted, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
-SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
 EMPTY = (
     "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
     "for all, outside make_generator, is exhausted after one repetition"
 )
-KEPT = 8  # more batches than Keras and its backends prefetch
 _JOIN_SECONDS = 5.0
 
 # A batch and the position after it; at the end of a repetition, its exception or None.
@@ -103,34 +99,25 @@ class Repetition:
         self._run, items = core.begin(self.start)
         run, count, over = self._run, self.start.step * plan.rows, False
         try:
-            while not (over or self.closed):
+            while not over:
                 scenes = _next_items(items, plan.rows, raised)
+                if self.closed:
+                    return
                 count += len(scenes)
                 over = len(scenes) < plan.rows
                 if scenes and not (over and plan.drop_remainder):
-                    self.read = StreamPosition(self.start.repetition, self.read.step + 1, run.ended)
+                    self.read = StreamPosition(self.start.repetition, self.read.step + 1, run.merge.ended)
                     waiting.append((scenes, self.read))
-                    try:
-                        core.infer(self.read.step - 1, scenes)
-                    except NothingReadError as error:  # infer the spec from a later batch
-                        assert error.__cause__ is not None
-                        unreadable.append(error.__cause__)
+                    unreadable += core.infer(self.read.step - 1, scenes)  # if it fails, a later batch shows the spec
                 del scenes  # a suspended generator must not keep them alive
                 while waiting and core.inferred:
-                    yield self._submitted(*waiting.popleft())
-        except Left:
-            return
+                    yield core.submit(*waiting.popleft())
         finally:
             run.leave()
-        if waiting and not raised:
-            raised = unreadable[:1]
-        if raised:
-            raise raised.pop()  # pop: the traceback holds this frame, so a reference here would be a cycle
-        if core.is_share and not self.closed:
+        if raised or waiting:
+            raise (raised or unreadable).pop(0)  # pop: the traceback holds this frame: a reference would be a cycle
+        if core.is_share:
             self._warn_of_steps(count)
-
-    def _submitted(self, items: list[Any], position: StreamPosition) -> Entry:
-        return self._core.submit(position.repetition, position.step - 1, items), position
 
     def _warn_of_steps(self, scenes: int) -> None:
         """Warn how many steps and scenes this shard had."""
@@ -162,6 +149,8 @@ class Repetition:
             FeedClosedError: The repetition is closed.
             Exception: An error of the generators or of the functions.
         """
+        if timeout == 0 and self._thread is None:
+            raise NotYet
         entry, position = self._entry(number, timeout)
         try:
             if timeout == 0 and not _is_batch(entry):
@@ -183,17 +172,6 @@ class Repetition:
             if self._entries:
                 self._entries.popleft()
             self._changed.notify_all()
-
-    def peek(self) -> bool:
-        """Wait for the first batch; return whether there is one.
-
-        Raises:
-            Exception: An error of the generators before the first batch.
-        """
-        entry = self._entry(0, None)[0]
-        if isinstance(entry, BaseException):
-            raise entry
-        return entry is not None
 
     def _entry(self, number: int, timeout: float | None) -> Entry:
         if self._thread is None and len(self._entries) == number and not self.closed:
@@ -278,22 +256,17 @@ class StreamCursor:
             kept: Number of positions to keep for `position_after`.
 
         Attributes:
-            left: Whether the loop has ended.
-            superseded: Whether another fit or loop has ended it.
             taken: Batches taken so far.
             building: See above.
         """
         self._feed = feed
-        self._repetitions = repetitions
+        self._repetitions = repetitions  # still to begin, or running
         self._required = required
         self.building = building
         self._repetition: Repetition | None = None
         self._positions: deque[StreamPosition] = deque(maxlen=kept + 1)  # around the last `kept` batches
         self.taken = 0
-        self._taken_before = 0  # batches taken from earlier repetitions
         self._staying = 0  # batches taken but kept in the repetition
-        self._over = False
-        self.left = self.superseded = False
         self._lock = threading.Lock()
 
     def take(self, timeout: float | None) -> tuple[StreamPosition, Any]:
@@ -302,15 +275,12 @@ class StreamCursor:
         Raises:
             NotYet: The next batch is not ready.
             EndOfData: The repetitions, or the loop, have ended.
-            FeedClosedError: Another fit or loop has begun.
             ValueError: The stream is empty but `required`.
             Exception: An error of the stream.
         """
         with self._lock:
             feed = check_alive(self._feed())
-            if timeout == 0 and not feed.reads_ahead:
-                raise NotYet
-            while not (self.left or self._over):
+            while self._repetitions != 0:
                 repetition = self._repetition or self._begin(feed)
                 try:
                     position, batch = repetition.take(self._staying, timeout)
@@ -321,7 +291,7 @@ class StreamCursor:
                     self._end(repetition)
                     continue
                 except BaseException:
-                    self._over = True
+                    self._repetitions = 0
                     repetition.close()
                     raise
                 if self.building:
@@ -332,34 +302,34 @@ class StreamCursor:
                     self.taken += 1
                     self._positions.append(position)
                     return position, batch
-            if self.superseded:
-                raise FeedClosedError(SUPERSEDED)
-            if self._required and not (self.taken or self.left):
-                raise ValueError(EMPTY)
             raise EndOfData
 
     def _begin(self, feed: Any) -> Repetition:
         repetition: Repetition = feed.begin_repetition()
-        self._repetition = repetition
-        self._taken_before, self._staying = self.taken, 0
+        self._repetition, self._staying = repetition, 0
         if not self._positions:
             self._positions.append(repetition.start)
         return repetition
 
     def _end(self, repetition: Repetition) -> None:
-        """Close a finished repetition."""
+        """Close a finished repetition.
+
+        Raises:
+            ValueError: The stream is empty but `required`.
+        """
         self._repetition = None
         repetition.close()
-        empty = self.taken == self._taken_before
+        empty = repetition.read == repetition.start
         if empty and repetition.start.step:  # resumed at its end
             return
         if self._repetitions is None:
-            self._over = empty
-            return
-        self._repetitions -= 1
-        if not self._repetitions:
-            self._over = True
-            self._positions[-1] = StreamPosition(repetition.start.repetition + 1)
+            self._repetitions = 0 if empty else None
+        else:
+            self._repetitions -= 1
+            if not self._repetitions:
+                self._positions[-1] = StreamPosition(repetition.start.repetition + 1)
+        if self._repetitions == 0 and self._required and not self.taken:
+            raise ValueError(EMPTY) from None
 
     def received(self, place: StreamPosition | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
@@ -378,7 +348,7 @@ class StreamCursor:
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the `returned` batches are lost."""
         with self._lock:
-            self.left = True
+            self._repetitions = 0
             repetition, self._repetition = self._repetition, None
             feed = self._feed()  # None if garbage-collected before Keras's generator
             if repetition is not None and (repetition.used or feed is None or not feed.keep(repetition)):

@@ -14,11 +14,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, Self
 
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.feeds.cursor import batches_of
+from kerasfeed.feeds.cursor import EndOfData, batches_of
 from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
@@ -26,7 +27,7 @@ from kerasfeed.feeds.state import VERSION, numbers_of, refuse_changes
 from kerasfeed.feeds.stream_cursor import EMPTY, Repetition, StreamCursor
 from kerasfeed.feeds.stream_loader import Function, StreamLoader, StreamPlan
 from kerasfeed.feeds.stream_merge import StreamPosition
-from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed, with_known_words
+from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.generators import Generators
@@ -37,6 +38,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import counted
+from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
 _KIND = "stream"  # of states
@@ -255,12 +257,14 @@ class BaseStreamFeed(AnyFeed):
         If so, the next loop begins the next repetition.
         """
         repetition = self.begin_repetition()
-        if repetition.peek():
-            self.keep(repetition)
-            return False
-        repetition.close()
-        self._position = StreamPosition(repetition.start.repetition + 1)
-        return True
+        try:
+            repetition.take(0, None)
+        except EndOfData:
+            repetition.close()
+            self._position = StreamPosition(repetition.start.repetition + 1)
+            return True
+        self.keep(repetition)
+        return False
 
     def end_fit(self) -> None:
         """End a stopped fit that still takes batches."""
@@ -279,11 +283,6 @@ class BaseStreamFeed(AnyFeed):
         """The batches of the next repetitions, for a loop."""
         self.end_fit()
         return StreamCursor(weakref.ref(self), epochs)
-
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether workers make the batches, not the thread that takes them."""
-        return bool(self._options.workers)
 
     def __len__(self) -> int:
         raise TypeError(
@@ -324,7 +323,8 @@ class BaseStreamFeed(AnyFeed):
         core = self._core()
         if not core.inferred:
             repetition = self.begin_repetition()
-            if repetition.peek():
+            with suppress(EndOfData):
+                repetition.take(0, None)
                 self.keep(repetition)
             if not core.inferred:
                 raise ValueError(EMPTY)
@@ -539,9 +539,8 @@ class BaseStreamFeed(AnyFeed):
             **self._options.given, "seed": self.seed, "shard_index": None, "shard_count": 1,
             "shard": asked if isinstance(asked, str) else self.shard,
         }  # fmt: skip
-        return _restore, (
-            type(self), self.generators.make_generator, self.plan.batch_size, arguments, self._functions,
-        )  # fmt: skip
+        make = partial(type(self), self.generators.make_generator, self.plan.batch_size, **arguments)
+        return make, (), {"_functions": self._functions}
 
 
 def _close(running: list[Repetition], core: StreamLoader) -> None:
@@ -560,12 +559,3 @@ def _ended(given: Any, count: int) -> tuple[tuple[int, int], ...]:
         f"ended of the state must be pairs [n, scenes] of integers, one for each of the {count} generators at most, "
         f"received {given!r}: restore the state as get_state() gave it"
     )
-
-
-def _restore(
-    kind: Any, make_generator: Any, batch_size: int | None, arguments: dict[str, Any], functions: tuple[Any, ...]
-) -> Any:
-    feed = kind(make_generator, batch_size, **arguments)
-    for function in functions:
-        feed = feed.map(function)
-    return feed

@@ -1,10 +1,11 @@
-"""`StreamLoader`: a `Loader` whose batches are announced with their items.
+"""`StreamLoader`: a `Loader` whose plan holds the items of the batches in flight.
 
-Invariant: an announced batch does not change: it has the same indices for every loader. An item in the store stays
-until its batch is dropped. If a worker does not find an item, its batch was cancelled, and the worker skips it.
+Invariant: the items of a batch in flight do not change, and stay until the batch is dropped. If a worker does not find
+an item, its batch was cancelled, and the worker skips it.
 """
 
 import dataclasses
+import mmap
 import os
 import pickle
 import struct
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import Shard
-from kerasfeed.feeds.stream_merge import Shuffler, StreamPosition, dealt
-from kerasfeed.feeds.stream_source import SourceRun
+from kerasfeed.feeds.stream_merge import Shuffler, SourceRun, StreamPosition, dealt
 from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.loaders.batches.spec_inference import NothingReadError
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.generator_pool import GeneratorPool
 from kerasfeed.loaders.generators import Generators
@@ -45,14 +46,14 @@ from kerasfeed.util.picklers import cloud_pickled
 
 _MORE = 64  # spare entries, for batches not yet released after Ctrl-C
 _ENTRY = struct.Struct("=5q")  # epoch + 1 (0 if empty), step, offset, bytes, number of the `put`
-_MOST_BYTES = 1 << 30  # per read or write; Linux writes at most 2 GB
+_NO_ENTRY = bytes(_ENTRY.size)
 
 Function = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class StreamPlan(Plan):
-    """Batches of a stream. Thread-safe.
+    """Batches of a stream, and the items of those in flight. Thread-safe.
 
     An epoch is a repetition; an index is the number of an item in the repetition.
 
@@ -63,6 +64,7 @@ class StreamPlan(Plan):
         batch_size: Most scenes in a batch.
         seed: Seed of each scene's `rng`, at least 0.
         pad_remainder: Whether a short batch repeats its scenes until it is full.
+        items: The items of each batch in flight, by epoch and step; at most `rows`.
         readable: Items to infer the spec from; at least one before `Loader.spec` is read.
         others: Items that may be read in place of failed ones.
     """
@@ -71,25 +73,9 @@ class StreamPlan(Plan):
     batch_size: int | None = 1
     order: Order = field(default_factory=Sequential)
     # Empty in a copy by `dataclasses.replace`.
+    items: dict[tuple[int, int], Sequence[Any]] = field(init=False, repr=False, default_factory=dict)
     readable: list[int] = field(init=False, default_factory=list)
     others: list[int] = field(init=False, default_factory=list)
-    _announced: dict[tuple[int, int], NDArray[np.int64]] = field(init=False, default_factory=dict)
-
-    def numbered(self, step: int, items: int) -> NDArray[np.int64]:
-        """Indices of the items of a batch, int64[items]."""
-        first = step * self.rows
-        return np.arange(first, first + items, dtype=np.int64) * self.shard_count + self.shard_index
-
-    def announce(self, epoch: int, step: int, indices: NDArray[np.int64]) -> None:
-        """Set the items of a batch before it is submitted.
-
-        `indices` is int64[B] with 1 <= B <= rows.
-        """
-        self._announced[epoch, step] = indices
-
-    def forget(self, epoch: int, step: int) -> None:
-        """Forget a batch that is not submitted again."""
-        self._announced.pop((epoch, step), None)
 
     @property
     def rows(self) -> int:
@@ -105,9 +91,16 @@ class StreamPlan(Plan):
         """Smallest and largest possible number of rows, or the only one."""
         return (self.rows,) if self.is_uniform else (1, self.rows)
 
+    def numbers(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Indices of the items of a batch in flight, int64[B], without padding."""
+        first = step * self.rows
+        return (
+            np.arange(first, first + self.scenes_of(epoch, step), dtype=np.int64) * self.shard_count + self.shard_index
+        )
+
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Item indices of an announced batch, int64[B], with padding."""
-        found = self._announced[epoch, step]
+        """Indices of the items of a batch in flight, int64[B], with padding."""
+        found = self.numbers(epoch, step)
         return np.resize(found, self.rows) if self.pad_remainder and len(found) < self.rows else found
 
     def filler(self, epoch: int, step: int) -> int:
@@ -115,8 +108,8 @@ class StreamPlan(Plan):
         return self.rows - self.scenes_of(epoch, step) if self.pad_remainder else 0
 
     def scenes_of(self, epoch: int, step: int) -> int:
-        """Number of scenes in an announced batch, without padding."""
-        return len(self._announced[epoch, step])
+        """Number of scenes in a batch in flight, without padding."""
+        return len(self.items[epoch, step])
 
     def probe_indices(self) -> list[int]:
         """Indices of the items to infer the spec from."""
@@ -126,49 +119,20 @@ class StreamPlan(Plan):
         """Indices of the items to read in place of failed ones."""
         return list(self.others)
 
-
-class ItemStore:
-    """Items of batches in flight, for worker threads.
-
-    Any thread may call `put` and `drop`.
-    """
-
-    fds: tuple[int, ...] = ()  # descriptors that worker processes must inherit
-
-    def __init__(self, rows: int) -> None:
-        """`rows`: items in a batch."""
-        self._rows = rows
-        self._batches: dict[tuple[int, int], Sequence[Any]] = {}
-
-    def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
-        """Keep the items of a batch.
-
-        All batches of an epoch except the last have the same size.
-        """
-        self._batches[epoch, step] = items
-
-    def drop(self, epoch: int, step: int) -> None:
-        """Forget the items of a batch; idempotent."""
-        self._batches.pop((epoch, step), None)
-
     def item(self, epoch: int, number: int) -> Any:
-        """Return an item by its number in the epoch.
+        """Return an item by its number in the epoch on this shard.
 
         Raises:
-            CancelledTaskError: Its batch was dropped.
+            CancelledTaskError: Its batch is not in flight.
         """
-        step, row = divmod(number, self._rows)
-        items = self._batches.get((epoch, step))
+        step, row = divmod(number, self.rows)
+        items = self.items.get((epoch, step))
         if items is None:
             raise CancelledTaskError
         return items[row]
 
-    def close(self) -> None:
-        """Free everything; idempotent."""
-        self._batches.clear()
 
-
-class ItemFile(ItemStore):
+class ItemFile:
     """Items of batches in flight, for worker processes.
 
     Workers inherit a file without a path, which holds the items.
@@ -180,19 +144,18 @@ class ItemFile(ItemStore):
 
     def __init__(self, rows: int, batches: int) -> None:
         """`rows`: items in a batch; `batches`: maximum number in flight."""
-        super().__init__(rows)
-        self._entries = batches + _MORE
+        self._rows = rows
+        self._table_bytes = _ENTRY.size * (batches + _MORE)
         with naming_descriptors("a stream feed with worker processes", DESCRIPTORS):
             self._fd = anonymous_file("kerasfeed-items")
-        self.fds = (self._fd,)
-        os.ftruncate(self._fd, _ENTRY.size * self._entries)
+        self.fds: tuple[int, ...] = (self._fd,)  # descriptors that worker processes must inherit
+        os.ftruncate(self._fd, self._table_bytes)
         self._lock = threading.Lock()
-        self._used: dict[int, tuple[int, int, tuple[int, int]]] = {}  # by entry: offset, bytes, epoch and step
         self._puts = 0
         self._last: tuple[bytes, list[bytes]] = b"", []  # in a worker: the last entry read, and its pickled items
 
     def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
-        """See `ItemStore.put`.
+        """Keep the items of a batch. All batches of an epoch except the last have the same size.
 
         Raises:
             TypeError: An item cannot be pickled.
@@ -202,55 +165,47 @@ class ItemFile(ItemStore):
         with self._lock:
             if not self.fds:  # closed
                 return
-            entry, offset = step % self._entries, _ENTRY.size * self._entries
-            self._used.pop(entry, None)
-            for start, nbytes, _ in sorted(self._used.values()):  # first gap large enough
-                if start - offset >= len(blob):
+            self._write(step, _NO_ENTRY)
+            table = _ENTRY.iter_unpack(os.pread(self._fd, self._table_bytes, 0))
+            offset, done = self._table_bytes, 0
+            for start, nbytes in sorted((start, nbytes) for begun, _, start, nbytes, _ in table if begun):
+                if start - offset >= len(blob):  # the first gap that is large enough
                     break
                 offset = start + nbytes
-            self._write(entry, bytes(_ENTRY.size))
             with naming_memory("the stream feed", len(blob), offset, what="items on their way to workers"):
-                done = 0
                 while done < len(blob):  # the system limits the size of a write
-                    done += os.pwrite(self._fd, blob[done : done + _MOST_BYTES], offset + done)
-            self._used[entry] = offset, len(blob), (epoch, step)
+                    done += os.pwrite(self._fd, blob[done:], offset + done)
             self._puts += 1
-            self._write(entry, _ENTRY.pack(epoch + 1, step, offset, len(blob), self._puts))
+            self._write(step, _ENTRY.pack(epoch + 1, step, offset, len(blob), self._puts))
 
     def drop(self, epoch: int, step: int) -> None:
-        """See `ItemStore.drop`."""
+        """Forget the items of a batch; idempotent."""
         with self._lock:
-            entry = step % self._entries
-            if self.fds and entry in self._used and self._used[entry][2] == (epoch, step):
-                del self._used[entry]
-                self._write(entry, bytes(_ENTRY.size))
+            if self.fds and _ENTRY.unpack(self._read(step))[:2] == (epoch + 1, step):
+                self._write(step, _NO_ENTRY)
 
     def item(self, epoch: int, number: int) -> Any:
-        """See `ItemStore.item`."""
+        """See `StreamPlan.item`."""
         step, row = divmod(number, self._rows)
         entry = self._read(step)
-        begun, found, offset, nbytes, _ = _ENTRY.unpack(entry)
-        if (begun, found) != (epoch + 1, step):
+        if self._last[0] != entry:
+            _, _, offset, nbytes, _ = _ENTRY.unpack(entry)
+            with mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ) as memory:
+                blob = memory[offset : offset + nbytes]
+            if self._read(step) == entry != _NO_ENTRY:
+                self._last = entry, pickle.loads(blob)
+        if self._last[0] != entry or _ENTRY.unpack(entry)[:2] != (epoch + 1, step):
             raise CancelledTaskError
-        last = self._last
-        if last[0] != entry:
-            parts = [
-                os.pread(self._fd, min(_MOST_BYTES, nbytes - start), offset + start)
-                for start in range(0, nbytes, _MOST_BYTES)
-            ]
-            if self._read(step) != entry:
-                raise CancelledTaskError
-            self._last = last = entry, pickle.loads(b"".join(parts))
-        return pickle.loads(last[1][row])
+        return pickle.loads(self._last[1][row])
 
     def _read(self, step: int) -> bytes:
-        return os.pread(self._fd, _ENTRY.size, _ENTRY.size * (step % self._entries))
+        return os.pread(self._fd, _ENTRY.size, _ENTRY.size * step % self._table_bytes)
 
-    def _write(self, entry: int, data: bytes) -> None:
-        os.pwrite(self._fd, data, _ENTRY.size * entry)
+    def _write(self, step: int, entry: bytes) -> None:
+        os.pwrite(self._fd, entry, _ENTRY.size * step % self._table_bytes)
 
     def close(self) -> None:
-        """See `ItemStore.close`."""
+        """Free everything; idempotent."""
         with self._lock:
             fds, self.fds = self.fds, ()
             for fd in fds:
@@ -258,7 +213,7 @@ class ItemFile(ItemStore):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return only the attributes that a worker needs to read items."""
-        return {name: self.__dict__[name] for name in ("_fd", "_rows", "_entries", "_last")}
+        return {name: self.__dict__[name] for name in ("_fd", "_rows", "_table_bytes", "_last")}
 
 
 def _pickled(item: Any, number: int) -> bytes:
@@ -274,7 +229,7 @@ def _pickled(item: Any, number: int) -> bytes:
 class StreamItems:
     """The items as a sequence, after the functions of `map`."""
 
-    def __init__(self, store: ItemStore, functions: tuple[Function, ...], shard_count: int) -> None:
+    def __init__(self, store: StreamPlan | ItemFile, functions: tuple[Function, ...], shard_count: int) -> None:
         self._store = store
         self._functions = functions
         self._shard_count = shard_count
@@ -331,21 +286,22 @@ class StreamLoader:
             OSError: Worker processes cannot start.
         """
         workers = options.workers if functions else 0
-        processes = workers > 0 and options.worker_type != "thread" and processes_supported()
         self.plan, self._options, self._generators, self._shard = plan, options, generators, shard
         self.failure_log = FailureLog(options.policy, 0, plan.shard_count)
         self._pools: Sessions[GeneratorPool] = Sessions(self, forks=False)
         self._has_pool = options.workers > 0 and not functions
+        self._store: ItemFile | None = None
         with ExitStack() as undo:
             undo.callback(self._pools.close)
             if self._has_pool:
                 self._pools.current(self._start_pool)
-            self._store = ItemFile(plan.rows, options.ahead) if processes else ItemStore(plan.rows)
-            undo.callback(self._store.close)
-            text = partial(_item_text, self._store, plan.shard_count) if functions else None
+            if workers and options.worker_type != "thread" and processes_supported():
+                self._store = ItemFile(plan.rows, options.ahead)
+                undo.callback(self._store.close)
             self.job = options.job(
-                StreamItems(self._store, functions, plan.shard_count), plan, collation, workers=workers, spec=spec,
-                inherit=self._store.fds, item_text=text,
+                StreamItems(self._store or plan, functions, plan.shard_count), plan, collation, workers=workers,
+                spec=spec, inherit=self._store.fds if self._store else (),
+                item_text=partial(_item_text, plan) if functions else None,
                 watches_random=bool(functions),  # without functions, this loader runs no user code
             )  # fmt: skip
             self.loader = make_loader(self.job, options.worker_type, self.failure_log)
@@ -377,43 +333,53 @@ class StreamLoader:
         items = dealt(run.items(), self._shard, warnings) if self._shard else run.items()
         return run, shuffler.shuffled(items) if shuffler else items
 
-    def submit(self, epoch: int, step: int, items: list[Any]) -> Future[Any]:
-        """Return a future of the batch of `items`; needs the spec."""
-        numbers = self.plan.numbered(step, len(items))
+    def submit(self, items: list[Any], position: StreamPosition) -> tuple[Future[Any], StreamPosition]:
+        """Return a future of the batch of `items`, and the position after it; needs the spec."""
+        epoch, step = position.repetition, position.step - 1
         try:
-            self._store.put(epoch, step, items)
-            self.plan.announce(epoch, step, numbers)
+            self._put(epoch, step, items)
             promised = [self.loader.submit(epoch, step)]
         except BaseException:
             self._drop(epoch, step)
             raise
         promised[0].add_done_callback(lambda _: self._drop(epoch, step))  # runs at once if the batch is done
-        return promised.pop()  # pop: the traceback of its error may hold this frame
+        return promised.pop(), position  # pop: the traceback of its error may hold this frame
 
-    def infer(self, step: int, items: list[Any]) -> None:
+    def infer(self, step: int, items: list[Any]) -> list[BaseException]:
         """Infer the spec from a few items, unless it is known.
 
         The items are read as items of repetition 0.
 
+        Returns:
+            The first failure, if each item failed and `on_error` tolerates failures.
+
         Raises:
-            NothingReadError: Each item failed, and `on_error` tolerates failures; the cause is the first failure.
             Exception: An item failed; TooManyFailuresError.
         """
         if self.inferred:
-            return
-        numbers = self.plan.numbered(step, len(items)).tolist()
-        rows = probe_indices(len(items))
-        self.plan.readable[:] = [numbers[row] for row in rows]
-        self.plan.others[:] = [number for row, number in enumerate(numbers) if row not in rows]
+            return []
         try:
-            self._store.put(0, step, items)
+            self._put(0, step, items)
+            numbers, rows = self.plan.numbers(0, step).tolist(), probe_indices(len(items))
+            self.plan.readable[:] = [numbers[row] for row in rows]
+            self.plan.others[:] = [number for row, number in enumerate(numbers) if row not in rows]
             self.inferred = isinstance(self.loader.spec, SceneSpec)
+        except NothingReadError as error:
+            assert error.__cause__ is not None
+            return [error.__cause__]
         finally:
             self._drop(0, step)
+        return []
+
+    def _put(self, epoch: int, step: int, items: list[Any]) -> None:
+        self.plan.items[epoch, step] = items
+        if self._store is not None:
+            self._store.put(epoch, step, items)
 
     def _drop(self, epoch: int, step: int) -> None:
-        self._store.drop(epoch, step)
-        self.plan.forget(epoch, step)
+        self.plan.items.pop((epoch, step), None)
+        if self._store is not None:
+            self._store.drop(epoch, step)
 
     def stats(self) -> LoaderStats:
         """Return the counters of the loader and the generators' workers."""
@@ -429,10 +395,11 @@ class StreamLoader:
         """End threads and processes; idempotent. Batches already delivered stay valid."""
         self._pools.close()
         self.loader.close()
-        self._store.close()
+        self.plan.items.clear()
+        if self._store is not None:
+            self._store.close()
 
 
-def _item_text(store: ItemStore, shard_count: int, epoch: int, index: int) -> str:
-    # The batch may be cancelled by now, or the item may not unpickle.
-    item = partial(store.item, epoch, index // shard_count)
+def _item_text(plan: StreamPlan, epoch: int, index: int) -> str:
+    item = partial(plan.item, epoch, index // plan.shard_count)  # the batch may be cancelled by now
     return guarded(lambda: shown(item()), lambda _: f"number {index} of repetition {epoch}")

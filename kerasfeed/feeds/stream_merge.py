@@ -1,22 +1,33 @@
-"""The order of a stream, as pure state machines: join, deal, shuffle.
+"""The scenes of one repetition in their order: join, deal, shuffle.
 
-Invariant: nothing here waits, starts or reads anything. The scene at a position depends only on the numbers and lengths
-of the generators and on the seed. So the number of joined scenes and the lengths of the ended generators determine the
-positions of all generators.
+Invariant: the scene at a position depends only on the numbers and lengths of the generators and on the seed, and not
+on the workers, unless `deterministic=False`. So the number of joined scenes and the lengths of the ended generators
+determine the positions of all generators. `Merge`, `dealt` and `Shuffler` are pure: only `SourceRun` waits and runs
+generators. An exception of a generator is raised after the earlier scenes, and ends the repetition.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.sharding import Shard
+from kerasfeed.loaders.batches.slots import SlotFuture
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.generator_pool import GeneratorPool
+from kerasfeed.loaders.generator_runner import GO_ON, Block, Kind, scenes_in
+from kerasfeed.loaders.generators import ENDED, GeneratorRun, Generators, named
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import counted, is_the_programs
+
+_TICK_SECONDS = 0.01  # between two looks whether the repetition was left
+_NO_NOTE = [0, 0]  # progress is not watched in the calling thread
 
 
 @dataclass(frozen=True)
@@ -197,3 +208,151 @@ class Shuffler:
             yield held[place]
         if raised:
             raise raised.pop()  # pop: the traceback holds this frame, so a reference here would be a cycle
+
+
+class SourceRun:
+    """One repetition of the generators.
+
+    With workers, generator k of a repetition lives in worker `k % workers`. If the worker dies, the generator runs
+    again up to the next scene, which only the merge knows. One thread iterates over `items()`; any thread may call
+    `leave`.
+
+    Attributes:
+        merge: The generators, joined.
+    """
+
+    def __init__(
+        self,
+        generators: Generators,
+        pool: GeneratorPool | None,
+        failure_log: FailureLog,
+        repetition: int,
+        items: int = 0,
+        ended: Sequence[tuple[int, int]] = (),
+        *,
+        in_turn: bool = True,
+    ) -> None:
+        """Begin after the first `items` scenes.
+
+        Args:
+            generators: The generators to run.
+            pool: The workers; None if the generators run in the calling thread. Items may then be of any type.
+            failure_log: Receives failures and warnings.
+            repetition: Number of the repetition.
+            items: Scenes of the repetition that were joined before.
+            ended: See `Merge`.
+            in_turn: Whether the generators take turns; without workers they always do.
+        """
+        self._generators, self._pool, self._log, self._repetition = generators, pool, failure_log, repetition
+        self.merge = Merge(generators.numbers, items, ended, in_turn=in_turn or pool is None)
+        self._left = False
+        self._runs: dict[int, GeneratorRun] = {}  # in the calling thread
+        self._pending: dict[int, deque[SlotFuture]] = {}  # futures of the next blocks, in order
+        self._kinds: dict[bytes, Kind] = {}  # of scenes from workers
+        lanes = [lane for lane in self.merge.lanes if not lane.ended]
+        if pool is None:
+            self._runs = {lane.n: GeneratorRun(generators, lane.n, repetition, lane.position) for lane in lanes}
+        else:
+            self._pending = {lane.n: deque() for lane in lanes}
+            for lane in lanes * pool.depth:
+                self._request(pool, lane)
+
+    def items(self) -> Iterator[Any]:
+        """Return an iterator over the scenes.
+
+        The run does not hold it: the cycle would keep the memory of blocks after the feed is closed. The iterator
+        raises the exception of a generator, with a note that names the generator and the scene. After `leave` it
+        raises a `CancelledError`.
+        """
+        return self.merge.joined(partial(self._collect_next, self._pool) if self._pool else self._make)
+
+    def leave(self) -> None:
+        """End the generators and stop reading ahead; idempotent.
+
+        A thread that waits for `items()` soon gets `CancelledError`.
+        """
+        self._left = True
+        for run in list(self._runs.values()):
+            run.end()
+        for pending in list(self._pending.values()):
+            _cancel(pending)
+
+    # ---- in the calling thread
+
+    def _make(self, lanes: Sequence[Lane]) -> None:
+        """Make the next scene; remake and drop earlier scenes if needed."""
+        lane = lanes[0]
+        run = self._runs[lane.n]
+        try:
+            with run.context:
+                item = None
+                while not (self._left or item is ENDED or run.position > lane.position):
+                    item = run.next(_NO_NOTE)
+        except BaseException as error:
+            if is_the_programs(error):
+                raise
+            if not self._left:
+                self._fail(lane, named(error, lane.n, self._generators.count, lane.position, self._repetition))
+        if self._left:
+            raise CancelledError
+        if item is not ENDED:
+            lane.add([own_copy(item)])
+        else:
+            self._end(lane, run.position)
+
+    # ---- from workers
+
+    def _collect_next(self, pool: GeneratorPool, lanes: Sequence[Lane]) -> None:
+        """Wait for a block of a lane and add its scenes."""
+        pending: dict[Future[Any], Lane] = {self._pending[lane.n][0]: lane for lane in lanes}
+        done = wait(pending, _TICK_SECONDS, FIRST_COMPLETED).done
+        if self._left:
+            raise CancelledError
+        for future in done:
+            self._collect(pool, pending[future])
+
+    def _collect(self, pool: GeneratorPool, lane: Lane) -> None:
+        pending = self._pending[lane.n]
+        block: Block | BaseException = pending.popleft().result()
+        if isinstance(block, BaseException):
+            self._fail(lane, block)
+        assert block.data is not None
+        if block.lost:  # its worker died: run the generator again up to the next scene
+            _cancel(pending)
+            pending.clear()
+        lane.add(scenes_in(block.data, self._kinds))
+        if block.ended:
+            self._end(lane, block.position)
+        if lane.ended:
+            _cancel(pending)
+        while not lane.ended and len(pending) < pool.depth:
+            self._request(pool, lane)
+
+    def _request(self, pool: GeneratorPool, lane: Lane) -> None:
+        pending = self._pending[lane.n]
+        pending.append(pool.submit(lane.n, GO_ON if pending else lane.received, self._repetition))
+
+    def _fail(self, lane: Lane, error: BaseException) -> NoReturn:
+        """Log and raise the failure of a generator at its next scene.
+
+        The index in the log is computed as if no generator had ended.
+        """
+        self._log.note(lane.position * self._generators.count + lane.n, self._repetition, None, error)
+        raise error
+
+    def _end(self, lane: Lane, scenes: int) -> None:
+        """Mark a generator as ended after `scenes` scenes."""
+        lane.ended = True
+        if scenes < lane.received:
+            self._log.deferred_warnings.defer(
+                "shorter",
+                f"generator {lane.n} was run again, to go on behind its scene {lane.received - 1}, and has ended after "
+                f"{counted(scenes, 'scene')}: it gives other scenes than before, so the stream is not the same. "
+                "Make it depend on its arguments alone: draw from `rng`, sort its files",
+                FeedWarning,
+            )
+
+
+def _cancel(pending: deque[SlotFuture]) -> None:
+    for future in list(pending):
+        future.cancel()

@@ -3,12 +3,8 @@
 Invariant: every error states what was needed, what was received and what to write instead.
 """
 
-import difflib
-import functools
-import inspect
 import math
-from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any
 
 import numpy as np
 
@@ -249,48 +245,6 @@ def _check_padding(plan: Plan, on_error: Any) -> None:
         )
 
 
-_Arguments = ParamSpec("_Arguments")
-_WORD_HERE = {
-    "num_workers": "workers",
-    "num_parallel_calls": "workers",
-    "use_multiprocessing": 'worker_type="process" (or "thread")',
-    "multiprocessing_context": 'worker_type="process"; workers are clean interpreters, never forks',
-    "drop_last": "drop_remainder",
-    "prefetch_factor": "max_queue_size",
-    "buffer_size": "max_queue_size (the shuffle itself needs no buffer)",
-    "prefetch": "max_queue_size",
-    "collate_fn": "collate: 'stack', 'pad', 'ragged', kf.Pad(...), or a function from a list of scenes to a batch",
-    "sampler": "order (kf.Shuffled(), kf.BlockShuffled(...), kf.Weighted(weights), kf.Balanced(labels), or a function)",
-    "batch_sampler": "batch_size and order (kf.Bucketed(lengths, boundaries) for batches of similar length)",
-    "generator": "seed",
-    "spec": "output_signature",
-    "output_types": "output_signature: a nesting of kf.ArraySpec(shape, dtype)",
-    "output_shapes": "output_signature: a nesting of kf.ArraySpec(shape, dtype)",
-    "element_spec": "output_signature",
-    "worker_init_fn": "an on_worker_begin(worker) method of the sequence",
-    "num_shards": "shard_count",
-    "index": "shard_index",
-    "rank": "shard_index",
-    "world_size": "shard_count",
-    "num_processes": 'shard_count, or shard="auto"',
-    "process_index": 'shard_index, or shard="auto"',
-    "process_count": 'shard_count, or shard="auto"',
-    "input_context": "shard",
-    "shard_options": 'shard (a pair, or "auto")',
-    "dataset": "sequence, the first argument",
-    "pin_memory": "feed.to_torch(device, pin_memory=...), which copies batches to a GPU ahead of their use",
-    "shuffle": "shuffle_buffer of a kf.StreamFeed; a kf.Feed shuffles a sequence by index",
-    "order": "kf.Feed: it orders a sequence by index, and a kf.StreamFeed has a shuffle_buffer",
-    "hosts": "kf.Feed: any host can load a scene by its index, but a stream is read on this machine",
-    "replacement": "order=kf.Weighted(weights), which draws with replacement",
-}
-_NOT_NEEDED = {
-    "in_order": "batches always come in order",
-    "persistent_workers": "workers stay until feed.close()",
-    "output_signature": "structure, shapes and dtypes are those of the first scenes",
-    "output_types": "dtypes are those of the first scenes",
-    "output_shapes": "shapes are those of the first scenes",
-}
 # What people look for on a feed: methods of tf.data's datasets and of PyTorch, and other names of ours.
 NO_METHODS = {
     "map": "Change scenes before they are batched: kf.Feed(kf.Map(sequence, function), ...)",
@@ -318,37 +272,3 @@ NO_METHODS_OF_STREAMS = NO_METHODS | {
     "skip": "Loop over itertools.islice(feed, count, None), or start the generator later",
     "set_epoch": "Each loop over a feed is the next repetition by itself",
 }
-
-
-def with_known_words(kind: str) -> Callable[[Callable[_Arguments, None]], Callable[_Arguments, None]]:
-    """Let a constructor answer an unknown keyword with the right word.
-
-    Type checkers see the signature of the constructor, and refuse such a keyword themselves.
-
-    Args:
-        kind: What messages call the class.
-    """
-
-    def decorate(init: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
-        known = list(inspect.signature(init).parameters)[1:]  # without self
-        init.__qualname__ = f"{kind}.__init__"  # for Python's own messages
-
-        @functools.wraps(init)
-        def checked(*positional: _Arguments.args, **named: _Arguments.kwargs) -> None:
-            for name in named:
-                if name not in known:
-                    raise TypeError(f"{kind}() has no argument {name!r}{_advice(name, known)}")
-            init(*positional, **named)
-
-        return checked
-
-    return decorate
-
-
-def _advice(name: str, known: list[str]) -> str:
-    if name in _WORD_HERE:
-        return f". Use {_WORD_HERE[name]}"
-    if name in _NOT_NEEDED:
-        return f", and none is needed: {_NOT_NEEDED[name]}"
-    meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(name, known, 1))
-    return f".{meant} It takes {', '.join(known)}"

@@ -80,7 +80,7 @@ class Job:
         return is_thread_safe(self.sequence) and (self.maker is None or is_safe_function(self.maker.function))
 
     @property
-    def weighs(self) -> bool:
+    def has_weights(self) -> bool:
         """Whether every batch has weights, which are 0 for rows without a scene."""
         return self.policy.on_error == "mask" or self.plan.pad_remainder
 

@@ -8,17 +8,16 @@ Errors name the generator. A slot is released once, when no worker can write to 
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.exceptions import ending_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.generator_runner import BLOCK, HEADER, Block, BlockLayout, GeneratorRunner, Word
+from kerasfeed.loaders.generator_runner import BLOCK, HEADER, Block, BlockLayout, GeneratorRunner
 from kerasfeed.loaders.generators import Generators, named
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions
 from kerasfeed.pool.environment import Environment
@@ -26,30 +25,6 @@ from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 
 _serials = itertools.count(1)
-
-
-class BlockFuture(SlotFuture):
-    """The future of a `Block`, whose first scenes may come early."""
-
-    _given = 0  # bytes returned so far
-    _looked = 0  # bytes in the slot at the last call
-
-    def early(self) -> Block | None:
-        """Return a copy of the unfinished block if the generator pauses.
-
-        None if the block has no new scenes, or has received scenes since the last call.
-        """
-        view = self._slot.view
-        control = view.control
-        nbytes = control[Word.BYTES] if control[Word.SERIAL] == self._serial else 0
-        looked, self._looked = self._looked, nbytes
-        if not self._given < nbytes == looked:
-            return None
-        block = Block.of(view.room[:nbytes].copy(), view)
-        if control[Word.SERIAL] != self._serial:  # another task uses the slot now
-            return None
-        self._given = nbytes
-        return block
 
 
 class GeneratorPool:
@@ -106,9 +81,10 @@ class GeneratorPool:
             self.pool.close()
             raise
         self.pool.on_failure = self.slots.close  # wakes threads that wait for memory
-        self._stuck: set[BlockTask] = set()  # a hung thread may still write to their slots
+        # Tasks that hold their slots, and whether a hung thread may still write to the slot.
+        self._flying: dict[BlockTask, bool] = {}
 
-    def submit(self, n: int, start: int, repetition: int) -> BlockFuture:
+    def submit(self, n: int, start: int, repetition: int) -> SlotFuture:
         """Request the next `Block` of a generator.
 
         Args:
@@ -127,46 +103,44 @@ class GeneratorPool:
             slot = self.slots.acquire()
         except FeedClosedError:  # the slots close with the pool: raise the failure of the pool instead
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
+        serial = next(_serials)
+        worker = self.generators.numbers.index(n) % self.pool.options.workers
+        future = SlotFuture(slot, serial)
+        task = BlockTask(
+            BLOCK, n, worker, future, blocks=self, slot=slot, start=start, repetition=repetition, serial=serial
+        )
+        self._flying[task] = False
         try:
-            serial = next(_serials)
-            worker = self.generators.numbers.index(n) % self.pool.options.workers
-            future = BlockFuture(slot, serial)
-            task = BlockTask(
-                BLOCK, n, worker, future, blocks=self, held=[slot], slot=slot, start=start, repetition=repetition,
-                serial=serial,
-            )  # fmt: skip
             self.pool.submit([task])
         except Exception:  # the task was not sent
-            self.slots.release(slot)
+            self.release(task)
             raise
         return future
 
-    def block(self, task: "BlockTask", payload: NDArray[np.uint8] | None) -> Block:
-        """Return the block of a finished task.
+    def deliver(self, task: "BlockTask", block: Block) -> None:
+        """Set the result of a finished task.
 
         Its slot is released with the last reference to the block.
-
-        Args:
-            task: The task.
-            payload: The scenes, if they did not fit in the slot.
         """
-        view = task.slot.view
-        if payload is None:
-            nbytes = view.control[Word.BYTES]
-            exporter = self.slots.lease(task.slot)
+        with self.pool.lock:
+            if task not in self._flying or task.future.done():
+                return
+            exporter = self.slots.lease(task.slot) if block.data is None else None
             if exporter is not None:
-                task.held.clear()
-                return Block.of(np.ndarray((nbytes,), np.uint8, exporter, HEADER), view)
-            payload = view.room[:nbytes].copy()
-        return Block.of(payload, view)
+                del self._flying[task]
+        if exporter is not None:
+            block = replace(block, data=np.ndarray((block.nbytes,), np.uint8, exporter, HEADER))
+        elif block.data is None:
+            block = replace(block, data=task.slot.view.room[: block.nbytes].copy())
+        task.set_result(block)
 
     def release(self, task: "BlockTask") -> None:
         """Release the slot of a task unless it is released or leased."""
         with self.pool.lock:
-            self._stuck.discard(task)
-            self.slots.stuck = len(self._stuck)
-        if task.held:
-            self.slots.release(task.held.pop())
+            was_stuck = self._flying.pop(task, None)
+            self.slots.stuck -= bool(was_stuck)
+        if was_stuck is not None:
+            self.slots.release(task.slot)
 
     def note_stuck(self, task: "BlockTask") -> None:
         """Keep the slot of a stuck task in flight.
@@ -174,9 +148,9 @@ class GeneratorPool:
         The hung thread may still write to the slot.
         """
         with self.pool.lock:
-            if task.held:
-                self._stuck.add(task)
-            self.slots.stuck = len(self._stuck)
+            if self._flying.get(task) is False:
+                self._flying[task] = True
+                self.slots.stuck += 1
 
     def close(self) -> None:
         """End the workers and free everything; idempotent. Blocks already delivered stay valid."""
@@ -185,7 +159,7 @@ class GeneratorPool:
         self.slots.close()  # first: wakes threads that wait for a slot before the workers end
         self.pool.close()
         self.slots.free(flying=False)
-        self._stuck.clear()  # breaks a reference cycle: tasks refer to this object
+        self._flying.clear()  # breaks a reference cycle: tasks refer to this object
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -194,7 +168,6 @@ class BlockTask(FutureTask):
 
     Attributes:
         blocks: The pool of the task.
-        held: A list with the slot; empty once the slot is leased or released.
         slot: The slot, also after its release.
         start: First scene of a new run; `GO_ON` to continue the current run.
         repetition: Number of the repetition.
@@ -202,7 +175,6 @@ class BlockTask(FutureTask):
     """
 
     blocks: GeneratorPool
-    held: list[Slot]
     slot: Slot
     start: int
     repetition: int
@@ -217,10 +189,9 @@ class BlockTask(FutureTask):
         )  # fmt: skip
 
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
-        """See `Task.done`; the payload is a block larger than the slot."""
+        """See `Task.done`; the payload is a `Block`."""
         try:
-            if self.held and not self.future.done():
-                self.set_result(self.blocks.block(self, payload))
+            self.blocks.deliver(self, payload)
         finally:
             self.blocks.release(self)  # no effect on a leased slot
         return ()

@@ -4,8 +4,7 @@ Invariant: consecutive blocks of a generator hold its scenes in order. If the wo
 `lost` set, and the next request names the scene to begin with.
 
 A scene read from a block equals the yielded scene, and does not change when the generator continues: an array is copied
-once, into the block. Scenes are stored one after the other. A scene can be read once the slot counts its bytes, so the
-consumer gets the first scenes of a block while the generator pauses.
+once, into the block. Scenes are stored one after the other. A block holds the scenes of about 4 ms, at least one.
 """
 
 import mmap
@@ -16,9 +15,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -53,33 +51,16 @@ _ITEM = frozenset({bool, int, float, complex, str, bytes})  # pickled unchanged
 Kind = tuple[optree.PyTreeSpec, tuple[np.dtype[Any] | None, ...]]
 
 
-class Word(IntEnum):
-    """Indices in the `control` of a slot.
-
-    The last three are attributes of a `Block`.
-    """
-
-    GIVEN_UP = 0  # serial of the last cancelled task of the slot
-    SERIAL = 1  # serial of the task whose block is in the slot
-    BYTES = 2  # of the block so far
-    POSITION = 3
-    IS_LAST = 4
-    LOST = 5
-
-
-class BlockSlot:
+class BlockSlot(NamedTuple):
     """The views of one slot.
 
     Attributes:
-        control: int64[8], by `Word`.
+        control: int64[8]; item 0 is the serial of the slot's last cancelled task.
         room: uint8[bytes] for the block.
     """
 
-    __slots__ = ("control", "room")
-
-    def __init__(self, memory: Any, base: int, nbytes: int) -> None:
-        self.control = memoryview(memory)[base : base + HEADER].cast("q")
-        self.room = np.ndarray((nbytes - HEADER,), np.uint8, memory, base + HEADER)
+    control: memoryview
+    room: NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -100,52 +81,42 @@ class BlockLayout:
 
     def view(self, memory: Any, base: int) -> BlockSlot:
         """Return the views of the slot at `base` in `memory`."""
-        return BlockSlot(memory, base, self.nbytes)
+        control = memoryview(memory)[base : base + HEADER].cast("q")
+        return BlockSlot(control, np.ndarray((self.nbytes - HEADER,), np.uint8, memory, base + HEADER))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Block:
     """Scenes of one generator.
 
     Attributes:
-        data: The scenes, uint8[bytes].
-        position: Number of the first scene, from 0.
+        nbytes: Bytes of the scenes.
+        data: The scenes, uint8[nbytes]; None, from a worker, if they are in the slot.
+        position: Number of the scene after the block, from 0.
         ended: Whether no scene follows.
         lost: Whether the worker does not run the generator: request the block again with a position.
     """
 
-    data: NDArray[np.uint8]
-    position: int
-    ended: bool
-    lost: bool
-
-    @classmethod
-    def of(cls, data: NDArray[np.uint8], slot: BlockSlot) -> "Block":
-        """Return the block of `slot`.
-
-        `data` holds the scenes, inside or outside the slot.
-        """
-        control = slot.control
-        return cls(data, control[Word.POSITION], bool(control[Word.IS_LAST]), bool(control[Word.LOST]))
+    nbytes: int = 0
+    data: NDArray[np.uint8] | None = None
+    position: int = 0
+    ended: bool = False
+    lost: bool = False
 
 
 class BlockWriter:
-    """Packs scenes of one generator, block after block.
+    """Packs scenes of one generator into a block.
 
     Attributes:
         data: The block so far, uint8[bytes].
-        fits: Whether the block fits in the room passed to `begin`.
+        fits: Whether the block fits in the given room.
         is_full: Whether another scene as large as the last one would not fit.
     """
 
-    def __init__(self, capacity: int) -> None:
-        """Make blocks of about `capacity` bytes; a large scene may exceed this."""
-        self._capacity = capacity
-
-    def begin(self, room: NDArray[np.uint8]) -> None:
-        """Begin a block in `room`, uint8[bytes]."""
+    def __init__(self, room: NDArray[np.uint8]) -> None:
+        """Begin a block in `room`, uint8[bytes]; a large scene may exceed it."""
         self._memory = room
-        self._most = min(self._capacity, len(room))
+        self._most = min(_MOST_BYTES, len(room))
         self.data, self.fits, self.is_full = room[:0], True, False
 
     def add(self, scene: Any) -> None:
@@ -232,61 +203,49 @@ def _as_plain(leaf: Any, number: int, treespec: optree.PyTreeSpec) -> Any:
     return leaf if type(leaf) is list and is_weak(leaf) else as_array(leaf, field_paths(treespec)[number])
 
 
-class _BlockRun:
+class _BlockRun(GeneratorRun):
     """One generator in one repetition, and its state between two blocks.
 
     Attributes:
-        run: The generator.
         random: Its state of the global random generators while another generator runs in the process.
     """
 
-    def __init__(self, run: GeneratorRun) -> None:
-        self.run = run
-        self.random: Any = None
-        self._writer = BlockWriter(_MOST_BYTES)
-        self._raised: BaseException | None = None
-        self._raised_at = 0
+    random: Any = None
+    _raised: tuple[BaseException, int] | None = None  # the exception after the last block, and its scene
 
-    def block(self, slot: BlockSlot, serial: int, note: Note) -> NDArray[np.uint8] | None:
-        """Write the next scenes to the slot, or return them.
-
-        The scenes are returned if they do not fit in the slot.
+    def block(self, room: NDArray[np.uint8], note: Note) -> Block:
+        """Return the next scenes, which are in `room` if they fit.
 
         An exception of the generator is raised after its earlier scenes, with the next block.
         """
-        run, writer, control = self.run, self._writer, slot.control
-        note[1] = run.position
+        note[1] = self.position
         if self._raised is not None:
-            note[1] = self._raised_at
-            raise self._raised
-        writer.begin(slot.room)
-        while run.position < run.goal and run.next(note) is not ENDED:  # drop scenes delivered before
+            note[1] = self._raised[1]
+            raise self._raised[0]
+        while self.position < self.goal and self.next(note) is not ENDED:  # drop scenes delivered before
             pass
-        until = time.perf_counter() + _SECONDS
-        first = run.position
+        writer, ended, until = BlockWriter(room), False, time.perf_counter() + _SECONDS
         # Send these scenes one by one, to find a scene that repeatedly ends its worker.
-        alone = first == run.goal or 0 < run.goal > first - _SUSPECTS
-        control[Word.POSITION], control[Word.SERIAL] = first, serial
+        alone = self.position == self.goal or 0 < self.goal > self.position - _SUSPECTS
         try:
             for _ in range(1 if alone else _MOST):
-                scene = run.next(note)
+                scene = self.next(note)
                 if scene is ENDED:
-                    control[Word.IS_LAST] = True
+                    ended = True
                     break
                 writer.add(scene)
-                if writer.fits:
-                    control[Word.BYTES] = len(writer.data)
                 if writer.is_full or time.perf_counter() > until:
                     break
         except BaseException as error:
             if not len(writer.data) or isinstance(error, KeyboardInterrupt):
                 raise
-            self._raised, self._raised_at = error, note[1]
-        return None if writer.fits else writer.data
+            self._raised = error, note[1]
+        data = None if writer.fits else writer.data
+        return Block(nbytes=len(writer.data), data=data, position=self.position, ended=ended)
 
     def end(self) -> None:
-        """Close the generator, so that it exits its `with` statements."""
-        self.run.end()
+        """See `GeneratorRun.end`."""
+        super().end()
         self._raised = None  # breaks a reference cycle through the traceback
 
 
@@ -331,30 +290,26 @@ class GeneratorRunner(Runner):
             run.end()
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """See `Runner.run`; returns a block that does not fit in the slot."""
+        """See `Runner.run`; returns a `Block`."""
         _, n, start, repetition, serial, segment_offset, segment_bytes, slot_offset = record
         slot = self._layout.view(context.memory_at(segment_offset, segment_bytes), slot_offset)
-        control = slot.control
-        if control[Word.GIVEN_UP] == serial:
+        if slot.control[0] == serial:
             raise CancelledTaskError
         worker = self._workers[threading.get_ident()]
-        for word in (Word.SERIAL, Word.BYTES, Word.IS_LAST, Word.LOST):
-            control[word] = 0
         if start != GO_ON:
             note[1] = start
             for other, left in list(worker.runs.items()):
-                if other == n or left.run.repetition != repetition:
+                if other == n or left.repetition != repetition:
                     worker.runs.pop(other).end()
-            worker.runs[n] = _BlockRun(GeneratorRun(self._generators, n, repetition, start))
+            worker.runs[n] = _BlockRun(self._generators, n, repetition, start)
         run = worker.runs.get(n)
-        if run is None or run.run.repetition != repetition:
-            control[Word.LOST] = True
-            return None
+        if run is None or run.repetition != repetition:
+            return Block(lost=True)
         if context.worker.worker_type == "process":
             self._seed(worker, run, n)
         try:
-            with run.run.context:
-                return run.block(slot, serial, note)
+            with run.context:
+                return run.block(slot.room, note)
         except BaseException as error:
             raise FailedTaskError(Place(note[1])) from error
 
@@ -366,6 +321,6 @@ class GeneratorRunner(Runner):
             worker.last.random = states()
         worker.last = run
         if run.random is None:
-            seed_globals(generator_seed(self._generators.seed, run.run.repetition, n))
+            seed_globals(generator_seed(self._generators.seed, run.repetition, n))
         else:
             restore(run.random)

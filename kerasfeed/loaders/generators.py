@@ -199,24 +199,16 @@ def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) 
     for numbered in (False,) if copies else (False, True) if count == 1 else (True,):
         taken = {each.name for each in numbers} if numbered else set()
         by_name = {each for each in _BY_NAME if each in signature.parameters and each not in taken}
-        if not _can_be_called(signature, (0, 1) if numbered else (), by_name):
-            continue
-        if not numbered or all(each.default is each.empty or each.name in ("n", "count") for each in numbers):
-            return numbered, by_name
+        with contextlib.suppress(TypeError):  # it takes other arguments
+            signature.bind(*((0, 1) if numbered else ()), **dict.fromkeys(by_name))
+            if not numbered or all(each.default is each.empty or each.name in ("n", "count") for each in numbers):
+                return numbered, by_name
     wanted = f"made without arguments, for count={count} copies" if copies else f"called as {name}(n, count)"
     raise TypeError(
         f"a generator is {wanted}, and the function takes {name}{signature}. Wrap it: lambda n, count: {name}(...), "
         "for example with the n-th part of your files, files[n::count]. A function without arguments needs count=1, "
         "or copies=True to run copies of a generator that has no end and draws its scenes"
     )
-
-
-def _can_be_called(signature: inspect.Signature, arguments: tuple[int, ...], by_name: set[str]) -> bool:
-    try:
-        signature.bind(*arguments, **dict.fromkeys(by_name))
-    except TypeError:
-        return False
-    return True
 
 
 def _iterator(made: Any, name: str) -> Iterator[Any]:

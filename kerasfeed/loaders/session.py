@@ -220,11 +220,11 @@ class Session:
 
     # ---- outcomes of tasks
 
-    def account(self, batch: BatchInProgress, start: int = 0, stop: int = 0, beside: Any = None) -> None:
+    def account(self, batch: BatchInProgress, start: int = 0, stop: int = 0, overflow: Any = None) -> None:
         """Count rows [start, stop) as loaded or skipped; deliver the batch if none is missing."""
         assert self.slots is not None
         with self.lock:
-            batch.add(start, stop, beside or {})
+            batch.add(start, stop, overflow or {})
             if batch.missing or batch.landed:
                 return
             batch.landed = True

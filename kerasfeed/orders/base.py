@@ -124,10 +124,10 @@ class Order(ABC):
         runs = [
             self.indices(start, min(start + _RUN, count), length=length, seed=seed, epoch=epoch) for start in starts
         ]
-        lines = self.places(np.concatenate(runs), length).reshape(len(runs), -1)  # all runs have one length
+        lines = self.block_positions(np.concatenate(runs), length).reshape(len(runs), -1)  # all runs have one length
         return float(np.abs(np.diff(lines)).mean()) / spread
 
-    def places(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    def block_positions(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """Return positions on a line, for `mixing`: by default, the indices."""
         return indices
 

@@ -175,9 +175,9 @@ class BlockShuffled(Order):
         scenes.setflags(write=False)
         return scenes
 
-    def places(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        """See `Order.places`: with `block_of`, positions after sorting scenes by block."""
-        return indices if self._named is None else self._named.groups(length).places()[indices]
+    def block_positions(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+        """See `Order.block_positions`: with `block_of`, positions after sorting scenes by block."""
+        return indices if self._named is None else self._named.groups(length).positions()[indices]
 
     def reads_per_epoch(self, length: int) -> int:
         """Number of blocks that a reader of `window` blocks reads per epoch.

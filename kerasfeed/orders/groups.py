@@ -64,11 +64,11 @@ class Groups:
         numbers[self.members] = np.repeat(np.arange(self.count), self.sizes)
         return numbers
 
-    def places(self) -> NDArray[np.int64]:
+    def positions(self) -> NDArray[np.int64]:
         """The position of each scene in `members`, int64[length]."""
-        places = np.empty(self.length, np.int64)
-        places[self.members] = np.arange(self.length)
-        return places
+        positions = np.empty(self.length, np.int64)
+        positions[self.members] = np.arange(self.length)
+        return positions
 
     def digest(self) -> str:
         """A text that differs for different groupings."""

@@ -116,6 +116,18 @@ def unpicklable_attribute(target: Any) -> str:
     return ""
 
 
+def large_text(who: str, target: Any, nbytes: int) -> str:
+    """Text of the warning that each worker process copies `nbytes` of `target`, with its longest list or dict."""
+    attributes = [item for part in parts_of(target) for item in getattr(part, "__dict__", {}).items()]
+    long = [(name, value) for name, value in attributes if isinstance(value, list | tuple | dict | set | frozenset)]
+    name, value = max(long, key=lambda item: len(item[1]), default=("", ()))
+    longest = f" (the longest: {name!r}, {class_name(value)} of {counted(len(value), 'item')})" if value else ""
+    return (
+        f"{who}: each worker process has its own copy of {nbytes / 1e6:,.0f} MB of lists, dicts and other Python "
+        f"objects{longest}. Keep a long one as kf.shared(list_or_dict), which takes memory once for all workers"
+    )
+
+
 @dataclass(frozen=True)
 class HostPlace:
     """The numbers of a pool's workers among the workers of several hosts.

@@ -268,15 +268,15 @@ class Subset(Routed, OfOne, SceneSequence):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def _route(self, place: int) -> tuple[int, int]:
-        return 0, int(self.indices[place])
+    def _route(self, position: int) -> tuple[int, int]:
+        return 0, int(self.indices[position])
 
-    def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return np.zeros_like(places), picked(self.indices, places)
+    def _routes(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return np.zeros_like(positions), picked(self.indices, positions)
 
-    def _copy_kept(self, places: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
+    def _copy_kept(self, positions: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
         copy_kept = kept_copier(self.sequence)
-        return copy_kept is not None and copy_kept(picked(self.indices, places), structure, out)
+        return copy_kept is not None and copy_kept(picked(self.indices, positions), structure, out)
 
     def _blocks(self) -> int | NDArray[Any] | None:
         blocks, picks = blocks_in(self.sequence), self.indices

@@ -21,7 +21,7 @@ from kerasfeed.errors import FeedWarning, KerasfeedError
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.cache_store import SceneFiles, SceneMemory, encoded, frozen_leaves
 from kerasfeed.sequences.context import UnrandomContext
-from kerasfeed.sequences.indexing import place_in
+from kerasfeed.sequences.indexing import position_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
 from kerasfeed.spec.nesting import structure_text
 from kerasfeed.util.error_text import class_name, counted, message_of
@@ -146,7 +146,7 @@ class Cached(SceneByScene, SceneSequence):
             KerasfeedError: The scene uses random numbers, or differs when it is read again.
             Exception: The sequence raised it.
         """
-        position = place_in(index, len(self), self)
+        position = position_in(index, len(self), self)
         kept = self._kept(position)
         leaves, treespec = self._read(position) if kept is None else kept
         return treespec.unflatten(leaves)

@@ -179,7 +179,7 @@ def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
     return _frozen(picked(inner, picked(outer, np.arange(len(outer)))))
 
 
-def place_in(index: Any, length: int, view: Any) -> int:
+def position_in(index: Any, length: int, view: Any) -> int:
     """Return `index` as an int in [0, length). Negative ones count from the end.
 
     Raises:
@@ -187,15 +187,15 @@ def place_in(index: Any, length: int, view: Any) -> int:
         IndexError: It is out of range.
     """
     try:
-        place = operator.index(index)
+        position = operator.index(index)
     except TypeError:
         many = "; kf.Subset(sequence, indices) selects many" if hasattr(type(index), "__len__") else ""
         raise TypeError(
             f"a {type(view).__name__} is indexed by an integer, a slice, a list or an array, received {index!r:.60} of "
             f"type {type(index).__name__}{many}"
         ) from None
-    if place < 0:
-        place += length
-    if not 0 <= place < length:
+    if position < 0:
+        position += length
+    if not 0 <= position < length:
         raise IndexError(f"index {index} is out of range: {view!r} has {length} scenes")
-    return place
+    return position

@@ -160,21 +160,21 @@ class Mixture(Routed, OfSeveral, SceneSequence):
     def __len__(self) -> int:
         return self._num_scenes
 
-    def _route(self, place: int) -> tuple[int, int]:
+    def _route(self, position: int) -> tuple[int, int]:
         epoch = None if self._function is None else current_epoch()
         node = self._tree_of_epoch(epoch or 0)
         while not isinstance(node, int):
-            first = _dealt(node, place)
-            if _dealt(node, place + 1) > first:
-                node, place = node.first, first
+            first = _dealt(node, position)
+            if _dealt(node, position + 1) > first:
+                node, position = node.first, first
             else:
-                node, place = node.second, place - first
-        turn, position = divmod(place, self._lengths[node])
+                node, position = node.second, position - first
+        turn, position = divmod(position, self._lengths[node])
         source = (node,) if epoch is None else (node, epoch)
         return node, _scene_at(position, self._lengths[node], turn, self._seed, source)
 
-    def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        routes = np.array([self._route(place) for place in places.tolist()], np.int64).reshape(-1, 2)
+    def _routes(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        routes = np.array([self._route(position) for position in positions.tolist()], np.int64).reshape(-1, 2)
         return routes[:, 0], routes[:, 1]
 
     def _choice(self) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kerasfeed.errors import SpecError
 from kerasfeed.orders.groups import Groups, check_length, check_numbers
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.sequences.indexing import place_in
+from kerasfeed.sequences.indexing import position_in
 from kerasfeed.sequences.split import values_of
 from kerasfeed.sequences.view_base import OfOne
 from kerasfeed.spec.field_values import as_array
@@ -118,10 +118,10 @@ class Packed(OfOne, SceneSequence):
             >>> kf.Packed([{"x": np.zeros(n)} for n in (3, 5, 2, 4)], 8).scenes_of(0)
             array([0, 1])
         """
-        return self._inside_of(place_in(index, len(self), self))
+        return self._inside_of(position_in(index, len(self), self))
 
-    def _inside_of(self, place: int) -> NDArray[np.int64]:
-        return self._groups.members[slice(*self._groups.offsets[place : place + 2])].astype(np.int64)
+    def _inside_of(self, position: int) -> NDArray[np.int64]:
+        return self._groups.members[slice(*self._groups.offsets[position : position + 2])].astype(np.int64)
 
     def __getitem__(self, index: int | slice) -> Any:
         """Return packed scene `index`; negative indices count from the end.
@@ -132,13 +132,13 @@ class Packed(OfOne, SceneSequence):
             ValueError: A scene has another length than it had when it was packed.
             Exception: The sequence raised it; a note has the index there.
         """
-        place = place_in(index, len(self), self)
+        position = position_in(index, len(self), self)
         segment_ids, positions = np.zeros(self.length, np.int32), np.zeros(self.length, np.int32)
         first: dict[str, NDArray[Any]] = {}
         out: dict[str, NDArray[Any]] = {}
         start = 0
-        for segment, inner in enumerate(self._inside_of(place).tolist(), 1):
-            with self._reading(0, [inner], [place]):
+        for segment, inner in enumerate(self._inside_of(position).tolist(), 1):
+            with self._reading(0, [inner], [position]):
                 fields = _fields(self._parts[0][inner])
                 if segment == 1:
                     first = fields
@@ -158,8 +158,8 @@ class Packed(OfOne, SceneSequence):
             start = stop
         return {**out, "segment_ids": segment_ids, "positions": positions}
 
-    def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-        inside = [self._inside_of(place) for place in places.tolist()]
+    def _scenes_inside(self, positions: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        inside = [self._inside_of(position) for position in positions.tolist()]
         yield self.sequence, np.concatenate([np.empty(0, np.int64), *inside])  # `inside` may be empty
 
     def _choice(self) -> str:

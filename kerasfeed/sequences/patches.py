@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from kerasfeed.errors import SpecError
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.frames import as_sequence
-from kerasfeed.sequences.indexing import place_in
+from kerasfeed.sequences.indexing import position_in
 from kerasfeed.sequences.view_base import is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import class_name
+from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written one by one
@@ -123,18 +124,18 @@ class _Boxes(SceneSequence):
             IndexError: `index` is out of range.
             Exception: An array of the source raised it.
         """
-        place = place_in(index, self._length, self)
+        position = position_in(index, self._length, self)
         out = [np.empty(shape, field.dtype) for shape, field in zip(self._shapes, self._fields, strict=True)]
-        self._read(place, out)
+        self._read(position, out)
         return self._treespec.unflatten([array if array.ndim else array[()] for array in out])
 
     def read_into(self, index: int, out: Any) -> None:
         """Write scene `index` into `out`; see `SceneSequence`."""
-        self._read(place_in(index, self._length, self), flatten(out)[0])
+        self._read(position_in(index, self._length, self), flatten(out)[0])
 
     @abstractmethod
-    def _read(self, place: int, out: list[NDArray[Any]]) -> None:
-        """Write the scene at `place` into an array for each field."""
+    def _read(self, position: int, out: list[NDArray[Any]]) -> None:
+        """Write the scene at `position` into an array for each field."""
 
     @property
     def block_of(self) -> NDArray[np.int64]:
@@ -156,11 +157,11 @@ class _Boxes(SceneSequence):
             blocks = (blocks[:, None] * (cells[-1] + 1) + cells).ravel()
         return blocks
 
-    def _corner(self, place: int) -> tuple[int, ...]:
-        """Return the start of the scene at `place` on each axis."""
+    def _corner(self, position: int) -> tuple[int, ...]:
+        """Return the start of the scene at `position` on each axis."""
         starts = []
         for axis in reversed(self._axes):
-            place, rank = divmod(place, axis.count)
+            position, rank = divmod(position, axis.count)
             starts.append(min(rank * axis.stride, axis.last))
         return tuple(reversed(starts))
 
@@ -259,6 +260,7 @@ class Patches(_Boxes):
         True
     """
 
+    @with_known_words("kf.Patches")
     def __init__(
         self,
         source: Any,
@@ -301,10 +303,10 @@ class Patches(_Boxes):
             >>> kf.Patches(np.zeros((4, 8)), (2, 4)).corner(3)
             (2, 4)
         """
-        return self._corner(place_in(index, len(self), self))
+        return self._corner(position_in(index, len(self), self))
 
-    def _read(self, place: int, out: list[NDArray[Any]]) -> None:
-        starts = self._corner(place)
+    def _read(self, position: int, out: list[NDArray[Any]]) -> None:
+        starts = self._corner(position)
         stops = [min(start + axis.size, axis.length) for start, axis in zip(starts, self._axes, strict=True)]
         where = tuple(map(slice, starts, stops))
         held = tuple(slice(stop - start) for start, stop in zip(starts, stops, strict=True))
@@ -350,6 +352,7 @@ class Windows(_Boxes):
         [([0, 1, 2], 3), ([4, 5, 6], 7)]
     """
 
+    @with_known_words("kf.Windows")
     def __init__(
         self,
         source: Any,
@@ -390,11 +393,11 @@ class Windows(_Boxes):
             >>> kf.Windows(np.zeros(100), 10, stride=5).start(3)
             15
         """
-        return self._corner(place_in(index, len(self), self))[0]
+        return self._corner(position_in(index, len(self), self))[0]
 
-    def _read(self, place: int, out: list[NDArray[Any]]) -> None:
+    def _read(self, position: int, out: list[NDArray[Any]]) -> None:
         (axis,) = self._axes
-        start = place * axis.stride
+        start = position * axis.stride
         window = (slice(start, start + axis.extent, axis.step),)
         for number, (field, target) in enumerate(zip(self._fields, out, strict=True)):
             _read_into(field, window if number < self._windowed else (start + self._offset,), target)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.sequences.context import current_context
-from kerasfeed.sequences.indexing import place_in
+from kerasfeed.sequences.indexing import position_in
 from kerasfeed.sequences.optional_methods import scene_writer, takes_out
 from kerasfeed.sequences.view_base import View, part_reader
 from kerasfeed.spec.field_values import as_array
@@ -30,11 +30,11 @@ class Routed(View):
     """A view whose scenes are each one scene of one part."""
 
     @abstractmethod
-    def _route(self, place: int) -> tuple[int, int]:
-        """Return part, and index in it, of scene `place` in [0, len(self))."""
+    def _route(self, position: int) -> tuple[int, int]:
+        """Return part, and index in it, of scene `position` in [0, len(self))."""
 
     @abstractmethod
-    def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _routes(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The same for many scenes, int64[B] each."""
 
     def __getitem__(self, index: int | slice) -> Any:
@@ -44,48 +44,48 @@ class Routed(View):
             IndexError: `index` is out of range.
             Exception: The sequence inside raised it; a note has its name and the index there.
         """
-        place = place_in(index, len(self), self)
-        part, inner = self._route(place)
+        position = position_in(index, len(self), self)
+        part, inner = self._route(position)
         try:
             return self._parts[part][inner]
         except Exception as error:
-            self._note(error, part, [inner], [place])
+            self._note(error, part, [inner], [position])
             raise
 
     def read_into(self, index: int, out: Any) -> None:
         """Write the scene at `index` into `out`; see `SceneSequence`."""
-        place = place_in(index, len(self), self)
-        part, inner = self._route(place)
-        with self._reading(part, [inner], [place]):
+        position = position_in(index, len(self), self)
+        part, inner = self._route(position)
+        with self._reading(part, [inner], [position]):
             write_scene(self._parts[part], inner, out)
 
     def get_batch(self, indices: NDArray[np.int64], out: Any = None) -> Any:
         """Return the scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
-        places = np.asarray(indices, np.int64)
-        which, inner = self._routes(places)
-        pieces = _pieces_of(which, inner, places)
+        positions = np.asarray(indices, np.int64)
+        which, inner = self._routes(positions)
+        pieces = _pieces_of(which, inner, positions)
         if len(pieces) == 1:  # with all rows
-            return self._read_piece(pieces[0][0], inner, places, out)
-        gatherer = _Gatherer(len(places), out)
+            return self._read_piece(pieces[0][0], inner, positions, out)
+        gatherer = _Gatherer(len(positions), out)
         for part, rows in pieces:
             target = gatherer.target(rows)
-            batch = self._read_piece(part, inner[rows], places[rows], target)
+            batch = self._read_piece(part, inner[rows], positions[rows], target)
             if batch is not None:
                 gatherer.put(rows, batch, class_name(self._parts[part]))
         return gatherer.result() if out is None else None
 
-    def _read_piece(self, part: int, inner: NDArray[np.int64], places: NDArray[np.int64], out: Any) -> Any:
+    def _read_piece(self, part: int, inner: NDArray[np.int64], positions: NDArray[np.int64], out: Any) -> Any:
         context = current_context()
-        moved = nullcontext() if context is None else context.inside(places.tolist(), inner.tolist())
+        moved = nullcontext() if context is None else context.inside(positions.tolist(), inner.tolist())
         try:
             with moved:
                 return read_many(self._parts[part], inner, out)
         except Exception as error:
-            self._note(error, part, inner, places)
+            self._note(error, part, inner, positions)
             raise
 
-    def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-        which, inner = self._routes(places)
+    def _scenes_inside(self, positions: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        which, inner = self._routes(positions)
         return ((self._parts[part], np.unique(inner[which == part])) for part in np.unique(which).tolist())
 
 

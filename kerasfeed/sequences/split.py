@@ -23,6 +23,7 @@ from kerasfeed.sequences.optional_methods import check_part, note_once
 from kerasfeed.sequences.view_base import SceneByScene
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.error_text import class_name, counted, message_of
+from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -36,41 +37,42 @@ class FieldOf(SceneByScene, SceneSequence):
     Args:
         sequence: The other sequence.
         length: Number of scenes in it.
-        place: Dotted path of the field, or a function from a scene to a value.
+        field: Dotted path of the field, or a function from a scene to a value.
     """
 
     _passed_on = frozenset({"on_worker_begin", "on_worker_end"})  # reading labels does not begin an epoch
 
-    def __init__(self, sequence: Any, length: int, place: str | Portable) -> None:
+    def __init__(self, sequence: Any, length: int, field: str | Portable) -> None:
         self._hold(sequence)
         self._lengths = (length,)
-        self.place = place
+        self.field = field
 
     def _functions(self) -> tuple[Any, ...]:
-        return (self.place.function,) if isinstance(self.place, Portable) else ()
+        return (self.field.function,) if isinstance(self.field, Portable) else ()
 
     def __getitem__(self, index: int) -> Any:
         scene = self.sequence[index]
-        if isinstance(self.place, Portable):
-            value = self.place.function(scene)
+        if isinstance(self.field, Portable):
+            value = self.field.function(scene)
         else:
             leaves, treespec = flatten(scene)
             paths = field_paths(treespec)
-            if self.place not in paths:
+            if self.field not in paths:
                 raise ValueError(
-                    f"a scene has no field {self.place!r}: it has {', '.join(map(repr, paths))}. Name one of these, or "
+                    f"a scene has no field {self.field!r}: it has {', '.join(map(repr, paths))}. Name one of these, or "
                     "pass a function of the scene"
                 )
-            value = leaves[paths.index(self.place)]
+            value = leaves[paths.index(self.field)]
         array = np.asarray(value)
         if array.size != 1:
             raise ValueError(
-                f"field {self.place!s} of a scene must be a single value, received shape {array.shape}: pass a "
+                f"field {self.field!s} of a scene must be a single value, received shape {array.shape}: pass a "
                 "function that returns one, for example lambda scene: scene[1].max()"
             )
         return value if isinstance(value, str | bytes) else array.reshape(())[()]
 
 
+@with_known_words("kf.split", "kf.split(sequence, (0.8, 0.2), seed=0)")
 def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, groups: Any = None) -> tuple[Subset, ...]:
     """Divide a sequence at random into disjoint parts, such as for validation.
 
@@ -136,6 +138,7 @@ class Folds(Sequence[tuple[Subset, Subset]]):
         return Subset(self._sequence, np.delete(np.arange(self._length), part)), Subset(self._sequence, part)
 
 
+@with_known_words("kf.folds", "kf.folds(sequence, 5, seed=0)")
 def folds(
     sequence: Any, count: int, *, seed: int, groups: Any = None, stratify: Any = None
 ) -> Sequence[tuple[Subset, Subset]]:

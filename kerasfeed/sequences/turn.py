@@ -28,7 +28,7 @@ class _Run:
         self.over = False
 
 
-class _Place:
+class _Part:
     """The last call by a turn of one sequence. It may be over."""
 
     run: _Run | None = None
@@ -40,20 +40,20 @@ class Turn:
     Turns share their state by sequence, because two feeds may read one sequence, for example after `kf.split`.
     """
 
-    _places: "weakref.WeakValueDictionary[int, _Place]" = weakref.WeakValueDictionary()
+    _parts: "weakref.WeakValueDictionary[int, _Part]" = weakref.WeakValueDictionary()
     _changed = threading.Condition()
 
     def __init__(self, *sequences: Any) -> None:
         """The sequences must live at least as long as this object."""
         numbers = sorted({id(part) for sequence in sequences for part in parts_of(sequence)})
         with self._changed:
-            self._held = [self._places.setdefault(number, _Place()) for number in numbers]
+            self._held = [self._parts.setdefault(number, _Part()) for number in numbers]
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread is running a call by such a turn."""
         own = threading.get_ident()
-        return any((run := place.run) is not None and run.thread == own and not run.over for place in self._held)
+        return any((run := part.run) is not None and run.thread == own and not run.over for part in self._held)
 
     def run(self, call: Callable[[], _T]) -> _T:
         """Wait until no other thread reads any of the sequences, then call."""
@@ -62,11 +62,11 @@ class Turn:
         own = _Run()
         try:
             with self._changed:
-                for place in self._held:  # 0.1 us each, because a `Concat` may have thousands
-                    while (run := place.run) is not None and not run.over and run.thread != own.thread:
+                for part in self._held:  # 0.1 us each, because a `Concat` may have thousands
+                    while (run := part.run) is not None and not run.over and run.thread != own.thread:
                         self._changed.wait(_LOOK_SECONDS)
                     if run is None or run.over:
-                        place.run = own
+                        part.run = own
             return call()
         finally:
             own.over = True
@@ -76,6 +76,6 @@ class Turn:
     def abandon(self) -> None:
         """Release the sequences from a thread that hangs while it reads them."""
         with self._changed:
-            for place in self._held:
-                place.run = None
+            for part in self._held:
+                part.run = None
             self._changed.notify_all()

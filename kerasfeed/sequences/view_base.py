@@ -127,8 +127,8 @@ class View(ABC):
     `get_batch(indices, out)` and `read_into(index, out)`; it has them if its parts do. The rest of the protocol has
     defaults:
 
-    * `_scenes_inside(places)`: the scenes of parts that the scenes at `places` need, for `read_ahead`. By default the
-      scenes at the same indices of every part.
+    * `_scenes_inside(positions)`: the scenes of parts that the scenes at `positions` need, for `read_ahead`. By default
+      the scenes at the same indices of every part.
     * `_blocks()`: the blocks of its scenes, as `blocks_in` returns them. By default there are none.
     * `_functions()`: the user's functions that it calls, which must be thread-safe too. By default there are none.
     * `_choice()`: a text that differs for two views of one class over the same parts. By default it is empty.
@@ -243,9 +243,9 @@ class View(ABC):
             if announce is not None:
                 announce(inner)
 
-    def _scenes_inside(self, places: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+    def _scenes_inside(self, positions: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         """Yield each part that some scenes need, with their indices in it."""
-        return ((part, places) for part in self._parts)
+        return ((part, positions) for part in self._parts)
 
     @contextmanager
     def _reading(self, part: int, inner: Any, outer: Any) -> Iterator[None]:

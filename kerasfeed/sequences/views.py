@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_context, current_rng
-from kerasfeed.sequences.indexing import place_in
+from kerasfeed.sequences.indexing import position_in
 from kerasfeed.sequences.optional_methods import has_parameter, note_once
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
 from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, blocks_in
@@ -46,13 +46,13 @@ class Concat(Routed, OfSeveral, SceneSequence):
     def __len__(self) -> int:
         return self._stops[-1]
 
-    def _route(self, place: int) -> tuple[int, int]:
-        part = bisect_right(self._stops, place)
-        return part, place - self._stops[part] + self._lengths[part]
+    def _route(self, position: int) -> tuple[int, int]:
+        part = bisect_right(self._stops, position)
+        return part, position - self._stops[part] + self._lengths[part]
 
-    def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        which = np.searchsorted(self._ends, places, side="right") - 1
-        return which, places - self._ends[which]
+    def _routes(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        which = np.searchsorted(self._ends, positions, side="right") - 1
+        return which, positions - self._ends[which]
 
     def _blocks(self) -> int | NDArray[Any] | None:
         numbers_of_parts, stop = [], 0
@@ -122,19 +122,19 @@ class Zip(OfSeveral, SceneSequence):
             IndexError: `index` is out of range.
             Exception: A sequence inside raised it; a note names the sequence.
         """
-        place = place_in(index, len(self), self)
-        return self._joined(self._each([place], lambda part: self._parts[part][place]))
+        position = position_in(index, len(self), self)
+        return self._joined(self._each([position], lambda part: self._parts[part][position]))
 
     def _joined(self, values: list[Any]) -> Any:
         return tuple(values) if self._keys[0] == 0 else dict(zip(self._keys, values, strict=True))
 
-    def _each(self, places: Any, read: Callable[[int], Any]) -> list[Any]:
+    def _each(self, positions: Any, read: Callable[[int], Any]) -> list[Any]:
         """Call `read(part)` for each part, restarting the scene's random numbers."""
         context = current_context()
         latest = None if context is None else context.restart_rng()
         values = []
         for part in range(len(self._parts)):
-            with self._reading(part, places, places):
+            with self._reading(part, positions, positions):
                 values.append(read(part))
             if context is not None:
                 latest = context.restart_rng() or latest
@@ -144,19 +144,19 @@ class Zip(OfSeveral, SceneSequence):
 
     def read_into(self, index: int, out: Any) -> None:
         """Write the scene at `index` into `out`; see `SceneSequence`."""
-        place = place_in(index, len(self), self)
-        self._each([place], lambda part: write_scene(self._parts[part], place, out[self._keys[part]]))
+        position = position_in(index, len(self), self)
+        self._each([position], lambda part: write_scene(self._parts[part], position, out[self._keys[part]]))
 
     def get_batch(self, indices: NDArray[np.int64], out: Any = None) -> Any:
         """Return the scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
-        places = np.asarray(indices, np.int64)
+        positions = np.asarray(indices, np.int64)
 
         def read(part: int) -> Any:
             given = None if out is None else out[self._keys[part]]
-            batch = read_many(self._parts[part], places, given)
+            batch = read_many(self._parts[part], positions, given)
             return given if batch is None else batch
 
-        return self._joined(self._each(places, read))
+        return self._joined(self._each(positions, read))
 
     def _choice(self) -> str:
         return "" if self._keys[0] == 0 else ", ".join(self._keys)
@@ -212,18 +212,18 @@ class Map(SceneByScene, SceneSequence):
             IndexError: `index` is out of range.
             Exception: The sequence or the function raised it; a note says which.
         """
-        place = place_in(index, self._lengths[0], self)
+        position = position_in(index, self._lengths[0], self)
         try:
-            scene = self._parts[0][place]
+            scene = self._parts[0][position]
         except Exception as error:
-            self._note(error, 0, [place], [place])
+            self._note(error, 0, [position], [position])
             raise
         for number, (function, draws) in enumerate(self._calls):
             try:
                 scene = function(scene, rng=current_rng()) if draws else function(scene)
             except Exception as error:
                 given = class_name(self if number else self.sequence)
-                note_once(error, f"in {_function_name(function)}, given scene {place} of {given}")
+                note_once(error, f"in {_function_name(function)}, given scene {position} of {given}")
                 raise
         return scene
 

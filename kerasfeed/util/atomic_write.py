@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def check_place(out: Path) -> None:
+def check_target(out: Path) -> None:
     """Refuse a path that cannot become a regular file.
 
     Raises:
@@ -43,7 +43,7 @@ def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
     out = Path(os.path.realpath(out))
     if not overwrite and out.exists():
         raise FileExistsError(f"{str(out)!r} exists already; write to another file, or replace it with overwrite=True")
-    check_place(out)
+    check_target(out)
     part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:

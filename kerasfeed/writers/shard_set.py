@@ -30,7 +30,7 @@ from kerasfeed.sequences.global_random import random_warnings
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
-from kerasfeed.util.atomic_write import check_place
+from kerasfeed.util.atomic_write import check_target
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.progress import progress_bar
@@ -84,7 +84,7 @@ class FileSet:
     """The files that a call writes.
 
     Attributes:
-        beside: A path of the set; hidden files of an unfinished set have its name and folder.
+        target: A path of the set; hidden files of an unfinished set have its name and folder.
         names: The files that exist at the end.
         arguments: Arguments that must not change if a call continues an unfinished set, as JSON.
         most: Largest number of shards.
@@ -94,7 +94,7 @@ class FileSet:
         title: Title of the progress bar.
     """
 
-    beside: Path
+    target: Path
     names: tuple[Path, ...]
     arguments: dict[str, Any]
     most: int
@@ -117,8 +117,8 @@ def write_set(
         WorkerDiedError: Worker processes died repeatedly.
     """
     for name in files.names:
-        check_place(name)
-    unfinished = files.beside.with_name(f".{files.beside.name}.unfinished")
+        check_target(name)
+    unfinished = files.target.with_name(f".{files.target.name}.unfinished")
     with _locked_description(unfinished) as descriptor:
         begun = read_json(unfinished)
         if begun is None and not overwrite:

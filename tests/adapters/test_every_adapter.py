@@ -1,4 +1,4 @@
-"""The promises of every adapter from a feed to a framework; `adapter_kinds.ADAPTERS` names them."""
+"""The promises of every adapter from a feed to a framework; see `adapter_kinds.ADAPTERS`."""
 
 import gc
 
@@ -60,7 +60,7 @@ def numbers(batches):
     return [number for batch in batches for number in np.asarray(batch[0]["n"]).tolist()]
 
 
-def test_an_epoch_has_the_batches_of_a_loop_bit_for_bit_in_their_order(batches_of, make):
+def test_an_epoch_equals_a_loop_bit_for_bit_and_in_order(batches_of, make):
     with make(shuffle=True) as feed:
         expected = [bits(batch) for batch in feed.epoch(0)]
         assert [bits(batch) for batch in batches_of(feed)] == expected
@@ -76,13 +76,13 @@ def test_fields_keep_their_nesting_dtypes_and_shapes(batches_of, make):
     ]  # fmt: skip
 
 
-def test_batches_that_are_kept_stay_what_they_were(batches_of, make):
+def test_kept_batches_do_not_change(batches_of, make):
     with make() as feed:
         kept = list(batches_of(feed))
         assert numbers(kept) == list(range(22))
 
 
-def test_leaving_early_leaves_nothing_running(batches_of, make):
+def test_leaving_a_loop_early_stops_its_loading(batches_of, make):
     with make() as feed:
         found = iter(batches_of(feed))
         assert numbers([next(found)]) == [0, 1, 2, 3]
@@ -91,15 +91,15 @@ def test_leaving_early_leaves_nothing_running(batches_of, make):
         assert numbers(feed.epoch(3)) == list(range(22))
 
 
-def test_what_a_scene_raises_arrives_with_its_index_behind_the_batches_before_it(batches_of, make):
+def test_an_error_of_a_scene_follows_the_earlier_batches_and_names_its_index(batches_of, make):
     with make(Scenes(bad=(13,))) as feed:
         seen = []
         with pytest.raises(Exception, match="bad scan 13") as caught:  # noqa: PT012 - the batches before it count
             for batch in batches_of(feed):
                 seen += numbers([batch])
         assert seen == list(range(12))
-        told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-        assert "scene 13" in told
+        text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert "scene 13" in text
 
 
 @in_this_process

@@ -22,15 +22,15 @@ def loop_of(framework):
     return lambda feed, **arguments: getattr(feed, f"to_{framework}")(**arguments)
 
 
-def test_text_is_refused_by_the_names_of_its_fields(framework, loop_of):
-    told = rf"^{NAMES[framework]} has no text: "
+def test_the_error_for_text_names_its_fields(framework, loop_of):
+    message = rf"^{NAMES[framework]} has no text: "
     scenes = [{"name": "a", "tags": ["u", "v"], "x": 1.0}] * 4
     for given, fields in ((scenes, r"fields 'name', 'tags'\. Turn text into numbers"), (["a", "b"], "field 'scene'")):
-        with kf.Feed(given, 2, workers=0) as feed, pytest.raises(TypeError, match=told + fields):
+        with kf.Feed(given, 2, workers=0) as feed, pytest.raises(TypeError, match=message + fields):
             list(loop_of(feed))
 
 
-def test_a_dtype_that_the_framework_lacks_is_refused_by_the_name_of_its_field(loop_of):
+def test_the_error_for_an_unsupported_dtype_names_its_field(loop_of):
     with kf.Feed([{"x": np.zeros(2, [("a", "f4")])}] * 4, 2, workers=0) as feed, pytest.raises(TypeError) as caught:
         list(loop_of(feed))
     assert any("field 'x' of the batch" in note for note in caught.value.__notes__)
@@ -52,6 +52,6 @@ def test_wrong_numbers_are_refused(loop_of, arguments, error, message):
 def test_without_the_framework_the_error_names_the_package(framework, monkeypatch):
     monkeypatch.setitem(sys.modules, framework, None)
     monkeypatch.delitem(sys.modules, f"kerasfeed.adapters.{framework}.conversion", raising=False)
-    told = rf"{NAMES[framework]}, .*pip install {framework} .*kerasfeed\[{framework}\]"
-    with kf.Feed([1.0], 1, workers=0) as feed, pytest.raises(ImportError, match=told):
+    message = rf"{NAMES[framework]}, .*pip install {framework} .*kerasfeed\[{framework}\]"
+    with kf.Feed([1.0], 1, workers=0) as feed, pytest.raises(ImportError, match=message):
         getattr(feed, f"to_{framework}")()

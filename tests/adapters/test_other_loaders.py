@@ -98,10 +98,10 @@ if __name__ == "__main__":
         pytest.param("spawn", ["file", "memory", "cache"], marks=pytest.mark.heavy),
     ],
 )
-def test_a_sequence_is_a_dataset_of_a_data_loader(context, kinds):
+def test_a_data_loader_accepts_a_sequence_as_dataset(context, kinds):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     code = LOADED.replace("CONTEXT", repr(context)).replace("KINDS", repr(kinds))
-    # A short path: PyTorch's workers wait for ever if the path of a socket in TMPDIR has more than 107 bytes.
+    # A short path: PyTorch's workers hang if the path of a socket in TMPDIR has more than 107 bytes.
     with tempfile.TemporaryDirectory() as folder:
         assert finish(launch(Path(folder), code)) == "done\n"
 
@@ -110,7 +110,7 @@ def run(name):
     exec(SNIPPETS[name], {"kf": kf, "np": np, "Clouds": Clouds})
 
 
-def test_a_data_loader_in_place_of_a_sequence_is_answered_with_its_dataset():
+def test_the_error_for_a_data_loader_suggests_its_dataset():
     data = pytest.importorskip("torch.utils.data")
     loader = data.DataLoader(Clouds(), batch_size=4)
     with pytest.raises(TypeError, match=r"the DataLoader gives batches: pass loader\.dataset, and batch_size"):
@@ -119,7 +119,7 @@ def test_a_data_loader_in_place_of_a_sequence_is_answered_with_its_dataset():
         assert len(feed) == len(loader)
 
 
-def test_a_sequence_is_a_source_of_grain(capsys):
+def test_grain_accepts_a_sequence_as_source(capsys):
     grain = pytest.importorskip("grain", reason="Grain is not installed")
     run("grain")
     assert capsys.readouterr().out == "4 (4, 16, 3)\n"
@@ -142,18 +142,18 @@ def test_a_network_of_flax_is_trained_on_a_feed(capsys):
 
 
 @pytest.mark.heavy
-def test_a_sequence_becomes_a_dataset_of_hugging_face_and_that_is_one_again(capsys, monkeypatch, tmp_path):
+def test_a_sequence_converts_to_a_hugging_face_dataset_and_back(capsys, monkeypatch, tmp_path):
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     run("datasets")
     assert capsys.readouterr().out.splitlines()[-1] == "4 (32, 16, 3)"
 
 
-def test_every_snippet_of_the_page_that_is_marked_so_is_tested():
+def test_every_marked_snippet_of_the_page_is_tested():
     assert set(SNIPPETS) == {"grain", "datasets", "nnx"}
 
 
-def test_a_fork_draws_other_numbers_outside_a_feed():
+def test_forked_processes_draw_different_numbers_outside_a_feed():
     current_rng().random()
     with multiprocessing.get_context("fork").Pool(2) as pool:
         drawn = pool.map(_draw, range(2), chunksize=1)

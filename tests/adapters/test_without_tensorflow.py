@@ -67,7 +67,7 @@ def printed(tmp_path, backend, code):
     return finish(launch(tmp_path, BEGIN.format(backend=backend) + code)).splitlines()
 
 
-def test_where_keras_has_no_backend_a_feed_loops_and_says_why_it_is_no_py_dataset(tmp_path):
+def test_without_a_keras_backend_a_feed_still_loops_and_its_repr_says_why(tmp_path):
     labels, arrays, text, stream = printed(tmp_path, "tensorflow", WITHOUT_BACKEND)
     assert labels == "[[0.0, 1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0, 9.0]]"
     assert arrays == "['ArrayImpl', 'ArrayImpl']"
@@ -78,7 +78,7 @@ def test_where_keras_has_no_backend_a_feed_loops_and_says_why_it_is_no_py_datase
 
 
 @pytest.mark.heavy
-def test_there_tensors_of_pytorch_are_given_too(tmp_path):
+def test_without_a_keras_backend_to_torch_works(tmp_path):
     pytest.importorskip("torch")
     code = """
     with kf.Feed(Pairs(), 5, workers=0) as feed:
@@ -88,18 +88,18 @@ def test_there_tensors_of_pytorch_are_given_too(tmp_path):
 
 
 @pytest.mark.heavy
-def test_what_needs_tensorflow_names_package_and_extra(tmp_path):
+def test_the_error_for_missing_tensorflow_names_package_and_extra(tmp_path):
     assert printed(tmp_path, "jax", ERRORS) == 5 * ["True True"]
 
 
 @pytest.mark.heavy
-def test_what_needs_keras_names_package_and_extra_where_that_has_no_backend(tmp_path):
+def test_the_error_for_a_missing_keras_backend_names_package_and_extra(tmp_path):
     assert printed(tmp_path, "tensorflow", WITHOUT_KERAS) == 3 * ["True True"]
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_training_on_other_backends_and_tfrecords_need_no_tensorflow(tmp_path, backend):
+def test_training_on_other_backends_and_tfrecords_work_without_tensorflow(tmp_path, backend):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     assert printed(tmp_path, backend, FIT) == ["True (10, 1)", "10"]

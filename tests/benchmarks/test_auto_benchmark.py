@@ -3,12 +3,12 @@
 from benchmarks import auto
 
 
-def test_a_run_of_a_set_up_gives_a_rate():
+def test_a_run_of_one_configuration_gives_a_rate():
     assert auto.one("tiny", "thread", "1", 0.05)["rate"] > 0
     assert auto.one("stream", "process", "2", 0.05)["rate"] > 0
 
 
-def test_a_run_of_auto_says_what_was_chosen():
+def test_a_run_of_auto_reports_its_choice():
     assert "takes" in auto.one("tiny", "auto", "auto", 0.05)["chosen"]
 
 

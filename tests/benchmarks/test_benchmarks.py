@@ -46,20 +46,20 @@ def figures():
 
 
 @pytest.mark.heavy
-def test_a_case_runs_in_its_own_process_and_tells_its_figures():
+def test_a_case_runs_in_its_own_process_and_reports_figures():
     (result,) = run_all([PLAIN], Settings(seconds=0.1, repeats=1), lambda _: None)
     assert (result.status, result.reason) == ("ok", "")
     assert result.figures["scenes_per_s"] > 0
     assert result.peak_mb > 20
 
 
-def test_a_case_that_does_not_end_is_hung_and_leaves_no_process():
+def test_a_case_that_does_not_end_is_reported_as_hung_and_killed():
     (result,) = run_all([PLAIN], Settings(seconds=1e6, repeats=1, timeout=0.2), lambda _: None)
     assert (result.status, result.reason) == ("hung", "no figures within 0.2 s")
     assert not [child for child in psutil.Process().children() if "benchmarks.case" in child.cmdline()]
 
 
-def test_a_bar_is_met_short_or_not_measured_as_the_ratios_say(figures):
+def test_the_verdict_on_a_bar_follows_from_the_measured_ratios(figures):
     verdicts = {bar.title: bar for bar in bars.judge(figures)}
     over_torch = verdicts["tiny: processes over torch DataLoader"]
     assert (over_torch.goal, over_torch.measured, over_torch.verdict) == (">= 5 x", "6 x", "met")
@@ -71,7 +71,7 @@ def test_a_bar_is_met_short_or_not_measured_as_the_ratios_say(figures):
     assert waiting.measured == "0.95 x (range.map with 64 parallel calls: 0.03 x)"
 
 
-def test_the_report_holds_every_case_as_a_table_as_json_and_as_a_chart(figures, tmp_path):
+def test_the_report_contains_every_case_as_table_json_and_chart(figures, tmp_path):
     settings, verdicts = Settings(repeats=2), bars.judge(figures)
     text = report.markdown(figures, verdicts, MACHINE, settings)
     assert "| **kerasfeed processes** | 450 (300 to 600) | 0.6 | 0.45 | 100 |  |" in text

@@ -6,7 +6,7 @@ from benchmarks import cached
 
 
 @pytest.mark.heavy
-def test_the_benchmark_of_the_cache_tells_a_ratio_of_each_turn_and_how_often_scenes_were_read(tmp_path):
+def test_the_cache_benchmark_reports_ratios_and_the_number_of_reads(tmp_path):
     ratios, read = cached.measure((4,), 64, 2, 1, tmp_path / "log")
     assert len(ratios) == 2
     assert min(ratios) > 0

@@ -8,7 +8,7 @@ from benchmarks import growth
 from benchmarks.growth import BEGIN, END, ROWS, Growth, verdict
 
 
-def test_the_smallest_sizes_give_a_table_with_costs_and_verdicts(tmp_path, monkeypatch):
+def test_the_smallest_sizes_produce_a_table_with_costs_and_verdicts(tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "ROUNDS", 1)
     monkeypatch.setattr(growth, "ROUND_SECONDS", 0.0)
     page = tmp_path / "page.md"

@@ -59,7 +59,7 @@ def job_of(scenes, workers=2):
     return Job(scenes, scenes[0], 8, workers, False)
 
 
-def test_a_file_that_could_not_be_written_is_written_the_next_time(folder):
+def test_a_file_that_failed_to_be_written_is_written_next_time(folder):
     def fail(path):
         path.write_bytes(b"half of it")
         raise OSError("no space left")
@@ -71,13 +71,13 @@ def test_a_file_that_could_not_be_written_is_written_the_next_time(folder):
         assert file["points"].shape == (STORED, 20, 3)
 
 
-def test_a_file_that_is_there_is_not_written_again():
+def test_an_existing_file_is_not_written_again():
     path = SMALL.path()
     before = path.stat().st_mtime_ns
     assert SMALL.path().stat().st_mtime_ns == before
 
 
-def test_the_point_clouds_do_not_depend_on_how_many_are_made_at_once():
+def test_point_clouds_do_not_depend_on_the_size_of_the_request():
     assert np.array_equal(files.point_clouds(0, 128)[64:], files.point_clouds(64, 128))
 
 
@@ -97,7 +97,7 @@ def test_both_sequences_give_the_same_scenes(length):
 @pytest.mark.parametrize(
     "name", ["h5py", "h5py_cached", "h5py_list", "hidefix", "pyfive", "memcpy", "kerasfeed", "take"]
 )
-def test_every_fill_writes_the_scenes_asked_for(name):
+def test_every_fill_function_writes_the_requested_scenes(name):
     if name in ("hidefix", "pyfive") and importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     scenes = (DirectScenes if name in ("kerasfeed", "take") else StoredScenes)(SMALL, STORED)
@@ -156,7 +156,7 @@ def test_whole_epochs_in_block_order_count_a_decode_for_each_chunk():
     assert found["scenes_per_s"] == pytest.approx(STORED / found["epoch_s"])
 
 
-def test_opening_is_timed_and_its_index_is_weighed():
+def test_opening_reports_its_time_and_the_size_of_its_index():
     theirs = open_figures(hdf5_open.by_h5py, job_of(StoredScenes(SMALL, STORED)))
     ours = open_figures(hdf5_open.by_kerasfeed, job_of(StoredScenes(SMALL, STORED)))
     assert set(theirs) == {"open_s"}
@@ -164,7 +164,7 @@ def test_opening_is_timed_and_its_index_is_weighed():
     assert 0 < ours["index_mb"] < 0.01
 
 
-def test_a_pass_over_many_datasets_is_timed_and_a_later_one_without_the_first(monkeypatch):
+def test_first_and_later_passes_over_many_datasets_are_timed_separately(monkeypatch):
     monkeypatch.setattr(files, "GROUP_SCENES", 5)
     job = job_of(GroupedScenes(DataFile("few.h5", files._write_groups), 5))
     passes = [hdf5_open.pass_by_h5py, hdf5_open.pass_by_kerasfeed, hdf5_open.later_pass_by_kerasfeed]

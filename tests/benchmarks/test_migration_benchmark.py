@@ -31,13 +31,13 @@ def test_both_sides_of_the_migration_benchmark_deliver_the_same_scenes(name):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_side_is_a_function_that_takes_what_it_is_given(case, tmp_path):
+def test_every_side_accepts_its_arguments(case, tmp_path):
     assert [side.room for side in case.sides] == ["today", *["with_kerasfeed"] * (len(case.sides) - 1)]
     for side in case.sides:
         assert callable(side.bound(tmp_path, 1.0))
 
 
-def test_a_rate_is_of_scenes_and_without_the_time_to_warm_up(monkeypatch):
+def test_a_rate_counts_scenes_and_excludes_the_warm_up(monkeypatch):
     now = [0.0]
 
     def batches():
@@ -51,10 +51,10 @@ def test_a_rate_is_of_scenes_and_without_the_time_to_warm_up(monkeypatch):
         rate([(None, np.zeros(20))], 1.0)
 
 
-def test_a_row_tells_rates_ratios_and_what_failed(monkeypatch):
+def test_a_row_contains_rates_ratios_and_failures(monkeypatch):
     answers = iter([100.0, 250.0, "failed (exit code 1): no", 120.0, 240.0, "failed (exit code 1): no"])
     monkeypatch.setattr("benchmarks.migrate.__main__.in_a_process", lambda *_: next(answers))
     sides = CASES[0].sides[:3]
-    told = row(Case("x", sides), 1.0, 2)
+    line = row(Case("x", sides), 1.0, 2)
     names = [side.name for side in sides]
-    assert told == f"| x | {names[0]}: 120 | {names[1]}: 250 (2.1); {names[2]}: failed (exit code 1): no |"
+    assert line == f"| x | {names[0]}: 120 | {names[1]}: 250 (2.1); {names[2]}: failed (exit code 1): no |"

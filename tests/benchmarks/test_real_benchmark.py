@@ -34,7 +34,7 @@ def inline_without_keras(job):
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_an_epoch_of_kerasfeed_holds_each_scene_once_with_its_values(row, monkeypatch):
+def test_an_epoch_of_kerasfeed_contains_each_scene_once_unchanged(row, monkeypatch):
     monkeypatch.setitem(sys.modules, "imagecodecs", None)  # the row without the extra does this, and does not undo it
     scenes = row.make(**row.tiny)
     job = make_job(row, PEERS["kerasfeed_inline"], scenes)
@@ -74,7 +74,7 @@ def outcome(peer, repeat, rate):
     return Outcome(Case("images", "loop", peer), repeat, "ok", figures=figures, peak_mb=300.0)
 
 
-def test_the_table_names_the_best_set_up_and_the_best_peer_and_takes_ratios_turn_by_turn():
+def test_the_table_names_the_best_setup_and_peer_and_the_median_ratio():
     rates = {"kerasfeed_auto": (600, 330), "kerasfeed_process": (800, 440), "spdl": (1000, 550), "plain": (5000, 2500)}
     outcomes = [outcome(peer, repeat, rate) for peer, both in rates.items() for repeat, rate in enumerate(both)]
     absent = Outcome(Case("images", "loop", "grain_threads"), 0, "skipped", "grain is not installed")
@@ -88,7 +88,7 @@ def test_the_table_names_the_best_set_up_and_the_best_peer_and_takes_ratios_turn
 
 
 @pytest.mark.heavy
-def test_a_case_runs_in_its_own_process_and_tells_rate_processor_time_and_memory():
+def test_a_case_runs_in_its_own_process_and_reports_rate_cpu_time_and_memory():
     settings = Settings(seconds=0.1, repeats=1, program="benchmarks.real.program")
     (result,) = run_all([Case("tokens", "loop", "plain")], settings, lambda _: None)
     assert (result.status, result.reason) == ("ok", "")
@@ -97,7 +97,7 @@ def test_a_case_runs_in_its_own_process_and_tells_rate_processor_time_and_memory
     assert result.peak_mb > 20
 
 
-def test_every_case_names_a_function_of_a_peer_that_is_there():
+def test_every_case_names_an_existing_function_of_a_peer():
     for case in [case for row in ROWS.values() for case in cases_of(row)]:
         peer = PEERS[case.peer]
         assert f"def {peer.function}(" in (ROOT / f"benchmarks/peers/{peer.module}.py").read_text()

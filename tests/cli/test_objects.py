@@ -76,7 +76,7 @@ def test_profile_prints_the_verdict(capsys):
 
 @pytest.fixture
 def explored(monkeypatch):
-    """Replaces the functions of the other commands, and records their calls."""
+    """Replace the functions of the other commands, and record their calls."""
     calls = []
 
     def function(name, result):
@@ -93,7 +93,7 @@ def explored(monkeypatch):
     return calls, results
 
 
-def test_check_exits_with_1_where_a_check_fails(explored):
+def test_check_exits_with_1_if_a_check_fails(explored):
     calls, results = explored
     assert main(["check", "my_rooms:rooms", "--scenes", "4"]) == 1
     assert calls[0][0] == "check_sequence"
@@ -123,7 +123,7 @@ def test_show_writes_a_picture(explored, capsys):
         (["show", "my_rooms:Rooms", "--index", "70"], "--index 70 is out of range"),
     ],
 )
-def test_an_argument_out_of_range_is_named_as_the_shell_knows_it(command, flag, capsys, tmp_path):
+def test_an_argument_out_of_range_is_named_by_its_command_line_flag(command, flag, capsys, tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["points"] = [1.0]
     assert main(command) == 2

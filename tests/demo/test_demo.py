@@ -74,7 +74,7 @@ def test_augmentation_does_not_depend_on_the_workers(shapes):
     scenes.close()
 
 
-def test_held_out_scenes_are_a_fifth_and_never_trained_on():
+def test_a_fifth_of_the_scenes_is_held_out_and_never_trained_on():
     def held_out(seed):
         return [part.indices.tolist() for part in hold_out(range(50), seed)]
 
@@ -85,7 +85,7 @@ def test_held_out_scenes_are_a_fifth_and_never_trained_on():
     assert held_out(2) != [kept, held]
 
 
-def test_of_few_scenes_one_is_held_out_and_of_fewer_than_two_none_can_be():
+def test_one_of_few_scenes_is_held_out_and_fewer_than_two_are_refused():
     assert [[len(part) for part in hold_out(range(count), 0)] for count in range(2, 8)] == [
         [1, 1], [2, 1], [3, 1], [4, 1], [5, 1], [6, 1]
     ]  # fmt: skip
@@ -94,7 +94,7 @@ def test_of_few_scenes_one_is_held_out_and_of_fewer_than_two_none_can_be():
             hold_out(range(count), 0)
 
 
-def test_validation_uses_the_file_beside_with_test_for_train_in_its_name(tmp_path):
+def test_validation_uses_the_sibling_file_named_test_instead_of_train(tmp_path):
     assert sibling_for_validation(tmp_path / "rooms_train.h5") is None
     (tmp_path / "rooms_test.h5").touch()
     assert sibling_for_validation(tmp_path / "rooms_train.h5") == tmp_path / "rooms_test.h5"
@@ -112,7 +112,7 @@ def test_the_sequence_is_importable_without_any_framework():
 # ---- mistakes
 
 
-def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path):
+def test_the_error_for_an_unusable_file_gives_the_reason(tmp_path):
     cloud, label = np.zeros((4, 8, 3), np.float32), np.zeros(4, np.uint8)
     (tmp_path / "text.h5").write_text("hello")
     _write(tmp_path / "other.h5", data=cloud, answer=label)
@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path):
             summarize(tmp_path / name, points=9)
 
 
-def test_the_command_answers_a_bad_file_with_one_line_before_it_imports_keras(tmp_path):
+def test_a_bad_file_gives_a_one_line_error_before_keras_is_imported(tmp_path):
     code = (
         "import sys; from kerasfeed.cli.main import main; "
         f"status = main(['demo', '--data', {str(tmp_path / 'none.h5')!r}]); "
@@ -172,7 +172,7 @@ def test_the_command_refuses_bad_arguments(option, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_the_command_tells_its_version(capsys):
+def test_the_command_prints_its_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"kerasfeed {kf.__version__}\n"
@@ -203,7 +203,7 @@ def test_the_demo_learns_the_shapes_it_wrote_and_removes_them(tmp_path, monkeypa
     assert not [path for path in tmp_path.iterdir() if "demo" in path.name]
 
 
-def test_the_demo_says_what_it_does_before_it_imports_keras():
+def test_the_demo_prints_its_purpose_before_it_imports_keras():
     code = """
 import builtins, os, sys
 from kerasfeed.cli.main import main
@@ -244,7 +244,7 @@ def test_the_demo_clearly_beats_the_majority_rate_on_real_data(real_data, capsys
     ) in output
 
 
-def test_a_reading_says_what_it_cannot_count(tmp_path):
+def test_the_reading_report_names_the_chunks_that_it_cannot_count(tmp_path):
     with h5py.File(tmp_path / "chunked.h5", "w") as file:
         file.create_dataset("data", data=np.zeros((10, 8, 3), np.float32), chunks=(3, 8, 1), scaleoffset=3)
         file["label"] = np.zeros(10, int)

@@ -46,21 +46,21 @@ ZOO = [
     (bad.SeedsGlobally, "global_random", "scene 0 draws from, or seeds, the global generators of random", 0, None,
      ("threads",)),
     (elsewhere.NotForThreads, "threads", "while other threads read, too,", None, "0", ()),
-    (elsewhere.OfThisThread, "threads", "scene 0 in a worker thread raises RuntimeError: made in another", 0, None, ()),
+    (elsewhere.OneThread, "threads", "scene 0 in a worker thread raises RuntimeError: made in another", 0, None, ()),
     (elsewhere.Locked, "pickle", "the sequence cannot be pickled: TypeError: cannot pickle '_thread.lock'",
      None, None, ()),
     (elsewhere.Forgetful, "pickle", "scene 0, field '0': [5.0, 6.0, 7.0] in the sequence, [0.0, 1.0, 2.0] in", 0, "0",
      ()),
-    (elsewhere.OfAGlobal, "process", "scene 11, field '1': 15 in this process, 11 in a worker process", 11, "1", ()),
+    (elsewhere.ReadsAGlobal, "process", "scene 11, field '1': 15 in this process, 11 in a worker process", 11, "1", ()),
     (elsewhere.NumbersForAll, "process", "in a worker process that reads the last scene first", None, "1", ()),
-    (elsewhere.OfAProcess, "process", "scene 11, field '1': ", 11, "1", ()),
+    (elsewhere.ReadsTheProcessId, "process", "scene 11, field '1': ", 11, "1", ()),
     (elsewhere.Hashing, "process", " in this process, ", 11, "1", ()),
     (elsewhere.DiesElsewhere, "process", "ended with exit code 3 while it loaded scene 4", 4, None, ()),
     (methods.SortedBatches, "get_batch",
      "scene 11, field '0': [110.0, 111.0, 112.0] as sequence[11], [0.0, 1.0, 2.0] from", 11, "0", ()),
     (methods.ShortBatches, "get_batch", "returns 11 rows in field '0' for 12 scenes", 0, None, ()),
-    (methods.BatchesDrawnOtherwise, "get_batch", "self.rng belongs to one scene, but get_batch and", 0, None, ()),
-    (methods.HalfAnOut, "get_batch", "out=...)", 0, "1", ()),
+    (methods.BatchesDrawDifferently, "get_batch", "self.rng belongs to one scene, but get_batch and", 0, None, ()),
+    (methods.HalfOfOut, "get_batch", "out=...)", 0, "1", ()),
     (methods.BatchesOfNoSequence, "get_batch", "get_batch is never called", None, None, ()),
     (methods.HalfWritten, "read_into", "scene 0, field '1': 0 from __getitem__, -6510615555426900571 written by", 0,
      "1", ()),
@@ -96,8 +96,8 @@ def test_a_check_finds_its_fault_and_names_index_field_and_remedy(
     assert report.ok == (found.status == "warned")
 
 
-# They start processes, so they run only on one class of each fault, on the classes whose fault they find, and, among
-# classes without a fault, on those that behave differently in processes.
+# These checks start processes, so they run only on one class per fault, on the classes whose fault they find, and
+# on the classes without a fault that behave differently in processes.
 STARTING = ("process", "threads")
 
 
@@ -112,7 +112,7 @@ def test_no_other_check_finds_the_fault(kind, check, others, tmp_path, monkeypat
     assert flagged(report) <= {check, *others}
 
 
-def test_every_check_has_a_class_that_it_alone_finds():
+def test_every_check_finds_a_fault_that_no_other_check_finds():
     assert {check for _, check, _, _, _, others in ZOO if not others} | {"global_random"} == set(CHECKS)
 
 
@@ -155,7 +155,7 @@ def test_a_class_without_a_fault_passes_all_checks(name, tmp_path):
 
 
 @pytest.mark.parametrize("compared", [64, 2])
-def test_a_scene_that_hangs_is_given_up_and_named_and_not_waited_for_again(compared):
+def test_a_hanging_scene_is_named_and_waited_for_only_once(compared):
     bad.Hanging.release.clear()
     try:
         report = kf.check_sequence(bad.Hanging(), scenes=compared, seconds=3.0)
@@ -171,13 +171,13 @@ def test_a_scene_that_hangs_is_given_up_and_named_and_not_waited_for_again(compa
 
 
 @pytest.mark.heavy
-def test_a_scene_that_hangs_in_a_worker_process_is_given_up_and_named(monkeypatch):
+def test_a_scene_that_hangs_in_a_worker_process_is_named(monkeypatch):
     monkeypatch.setattr(case_module, "_HANG_MOST", 3.0)
     found = kf.check_sequence(elsewhere.HangsElsewhere(), seconds=120.0, checks=["process"])["process"]
     assert (found.message, found.index) == ("scene 4 takes more than 3 s in a worker process", 4)
 
 
-def test_what_is_not_done_in_time_is_skipped_and_says_so():
+def test_checks_that_run_out_of_time_are_reported_as_skipped():
     report = kf.check_sequence(bad.Sound(), seconds=1e-3)
     assert report.ok
     assert "give more seconds=" in report["get_batch"].message
@@ -192,7 +192,7 @@ def test_what_is_not_done_in_time_is_skipped_and_says_so():
         ("NaN", "finite", "scene 45, field '0': 3 NaN of 3 values, the first at [0]"),
     ],
 )
-def test_one_scene_of_many_is_found_and_the_other_checks_go_on(fault, check, message):
+def test_one_faulty_scene_among_many_is_found_and_other_checks_continue(fault, check, message):
     report = kf.check_sequence(bad.OneOfMany(fault), checks=[check, "same_twice", "any_order"])
     assert message in report[check].message
     assert (report[check].index, report.read, report.length, report.scenes) == (45, 640, 640, 64)
@@ -238,25 +238,25 @@ def test_items_of_a_pydataset_are_batches_and_the_last_is_shorter():
     assert report["same_spec"].message == "the same in 3 of 3 scenes, except for the shapes of batches"
 
 
-def test_what_says_that_it_is_safe_and_cannot_be_pickled_is_tried_in_this_process():
+def test_an_unpicklable_thread_safe_class_is_checked_in_this_process():
     report = kf.check_sequence(elsewhere.LockedButSafe(), checks=["threads"])
     assert report["threads"].status == "passed"
     report = kf.check_sequence(elsewhere.Locked(), checks=["threads"])
     assert "the class has no thread_safe" in report["threads"].message
 
 
-class Promises(elsewhere.NotForThreads):
+class ClaimsThreadSafe(elsewhere.NotForThreads):
     thread_safe = True
 
 
 @pytest.mark.heavy
-def test_a_class_that_says_it_is_safe_and_is_not_has_failed():
-    assert kf.check_sequence(Promises(), checks=["threads"])["threads"].status == "failed"
+def test_a_wrongly_declared_thread_safe_class_fails():
+    assert kf.check_sequence(ClaimsThreadSafe(), checks=["threads"])["threads"].status == "failed"
     assert kf.check_sequence(elsewhere.NotForThreads(), checks=["threads"])["threads"].status == "warned"
 
 
 @pytest.mark.heavy
-def test_scenes_that_get_slow_while_threads_read_them_are_no_fault():
+def test_scenes_slowed_down_by_threads_are_not_a_fault():
     found = kf.check_sequence(elsewhere.SlowElsewhere(), seconds=9.0, checks=["threads"])["threads"]
     assert found.status in ("passed", "skipped"), found.message  # 12 scenes exceed the limit of one scene, 3 s
     assert "hang" not in found.message
@@ -280,18 +280,18 @@ class Here(bad.Sound):
         return super().scene(index)
 
 
-def test_several_threads_read_a_class_that_does_not_say_it_is_safe_in_another_process_alone():
+def test_a_class_not_declared_thread_safe_is_read_by_threads_only_in_another_process():
     report = kf.check_sequence(Here(), checks=["threads"])
     assert report["threads"].message.endswith("the class may set thread_safe = True")
     assert Here.most <= 1
 
 
-def test_no_process_is_started_for_a_sequence_that_is_read_within_a_second_unless_it_is_asked_for():
-    report = kf.check_sequence(elsewhere.OfAGlobal())
+def test_a_fast_sequence_starts_no_process_unless_requested():
+    report = kf.check_sequence(elsewhere.ReadsAGlobal())
     assert report.ok
     assert [result.name for result in report.of("skipped")] == ["process", "threads", "get_batch", "read_into"]
     assert "reading all scenes takes less than a second" in report["process"].message
-    assert not kf.check_sequence(elsewhere.OfAGlobal(), checks=["process"]).ok
+    assert not kf.check_sequence(elsewhere.ReadsAGlobal(), checks=["process"]).ok
 
 
 def test_skipped_checks_are_one_line_of_the_report():
@@ -299,7 +299,7 @@ def test_skipped_checks_are_one_line_of_the_report():
     assert len([line for line in lines if line.startswith("skipped")]) == 1
 
 
-def test_the_names_of_skipped_checks_widen_no_column_and_stand_beside_their_reasons():
+def test_skipped_checks_are_listed_with_their_reason_on_short_lines():
     class Broken(bad.Sound):
         def scene(self, index):
             raise OSError("the disk is gone")
@@ -309,7 +309,7 @@ def test_the_names_of_skipped_checks_widen_no_column_and_stand_beside_their_reas
     assert "pickle, process, threads, get_batch, read_into: scenes_load has failed" in " ".join(report.split())
 
 
-def test_an_index_error_of_one_scene_is_no_wrong_length():
+def test_an_index_error_of_one_scene_is_not_reported_as_wrong_length():
     class Broken(bad.Sound):
         def scene(self, index):
             return super().scene([0][index] if index == 7 else index)
@@ -319,13 +319,13 @@ def test_an_index_error_of_one_scene_is_no_wrong_length():
     assert "__len__" not in found.remedy
 
 
-def test_a_class_that_opens_its_file_when_it_is_first_read_is_pickled_before():
+def test_a_class_that_opens_its_file_lazily_is_pickled_before_reading():
     class Lazy(bad.Sound):
         file = None
 
         def scene(self, index):
             if self.file is None:
-                self.file = threading.Lock()  # instead of an open file, which does not pickle either
+                self.file = threading.Lock()  # replaces an open file, which cannot be pickled either
             return super().scene(index)
 
     found = kf.check_sequence(Lazy(), checks=["pickle"])["pickle"]
@@ -333,7 +333,7 @@ def test_a_class_that_opens_its_file_when_it_is_first_read_is_pickled_before():
     assert "can be pickled before a scene is read, but not afterwards: TypeError" in found.message
 
 
-def test_slow_scenes_are_compared_in_smaller_number():
+def test_fewer_slow_scenes_are_compared():
     class Slow(bad.Sound):
         def scene(self, index):
             threading.Event().wait(0.05)
@@ -342,7 +342,7 @@ def test_slow_scenes_are_compared_in_smaller_number():
     assert kf.check_sequence(Slow(), seconds=6.0, checks=["any_order"]).scenes == 2
 
 
-def test_scenes_that_take_long_to_look_at_are_compared_in_smaller_number(monkeypatch):
+def test_fewer_scenes_are_compared_if_comparing_is_slow(monkeypatch):
     def slowly(*given):
         time.sleep(0.05)
         return reading_of(*given)
@@ -352,7 +352,7 @@ def test_scenes_that_take_long_to_look_at_are_compared_in_smaller_number(monkeyp
     assert (report["same_twice"].status, report.scenes) == ("passed", 2)
 
 
-def test_the_global_generators_stand_where_they_stood():
+def test_check_sequence_restores_the_global_generators():
     np.random.seed(4)
     expected = np.random.get_state()[1].tolist()
     kf.check_sequence(bad.DrawsGlobally(), checks=["length"])
@@ -360,7 +360,7 @@ def test_the_global_generators_stand_where_they_stood():
     assert np.random.get_state()[1].tolist() == expected
 
 
-def test_what_one_fault_makes_pointless_is_skipped_with_its_name():
+def test_checks_that_depend_on_a_failed_check_are_skipped():
     report = kf.check_sequence(bad.Counting(), checks=["threads", "process"])
     assert [result.status for result in report.results] == ["skipped", "skipped"]
     assert report["process"].message == "same_twice has failed"
@@ -391,7 +391,7 @@ def test_a_class_of_a_notebook_passes():
     assert not flagged(kf.check_sequence(scope["Rooms"](), checks=["pickle", "process"]))
 
 
-def test_a_worker_process_reads_the_same_where_the_current_directory_is_gone(tmp_path, monkeypatch):
+def test_the_process_check_works_in_a_deleted_current_directory(tmp_path, monkeypatch):
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -408,7 +408,7 @@ def report():
     return kf.check_sequence(bad.Counting(), checks=["length", "same_twice", "any_order"])
 
 
-def test_the_text_of_a_report_names_faults_first_with_reason_and_remedy(report):
+def test_the_text_of_a_report_lists_faults_first_with_reason_and_remedy(report):
     lines = str(report).splitlines()
     assert lines[0].startswith("Counting: 1 passed, 1 failed, 1 skipped (12 of 12 scenes read, 12 compared, ")
     assert lines[2].startswith("failed   same_twice  scene 0, field '1': 3 when it is read first, 4")
@@ -417,7 +417,7 @@ def test_the_text_of_a_report_names_faults_first_with_reason_and_remedy(report):
     assert lines[-1].split() == ["skipped", "any_order", "same_twice", "has", "failed"]
 
 
-def test_the_html_of_a_report_escapes_what_the_user_wrote(report):
+def test_the_html_of_a_report_escapes_user_text(report):
     class Loud(bad.Sound):
         def scene(self, index):
             raise OSError("<script>")
@@ -428,7 +428,7 @@ def test_the_html_of_a_report_escapes_what_the_user_wrote(report):
     assert "Remedy:" in report._repr_html_()
 
 
-def test_a_report_is_json_and_raises_what_it_says(report):
+def test_a_report_converts_to_json_and_raises_its_failures(report):
     read = json.loads(json.dumps(report.to_dict()))
     assert (read["ok"], read["results"][1]["index"], read["results"][1]["field"]) == (False, 0, "1")
     with pytest.raises(AssertionError, match="failed   same_twice"):
@@ -458,7 +458,7 @@ def test_a_report_is_json_and_raises_what_it_says(report):
         (lambda: kf.check_sequence(bad.Sound(), checks=5), TypeError, "checks must be names of checks in a list"),
     ],
 )
-def test_a_wrong_argument_is_refused_with_what_to_write(call, kind, message):
+def test_the_error_for_a_wrong_argument_says_what_to_write(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
 
@@ -473,14 +473,14 @@ def test_a_stream_is_refused():
         kf.check_sequence(kf.StreamFeed(lambda: iter([1.0]), 1))
 
 
-def test_a_class_that_has_a_plan_and_a_sequence_is_no_feed():
+def test_a_class_with_plan_and_sequence_attributes_is_not_taken_for_a_feed():
     class Plans(Squares):
         plan, sequence = "by hand", ()
 
     assert kf.check_sequence(Plans(), checks=["length"], progress=False).ok
 
 
-def test_values_of_a_dtype_that_numpy_does_not_know_are_looked_at():
+def test_values_of_extension_dtypes_are_checked():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     found = kf.check_sequence([np.array([1, np.nan], ml_dtypes.bfloat16)] * 2, checks=["finite"], progress=False)
     assert "1 NaN of 2 values, the first at [1]" in found["finite"].message
@@ -489,7 +489,7 @@ def test_values_of_a_dtype_that_numpy_does_not_know_are_looked_at():
 # ---- the page
 
 
-def test_the_page_lists_every_check_with_what_it_finds_out():
+def test_the_page_lists_every_check_with_its_description():
     page = (ROOT / "docs" / "how-to" / "check-a-class.md").read_text()
     rows = [f"| `{check.name}` | {check.run.__doc__.splitlines()[0]} |" for check in CHECKS.values()]
     assert "\n".join(rows) in page

@@ -23,7 +23,7 @@ from kerasfeed.explore.describe.scene_statistics import SceneStatistics
 
 
 class Wild(kf.SceneSequence):
-    """Fields of every kind, with values that lose digits in a careless sum."""
+    """Fields of every kind, with values that lose digits in a naive sum."""
 
     def __init__(self, length=60):
         self.length = length
@@ -55,14 +55,14 @@ class Wild(kf.SceneSequence):
         }
 
 
-def test_the_result_is_the_same_bits_whatever_the_workers():
+def test_the_result_is_bit_for_bit_equal_with_any_workers():
     alone = described(Wild())
     assert facts(described(Wild(), workers=3, worker_type="thread")) == facts(alone)
     assert facts(described(Wild(), workers=2, worker_type="process")) == facts(alone)
     assert alone.failed == 3
 
 
-def test_how_scenes_are_divided_and_merged_changes_no_bit():
+def test_dividing_and_merging_scenes_changes_no_bit():
     sequence = [(np.random.default_rng(n).normal(1e8, 1, (5, 3)), n % 3, "abc"[: n % 4]) for n in range(40)]
     results = []
     for size in (1, 7, 39):
@@ -82,7 +82,7 @@ def test_how_scenes_are_divided_and_merged_changes_no_bit():
     assert results[0] == results[1] == results[2]
 
 
-def test_a_field_that_every_second_scene_lacks_grows_with_their_logarithm():
+def test_memory_for_a_sparse_field_grows_logarithmically():
     sizes = []
     for count in (1_000, 4_000):
         found = SceneStatistics()
@@ -90,7 +90,7 @@ def test_a_field_that_every_second_scene_lacks_grows_with_their_logarithm():
             found.add(place, {"wide": np.ones(1_000)} if place % 2 else {"other": 1}, 0.0)
         found.close(0, count)
         sizes.append(len(pickle.dumps(found)))
-    assert sizes[1] - sizes[0] < 2 * 4 * 8 * 1_000 + 3_000 * 40  # a node for each doubling, and a row a scene
+    assert sizes[1] - sizes[0] < 2 * 4 * 8 * 1_000 + 3_000 * 40  # a node per doubling, and a row per scene
 
 
 def test_mean_and_variance_are_exact_to_the_last_digits_far_from_zero():
@@ -105,7 +105,7 @@ def test_mean_and_variance_are_exact_to_the_last_digits_far_from_zero():
         assert found.variance[axis] == pytest.approx(variance, rel=1e-6)
 
 
-def test_every_statistic_is_what_numpy_finds_in_all_scenes_at_once():
+def test_every_statistic_equals_numpy_on_all_scenes_at_once():
     rng = np.random.default_rng(1)
     images = rng.integers(0, 3, (25, 8, 8, 2)).astype(np.float32)
     found = described(kf.Zip(images, np.arange(25) % 5))
@@ -120,14 +120,14 @@ def test_every_statistic_is_what_numpy_finds_in_all_scenes_at_once():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_the_histogram_is_that_of_all_values_where_scenes_are_small(offset):
+def test_the_histogram_of_small_scenes_covers_all_values(offset):
     rows = np.random.default_rng(3).normal(offset, 2.0, (60, 40))
     field = described(rows)["scene"]
     assert (field.edges[0], field.edges[-1]) == (rows.min(), rows.max())
     assert np.histogram(rows, field.edges)[0] / rows.size == pytest.approx(field.shares, abs=0.02)
 
 
-def test_normalization_takes_mean_variance_and_axis_as_they_are():
+def test_keras_normalization_accepts_mean_variance_and_axis_unchanged():
     import keras
 
     rng = np.random.default_rng(2)
@@ -138,14 +138,14 @@ def test_normalization_takes_mean_variance_and_axis_as_they_are():
     for path, data in zip("012", (clouds, grey, rows), strict=True):
         field = found[path]
         layer = keras.layers.Normalization(axis=field.axis, mean=field.mean, variance=field.variance)
-        told = keras.ops.convert_to_numpy(layer(data))
+        normalized = keras.ops.convert_to_numpy(layer(data))
         learnt = keras.layers.Normalization(axis=field.axis)
         learnt.adapt(data)
-        assert np.allclose(told, keras.ops.convert_to_numpy(learnt(data)), atol=1e-4)
+        assert np.allclose(normalized, keras.ops.convert_to_numpy(learnt(data)), atol=1e-4)
     assert [found[path].axis for path in "012"] == [-1, None, -1]
 
 
-def test_what_is_not_finite_is_counted_and_left_out():
+def test_non_finite_values_are_counted_and_excluded():
     values = np.array([[1.0, np.nan], [3.0, np.inf], [5.0, 7.0]])
     field = described([values, values])["scene"]
     assert (field.nan, field.infinite, field.min, field.max) == (2, 2, 1.0, 7.0)
@@ -163,7 +163,7 @@ def test_a_scene_that_fails_is_reported_and_the_others_are_described():
     assert "failed" in found.to_text()
 
 
-def test_a_sequence_whose_scenes_all_fail_is_described_too():
+def test_a_sequence_with_only_failing_scenes_can_be_described():
     def broken(scene):
         raise OSError("gone")
 
@@ -181,7 +181,7 @@ class Deadly(scenes.Clouds):
         return super().__getitem__(index)
 
 
-def test_scenes_that_fail_alike_are_reported_together():
+def test_scenes_with_the_same_error_are_reported_together():
     def scene(index):
         if index % 2:
             raise ValueError("damaged" if index < 14 else f"damaged in row {index}")
@@ -212,14 +212,14 @@ def test_no_count_is_shown_as_complete_if_not_all_errors_are_kept(texts, told):
 
 
 @pytest.mark.heavy
-def test_a_scene_that_ends_its_worker_is_one_that_failed():
+def test_a_scene_that_kills_its_worker_counts_as_failed():
     found = described(Deadly(12), workers=1, worker_type="process")
     assert [index for index, _ in found.failures] == [5]
     assert "ended with exit code 3" in found.failures[0][1]
     assert found["1"].scenes == 11
 
 
-def test_scenes_of_the_same_bits_are_reported_as_duplicates():
+def test_bitwise_equal_scenes_are_reported_as_duplicates():
     clouds = [np.full((4, 3), value, np.float32) for value in (1, 2, 1, 3, 2, 1)]
     assert described(clouds).duplicates == ((0, 2, 5), (1, 4))
     assert described([(clouds[0], 0), (clouds[0], 1)]).duplicates == ()
@@ -253,7 +253,7 @@ class Different(kf.SceneSequence):
         return {"zyx"[index]: index}
 
 
-def test_fields_come_in_the_order_of_the_scenes_whichever_worker_is_first():
+def test_fields_are_listed_in_scene_order_with_any_workers():
     alone = kf.describe(Different(waits=False), workers=0, progress=False)
     found = kf.describe(Different(waits=True), workers=2, worker_type="thread", progress=False)
     assert list(found) == list(alone) == ["z", "y", "x"]
@@ -270,7 +270,7 @@ def test_constant_fields_and_fields_of_some_scenes_are_reported():
         found["c"]
 
 
-def test_many_classes_and_many_shapes_are_no_longer_counted():
+def test_many_classes_or_shapes_are_not_counted():
     found = described(kf.Zip(np.arange(1500), [np.zeros(1 + n % 20) for n in range(1500)]))
     assert found["0"].classes == {}
     assert found["1"].shapes == {}
@@ -278,7 +278,7 @@ def test_many_classes_and_many_shapes_are_no_longer_counted():
     assert (found["1"].shape, found["1"].axis) == ((None,), None)
 
 
-def test_the_slowest_scenes_are_named_and_sizes_are_those_of_arrays(monkeypatch):
+def test_the_slowest_scenes_are_named_and_nbytes_is_the_size_of_arrays(monkeypatch):
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)  # with a real clock, another scene may be delayed
     monkeypatch.setattr(scene_statistics, "time", clock)
 
@@ -316,7 +316,7 @@ def test_no_scene_is_kept():
         tracemalloc.stop()
 
 
-def test_text_and_html_stand_any_sequence_and_escape_what_users_wrote():
+def test_text_and_html_work_for_any_sequence_and_escape_user_text():
     found = described([{"<b>": np.arange(4.0), "s": "<i>" * 9}] * 3)
     html = found._repr_html_()
     assert "<b>" not in html.replace("<b></b>", "")
@@ -326,7 +326,7 @@ def test_text_and_html_stand_any_sequence_and_escape_what_users_wrote():
     json.dumps(described(Wild()).to_dict(), allow_nan=False)
 
 
-def test_what_is_too_large_for_its_squares_has_no_mean_rather_than_a_wrong_one():
+def test_values_with_overflowing_squares_have_nan_as_mean():
     found = described([np.full(4, value) for value in (1e200, -1e200, 1e200)])["scene"]
     assert np.isnan([found.mean, found.variance]).all()
     assert (found.min, found.max, found.values) == (-1e200, 1e200, 12)
@@ -338,7 +338,7 @@ def test_the_largest_numbers_have_no_histogram_and_cause_no_warning():
     assert "1.7e+308" in found.to_text()
 
 
-def test_integers_beyond_int64_and_of_all_of_int8_are_counted():
+def test_integers_beyond_int64_and_all_int8_values_are_counted():
     large = [2**64 - 1 - np.arange(size, dtype=np.uint64) % 9 for size in (12, 900, 5000)]
     found = described(large)
     assert found.failed == 0
@@ -366,23 +366,23 @@ def test_features_are_reported_if_many_first_scenes_fail():
 def test_lengths_of_text_are_not_mixed_with_numbers_of_the_same_field():
     found = described(["abc", 7, "abcde", 2.5])["scene"]
     assert (found.dtypes, found.values) == ({"float64": 1, "int64": 1, "str": 2}, 4)
-    told = found.to_dict()
-    assert (found.min, found.max, told["mean"], told["variance"], found.edges) == (None, None, None, None, ())
+    stats = found.to_dict()
+    assert (found.min, found.max, stats["mean"], stats["variance"], found.edges) == (None, None, None, None, ())
 
 
-def test_a_field_of_the_last_scenes_alone_is_described():
+def test_a_field_present_only_in_the_last_scenes_is_described():
     found = described([{"a": 1.0}, {"a": 2.0}, {"a": 3.0, "b": 4.0}])
     assert (found["b"].values, found["b"].mean) == (1, 4.0)
 
 
-def test_numbers_of_more_bits_than_floats_of_python_become_these():
+def test_numbers_wider_than_python_floats_become_python_floats():
     found = described([np.array([1.5, index], np.longdouble) for index in range(3)])
     assert json.dumps(found["scene"].to_dict())
     assert type(found["scene"].max) is float
 
 
-def test_scenes_of_one_32_bit_checksum_are_no_duplicates():
-    # Of 200,000 scenes some 5 pairs have one.
+def test_scenes_with_equal_crc32_are_not_reported_as_duplicates():
+    # About 5 pairs of 200,000 scenes have the same checksum.
     seen, pair = {}, None
     for number in range(1_000_000):
         data = (number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little")
@@ -400,7 +400,7 @@ def test_all_groups_of_duplicates_are_reported():
     assert len(found.duplicates) == 1500
 
 
-def test_a_value_that_is_not_finite_costs_no_copies_of_a_large_scene():
+def test_a_non_finite_value_does_not_copy_a_large_scene():
     large = np.zeros((1_500_000, 3), np.float32)
     large[5, 1] = np.nan
     tracemalloc.start()
@@ -432,7 +432,7 @@ class Damaged(kf.SceneSequence):
         return {"image": image, "mask": mask, "row": np.full(3, index % 2, np.float32)}
 
 
-def test_constant_scenes_are_named_beside_others_that_hold_no_numbers():
+def test_constant_scenes_are_named_among_scenes_without_finite_values():
     scenes = np.random.default_rng(0).random((60, 3, 2))
     scenes[33], scenes[5, 0, 0], scenes[7] = 1, np.nan, np.inf
     assert described(scenes)["scene"].uniform_scenes.tolist() == [33]
@@ -454,12 +454,12 @@ def test_the_scenes_of_nan_infinities_extremes_and_constant_fields_are_named(mor
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-def test_scenes_are_named_by_their_index_where_some_are_chosen():
+def test_chosen_scenes_are_named_by_their_index_in_the_sequence():
     image = described(Damaged(), [12, 24, 31, 59])["image"]
     assert (image.nan_scenes.tolist(), image.infinite_scenes.tolist(), image.min_scene) == ([24, 31, 59], [12], 31)
 
 
-def test_no_note_is_cut():
+def test_notes_are_not_truncated():
     message = "a file that is far down in a tree of folders " * 4
 
     def scene(index):
@@ -518,22 +518,22 @@ class Unpicklable(Seen):
         return super().__getitem__(index)
 
 
-class Promising(Unpicklable):
+class ClaimsThreadSafe(Unpicklable):
     thread_safe = True
     threads = set()
 
 
-def test_several_threads_read_a_class_that_cannot_be_sent_only_where_it_says_so():
+def test_an_unpicklable_class_is_read_by_several_threads_only_if_thread_safe():
     with pytest.warns(UserWarning, match="worker_type='auto' takes one worker thread: the sequence"):
         kf.describe(Unpicklable(30, 0.05), progress=False)
     assert len(Unpicklable.threads - {threading.get_ident()}) == 1
     with pytest.warns(UserWarning, match="worker_type='auto' takes worker threads"):
-        kf.describe(Promising(30, 0.05), progress=False)
-    assert len(Promising.threads - {threading.get_ident()}) > 1
+        kf.describe(ClaimsThreadSafe(30, 0.05), progress=False)
+    assert len(ClaimsThreadSafe.threads - {threading.get_ident()}) > 1
 
 
 @pytest.mark.parametrize("columns", [1, 3, 100])
-def test_moments_of_arrays_that_are_added_together_are_those_of_each_alone(columns):
+def test_moments_computed_together_equal_moments_computed_separately(columns):
     rows = np.random.default_rng(columns).normal(1e9, 1.0, (20, 7 * columns))
     rows[3, columns] = rows[9, 0] = np.nan
     finite = np.isfinite(rows)

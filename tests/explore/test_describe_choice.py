@@ -32,6 +32,6 @@ def test_a_wrong_choice_of_scenes_is_refused(given, error, message):
         described(scenes.Clouds(37), given)
 
 
-def test_a_feed_is_refused_with_the_remedy():
+def test_the_error_for_a_feed_suggests_its_sequence():
     with kf.Feed(scenes.Clouds(), 4, workers=0) as feed, pytest.raises(TypeError, match=r"pass feed\.sequence"):
         kf.describe(feed)

@@ -44,13 +44,13 @@ def test_an_order_is_drawn_as_the_indices_at_their_positions(order, batch_size):
     assert axes.get_xlabel() == "position in epoch 2"
 
 
-def test_the_length_is_the_orders_own_or_a_thousand():
+def test_the_length_defaults_to_the_length_of_the_order_or_1000():
     assert len(_drawn(kf.show(kf.Weighted(np.ones(77))))[1]) == 77
     assert len(_drawn(kf.show(kf.Shuffled()))[1]) == 1000
 
 
 @pytest.mark.parametrize("batch_size", [None, 32, 10_000])
-def test_of_a_long_epoch_a_few_thousand_points_spread_over_it_are_drawn(batch_size):
+def test_a_long_epoch_is_drawn_as_a_few_thousand_points(batch_size):
     positions, indices, _ = points_of(Plan(10**9, batch_size, kf.Sequential(), 0), 0)
     assert 3000 < len(positions) <= 4000
     assert positions.max() > 0.99e9
@@ -70,7 +70,7 @@ def test_the_plan_of_a_feed_is_drawn_with_its_batches_and_its_shard():
             kf.show(feed.plan, batch_size=8)
 
 
-def test_a_notebook_gets_a_png_and_pyplot_is_left_alone():
+def test_show_returns_a_png_and_does_not_change_pyplot():
     import matplotlib.pyplot as plt
 
     before = plt.get_fignums()
@@ -85,7 +85,7 @@ def test_a_notebook_gets_a_png_and_pyplot_is_left_alone():
 
 
 @pytest.mark.parametrize("order", ["shuffled", kf.Shuffled, 5])
-def test_what_cannot_be_drawn_is_refused(order):
+def test_show_refuses_objects_that_it_cannot_draw(order):
     message = r"kf.show draws a sequence of scenes, a feed, or an order such as kf.Shuffled\(\); received "
     with pytest.raises(TypeError, match=message):
         kf.show(order)

@@ -34,7 +34,7 @@ def waiting():
 
 
 @pytest.mark.heavy
-def test_scenes_that_wait_are_seen_to_wait_and_many_threads_are_recommended(waiting):
+def test_profile_recommends_many_threads_for_waiting_scenes(waiting):
     assert waiting.waiting_seconds > 0.8 * waiting.scene_seconds
     assert waiting.recommended.setup.workers > 2
     assert waiting.recommended.least > 2 * waiting.present.most
@@ -45,7 +45,7 @@ def test_scenes_that_wait_are_seen_to_wait_and_many_threads_are_recommended(wait
 
 
 @pytest.mark.heavy
-def test_a_profile_is_text_a_picture_and_numbers(waiting):
+def test_a_profile_converts_to_text_a_picture_and_numbers(waiting):
     text, picture = str(waiting), waiting._repr_html_()
     assert text.startswith("Waits: 1 thread load")
     for each in waiting.alternatives:
@@ -62,7 +62,7 @@ def _profile(present, *alternatives, step=None, waits=None, name="Rooms"):
     return Profile(name, 8, present, 10e-3, 9e-3, alternatives, step, waits)
 
 
-def test_the_picture_escapes_what_comes_from_users():
+def test_the_picture_escapes_user_text():
     found = _profile(ONE, FOUR, step=1e-2, waits=WaitShares(0.5, 0.5), name="<Rooms>")
     assert "<Rooms>" not in found._repr_html_()
     for shown in (str(found), found._repr_html_()):
@@ -76,7 +76,7 @@ def test_no_bar_is_longer_than_its_picture():
     assert max(widths) <= 160
 
 
-def test_the_verdict_says_what_training_waits_for_and_what_loads_more():
+def test_the_verdict_names_the_bottleneck_and_a_faster_setup():
     assert verdict(ONE, SCENE, 270.0, WaitShares(0.61, 0.63), FOUR) == (
         f"training waits 63% of the time: 1 worker process loads 100 scenes/s, and the model takes 270; {SCENE}; "
         "4 worker processes load 400"
@@ -88,14 +88,14 @@ def test_the_verdict_says_what_training_waits_for_and_what_loads_more():
     assert verdict(FOUR, SCENE, None, None, None).startswith("4 worker processes load 400 scenes/s; ")
 
 
-def test_what_is_surely_faster_is_recommended():
+def test_only_a_setup_that_is_surely_faster_is_recommended():
     assert recommended(ONE, [NONE, FOUR], None) is FOUR
     assert recommended(ONE, [NONE], None) is None
     assert recommended(ONE, [SetupRate(Setup(2, "process"), 99.0, 250.0)], None) is None
     assert recommended(SetupRate(Setup(1, "process"), 100.0, 500.0), [FOUR], None) is None
 
 
-def test_nothing_is_recommended_to_a_training_that_does_not_surely_wait():
+def test_no_setup_is_recommended_if_training_may_not_wait():
     assert recommended(ONE, [FOUR], WaitShares(0.4, 0.5)) is FOUR
     assert recommended(ONE, [FOUR], WaitShares(0.0, 0.01)) is None
     unsteady = WaitShares(0.0, 0.51)
@@ -112,7 +112,7 @@ def test_a_range_is_shown_if_runs_scatter():
     assert "scatter" not in str(_profile(ONE, FOUR))
 
 
-def test_what_cannot_be_profiled_is_refused():
+def test_profile_refuses_other_objects_and_invalid_seconds():
     with pytest.raises(TypeError, match=r"needs a kerasfeed.Feed, received a list"):
         kf.profile([1, 2, 3])
     with BaseFeed(scenes_costs.Waits(), 8, workers=0) as feed:
@@ -121,7 +121,7 @@ def test_what_cannot_be_profiled_is_refused():
                 kf.profile(feed, seconds=seconds)
 
 
-def test_scenes_that_raise_are_an_error_that_says_what_to_do():
+def test_the_error_for_raising_scenes_names_a_remedy():
     with (
         BaseFeed(scenes_costs.Fails(), 200, workers=0) as feed,
         pytest.raises(RuntimeError, match="a scene raised while the feed was profiled: loop over the feed"),
@@ -131,7 +131,7 @@ def test_scenes_that_raise_are_an_error_that_says_what_to_do():
 
 
 @pytest.mark.heavy
-def test_the_sequence_of_the_user_is_left_as_it_is_and_can_be_pickled_afterwards(tmp_path, few_processes):
+def test_profile_does_not_change_the_sequence_of_the_user(tmp_path, few_processes):
     path = str(tmp_path / "lazy.h5")
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros(3)
@@ -168,7 +168,7 @@ class FailsNowAndThen(scenes_costs.Costly):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("on_error", ["skip", "replace", "mask"])
-def test_scenes_that_the_feed_leaves_out_are_left_out_and_neither_counted_nor_logged(on_error, tmp_path, few_processes):
+def test_profile_leaves_out_failed_scenes_without_counting_or_logging_them(on_error, tmp_path, few_processes):
     log = tmp_path / "errors.jsonl"
     options = {"workers": 1, "worker_type": "thread", "on_error": on_error, "max_failures": 3, "error_log": log}
     with BaseFeed(FailsNowAndThen(), 8, shuffle=True, seed=0, **options) as feed:

@@ -52,14 +52,14 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("value", "kind"), KINDS, ids=[f"{number}-{kind}" for number, (_, kind) in enumerate(KINDS)])
-def test_what_a_field_is_its_shape_dtype_and_values_tell(value, kind):
+def test_the_kind_of_a_field_is_detected_from_shape_dtype_and_values(value, kind):
     assert [part.kind for part in parts_of(fields_of((value,)), {})] == [kind]
     figure = kf.show([(value,)] * 2)
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert kf.show([(value,)] * 2, 1)._repr_png_().startswith(b"\x89PNG")
 
 
-def test_the_user_s_kinds_of_fields_take_precedence_over_detected_ones():
+def test_kinds_given_by_the_user_override_detected_kinds():
     assert parts_of(fields_of({"x": np.stack([SMOOTH] * 3, 1)}), {"x": "signal"}) == (ScenePart("x", "signal"),)
     assert parts_of(fields_of((CLOUD, IMAGE)), {"1": "hidden"}) == (ScenePart("0", "points"),)
 
@@ -81,7 +81,7 @@ def test_the_user_s_kinds_of_fields_take_precedence_over_detected_ones():
         ({"x": SMOOTH, "x_mask": np.arange(400) < 60}, ScenePart("x", "signal", "", "x_mask")),
     ],
 )
-def test_labels_and_masks_are_drawn_over_what_they_belong_to(scene, part):
+def test_labels_and_masks_are_drawn_over_their_field(scene, part):
     found = parts_of(fields_of(scene), {})
     assert found[0] == part if part is not None else len(found) >= 1
     assert part is None or len(found) == 1
@@ -106,7 +106,7 @@ class Clouds(kf.SceneSequence):
         return self.rng.normal(size=(5_000, 3)), index % 2
 
 
-def test_a_grid_names_its_scenes_their_labels_and_what_it_leaves_out():
+def test_a_grid_names_scenes_labels_and_omitted_points():
     found = words(kf.show(Clouds(), names=["chair", "door"]))
     assert found[0] == "Clouds, 12 of 100 scenes"
     assert "scene 0 · chair" in found
@@ -120,7 +120,7 @@ def test_a_list_of_indices_draws_these_scenes(index):
     assert words(kf.show(Clouds(), index)) == words(kf.show(Clouds(), scenes=[3, 16]))
 
 
-def test_one_scene_is_drawn_large_with_more_of_it_and_raises_what_it_raises():
+def test_a_single_scene_is_drawn_large_and_its_error_is_raised():
     figure = kf.show(Clouds(), -2)
     assert words(figure)[0] == "Clouds, scene 98 of 100"
     assert len(figure.axes[0].collections[0].get_offsets()) == 5_000
@@ -129,7 +129,7 @@ def test_one_scene_is_drawn_large_with_more_of_it_and_raises_what_it_raises():
         kf.show(Clouds(), 99)
 
 
-def test_no_axes_of_many_scenes_are_measured_for_their_places(monkeypatch):
+def test_a_grid_does_not_measure_its_axes(monkeypatch):
     figure, measured = kf.show([(IMAGE, SMOOTH)] * 6), []
     monkeypatch.setattr(type(figure.axes[0]), "get_tightbbox", lambda axes, *_, **__: measured.append(axes))
     figure._repr_png_()
@@ -155,7 +155,7 @@ class Sized(Clouds):
         return self.rng.normal(size=(50 + 10 * (index % 4), 3)), index
 
 
-def test_a_batch_is_drawn_as_the_model_gets_it():
+def test_show_draws_a_batch_as_the_model_receives_it():
     with kf.Feed(Sized(), 8, shuffle=True, seed=1, collate=kf.Pad(mask=True), pad_remainder=True, workers=0) as feed:
         figure = kf.show(feed, step=12, epoch=1)
         found = words(figure)
@@ -186,12 +186,12 @@ def test_a_stream_is_drawn_from_a_copy():
         assert [labels.tolist() for _, labels in feed] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_numbers_and_short_texts_alone_are_a_table():
+def test_scenes_of_numbers_and_short_texts_are_drawn_as_a_table():
     found = words(kf.show(kf.Zip(x=np.arange(3.0), name=["a", "b", "$c$"])))
     assert {"scene 0", "x", "name", "2", r"\$c\$"} <= set(found)
 
 
-def test_of_a_long_text_the_beginning_alone_is_looked_at():
+def test_show_reads_only_the_beginning_of_a_long_text():
     class Text(str):
         def __getitem__(self, place):
             assert place.stop <= 2_000
@@ -207,20 +207,20 @@ def test_of_a_long_text_the_beginning_alone_is_looked_at():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_not_finite_spoil_no_picture(value):
+def test_non_finite_values_do_not_prevent_drawing(value):
     bad = [np.full(shape, value) for shape in ((30, 30, 3), (50, 3), (9, 9, 9), (100,))]
     figure = kf.show([{"spectrum": bad[3], **dict(zip("abcd", bad, strict=True))}] * 2)
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert not any("Warning" in text or "Error" in text for text in words(figure))
 
 
-def test_scenes_that_differ_in_structure_take_their_places_with_the_error():
+def test_scenes_of_another_structure_show_an_error_in_their_cell():
     found = words(kf.show([(CLOUD, 1), (np.zeros(2), 1), {"x": 3}]))
     assert any("Error" in text for text in found)
     assert "no field '0'" in found
 
 
-def test_scenes_that_end_the_program_or_hold_nothing_take_their_places_with_the_error():
+def test_scenes_that_exit_or_are_empty_show_an_error_in_their_cell():
     def scene(index):
         return sys.exit(3) if index == 1 else None if index == 2 else CLOUD
 
@@ -229,7 +229,7 @@ def test_scenes_that_end_the_program_or_hold_nothing_take_their_places_with_the_
     assert "the scene holds no field" in found
 
 
-def test_images_of_a_dtype_that_numpy_does_not_know_are_drawn():
+def test_images_of_extension_dtypes_are_drawn():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     picture = kf.show([np.linspace(0, 1, 300).reshape(10, 10, 3).astype(ml_dtypes.bfloat16)])
     assert [len(axes.images) for axes in picture.axes] == [1]
@@ -249,12 +249,12 @@ def test_images_of_a_dtype_that_numpy_does_not_know_are_drawn():
         ({"batch_size": 3}, TypeError, "kf.show does not use batch_size=3 to draw scenes"),
     ],
 )
-def test_wrong_arguments_are_refused_with_the_remedy(arguments, error, message):
+def test_errors_for_wrong_arguments_name_a_remedy(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.show(scenes.Clouds(), **arguments)
 
 
-def test_the_error_of_a_scene_of_numbers_is_shown_once_next_to_the_others():
+def test_the_error_of_a_scene_appears_once_in_a_table():
     def scene(index):
         if index == 1:
             raise OSError("a file of the archive is truncated, and has no end " * 9)
@@ -272,7 +272,7 @@ def test_fields_that_cannot_be_drawn_are_shown_by_dtype_and_shape():
     assert "many axes float64[2, 2, 2, 2, 2, 2] · records void32[3] · y 3" in found
 
 
-def test_the_largest_scene_tells_what_fields_are_and_how_much_room_they_take():
+def test_the_largest_scene_determines_the_kinds_and_sizes_of_fields():
     figure = kf.show([np.zeros((count, 3), np.float32) for count in (0, 30, 60)])
     assert [len(axes.collections) for axes in figure.axes] == [0, 1, 1]
     figure = kf.show([np.zeros((count, 3)) for count in (1, 5)])
@@ -289,7 +289,7 @@ def test_an_image_with_sides_of_very_different_lengths_is_stretched(shape):
     assert min(image.get_window_extent().size) > 40
 
 
-def test_labels_of_moments_and_padding_are_one_image_behind_a_curve():
+def test_labels_and_padding_of_a_signal_are_drawn_as_one_background_image():
     scene = {"ecg": RNG.random((500, 2)), "part": RNG.integers(0, 5, 500)}
     axes = kf.show([scene], 0).axes[0]
     assert [image.get_array().shape for image in axes.images] == [(1, 500, 4)]
@@ -301,7 +301,7 @@ def test_labels_of_moments_and_padding_are_one_image_behind_a_curve():
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_labels_and_masks_of_channels_do_not_colour_the_moments(large):
+def test_labels_and_masks_per_channel_do_not_colour_the_time_axis(large):
     ecg = np.cumsum(RNG.normal(size=(12, 1_000)), 1)
     shown = [{"ecg": ecg, "diagnoses": np.arange(12) % 2}] * 2
     for scenes_ in (shown, [{"ecg": ecg, "ecg_mask": np.arange(12) < 9}] * 2):
@@ -313,7 +313,7 @@ def test_labels_and_masks_of_channels_do_not_colour_the_moments(large):
     assert [(part.path, part.labels) for part in parts] == [("diagnoses", ""), ("ecg", "")]
 
 
-def test_a_signal_is_drawn_where_its_labels_do_not_fit():
+def test_a_signal_is_drawn_even_if_its_labels_do_not_fit():
     moments = np.arange(40)
     whole = {"signal": np.ones((40, 2)), "label": moments // 20}
     others = [{**whole, "label": moments[:20] // 5}, {"signal": np.ones((1, 2)), "label": np.zeros(1, np.int64)}]
@@ -322,7 +322,7 @@ def test_a_signal_is_drawn_where_its_labels_do_not_fit():
     assert not any("Error" in text for text in words(figure))
 
 
-def test_what_is_empty_is_said_to_be():
+def test_empty_fields_are_labelled_as_empty():
     kinds = {"signal": "signal", "spectrum": "spectrum", "image": "image"}
     full = {"signal": np.ones((40, 2)), "spectrum": np.ones(40), "image": IMAGE, "label": np.arange(40) // 20}
     figure = kf.show([{name: value[:0] for name, value in full.items()}, full], kinds=kinds)
@@ -348,7 +348,7 @@ def test_long_numbers_of_a_table_are_shortened():
     assert words(kf.show([np.array([2**64 - 1, 7], np.uint64)], 0))[1:] == ["1.84e+19", "7"]
 
 
-def test_pyplot_is_left_alone():
+def test_show_does_not_change_pyplot():
     import matplotlib.pyplot as plt
 
     before = plt.get_fignums()

@@ -28,7 +28,7 @@ class Numbers(kf.SceneSequence):
 
 
 class Noting(Ahead):
-    """Logs which batches were begun, by their first scene."""
+    """Logs the first scene of each batch whose conversion was started."""
 
     def __init__(self):
         self.begun = []
@@ -52,8 +52,8 @@ def feed_of(sequence=None, **arguments):
     return kf.Feed(Numbers() if sequence is None else sequence, 2, **arguments)
 
 
-def taken_until_ahead(feed, conversion, iterator, count):
-    """Take batches until a number of them was begun."""
+def take_until_ahead(feed, conversion, iterator, count):
+    """Take batches until the conversion of `count` batches was started."""
     seen = firsts([next(iterator)])
     wait_until(lambda: feed.stats().batches >= len(feed))
     seen += firsts([next(iterator)])
@@ -61,18 +61,18 @@ def taken_until_ahead(feed, conversion, iterator, count):
     return seen
 
 
-def test_the_state_is_that_of_the_consumer_whatever_was_converted_ahead():
+def test_the_state_follows_the_consumer_not_the_conversion():
     conversion = Noting()
     with feed_of() as feed:
         iterator = iter(looped(feed, conversion=conversion))
-        assert taken_until_ahead(feed, conversion, iterator, 4) == [0, 2]
+        assert take_until_ahead(feed, conversion, iterator, 4) == [0, 2]
         state = feed.get_state()
         assert (state["epoch"], state["step"]) == (0, 2)
         feed.set_state(state)
         assert firsts(looped(feed)) == [4, 6, 8, 10]
 
 
-def test_the_state_tells_epoch_and_step_also_in_later_epochs_of_an_iteration():
+def test_the_state_is_correct_in_later_epochs_of_an_iteration():
     with feed_of() as feed:
         loop = looped(feed, epochs=3)
         assert len(loop) == 18
@@ -81,13 +81,13 @@ def test_the_state_tells_epoch_and_step_also_in_later_epochs_of_an_iteration():
         assert feed.get_state()["epoch"] == 3
 
 
-def test_the_current_epoch_is_that_of_the_consumer_also_behind_one_that_was_resumed():
+def test_the_current_epoch_follows_the_consumer_after_a_resumed_epoch():
     with feed_of() as feed:
         feed.set_state(feed.get_state(epoch=0, step=4))
         assert [feed.clock.current for _ in looped(feed, epochs=3)] == [0] * 2 + [1] * 6 + [2] * 6
 
 
-def test_a_loop_that_is_left_early_leaves_no_memory_taken_and_the_next_one_is_the_next_epoch():
+def test_a_loop_left_early_releases_its_memory_and_the_next_is_the_next_epoch():
     with feed_of(shuffle=True, seed=3) as feed:
         expected = [firsts(feed.epoch(number)) for number in range(4)]
         for number in range(3):
@@ -98,7 +98,7 @@ def test_a_loop_that_is_left_early_leaves_no_memory_taken_and_the_next_one_is_th
         assert feed.stats().slots < 2 * 10 + 6
 
 
-def test_after_set_state_an_iteration_has_what_is_left_of_the_epoch_and_the_others_whole():
+def test_after_set_state_a_loop_finishes_the_epoch_and_continues_with_whole_ones():
     with feed_of(shuffle=True, seed=3) as feed:
         expected = firsts(feed.epoch(1))[4:] + firsts(feed.epoch(2))
         feed.set_state(feed.get_state(epoch=1, step=4))
@@ -106,7 +106,7 @@ def test_after_set_state_an_iteration_has_what_is_left_of_the_epoch_and_the_othe
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_is_the_one_of_the_scene_and_comes_in_its_turn(workers):
+def test_an_error_of_a_scene_is_raised_in_its_turn(workers):
     with feed_of(Numbers(bad=(5,)), workers=workers) as feed:
         iterator = iter(looped(feed))
         assert firsts([next(iterator), next(iterator)]) == [0, 2]
@@ -116,7 +116,7 @@ def test_an_error_is_the_one_of_the_scene_and_comes_in_its_turn(workers):
         assert list(iterator) == []
 
 
-def test_what_a_conversion_raises_comes_in_its_turn():
+def test_an_error_of_a_conversion_is_raised_in_its_turn():
     class Picky(Ahead):
         def begin(self, batch):
             if batch[0, 0] == 4:
@@ -133,13 +133,13 @@ def test_what_a_conversion_raises_comes_in_its_turn():
             next(iterator)
 
 
-def test_batches_whose_scenes_were_all_skipped_are_left_out_and_counted():
+def test_batches_of_only_skipped_scenes_are_left_out_and_counted():
     with feed_of(Numbers(bad=(4, 5, 10, 11)), on_error="skip", max_failures=10) as feed:
         assert firsts(looped(feed)) == [0, 2, 6, 8]
         assert feed.get_state()["epoch"] == 1
 
 
-def test_hooks_of_a_sequence_are_called_once_an_epoch_in_their_order():
+def test_hooks_of_a_sequence_are_called_once_per_epoch_in_order():
     class Hooked(Numbers):
         calls = []
 
@@ -154,7 +154,7 @@ def test_hooks_of_a_sequence_are_called_once_an_epoch_in_their_order():
     assert Hooked.calls == ["begin", "end"] * 2
 
 
-def test_hooks_are_called_when_the_consumer_has_all_batches_of_the_epoch():
+def test_on_epoch_end_is_called_after_the_consumer_received_all_batches():
     class Hooked(Numbers):
         def on_epoch_end(self):
             order.append("end")
@@ -167,7 +167,7 @@ def test_hooks_are_called_when_the_consumer_has_all_batches_of_the_epoch():
     assert order == [0, 2, 4, 6, 8, 10, "end"] * 2
 
 
-def test_the_end_of_a_with_block_ends_iterations_and_leaves_the_feed_open():
+def test_leaving_the_with_block_of_a_loop_ends_iterators_but_not_the_feed():
     with feed_of() as feed:
         with looped(feed) as loop:
             iterator = iter(loop)
@@ -190,7 +190,7 @@ def test_a_loop_keeps_its_feed_alive():
     assert firsts(iterator) == [0, 2, 4, 6, 8, 10]
 
 
-def test_a_loop_is_true_and_refuses_to_be_pickled():
+def test_a_loop_is_truthy_and_cannot_be_pickled():
     with feed_of() as feed:
         assert looped(feed)
         with pytest.raises(TypeError, match="pickle the feed"):
@@ -217,7 +217,7 @@ def stream_of(generate=numbers, **arguments):
     return kf.StreamFeed(generate, 2, workers=1, worker_type="thread", **arguments)
 
 
-def test_an_iteration_of_a_stream_has_as_many_repetitions_as_epochs():
+def test_a_stream_loop_repeats_once_per_epoch():
     with stream_of() as feed:
         loop = looped(feed, epochs=2)
         assert firsts(loop) == [0, 2, 4, 6] * 2
@@ -225,7 +225,7 @@ def test_an_iteration_of_a_stream_has_as_many_repetitions_as_epochs():
             len(loop)
 
 
-def test_a_loop_over_a_stream_that_is_left_early_begins_again():
+def test_a_stream_loop_left_early_starts_over():
     with stream_of() as feed:
         for batch in looped(feed):
             assert batch[0, 0] == 0
@@ -233,7 +233,7 @@ def test_a_loop_over_a_stream_that_is_left_early_begins_again():
         assert firsts(looped(feed)) == [0, 2, 4, 6]
 
 
-def test_an_error_of_a_generator_comes_behind_its_scenes():
+def test_an_error_of_a_generator_follows_its_scenes():
     def failing():
         yield from (np.full(3, number, np.float32) for number in range(4))
         raise LookupError("no more tapes")
@@ -248,7 +248,7 @@ def test_an_error_of_a_generator_comes_behind_its_scenes():
             next(iterator)
 
 
-def test_the_state_of_a_stream_is_that_of_the_consumer_whatever_was_converted_ahead():
+def test_the_state_of_a_stream_follows_the_consumer_not_the_conversion():
     def numbers_from(start):
         yield from (np.full(3, number, np.float32) for number in range(start, 8))
 
@@ -261,7 +261,7 @@ def test_the_state_of_a_stream_is_that_of_the_consumer_whatever_was_converted_ah
             assert firsts(looped(feed, epochs=2)) == [*[0, 2, 4, 6][received % 4 :], 0, 2, 4, 6]
 
 
-def test_a_loop_that_another_thread_closes_while_it_waits_ends():
+def test_closing_a_loop_from_another_thread_ends_its_wait():
     raised = []
     held = threading.Event()
 

@@ -80,7 +80,7 @@ def _pipes_and_sockets():
 
 
 class Large(kf.SceneSequence):
-    """Scenes of 80 kB from 8 MB that travel to workers; one may fail."""
+    """Scenes of 80 kB from 8 MB that are sent to workers; one may fail."""
 
     def __init__(self, bad=-1, error=ValueError):
         self.data = np.ones((_LENGTH, 10_000))
@@ -98,15 +98,15 @@ class Large(kf.SceneSequence):
         return self.data[index]
 
 
-class OfTwoShapes(Large):
-    """Scenes that cannot be batched, as batches show."""
+class TwoShapes(Large):
+    """Scenes of two shapes, which cannot be batched."""
 
     def __getitem__(self, index):
         return np.zeros(index % 7)
 
 
 class BadStart(Large):
-    """It cannot be begun."""
+    """Its `on_worker_begin` raises."""
 
     def on_worker_begin(self, worker):
         raise ValueError("it does not begin")
@@ -136,7 +136,7 @@ _MAKE = {
 _MAKE_FAILING = {
     "feed": lambda arguments: kf.Feed(Large(30), _BATCH, **arguments),
     "first scene": lambda arguments: kf.Feed(Large(0), _BATCH, **arguments),
-    "shapes": lambda arguments: kf.Feed(OfTwoShapes(), _BATCH, **arguments),
+    "shapes": lambda arguments: kf.Feed(TwoShapes(), _BATCH, **arguments),
     "start": lambda arguments: kf.Feed(BadStart(), _BATCH, **arguments),
     "too many": lambda arguments: kf.Feed(Large(30), _BATCH, on_error="replace", max_failures=0.001, **arguments),
     "generators": lambda arguments: kf.StreamFeed(_failing, _BATCH, count=2, **arguments),
@@ -205,24 +205,24 @@ def _check(make, kind, use):
     ("kind", "use"),
     [*(("process", use) for use in _USES), ("thread", "looped"), ("thread", "kept"), ("inline", "kept")],
 )
-def test_a_closed_feed_holds_nothing(made, kind, use):
+def test_a_closed_feed_holds_no_memory_or_descriptors(made, kind, use):
     _check(_MAKE[made], kind, _USES[use])
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", _WORKERS)
 @pytest.mark.parametrize("made", _MAKE_FAILING)
-def test_a_feed_that_was_closed_after_an_error_holds_nothing(made, kind):
+def test_a_feed_closed_after_an_error_holds_no_memory(made, kind):
     _check(_MAKE_FAILING[made], kind, _fail)
 
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
-def test_a_feed_whose_workers_have_died_holds_nothing():
+def test_a_feed_closed_after_its_workers_died_holds_no_memory():
     _check(lambda arguments: kf.Feed(Large(9, None), _BATCH, max_failures=1, **arguments), "process", _fail)
 
 
-def test_a_sequence_that_cannot_be_sent_leaves_nothing():
+def test_a_feed_of_an_unpicklable_sequence_leaks_no_descriptors():
     sequence = Large()
     sequence.lock = threading.Lock()
     pipes = _pipes_and_sockets()
@@ -233,7 +233,7 @@ def test_a_sequence_that_cannot_be_sent_leaves_nothing():
 
 
 @pytest.mark.heavy
-def test_a_session_that_failed_and_was_replaced_leaves_nothing():
+def test_a_failed_and_replaced_session_leaks_nothing():
     loader = new_loader("process", BadStart())
     for _ in range(2):
         with pytest.raises(WorkerStartError):
@@ -244,7 +244,7 @@ def test_a_session_that_failed_and_was_replaced_leaves_nothing():
 
 
 @pytest.mark.heavy
-def test_a_batch_outlives_its_feed_and_holds_its_own_memory_alone():
+def test_a_batch_outlives_its_feed_and_holds_only_its_own_memory():
     arguments = {**_arguments("process"), "max_queue_size": 8}
     with kf.Feed(Large(), _BATCH, **arguments) as feed:
         iterator = iter(feed)
@@ -262,7 +262,7 @@ def test_a_batch_outlives_its_feed_and_holds_its_own_memory_alone():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["process", "thread"])
-def test_a_loop_that_continues_after_the_feed_was_closed_gets_an_error(kind):
+def test_a_loop_raises_after_its_feed_was_closed(kind):
     feed = kf.Feed(Large(), _BATCH, **_arguments(kind))
     iterator = iter(feed)
     next(iterator)
@@ -275,7 +275,7 @@ class Slow(kf.SceneSequence):
     """Its scene 3 waits until the test releases it."""
 
     def __init__(self):
-        self.waits, self.goes_on = threading.Event(), threading.Event()
+        self.waits, self.resume = threading.Event(), threading.Event()
 
     def __len__(self):
         return _BATCH
@@ -283,7 +283,7 @@ class Slow(kf.SceneSequence):
     def __getitem__(self, index):
         if index == 3 and threading.current_thread().name == "slow":
             self.waits.set()
-            assert self.goes_on.wait(30)
+            assert self.resume.wait(30)
         return np.full(5000, index + 1.0)
 
 
@@ -296,33 +296,33 @@ def closed_meanwhile(sequence):
     assert sequence.waits.wait(30)
     feed.close()
     yield found
-    sequence.goes_on.set()
+    sequence.resume.set()
     thread.join(30)
     yield found
 
 
-def test_a_batch_that_is_loaded_in_one_thread_while_another_closes_the_feed_is_whole():
+def test_a_batch_being_loaded_is_complete_although_another_thread_closes_the_feed():
     *_, found = closed_meanwhile(Slow())
     assert [row.tolist() for row in found[0][:, [0, -1]]] == [[1, 1], [2, 2], [3, 3], [4, 4]]
 
 
-def test_on_worker_end_is_not_waited_for_where_another_thread_reads_which_calls_it_as_it_leaves():
-    told = []
+def test_close_leaves_on_worker_end_to_a_thread_that_still_reads():
+    threads = []
 
     class Ending(Slow):
         def on_worker_end(self):
-            told.append(threading.current_thread().name)
+            threads.append(threading.current_thread().name)
 
     closing = closed_meanwhile(Ending())
     next(closing)
-    assert told == []
+    assert threads == []
     found = next(closing)
-    assert told == ["slow"]
+    assert threads == ["slow"]
     assert len(found) == 1
 
 
 @pytest.mark.heavy
-def test_feeds_of_a_program_leave_nothing_after_close(tmp_path):
+def test_closed_feeds_leave_no_memory_files_in_a_program(tmp_path):
     program = """
         import gc
         gc.disable()

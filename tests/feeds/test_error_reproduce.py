@@ -31,7 +31,7 @@ def _assert_same(one, other):
 @pytest.mark.parametrize(
     "sequence", [scenes.Augmented(), scenes.Nested()], ids=lambda sequence: type(sequence).__name__
 )
-def test_a_loaded_batch_is_that_of_the_feed_bit_for_bit(sequence, workers, worker_type):
+def test_load_returns_the_batch_of_the_feed_bit_for_bit(sequence, workers, worker_type):
     arguments = {"shuffle": True, "seed": 3, "shard_index": 1, "shard_count": 2}
     with kf.Feed(sequence, 4, workers=workers, worker_type=worker_type, **arguments) as feed:
         for epoch in (0, 5):
@@ -44,7 +44,7 @@ def test_a_loaded_batch_is_that_of_the_feed_bit_for_bit(sequence, workers, worke
 
 
 @pytest.mark.parametrize("sequence", [faulty.Raising((7,)), faulty.Weighted((7,))], ids=lambda s: type(s).__name__)
-def test_a_loaded_batch_has_the_weights_that_all_batches_of_a_feed_have(sequence):
+def test_load_adds_the_weights_of_the_feed(sequence):
     with kf.Feed(sequence, 4, workers=0, on_error="mask", max_failures=9) as feed:
         loaded, batch = kf.load(feed, epoch=0, step=3), feed.submit(0, 3).result()
         assert len(loaded) == 3
@@ -54,7 +54,7 @@ def test_a_loaded_batch_has_the_weights_that_all_batches_of_a_feed_have(sequence
             kf.load(feed, epoch=0, step=1)
 
 
-def test_a_loaded_scene_has_the_random_numbers_of_its_epoch():
+def test_load_uses_the_random_numbers_of_the_epoch():
     with kf.Feed(scenes.Augmented(), 8, seed=3, workers=1, worker_type="thread") as feed:
         points, _ = next(iter(feed.epoch(2)))
         assert np.array_equal(kf.load(feed, epoch=2, index=5)[0], points[5])
@@ -63,7 +63,7 @@ def test_a_loaded_scene_has_the_random_numbers_of_its_epoch():
         assert not np.array_equal(kf.load(feed, epoch=1, index=5)[0], points[5])
 
 
-def test_a_ready_made_batch_is_loaded_by_its_step():
+def test_load_returns_an_item_that_is_a_batch_by_its_step():
     with kf.Feed(np.arange(12.0).reshape(3, 4), None, workers=1) as feed:
         assert kf.load(feed, epoch=0, step=2).tolist() == [8, 9, 10, 11]
 
@@ -91,7 +91,7 @@ class _HangingElsewhere(scenes.Clouds):
 
 
 @pytest.mark.heavy
-def test_a_feed_whose_workers_hang_and_one_that_is_closed_are_loaded_from():
+def test_load_works_for_hung_and_closed_feeds():
     with kf.Feed(_HangingElsewhere(), 8, workers=1, worker_type="process") as feed:
         started = time.monotonic()
         assert kf.load(feed, epoch=0, step=1)[1].tolist() == list(range(8, 16))
@@ -116,7 +116,7 @@ class _Opening(scenes.Clouds):
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
-def test_what_the_worker_hooks_open_and_close_is_not_the_feeds(workers, worker_type):
+def test_load_does_not_share_resources_of_worker_hooks_with_the_feed(workers, worker_type):
     sequence = _Opening()
     with kf.Feed(sequence, 8, workers=workers, worker_type=worker_type) as feed:
         first = feed[0]
@@ -166,20 +166,20 @@ def test_the_hooks_are_called_around_a_scene_that_fails():
         ({"step": 1}, TypeError, "epoch"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused(arguments, error, message):
+def test_load_refuses_wrong_arguments(arguments, error, message):
     with kf.Feed(scenes.Clouds(), 8, workers=0) as feed, pytest.raises(error, match=message):
         kf.load(feed, **arguments)
 
 
 @pytest.mark.parametrize("feed", [scenes.Clouds(), [1, 2], None])
-def test_what_is_no_feed_is_refused(feed):
+def test_load_refuses_objects_that_are_not_feeds(feed):
     with pytest.raises(TypeError, match=r"loads a batch of a kerasfeed\.Feed, received a (Clouds|list|NoneType)"):
         kf.load(feed, epoch=0, step=0)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("first", ["kf.load", "kf.Feed", "kerasfeed.loaders.loader", "kerasfeed.feeds.load_one"])
-def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(first):
+def test_load_is_the_function_after_any_order_of_imports(first):
     code = (
         "import light_keras, importlib, kerasfeed as kf\n"
         f"name = {first!r}\n"
@@ -196,7 +196,7 @@ def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(fir
 
 @pytest.mark.parametrize("brought_up", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_is_loaded_again_whatever_other_scenes_do(brought_up, workers):
+def test_load_does_not_depend_on_failures_of_other_scenes(brought_up, workers):
     with kf.Feed(
         faulty.Raising((0, 9)), 4, workers=workers, worker_type="thread", on_error="replace", max_failures=5
     ) as feed:

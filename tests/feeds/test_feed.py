@@ -56,7 +56,7 @@ import kerasfeed as kf
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_bad_argument_says_what_to_change(arguments, error, message):
+def test_the_error_for_a_bad_argument_says_what_to_change(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.Feed(scenes.Clouds(), **{"batch_size": 8, "workers": 0, **arguments})
 
@@ -110,7 +110,7 @@ class Endless(keras.utils.PyDataset):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_object_that_is_no_sequence_is_refused_with_a_remedy(sequence, batch_size, error, message):
+def test_the_error_for_an_object_that_is_not_a_sequence_names_a_remedy(sequence, batch_size, error, message):
     with pytest.raises(error, match=message):
         kf.Feed(sequence, batch_size, workers=0)
 
@@ -140,13 +140,13 @@ class ReadBothWays:
         raise AssertionError("it is indexed")
 
 
-def test_an_iterator_that_can_be_indexed_is_taken():
+def test_an_iterator_that_can_be_indexed_is_accepted():
     for sequence in (ReadBothWays(), kf.Map(ReadBothWays(), abs)):
         with kf.Feed(sequence, 2, workers=0) as feed:
             assert [batch.tolist() for batch in feed] == [[0, 1], [2, 3]]
 
 
-def test_what_holds_arrays_by_name_or_groups_of_rows_is_refused_at_once(tmp_path):
+def test_mappings_of_arrays_and_groups_of_rows_are_refused_early(tmp_path):
     frame = pd.DataFrame({"room": [0, 0, 1], "x": [1.0, 2.0, 3.0]})
     with h5py.File(tmp_path / "rooms.h5", "w") as file:
         file["points"] = np.zeros((3, 2))
@@ -159,7 +159,7 @@ def test_what_holds_arrays_by_name_or_groups_of_rows_is_refused_at_once(tmp_path
                     make()
 
 
-def test_an_item_that_is_a_batch_already_needs_batch_size_none():
+def test_items_that_are_batches_need_batch_size_none():
     class Data(keras.utils.PyDataset):
         def __len__(self):
             return 3
@@ -200,13 +200,13 @@ def _labels(batches):
 
 
 @pytest.mark.light(where=lambda feed: feed[0] != "process")
-def test_a_feed_is_a_keras_dataset_that_needs_none_of_keras_s_own_workers(feed):
+def test_a_feed_is_a_py_dataset_without_keras_workers(feed):
     assert isinstance(feed, keras.utils.PyDataset)
     assert feed.use_multiprocessing is False
     assert len(feed) == feed.num_batches == 5
 
 
-def test_each_loop_is_the_next_epoch_and_visits_every_scene_once(feed):
+def test_each_loop_is_a_new_epoch_of_every_scene(feed):
     first, second = _labels(feed), _labels(feed)
     assert sorted(first) == sorted(second) == list(range(37))
     assert first != second
@@ -232,7 +232,7 @@ def test_random_access_stays_within_the_current_epoch(feed):
     assert np.array_equal(feed[1][1], next(iter(list(feed.epoch(1))[1:]))[1])
 
 
-def test_a_loop_left_early_is_an_epoch_and_the_next_loop_is_whole(feed):
+def test_a_loop_left_early_counts_as_an_epoch_and_the_next_is_whole(feed):
     for _ in feed:
         break
     assert sorted(_labels(feed)) == list(range(37))
@@ -255,7 +255,7 @@ def test_the_spec_of_a_batch_has_the_batch_axis_first(feed):
         assert full.element_spec[0].shape == (8, 4, 3)
 
 
-def test_a_feed_without_a_seed_draws_one_and_keeps_it():
+def test_a_feed_without_a_seed_draws_and_keeps_one():
     with kf.Feed(scenes.Clouds(), 8, shuffle=True, workers=0) as one:
         order = _labels(one.epoch(0))
         with kf.Feed(scenes.Clouds(), 8, shuffle=True, seed=one.seed, workers=0) as other:
@@ -267,14 +267,14 @@ def test_a_feed_pickles_as_its_arguments(feed):
         assert _labels(copy.epoch(1)) == _labels(feed.epoch(1))
 
 
-def test_a_closed_feed_says_so(feed):
+def test_the_error_of_a_closed_feed_says_that_it_is_closed(feed):
     feed.close()
     with pytest.raises(kf.FeedClosedError, match="the feed is closed; make a new one"):
         feed[0]
 
 
 @pytest.mark.light(where=lambda feed: feed[0] != "process")
-def test_an_iterator_dropped_half_way_leaves_the_feed_usable(feed):
+def test_a_feed_remains_usable_after_an_iterator_is_dropped(feed):
     for _ in range(20):
         next(iter(feed))
     gc.collect()
@@ -282,7 +282,7 @@ def test_an_iterator_dropped_half_way_leaves_the_feed_usable(feed):
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_hooks_of_the_sequence_are_called_once_an_epoch_and_reach_the_workers(worker_type):
+def test_hooks_are_called_once_per_epoch_and_workers_see_their_changes(worker_type):
     sequence = scenes.Reshuffled()
     with kf.Feed(sequence, None, workers=2, worker_type=worker_type) as feed:
         seen = [[(batch[0].ravel().tolist(), batch[1].tolist()) for batch in feed] for _ in range(3)]
@@ -293,7 +293,7 @@ def test_hooks_of_the_sequence_are_called_once_an_epoch_and_reach_the_workers(wo
     assert sequence.began == 3
 
 
-def test_the_error_for_a_hook_with_an_argument_says_how_a_feed_calls_it():
+def test_the_error_for_a_hook_with_an_argument_explains_the_call():
     class Scheduled(scenes.Clouds):
         def on_epoch_begin(self, epoch):
             self.epoch = epoch
@@ -318,20 +318,20 @@ def _labels_of_a_loop(feed, look):
     [lambda feed: next(iter(feed)), lambda feed: list(feed.epoch(0)), lambda feed: feed.submit(1, 0).result()],
     ids=["loop", "epoch", "submit"],
 )
-def test_a_loop_over_a_class_with_hooks_ends_with_an_error_if_another_epoch_begins_within_it(look, workers):
+def test_starting_another_epoch_within_a_loop_over_a_class_with_hooks_raises(look, workers):
     with kf.Feed(scenes.Reordered(), 4, workers=workers, worker_type="thread") as feed:
         with pytest.raises(RuntimeError, match=r"Reordered has on_epoch_begin .*only one epoch.*use feed\[0\]"):
             _labels_of_a_loop(feed, look)
         assert sorted(batch for _, labels in feed for batch in labels.ravel()) == list(range(40))
 
 
-def test_a_batch_of_the_epoch_that_runs_may_be_looked_at_in_a_loop_over_a_class_with_hooks():
+def test_a_loop_over_a_class_with_hooks_can_index_the_feed():
     with kf.Feed(scenes.Reordered(), 4, workers=0) as feed:
         assert _labels_of_a_loop(feed, lambda feed: feed[0]) == list(range(40))
         assert feed.sequence.began == 1
 
 
-def test_loops_over_a_class_without_hooks_do_not_disturb_each_other():
+def test_parallel_loops_over_a_class_without_hooks_are_independent():
     with kf.Feed(np.arange(12), 2, shuffle=True, seed=0, workers=0) as feed:
         epochs = [np.concatenate(list(feed.epoch(number))) for number in range(3)]
         together = np.array(list(zip(feed, feed, feed.epoch(2), strict=True)))
@@ -339,7 +339,7 @@ def test_loops_over_a_class_without_hooks_do_not_disturb_each_other():
 
 
 @pytest.mark.parametrize("step", [2, -2])
-def test_a_hook_that_changes_the_length_of_the_sequence_ends_the_next_epoch_in_words(step):
+def test_a_hook_that_changes_the_length_raises_a_clear_error_in_the_next_epoch(step):
     with kf.Feed(scenes.Growing(step), 2, workers=0) as feed:
         assert _labels(feed) == list(range(6))
         for _ in range(2):
@@ -365,7 +365,7 @@ def test_a_map_style_dataset_of_another_framework_is_a_sequence():
 
 
 @pytest.mark.heavy
-def test_data_in_memory_need_no_workers_by_default_and_workers_of_a_class_are_processes():
+def test_the_default_is_no_workers_for_memory_and_processes_for_classes():
     with kf.Feed([1, 2, 3], 2) as feed:
         assert feed.stats().worker_type == "inline"
     with kf.Feed(scenes.Clouds(), 2, workers=2) as feed:
@@ -393,7 +393,7 @@ def test_a_feed_subclass_with_its_own_init_pickles_as_itself():
         assert [batch.tolist() for batch in copy] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_a_feed_says_how_many_workers_it_has_and_refuses_others():
+def test_feed_workers_is_readable_and_cannot_be_set():
     for given, number in (({"workers": 0}, 0), ({"workers": 3, "worker_type": "thread"}, 3)):
         with kf.Feed(np.arange(6), 2, **given) as feed:
             assert feed.workers == number
@@ -407,7 +407,7 @@ def test_a_feed_says_how_many_workers_it_has_and_refuses_others():
      ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)"),
      ("as_numpy_iterator", "NumPy arrays"), ("to_dataset", r"to_tf_dataset\(\)")],
 )  # fmt: skip
-def test_methods_of_other_datasets_are_answered_with_the_word_used_here(name, remedy):
+def test_errors_for_methods_of_other_datasets_name_the_method_of_kerasfeed(name, remedy):
     with kf.Feed(np.arange(6), 2, workers=0) as feed:
         assert not hasattr(feed, name)
         with pytest.raises(AttributeError, match=f"Feed has no method '{name}'. .*{remedy}"):
@@ -421,7 +421,7 @@ def test_a_feed_of_batches_counts_batches():
         assert "4 batches" in repr(feed)
 
 
-def test_auto_takes_one_thread_with_a_warning_where_the_sequence_cannot_be_pickled():
+def test_auto_uses_one_thread_and_warns_for_an_unpicklable_sequence():
     class Locked(scenes.Clouds):
         def __init__(self):
             super().__init__()
@@ -436,7 +436,7 @@ def test_auto_takes_one_thread_with_a_warning_where_the_sequence_cannot_be_pickl
         assert sorted(_labels(feed)) == list(range(37))
 
 
-def test_what_only_the_thread_that_made_it_may_use_is_read_with_workers_0_as_the_warning_says():
+def test_thread_bound_objects_work_with_workers_0_as_the_warning_says():
     class Rows:
         def __init__(self):
             self.connection = sqlite3.connect(":memory:")
@@ -460,14 +460,14 @@ def test_what_only_the_thread_that_made_it_may_use_is_read_with_workers_0_as_the
 # ---- scenes
 
 
-def test_rng_outside_a_feed_works_and_cannot_be_replaced():
+def test_rng_works_outside_a_feed_and_cannot_be_replaced():
     sequence = scenes.Augmented()
     assert not np.array_equal(sequence[0][0], sequence[0][0])
     with pytest.raises(AttributeError, match=r"Augmented.rng is kerasfeed's.*another name"):
         sequence.rng = np.random.default_rng(0)
 
 
-def test_rng_in_get_batch_asks_for_an_index():
+def test_the_error_for_rng_in_get_batch_suggests_rng_for():
     class Rash(scenes.Clouds):
         def get_batch(self, indices):
             return np.zeros((len(indices), 4, 3), np.float32) + self.rng.normal(), indices
@@ -486,7 +486,7 @@ def test_rng_in_get_batch_asks_for_an_index():
             assert np.array_equal(a, b)
 
 
-def test_a_sequence_iterates_and_a_class_need_not_call_super_init():
+def test_a_sequence_is_iterable_without_calling_super_init():
     class Bare(kf.SceneSequence):
         def __init__(self):
             pass
@@ -502,7 +502,7 @@ def test_a_sequence_iterates_and_a_class_need_not_call_super_init():
         assert [batch.tolist() for batch in feed] == [[0, 1], [2]]
 
 
-def test_an_abstract_sequence_cannot_be_made():
+def test_an_abstract_sequence_cannot_be_instantiated():
     with pytest.raises(TypeError, match="abstract"):
         kf.SceneSequence()
 
@@ -526,7 +526,7 @@ def test_a_notebook_shows_the_error_of_a_broken_sequence_instead_of_failing():
 
 @pytest.mark.parametrize("name", ["__getitem__", "__iter__", "__len__", "epoch", "on_epoch_begin", "on_epoch_end"])
 @pytest.mark.parametrize(("kind", "remedy"), [(kf.Feed, "kf.Map.*collate="), (kf.StreamFeed, "map.*collate=")])
-def test_a_subclass_that_overrides_what_only_some_consumers_call_is_refused(kind, remedy, name):
+def test_a_subclass_cannot_override_methods_that_only_some_consumers_call(kind, remedy, name):
     with pytest.raises(TypeError, match=rf"Mine overrides {name} of kf.{kind.__name__}, .*{remedy}"):
         type("Mine", (kind,), {name: lambda self, *arguments: None})
     mixin = type("Mixin", (), {name: lambda self, *arguments: None})
@@ -543,7 +543,7 @@ class Failing(kf.Feed):
         return self.no_such_name
 
 
-def test_a_property_of_a_subclass_that_fails_says_what_it_lacks():
+def test_a_failing_property_of_a_subclass_reports_the_missing_attribute():
     with Failing(np.arange(6), 2, workers=0) as feed, pytest.raises(AttributeError, match="no_such_name"):
         feed.room  # noqa: B018
 
@@ -551,7 +551,7 @@ def test_a_property_of_a_subclass_that_fails_says_what_it_lacks():
 @pytest.mark.parametrize(
     ("name", "remedy"), [("shuffle", "shuffle_buffer="), ("take", "islice"), ("set_epoch", "next repetition")]
 )
-def test_a_stream_names_no_arguments_that_only_sequences_have(name, remedy):
+def test_errors_for_methods_that_streams_lack_suggest_arguments_of_streams(name, remedy):
     with kf.StreamFeed(lambda: iter([1.0]), 1, workers=1) as feed:
         assert callable(feed.map)
         assert not hasattr(feed, name)
@@ -559,7 +559,7 @@ def test_a_stream_names_no_arguments_that_only_sequences_have(name, remedy):
             getattr(feed, name)
 
 
-def test_a_stream_that_has_not_begun_says_how_many_workers_were_asked_for():
+def test_a_new_stream_reports_its_requested_workers():
     with kf.StreamFeed(lambda: iter([1.0]), 1, workers=1, worker_type="thread") as feed:
         assert feed.workers == 1
         assert len(list(feed)) == 1
@@ -568,7 +568,7 @@ def test_a_stream_that_has_not_begun_says_how_many_workers_were_asked_for():
             feed.workers = 2
 
 
-def test_a_sparse_matrix_is_answered_with_dense_rows():
+def test_the_error_for_a_sparse_matrix_suggests_dense_rows():
     sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
     for matrix in (sparse.csr_matrix(np.eye(3)), sparse.csr_array(np.eye(3))):
         with pytest.raises(TypeError, match=r"received a sparse csr_\w+\. Pass matrix\.toarray\(\); if"):

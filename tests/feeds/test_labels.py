@@ -10,7 +10,7 @@ import kerasfeed as kf
 
 
 class Shapes(kf.SceneSequence):
-    """Scenes of all kinds of labels; counts how often they are read."""
+    """Scenes with all kinds of labels; counts its reads."""
 
     read = 0
 
@@ -46,7 +46,7 @@ def _read(sequence, field, **arguments):
     ids=["path", "list", "text", "function"],
 )
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_field_is_named_by_its_place_or_by_a_function(field, expected, workers):
+def test_labels_of_selects_a_field_by_path_or_by_a_function(field, expected, workers):
     found = _read(Shapes(), field, workers=workers)
     assert found.dtype == expected.dtype
     assert np.array_equal(found, expected)
@@ -58,19 +58,19 @@ class Locked(Shapes):
         self.lock = threading.Lock()
 
 
-def test_a_class_that_does_not_pickle_is_named_by_its_own_name():
+def test_a_warning_names_an_unpicklable_class():
     with pytest.warns(UserWarning, match=r"the sequence \(Locked\) .*may read Locked at once"):
         kf.labels_of(Locked(), "1.label", progress=False)
     with pytest.warns(UserWarning, match=r"the sequence \(Locked\)"), kf.Feed(kf.Map(Locked(), len), 4) as feed:
         feed[0]
 
 
-def test_what_cannot_be_read_is_refused_by_the_name_of_the_function_that_was_called():
+def test_the_error_for_an_iterator_names_labels_of():
     with pytest.raises(TypeError, match=r"kf\.labels_of\(\) needs a sequence that can be indexed"):
         kf.labels_of(iter([1.0]), 0)
 
 
-def test_processes_read_them_too_and_a_bar_tells_how_far_they_are(capsys):
+def test_labels_of_reads_in_processes_and_shows_progress(capsys):
     found = kf.labels_of(scenes.Clouds(), 1, workers=1, worker_type="process")
     assert found.tolist() == list(range(37))
     assert "37/37" in capsys.readouterr().err
@@ -80,7 +80,7 @@ def test_a_list_needs_no_processes():
     assert kf.labels_of([(0.5, 3), (0.5, 4)], 1, progress=False).tolist() == [3, 4]
 
 
-def test_labels_read_are_what_an_order_takes():
+def test_orders_accept_the_result_of_labels_of():
     sequence = Shapes()
     assert kf.Balanced(_read(sequence, "1.name")).num_scenes(40) == 40
     assert kf.Bucketed(_read(sequence, lambda scene: len(scene[0]["points"])), [2]).bucket_sizes == (10, 30)
@@ -95,6 +95,6 @@ def test_labels_read_are_what_an_order_takes():
         (True, TypeError, "received True of type bool"),
     ],
 )
-def test_a_field_that_is_no_label_is_refused(field, error, message):
+def test_labels_of_refuses_a_field_that_is_not_a_label(field, error, message):
     with pytest.raises(error, match=message):
         _read(Shapes(), field)

@@ -73,7 +73,7 @@ SITUATIONS = {
 
 @pytest.mark.light(where=lambda situation: situation in ("idle", "in a scene that holds the GIL"))
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_killed_parent_leaves_no_worker_and_no_memory_behind(tmp_path, situation):
+def test_a_killed_parent_leaves_no_worker_and_no_memory(tmp_path, situation):
     parent = launch(tmp_path, BEGIN + SITUATIONS[situation] + TELL)
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     forked = [child.pid for child in _children(parent.pid) if child.pid not in pids]
@@ -101,7 +101,7 @@ def _children(pid):
 
 
 @pytest.mark.heavy
-def test_workers_outlive_the_thread_that_asked_for_them(tmp_path):
+def test_workers_outlive_the_thread_that_started_them(tmp_path):
     program = launch(
         tmp_path,
         BEGIN
@@ -151,7 +151,7 @@ LEAVING = """
     ],
     ids=["fork", "subprocess"],
 )
-def test_the_end_of_a_worker_is_noticed_though_a_process_that_it_left_holds_its_pipes(tmp_path, leave):
+def test_a_dead_worker_is_detected_although_a_child_holds_its_pipes(tmp_path, leave):
     program = launch(tmp_path, BEGIN + LEAVING.format(leave=leave))
     try:
         assert finish(program) in ("WorkerDiedError\n", "NoneType\n")
@@ -160,7 +160,7 @@ def test_the_end_of_a_worker_is_noticed_though_a_process_that_it_left_holds_its_
 
 
 @pytest.mark.heavy
-def test_a_process_that_a_scene_starts_holds_nothing_of_the_feed(tmp_path):
+def test_a_process_started_by_a_scene_inherits_no_descriptors_of_the_feed(tmp_path):
     program = launch(
         tmp_path,
         BEGIN
@@ -183,14 +183,14 @@ def test_a_process_that_a_scene_starts_holds_nothing_of_the_feed(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_loader_that_finds_no_descriptor_left_leaves_those_it_got(tmp_path):
+def test_a_loader_that_runs_out_of_descriptors_closes_its_own(tmp_path):
     program = launch(
         tmp_path,
         BEGIN
         + """
     import gc, resource
     def count():
-        gc.collect()  # an error refers to what it came from
+        gc.collect()  # an error keeps the objects of its frames alive
         return len(os.listdir("/proc/self/fd"))
     make().close()
     before, limits, started = count(), resource.getrlimit(resource.RLIMIT_NOFILE), 0
@@ -248,14 +248,14 @@ INTERRUPTED = """
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["inline", "thread", "process"])
-def test_ctrl_c_again_and_again_leaves_a_feed_that_gives_the_right_batches(tmp_path, kind):
+def test_a_feed_gives_correct_batches_after_repeated_ctrl_c(tmp_path, kind):
     program = launch(tmp_path, INTERRUPTED.replace("KIND", kind), start_new_session=True)
     assert finish(program) == "6 True\n"
 
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
-def test_an_interrupted_notebook_cell_leaves_a_feed_that_gives_the_right_batches(tmp_path, kernel):
+def test_a_feed_gives_correct_batches_after_an_interrupted_notebook_cell(tmp_path, kernel):
     kernel("""
         import time, numpy as np, kerasfeed as kf
         class Slow(kf.SceneSequence):

@@ -69,7 +69,7 @@ FORK = """
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("end", ["os._exit(3)", "sys.exit(3)"])
-def test_forks_of_the_parent_end_well_and_leave_its_feeds_alone(tmp_path, end):
+def test_forks_exit_cleanly_and_do_not_affect_the_feeds_of_the_parent(tmp_path, end):
     program = launch(tmp_path, LIGHT + FEEDS + FORK.format(end=end))
     pids, right = finish(program).splitlines()
     assert right == "right"
@@ -77,7 +77,7 @@ def test_forks_of_the_parent_end_well_and_leave_its_feeds_alone(tmp_path, end):
 
 
 @pytest.mark.heavy
-def test_a_fork_that_lives_on_keeps_no_worker_of_a_parent_that_ends(tmp_path):
+def test_a_surviving_fork_keeps_no_worker_of_its_parent_alive(tmp_path):
     program = launch(
         tmp_path,
         LIGHT
@@ -102,7 +102,7 @@ def test_a_fork_that_lives_on_keeps_no_worker_of_a_parent_that_ends(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_program_that_becomes_another_leaves_it_no_worker_and_no_memory(tmp_path):
+def test_exec_ends_all_workers_and_frees_their_memory(tmp_path):
     program = launch(tmp_path, LIGHT + FEEDS + "    os.execv('/bin/sleep', ['sleep', '1000'])\n")
     try:
         pids = [int(pid) for pid in program.stdout.readline().split()]
@@ -172,7 +172,7 @@ LIGHT_ENDS = ["by sys.exit in a loop", "while only daemon threads read", "in an 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", ENDS)
-def test_an_interpreter_with_feeds_in_flight_ends_cleanly(tmp_path, how):
+def test_an_interpreter_with_open_feeds_exits_cleanly(tmp_path, how):
     with_keras = how == "in the middle of an epoch"  # it has its own exit handlers and threads; one case is enough
     program = launch(tmp_path, (LEAN if with_keras else LIGHT) + FEEDS + ENDS[how])
     pids, end, *more = finish(program).splitlines()

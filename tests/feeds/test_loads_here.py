@@ -1,4 +1,4 @@
-"""Scenes in memory are loaded by the thread that asks for them, unless worker threads are asked for."""
+"""The calling thread loads scenes in memory, unless the user requests worker threads."""
 
 import threading
 import time
@@ -29,13 +29,13 @@ def loaders(monkeypatch):
 
 
 @pytest.mark.parametrize("sequence", [ARRAY, SCENES, tuple(SCENES)], ids=["array", "list", "tuple"])
-def test_a_loop_loads_scenes_in_memory_itself(sequence, loaders):
+def test_the_calling_thread_loads_scenes_in_memory(sequence, loaders):
     with kf.Feed(sequence, 32) as feed:
         assert len(list(feed)) == 8
     assert loaders == {threading.get_ident()}
 
 
-def test_worker_threads_that_were_asked_for_load_scenes_in_memory(loaders):
+def test_requested_worker_threads_load_scenes_in_memory(loaders):
     with kf.Feed(SCENES, 32, shuffle=True, seed=3, workers=2, worker_type="thread") as feed:
         found = [batch[0].tolist() for batch in feed]
     assert threading.get_ident() not in loaders
@@ -53,7 +53,7 @@ def test_worker_threads_that_were_asked_for_load_scenes_in_memory(loaders):
     ],
     ids=["a type of workers", "a timeout", "large scenes", "memmap"],
 )
-def test_scenes_in_memory_have_a_worker_where_that_is_asked_for_or_may_take_long(sequence, options, loaders, tmp_path):
+def test_large_scenes_memmaps_and_explicit_options_use_a_worker(sequence, options, loaders, tmp_path):
     if sequence is np.memmap:
         np.save(tmp_path / "a.npy", ARRAY)
         sequence = np.load(tmp_path / "a.npy", mmap_mode="r")
@@ -87,13 +87,13 @@ def stacked(scenes):
     [(Rooms(), {}), (Rows(SCENES), {}), (list(ARRAY), {"collate": stacked})],
     ids=["class", "subclass of list", "collate function"],
 )
-def test_what_users_wrote_is_run_by_workers_alone_if_a_batch_takes_a_millisecond(sequence, options, loaders):
+def test_workers_run_user_code_if_a_batch_takes_a_millisecond(sequence, options, loaders):
     with kf.Feed(sequence, 32, **options) as feed:
         assert len(list(feed)) == 8
     assert threading.get_ident() not in loaders
 
 
-def test_a_feed_may_be_closed_at_any_moment_of_a_batch_that_another_thread_loads(loaders):
+def test_a_feed_can_be_closed_while_another_thread_loads_a_batch(loaders):
     for _ in range(60):
         feed, ended = kf.Feed(ARRAY, 8), []
 

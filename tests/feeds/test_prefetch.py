@@ -11,7 +11,7 @@ AHEAD = 4
 
 
 class Log:
-    """Futures of the numbers that were submitted: waiting for one resolves it and those before."""
+    """Futures of submitted numbers: waiting for one resolves it and all earlier ones."""
 
     def __init__(self):
         self.futures = []
@@ -46,11 +46,11 @@ def submitted_by_takes(count, **options):
     return found
 
 
-def test_the_next_batch_is_asked_for_with_each_that_is_taken():
+def test_each_taken_batch_requests_one_more():
     assert submitted_by_takes(6) == [4, 5, 6, 7, 8, 9]
 
 
-def test_a_batch_that_was_given_up_is_an_error_that_says_so():
+def test_a_cancelled_batch_raises_feed_closed_error():
     log = Log()
     taken = window(log.submit)
     assert taken.next_batch() == 0
@@ -59,7 +59,7 @@ def test_a_batch_that_was_given_up_is_an_error_that_says_so():
         taken.next_batch()
 
 
-def test_nothing_is_asked_for_behind_a_batch_that_has_failed():
+def test_no_batch_is_requested_after_a_failed_batch():
     log = Log()
     taken = window(log.submit)
     assert taken.next_batch() == 0
@@ -71,7 +71,7 @@ def test_nothing_is_asked_for_behind_a_batch_that_has_failed():
     assert taken.next_batch() == 4  # the consumer may continue
 
 
-def test_batches_in_flight_are_given_before_what_asking_for_more_raises():
+def test_batches_in_flight_are_delivered_before_an_error_of_a_request():
     log = Log()
 
     def submit(number, timeout):

@@ -1,4 +1,4 @@
-"""Shards: together exactly the epoch, of equally many steps; which one a feed is, and who says so."""
+"""Shards: together exactly the epoch, with equally many steps; the shard of a feed, and its source."""
 
 import math
 import pickle
@@ -135,7 +135,7 @@ def test_shards_of_any_order_agree_on_the_steps_and_together_are_the_epoch_in_it
 
 @settings(deadline=None, max_examples=200)
 @given(plan=_plans, epoch=st.integers(0, 3))
-def test_a_filled_up_batch_has_all_its_rows_and_its_filler_is_of_the_same_global_batch(plan, epoch):
+def test_filler_completes_a_batch_with_scenes_of_the_same_global_batch(plan, epoch):
     plan = replace(plan, pad_remainder=True)
     for step in range(plan.steps):
         together = {index for shard in _all(plan) for index in _own(shard, epoch, step)}
@@ -153,7 +153,7 @@ def test_a_filled_up_batch_has_all_its_rows_and_its_filler_is_of_the_same_global
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
 @pytest.mark.parametrize("pad", [False, True])
 @pytest.mark.parametrize("length", [1, 7, 23, 24, 29])
-def test_the_scenes_of_a_step_are_the_same_for_every_number_of_shards_in_the_tail_too(order, pad, length):
+def test_the_scenes_of_every_step_do_not_depend_on_the_shard_count(order, pad, length):
     def steps(shard_count):
         plan = Plan(length, 12 // shard_count, order, 9, False, 0, shard_count, pad)
         return [[index for shard in _all(plan) for index in _own(shard, 2, step)] for step in range(plan.steps)]
@@ -161,13 +161,13 @@ def test_the_scenes_of_a_step_are_the_same_for_every_number_of_shards_in_the_tai
     assert steps(1) == steps(2) == steps(3) == steps(4) == steps(12)
 
 
-def test_without_filler_a_short_batch_is_divided_as_evenly_as_it_goes():
+def test_without_filler_a_short_batch_is_divided_as_evenly_as_possible():
     plan = Plan(19, 4, kf.Sequential(), shard_count=3)
     assert [len(shard.indices(0, 1)) for shard in _all(plan)] == [2, 2, 3]
     assert not plan.is_uniform
 
 
-def test_a_shard_without_a_scene_in_a_step_is_filled_up_with_one_of_the_global_batch():
+def test_an_empty_step_of_a_shard_is_filled_from_the_global_batch():
     plan = Plan(13, 2, kf.Sequential(), shard_index=0, shard_count=6, pad_remainder=True)
     assert plan.indices(0, 1).tolist() == [12, 12]
     assert plan.filler(0, 1) == 2
@@ -188,7 +188,7 @@ def test_a_shard_without_a_scene_in_a_step_is_filled_up_with_one_of_the_global_b
         (
             {"shard": "auto", "shard_count": 2},
             ValueError,
-            "shard='auto', and shard_index or shard_count beside it, are two answers to one question; give either",
+            "both shard='auto' and shard_index or shard_count name the shard: pass one of them",
         ),
         ({"num_processes": 2}, TypeError, "Feed() has no argument 'num_processes'. Use shard_count, or shard=\"auto\""),
         (
@@ -206,7 +206,7 @@ def test_a_shard_without_a_scene_in_a_step_is_filled_up_with_one_of_the_global_b
         ({"batch_size": 2, "shard": (0, 6)}, ValueError, "the last step has 1 scene for 6 shards: one would"),
     ],
 )  # fmt: skip
-def test_an_argument_that_makes_no_sense_is_refused(arguments, error, message):
+def test_invalid_shard_arguments_are_refused(arguments, error, message):
     arguments = {"batch_size": 4, "seed": 0, **arguments}
     with pytest.raises(error, match=re.escape(message)):
         kf.Feed(scenes.Clouds(37), **arguments)
@@ -223,11 +223,11 @@ def test_shards_in_sequence_need_no_seed():
     ids=["pair", "list", "shard", "context"],
 )
 def test_a_shard_may_be_given_in_several_ways(given):
-    told = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard=given)
+    sharded = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard=given)
     plain = kf.Feed(scenes.Clouds(40), 4, shuffle=True, seed=3, workers=0, shard_index=1, shard_count=3)
-    with told, plain:
-        assert told.plan == plain.plan
-        assert (told.shard.index, told.shard.count) == (1, 3)
+    with sharded, plain:
+        assert sharded.plan == plain.plan
+        assert (sharded.shard.index, sharded.shard.count) == (1, 3)
 
 
 def test_a_feed_names_its_shard_and_the_source_of_the_number():
@@ -266,7 +266,7 @@ def test_a_pickled_feed_detects_its_shard_again_if_it_is_automatic(monkeypatch):
         assert copy.plan == replace(feed.plan, shard_index=1)
 
 
-def test_the_steps_of_a_padded_plan_are_those_of_the_whole():
+def test_a_padded_plan_has_the_steps_of_the_global_batches():
     for length in range(1, 30):
         plan = Plan(length, 4, pad_remainder=True, shard_count=3)
         assert plan.steps == math.ceil(length / 12)

@@ -77,7 +77,7 @@ ONE = "0 of 1 (auto: one process)"
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
 
 
-def test_auto_is_one_process_where_no_framework_is_imported(found):
+def test_auto_is_one_shard_if_no_framework_is_imported(found):
     assert found() == ONE
 
 
@@ -95,7 +95,7 @@ def test_auto_is_one_process_where_no_framework_is_imported(found):
         (None, ONE),
     ],
 )
-def test_auto_asks_a_strategy_of_several_workers_that_is_in_scope(found, strategy, expected):
+def test_auto_uses_the_multi_worker_strategy_in_scope(found, strategy, expected):
     assert found(tensorflow=_tensorflow(strategy)) == expected
 
 
@@ -108,19 +108,19 @@ def test_auto_asks_a_strategy_of_several_workers_that_is_in_scope(found, strateg
         (1, 8, 0, "2 of 4 (auto: jax)"),
     ],
 )
-def test_auto_asks_the_distribution_of_keras_before_jax(found, processes, replicas, data_shard, expected):
+def test_auto_prefers_the_keras_distribution_to_jax(found, processes, replicas, data_shard, expected):
     distribution = SimpleNamespace(num_processes=processes, num_model_replicas=replicas, data_shard_id=data_shard)
     assert found(keras=_keras(distribution), jax=_jax(2, 4)) == expected
 
 
-def test_auto_asks_jax_only_where_it_knows_its_processes_or_keras_computes_on_it(found):
+def test_auto_uses_jax_only_if_it_is_initialized_or_the_keras_backend(found):
     assert found(jax=_jax(1, 2)) == "1 of 2 (auto: jax)"
     assert found(jax=_jax(1, 2, initialized=False), keras=_keras(None)) == ONE
     assert found(jax=_jax(1, 2, initialized=False), keras=_keras(None, "jax")) == "1 of 2 (auto: jax)"
     assert found(jax=_jax(0, 1), torch=_torch(1, 2)) == "1 of 2 (auto: torch.distributed)"
 
 
-def test_auto_asks_torch_where_its_processes_are_initialised(found):
+def test_auto_uses_torch_if_its_process_group_is_initialized(found):
     assert found(torch=_torch(2, 3)) == "2 of 3 (auto: torch.distributed)"
     assert found(torch=_torch(2, 3, initialized=False)) == ONE
 
@@ -146,20 +146,20 @@ def test_auto_warns_if_only_the_environment_names_several_processes(found, monke
 
 
 @pytest.mark.parametrize("value", ["", "{", "[]", "{}", '{"cluster": 3, "task": {}}', '{"cluster": {}, "task": null}'])
-def test_auto_leaves_an_environment_alone_that_makes_no_sense(found, monkeypatch, value):
+def test_auto_ignores_invalid_environment_variables(found, monkeypatch, value):
     monkeypatch.setenv("TF_CONFIG", value)
     monkeypatch.setenv("WORLD_SIZE", value)
     assert found() == ONE
 
 
-def test_auto_leaves_an_environment_of_one_process_alone(found, monkeypatch):
+def test_auto_ignores_environment_variables_of_one_process(found, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     evaluator = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "evaluator", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(evaluator))
     assert found() == ONE
 
 
-def test_a_dataset_of_a_shard_is_refused_where_keras_would_shard_it_again(monkeypatch):
+def test_a_dataset_of_a_shard_is_refused_if_keras_would_shard_it_again(monkeypatch):
     distribution = SimpleNamespace(num_processes=2, auto_shard_dataset=True)
     monkeypatch.setattr("keras.distribution.distribution", lambda: distribution)
     with kf.Feed(scenes.Clouds(40), 4, shard=(1, 2), workers=0) as feed:

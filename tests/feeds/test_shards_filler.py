@@ -25,7 +25,7 @@ def _bits(batches):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_batch_has_all_its_rows_and_filler_weighs_nothing(kind):
+def test_every_batch_is_full_and_filler_has_weight_zero(kind):
     with _feed(kind, Labelled(), shard=(1, 3)) as feed:
         batches = list(feed.epoch(0))
         assert [str(field) for field in feed.element_spec] == ["float32[8, 4, 3]", "int64[8]", "float32[8]"]
@@ -42,7 +42,7 @@ def test_every_batch_has_all_its_rows_and_filler_weighs_nothing(kind):
 @pytest.mark.parametrize(
     ("kind", "shard"), [("thread", (0, 1)), ("thread", (0, 3)), ("thread", (2, 3)), ("process", (2, 3))]
 )
-def test_all_loaders_fill_up_alike_and_load_gives_the_same(kind, on_error, shard):
+def test_all_loaders_and_load_add_the_same_filler(kind, on_error, shard):
     sequence = Labelled() if on_error == "raise" else faulty.Raising((0, 7, 8, 36))
     arguments = {"on_error": on_error, "shard": shard, "max_failures": 10}
     with _feed(kind, sequence, **arguments) as feed, _feed("inline", sequence, **arguments) as reference:
@@ -54,13 +54,13 @@ def test_all_loaders_fill_up_alike_and_load_gives_the_same(kind, on_error, shard
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scenes_read_many_at_a_time_are_filled_up_too(kind):
+def test_get_batch_scenes_are_filled(kind):
     with _feed(kind, LabelledBatches(), shard=(2, 3)) as feed, _feed("inline", scenes.Clouds(), shard=(2, 3)) as other:
         assert _bits(feed.epoch(1)) == _bits(other.epoch(1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_that_scenes_bring_are_zeroed_in_filler_whatever_their_shape(kind):
+def test_filler_zeroes_weights_of_scenes_of_any_shape(kind):
     with _feed(kind, Pointwise(), 3, shuffle=False) as feed:
         first, _, last = feed.epoch(0)
     assert first[2]["each"].tolist() == [[0.5, 0.5]] * 3
@@ -73,7 +73,7 @@ def test_weights_that_scenes_bring_are_zeroed_in_filler_whatever_their_shape(kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_and_every_kind_of_field_is_filled_up(kind):
+def test_text_and_every_other_kind_of_field_is_filled(kind):
     with _feed(kind, faulty.RaisingNested(()), 8, shuffle=False) as feed:
         fields, more, weights = list(feed.epoch(0))[2]
     assert fields["name"].tolist() == [f"scene é {index}" for index in (*range(16, 23), 16)]
@@ -83,7 +83,7 @@ def test_text_and_every_kind_of_field_is_filled_up(kind):
     assert weights.tolist() == [1] * 7 + [0]
 
 
-def test_batches_that_are_copied_out_of_their_slots_are_filled_up_too():
+def test_batches_copied_out_of_their_slots_are_filled():
     with _feed("thread", Pointwise(), 3, shuffle=False, max_memory=2 * 4096) as feed:
         with pytest.warns(kf.FeedWarning, match="keeps so many batches"):
             kept = [batch for _ in range(3) for batch in feed.epoch(0)]
@@ -92,7 +92,7 @@ def test_batches_that_are_copied_out_of_their_slots_are_filled_up_too():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failed_scene_that_fills_up_too_is_masked_and_counts_once(kind):
+def test_a_failed_scene_used_as_filler_is_masked_and_counts_once(kind):
     with _feed(kind, faulty.Raising((36,)), 8, shuffle=False, on_error="mask", max_failures=1) as feed:
         batches = list(feed.epoch(0))
         assert batches[-1][1].tolist() == [32, 33, 34, 35, 0, 32, 33, 34]
@@ -113,7 +113,7 @@ def test_a_failed_scene_that_fills_up_too_is_masked_and_counts_once(kind):
     shuffle=st.booleans(),
     epoch=st.integers(0, 2),
 )
-def test_weighted_sums_over_all_shards_are_those_of_the_sequence(length, batch_size, shard_count, shuffle, epoch):
+def test_weighted_sums_over_all_shards_equal_those_of_the_sequence(length, batch_size, shard_count, shuffle, epoch):
     total = weight = rows = 0.0
     for shard in range(shard_count):
         arguments = {"shard": (shard, shard_count), "shuffle": shuffle}
@@ -144,7 +144,7 @@ def test_weighted_sums_over_all_shards_are_those_of_the_sequence(length, batch_s
         ("raise", [(1, 2, {"a": 1, "b": 2j})] * 5, r"numeric sample_weight, received field '2.b', complex128\[\]"),
     ],
 )
-def test_scenes_without_a_place_for_a_weight_are_refused(on_error, sequence, message):
+def test_scenes_of_a_structure_without_weights_are_refused(on_error, sequence, message):
     with _feed("inline", sequence, 4, on_error=on_error) as feed, pytest.raises(kf.SpecError, match=message):
         feed[0]
 
@@ -156,7 +156,7 @@ def test_a_monitor_counts_no_filler():
             assert [scenes_of(feed.plan, steps) for steps in (1, 3, 4, 8)] == [4, 12, sum(own), 2 * sum(own)]
 
 
-def test_a_dataset_of_tensorflow_has_one_static_shape_and_the_weights():
+def test_a_tf_dataset_with_filler_has_a_static_shape_and_weights():
     import tensorflow as tf
 
     with _feed("thread", Labelled(), 8, shard=(0, 2)) as feed:

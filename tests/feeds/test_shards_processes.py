@@ -1,4 +1,4 @@
-"""`shard="auto"` in programs of several real processes, one for each framework that runs such."""
+"""`shard="auto"` in programs of several real processes, one for each framework that supports several processes."""
 
 import ast
 import importlib.util
@@ -27,7 +27,7 @@ def _free_ports(count):
 
 
 def _run_two(folder, text, environments, *arguments):
-    """Run a script as two processes that find each other; what each printed last, as Python values."""
+    """Run a script as two connected processes; return the last line of each as a Python value."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
     programs = [
@@ -79,8 +79,7 @@ def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
         with feed() as first:
             steps = [batch[1][:, 0].astype(int).tolist() for batch in first.epoch(0)]
             sources = [str(first.shard)]
-        distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
-        keras.distribution.set_distribution(distribution)
+        keras.distribution.set_distribution(keras.distribution.DataParallel())
         with feed() as second:
             sources.append(str(second.shard))
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
@@ -88,13 +87,21 @@ def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
         with kf.Feed(Regression(11), 2, seed=3, shuffle=True, workers=0, shard="auto", pad_remainder=True) as part:
             exact = model.evaluate(part, verbose=0, return_dict=True)["mae"]
             model.fit(part, verbose=0)
-        keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=True))
         refused = ""
         with kf.Feed(Regression(11), 2, workers=0) as whole:
             try:
                 model.fit(whole, verbose=0)
             except ValueError as error:
                 refused = str(error)
+        mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"])
+        layout_map = keras.distribution.LayoutMap(mesh)
+        layout_map["dense.*kernel"] = (None, "model")
+        distribution = keras.distribution.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
+        keras.distribution.set_distribution(distribution)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+        with kf.Feed(Regression(12), 4, seed=3, shuffle=True, workers=0) as whole:
+            model.fit(whole, verbose=0)
         print((steps, sources, exact, refused))
         """,
         [{"KERAS_BACKEND": "jax"}] * 2,
@@ -142,7 +149,7 @@ def test_two_processes_of_torch_are_two_shards(tmp_path):
 
 
 @pytest.mark.heavy
-def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_path):
+def test_two_tensorflow_workers_are_two_shards_sharded_only_once(tmp_path):
     cluster = {"worker": [f"localhost:{port}" for port in _free_ports(2)]}
     found = _run_two(
         tmp_path,
@@ -191,7 +198,7 @@ def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_
 
 
 @pytest.mark.heavy
-def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(run_forked):
+def test_a_mirrored_strategy_gives_whole_batches_to_its_replicas(run_forked):
     printed = run_forked(
         """
         import tensorflow as tf
@@ -230,12 +237,12 @@ def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(run_forked):
     assert told == "0 of 1 (auto: one process)"
     assert third == "1 of 3 (tf.distribute.InputContext)"
     expected = _steps(Plan(22, 3, kf.Shuffled(), 3, pad_remainder=True))
-    # Each replica takes the next batch of the one pipeline; of the tail one has nothing left.
+    # The replicas take batches of one pipeline in turn; at the end, one replica gets none.
     assert [batch for step in found for batch in step if batch] == expected
 
 
 @pytest.mark.heavy
-def test_a_model_of_a_mirrored_strategy_trains_on_the_given_number_of_steps(run_forked):
+def test_a_model_of_a_mirrored_strategy_trains_for_the_given_steps(run_forked):
     printed = run_forked(
         """
         import tensorflow as tf

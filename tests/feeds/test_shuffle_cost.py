@@ -48,7 +48,7 @@ def _epochs(feed, count):
 @pytest.mark.heavy
 @light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
-def test_a_full_shuffle_of_large_chunks_warns_once_with_what_was_measured(path, kind, make):
+def test_a_full_shuffle_of_large_chunks_warns_once_with_measured_costs(path, kind, make):
     sequence = make(path, 2 * CHUNK)
     with _feed(sequence, kind, shuffle=True) as feed:
         with warnings.catch_warnings(record=True) as caught:
@@ -77,7 +77,7 @@ def test_a_full_shuffle_of_large_chunks_warns_once_with_what_was_measured(path, 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_if_warnings_are_errors_the_consumer_gets_them_and_may_continue(path, kind):
+def test_the_consumer_can_continue_after_a_warning_raised_as_an_error(path, kind):
     with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed:
         with pytest.raises(kf.ReadCostWarning):
             _epochs(feed, 3)
@@ -86,14 +86,14 @@ def test_if_warnings_are_errors_the_consumer_gets_them_and_may_continue(path, ki
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_single_step_asked_for_tells_as_well(path, kind):
+def test_indexing_a_feed_warns_too(path, kind):
     with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed, pytest.raises(kf.ReadCostWarning):
         _ = [feed[step] for _ in range(10) for step in range(len(feed))]
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_warning_is_given_in_the_thread_of_the_consumer(path, kind, monkeypatch):
+def test_the_warning_is_issued_in_the_thread_of_the_consumer(path, kind, monkeypatch):
     threads = []
     monkeypatch.setattr(warnings, "warn_explicit", lambda *_: threads.append(threading.current_thread()))
     with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed:
@@ -104,7 +104,7 @@ def test_the_warning_is_given_in_the_thread_of_the_consumer(path, kind, monkeypa
 @pytest.mark.heavy
 @light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
-def test_a_cache_that_holds_the_dataset_decodes_each_chunk_once_and_says_nothing(path, kind, make):
+def test_a_cache_larger_than_the_dataset_decodes_each_chunk_once_without_warning(path, kind, make):
     sequence = make(path, 20 * CHUNK)
     with _feed(sequence, kind, shuffle=True) as feed:
         _epochs(feed, 3)
@@ -117,7 +117,7 @@ def test_a_cache_that_holds_the_dataset_decodes_each_chunk_once_and_says_nothing
 @pytest.mark.heavy
 @light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
-def test_blocks_in_random_order_decode_each_chunk_once_an_epoch_from_a_small_cache(path, kind, make):
+def test_block_shuffling_decodes_each_chunk_once_per_epoch_with_a_small_cache(path, kind, make):
     sequence = make(path, 6 * CHUNK)  # windows of 2: this one and the next, and some more
     order = kf.BlockShuffled(sequence.file["points"], window=2)
     with _feed(sequence, kind, order=order, max_queue_size=2) as feed:
@@ -145,7 +145,7 @@ def test_two_feeds_of_one_file_each_get_their_own_cost(path):
             _epochs(random, 2)
 
 
-def test_what_others_read_of_the_file_before_is_not_held_against_a_feed(path):
+def test_earlier_reads_of_the_file_do_not_count_for_a_feed(path):
     sequence = Clouds(path, 5 * CHUNK)
     for _ in sequence.file["points"]:
         pass
@@ -167,12 +167,12 @@ class Stacks(Clouds):
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread"])
-def test_scenes_of_several_rows_in_sequence_say_nothing_epoch_after_epoch(path, kind):
+def test_sequential_scenes_of_several_rows_draw_no_warning(path, kind):
     with _feed(Stacks(path, 3 * CHUNK), kind) as feed:
         _epochs(feed, 5)
 
 
-def test_a_bare_dataset_is_a_sequence_that_is_decoded_ahead_and_into_the_slot(path, monkeypatch):
+def test_a_bare_dataset_is_decoded_ahead_and_into_the_slot(path, monkeypatch):
     dataset = kf.HDF5File(path)["points"]
     ahead, into = [], []
     kind = type(dataset)
@@ -198,7 +198,7 @@ def test_a_bare_dataset_is_a_sequence_that_is_decoded_ahead_and_into_the_slot(pa
 @pytest.mark.parametrize("dtype", [">f4", "<i2", "?", "<c8"])
 @pytest.mark.parametrize("shape", [(40,), (40, 5)])
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_dataset_of_any_dtype_is_written_into_the_slot_as_its_scenes_are(tmp_path, dtype, shape, compression):
+def test_a_dataset_of_any_dtype_fills_the_slot_with_its_scenes(tmp_path, dtype, shape, compression):
     data = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
     with h5py.File(tmp_path / "in.h5", "w") as file:
         file.create_dataset("x", data=data, compression=compression)
@@ -212,7 +212,7 @@ def test_a_dataset_of_any_dtype_is_written_into_the_slot_as_its_scenes_are(tmp_p
 
 
 @pytest.mark.heavy
-def test_fit_as_it_is_by_default_leaves_the_blocks_together(path):
+def test_fit_with_default_arguments_keeps_block_order(path):
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
     model.compile(loss="mse")
     sequence = Labelled(path, 6 * CHUNK)
@@ -224,7 +224,7 @@ def test_fit_as_it_is_by_default_leaves_the_blocks_together(path):
 
 
 @pytest.mark.heavy
-def test_the_consumer_of_a_tf_dataset_is_warned_too(path):
+def test_a_tf_dataset_warns_its_consumer(path):
     with _feed(Clouds(path, 2 * CHUNK), "thread", shuffle=True) as feed:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -270,14 +270,14 @@ def _metered(decoded, again, scenes, storage=None, length=100):
     ("decoded", "again", "scenes", "wasteful"),
     [
         (100, 90, 100, True),
-        (100, 0, 100, False),  # never twice: the cache holds it, so far
+        (100, 0, 100, False),  # not decoded twice: it is still in the cache
         (29, 9, 100, False),  # 2.9 bytes decoded for each byte wanted
         (30, 9, 100, True),
         (30, 7, 100, False),  # where blocks meet, a few are decoded again
         (31, 30, 31, False),  # too early to tell
     ],
 )
-def test_waste_is_decoding_again_several_times_what_the_scenes_hold(decoded, again, scenes, wasteful):
+def test_waste_is_reported_if_repeated_decoding_exceeds_the_scene_bytes(decoded, again, scenes, wasteful):
     found = _metered(decoded, again, scenes).waste()
     assert (found is not None) == wasteful
     if found is not None:
@@ -288,7 +288,7 @@ def test_waste_is_decoding_again_several_times_what_the_scenes_hold(decoded, aga
         assert found.amplification == decoded * 10 / scenes
 
 
-def test_the_dearest_dataset_is_reported_and_scenes_before_it_was_met_are_not_counted():
+def test_the_most_expensive_dataset_is_reported_with_scenes_since_its_first_read():
     meter = _metered(40, 5, 40, _storage(name="small", short_name="s"))
     for _ in range(90):
         meter.note(_storage(name="large", short_name="l"), 0, nbytes=1000, seconds=0.1)
@@ -300,7 +300,7 @@ def test_the_dearest_dataset_is_reported_and_scenes_before_it_was_met_are_not_co
     assert [cost.storage.name for cost in meter.costs()] == ["large", "small"]
 
 
-def test_scenes_of_several_rows_are_not_taken_for_waste():
+def test_scenes_of_several_rows_are_not_reported_as_waste():
     found = _metered(60, 30, 20, length=10).costs()[0]  # 10 scenes of 10 rows; two epochs, each chunk once in each
     assert found.scene_bytes == 1000
     assert not found.wasteful
@@ -318,7 +318,7 @@ def test_datasets_of_one_name_in_many_files_are_judged_together():
     assert "400 chunks of 'x' of '0' and 9 other files decoded for 400 scenes, 300 of them again" in str(found)
 
 
-def test_a_thread_has_the_meter_that_was_entered_there_alone():
+def test_a_meter_applies_only_to_the_thread_that_entered_it():
     meter, seen = read_cost.Meter(1), []
     assert read_cost.enter(meter) is None
     try:
@@ -360,15 +360,15 @@ def test_the_remedies_fit_processes_and_scenes_of_several_rows():
     assert "order=kf.BlockShuffled(2), which" in text
 
 
-def test_the_remedy_for_patches_and_windows_is_the_blocks_that_they_know(tmp_path):
+def test_the_warning_suggests_block_shuffling_for_patches_and_windows(tmp_path):
     with h5py.File(tmp_path / "volume.h5", "w") as file:
         file.create_dataset("x", data=np.zeros((64, 64)), chunks=(16, 16), compression="gzip")
     data = kf.HDF5File(tmp_path / "volume.h5", chunk_cache=0)["x"]
     patches = kf.Map(kf.Concat(kf.Patches(data, (16, 16), stride=4), kf.Patches(data, (16, 16))), np.copy)
-    with kf.Feed(patches, 4, shuffle=True, seed=0, workers=0) as feed, pytest.warns(kf.ReadCostWarning) as told:
+    with kf.Feed(patches, 4, shuffle=True, seed=0, workers=0) as feed, pytest.warns(kf.ReadCostWarning) as caught:
         list(feed)
-    assert "order=kf.BlockShuffled(sequence), which reads each chunk" in str(told[0].message)
-    assert "A chunk holds 16 rows" in str(told[0].message)
+    assert "order=kf.BlockShuffled(sequence), which reads each chunk" in str(caught[0].message)
+    assert "A chunk holds 16 rows" in str(caught[0].message)
 
 
 def test_a_feed_stops_checking_once_it_has_warned(monkeypatch):

@@ -62,7 +62,7 @@ def state_after(number, **arguments):
 
 
 @pytest.mark.parametrize("number", [1, 3, 5, 6, 9, 10])
-def test_a_loop_goes_on_after_the_batch_that_was_in_hand(number):
+def test_a_resumed_loop_continues_after_the_last_batch_received(number):
     state = state_after(number)
     assert (state["epoch"], state["step"]) == divmod(number, 5)
     with make_feed() as feed:
@@ -72,7 +72,7 @@ def test_a_loop_goes_on_after_the_batch_that_was_in_hand(number):
         assert rest + taken(feed) == stream(4)[number:][: len(rest) + 5]
 
 
-def test_a_new_feed_and_one_between_epochs_say_where_they_stand():
+def test_get_state_returns_the_position_of_new_feeds_and_between_epochs():
     with make_feed() as feed:
         assert feed.get_state()["epoch"] == feed.get_state()["step"] == 0
         assert len(list(feed)) == 5
@@ -82,7 +82,7 @@ def test_a_new_feed_and_one_between_epochs_say_where_they_stand():
         assert taken([feed[4]]) == stream(8)[39:40]
 
 
-def test_a_loop_left_early_stands_after_the_batch_it_had_in_hand():
+def test_the_state_of_a_loop_left_early_is_after_its_last_batch():
     with make_feed() as feed:
         for step, _ in enumerate(feed):
             if step == 2:
@@ -99,7 +99,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_state_holds_whatever_the_workers(name):
+def test_a_state_is_valid_for_any_workers(name):
     with make_feed(**CHANGES[name]) as feed:
         feed.set_state(state_after(3))
         assert taken(feed) == stream(1)[3:]
@@ -110,7 +110,7 @@ def test_a_state_holds_whatever_the_workers(name):
 
 
 @pytest.mark.parametrize("shards", [2, 4])
-def test_a_state_holds_for_other_shards_of_the_same_global_batch(shards):
+def test_a_state_is_valid_for_other_shards_of_the_same_global_batch(shards):
     state = state_after(7)
     parts = []
     for shard in range(shards):
@@ -121,7 +121,7 @@ def test_a_state_holds_for_other_shards_of_the_same_global_batch(shards):
     assert [np.concatenate(step).tolist() for step in zip(*parts, strict=True)] == [step.tolist() for step in expected]
 
 
-def test_going_on_reads_no_scene_before_and_costs_the_same_at_any_position():
+def test_resuming_reads_no_earlier_scene_at_any_position():
     asked = []
     for epoch in (0, 1_000_000):
         sequence = Counted(100_000)
@@ -133,7 +133,7 @@ def test_going_on_reads_no_scene_before_and_costs_the_same_at_any_position():
     assert asked == [20, 20]
 
 
-def test_a_state_after_ctrl_c_starts_no_workers_again():
+def test_get_state_after_ctrl_c_starts_no_workers():
     class Interrupted(scenes.Augmented):
         begun, interrupts = 0, False
 
@@ -159,7 +159,7 @@ def test_a_state_after_ctrl_c_starts_no_workers_again():
 
 
 @pytest.mark.heavy
-def test_a_state_tells_text_fields_and_needs_no_framework():
+def test_a_state_describes_text_fields_without_a_framework():
     code = """
     import sys
     sys.modules["tensorflow"] = sys.modules["torch"] = None
@@ -256,7 +256,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_state_tells_what_is_inside_a_view(name):
+def test_a_state_identifies_the_content_of_a_view(name):
     one, other, message = VIEWS[name]
     with make_feed(one) as feed, make_feed(one) as same, make_feed(other) as changed:
         state = through_json(feed.get_state(epoch=1, step=2))
@@ -265,7 +265,7 @@ def test_a_state_tells_what_is_inside_a_view(name):
             changed.set_state(state)
 
 
-def test_a_state_holds_for_what_is_cached_now():
+def test_a_state_is_valid_after_the_sequence_is_cached():
     with (
         make_feed(scenes.Clouds(LENGTH), workers=0) as feed,
         make_feed(kf.Cached(scenes.Clouds(LENGTH)), workers=0) as cached,
@@ -273,7 +273,7 @@ def test_a_state_holds_for_what_is_cached_now():
         cached.set_state(feed.get_state())
 
 
-def test_a_state_holds_for_other_shards_of_the_same_buckets():
+def test_a_state_is_valid_for_other_shards_of_the_same_buckets():
     def bucketed(shard, shards, *sizes):
         order = kf.Bucketed(np.arange(LENGTH), [10, 20], sizes)
         return make_feed(batch_size=1, order=order, shuffle=False, workers=0, shard_index=shard, shard_count=shards)
@@ -306,11 +306,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_state_of_other_batches_is_refused_with_what_changed(name):
+def test_the_error_for_a_state_of_other_batches_names_the_change(name):
     arguments, message = REFUSED[name]
     state = state_after(3)
     with make_feed(**arguments) as feed:
-        with pytest.raises(ValueError, match=f"the state is that of other batches.*{message}.*Make the feed as it was"):
+        with pytest.raises(
+            ValueError, match=f"the state belongs to a feed with other batches.*{message}.*Make the feed as it was"
+        ):
             feed.set_state(state)
         assert feed.get_state()["epoch"] == feed.get_state()["step"] == 0
 
@@ -328,7 +330,7 @@ def test_a_state_of_other_batches_is_refused_with_what_changed(name):
         (lambda state: {k: v for k, v in state.items() if k != "step"}, ValueError, "has step; this one lacks it"),
     ],
 )
-def test_what_is_no_state_is_refused(change, error, message):
+def test_an_invalid_state_is_refused(change, error, message):
     with make_feed() as feed:
         state = feed.get_state()
         with pytest.raises(error, match=message):
@@ -344,7 +346,7 @@ def test_what_is_no_state_is_refused(change, error, message):
         ({"epoch": 0, "step": 1.5}, TypeError, "step must be an integer"),
     ],
 )
-def test_a_place_that_is_none_is_refused(arguments, error, message):
+def test_an_invalid_position_is_refused(arguments, error, message):
     with make_feed() as feed, pytest.raises(error, match=message):
         feed.get_state(**arguments)
 
@@ -354,20 +356,20 @@ def test_the_end_of_an_epoch_is_the_beginning_of_the_next():
         assert feed.get_state(epoch=1, step=5) == feed.get_state(epoch=2, step=0)
 
 
-def test_a_sequence_with_hooks_of_its_own_is_warned_of():
+def test_set_state_warns_about_a_sequence_with_epoch_hooks():
     with kf.Feed(scenes.Reshuffled(), None, seed=1, workers=0) as feed:
         feed.set_state(feed.get_state())
         with pytest.warns(
-            kf.FeedWarning, match="Reshuffled has on_epoch_begin or on_epoch_end: what they change in it"
+            kf.FeedWarning, match="Reshuffled has on_epoch_begin or on_epoch_end. The feed's state does not"
         ):
             feed.set_state(feed.get_state(epoch=2, step=1))
-        with pytest.warns(kf.FeedWarning, match="on_epoch_begin or on_epoch_end") as told:
+        with pytest.warns(kf.FeedWarning, match="on_epoch_begin or on_epoch_end") as caught:
             feed.load_state_dict(feed.get_state(epoch=2, step=1))
-        assert told[0].filename == __file__
+        assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("kind", ["feed", "stream"])
-def test_the_state_is_there_by_the_names_of_pytorchs_tools_and_outlives_a_safe_checkpoint(kind, tmp_path):
+def test_state_dict_and_load_state_dict_work_with_a_pytorch_checkpoint(kind, tmp_path):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     def make():
@@ -403,17 +405,17 @@ def test_a_batch_that_was_skipped_counts_as_consumed():
         assert feed.get_state()["epoch"] == 1
 
 
-def test_only_the_clock_of_a_feed_writes_its_state_because_it_holds_its_lock():
+def test_only_the_clock_of_a_feed_writes_its_state():
     for path in Path(kf.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 assert not ast.unparse(node.value).endswith("clock"), f"{path}:{node.lineno}"
 
 
-def test_in_a_loop_over_one_epoch_by_its_number_the_feed_asks_for_the_place():
+def test_get_state_raises_in_a_loop_over_a_numbered_epoch():
     with kf.Feed(np.arange(6), 2, workers=0) as feed:
         for step, _ in enumerate(feed.epoch(3)):
-            with pytest.raises(RuntimeError, match=r"a loop over feed.epoch\(n\) does not move the feed"):
+            with pytest.raises(RuntimeError, match=r"a loop over feed.epoch\(n\) does not change the position"):
                 feed.get_state()
             state = feed.get_state(epoch=3, step=step + 1)
         assert (state["epoch"], state["step"]) == (4, 0)
@@ -421,7 +423,7 @@ def test_in_a_loop_over_one_epoch_by_its_number_the_feed_asks_for_the_place():
             batches = feed.epoch(5)
             assert (feed.get_state()["epoch"], feed.get_state()["step"]) == divmod(number + 1, 3)
             next(batches)
-            with pytest.raises(RuntimeError, match="does not move the feed"):
+            with pytest.raises(RuntimeError, match="does not change the position of the feed"):
                 feed.get_state()
         batches.close()
         assert feed.get_state()["epoch"] == 1

@@ -54,7 +54,7 @@ def _expected(sequence, **arguments):
         return _first(feed)
 
 
-def test_the_log_says_what_was_chosen_and_why(caplog):
+def test_the_log_contains_the_choice_and_its_reason(caplog):
     caplog.set_level(logging.INFO, "kerasfeed")
     with _feed(scenes_costs.Waits()) as feed:
         _first(feed)
@@ -62,7 +62,7 @@ def test_the_log_says_what_was_chosen_and_why(caplog):
         assert chosen == [f"the feed of Waits: auto chooses {feed.stats().chosen}"]
 
 
-def test_scenes_that_wait_get_many_threads_and_stay_the_same():
+def test_auto_chooses_many_threads_for_waiting_scenes_without_changing_them():
     with _feed(scenes_costs.Waits()) as feed:
         assert feed.stats().chosen == ""
         assert _first(feed) == _expected(scenes_costs.Waits())
@@ -76,7 +76,7 @@ def test_scenes_that_wait_get_many_threads_and_stay_the_same():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("kind", "expected"), [(scenes_costs.Waits, "thread"), (scenes_costs.Counts, "process")])
-def test_what_is_measured_decides(kind, expected, as_measured):
+def test_auto_chooses_by_measurement(kind, expected, as_measured):
     def chosen():
         with _feed(kind()) as feed:
             feed[0]
@@ -87,7 +87,7 @@ def test_what_is_measured_decides(kind, expected, as_measured):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", [scenes_costs.Counts, scenes_costs.Shares])
-def test_batches_are_the_same_before_and_after_worker_processes_take_over(kind):
+def test_batches_are_equal_before_and_after_worker_processes_start(kind):
     with _feed(kind()) as feed, _feed(kind(), workers=0) as reference:
         steps = 0
         end = time.monotonic() + PROGRAM_SECONDS
@@ -129,7 +129,7 @@ class Own(scenes_costs.Costly):
         return super().scene(index)
 
 
-def test_the_object_itself_is_never_used_by_the_thread():
+def test_auto_threads_use_a_copy_of_the_sequence():
     scenes = Own()
     with _feed(scenes) as feed:
         _first(feed)
@@ -138,7 +138,7 @@ def test_the_object_itself_is_never_used_by_the_thread():
     assert not scenes.scratch.any()
 
 
-def test_what_was_changed_in_the_object_after_the_feed_was_made_is_not_seen():
+def test_changes_to_the_sequence_after_the_feed_was_created_have_no_effect():
     scenes = Own()
     scenes.scene = "as it was"
     del scenes.scene
@@ -150,7 +150,7 @@ def test_what_was_changed_in_the_object_after_the_feed_was_made_is_not_seen():
 SCALE = 1
 
 
-def test_a_class_that_is_pickled_by_value_stays_what_it_is():
+def test_auto_does_not_change_a_class_that_is_pickled_by_value():
     class Local(scenes_costs.Costly):
         length = 40
         cost = (1e-3, 1e-3)
@@ -165,7 +165,7 @@ def test_a_class_that_is_pickled_by_value_stays_what_it_is():
     assert Local.scene.__globals__ is sys.modules[__name__].__dict__
 
 
-def test_an_epoch_hook_is_followed_by_the_copy():
+def test_the_copy_follows_changes_by_an_epoch_hook():
     class Hooked(Own):
         epoch = -1
 
@@ -180,9 +180,9 @@ def test_an_epoch_hook_is_followed_by_the_copy():
         assert feed.stats().worker_type == "thread"
 
 
-def test_hooks_of_workers_pair_up(tmp_path):
+def test_on_worker_begin_and_on_worker_end_are_called_in_pairs(tmp_path):
     path = tmp_path / "told"
-    scenes = scenes_costs.Told(path)
+    scenes = scenes_costs.LogsHooks(path)
     scenes.length = 40
     with _feed(scenes) as feed:
         feed[0]
@@ -190,7 +190,7 @@ def test_hooks_of_workers_pair_up(tmp_path):
     assert [line.split()[0] for line in path.read_text().splitlines()] == ["begin", "end"]
 
 
-def test_a_hook_that_fails_is_an_error_of_the_first_batch():
+def test_a_failing_hook_is_an_error_of_the_first_batch():
     class Fails(Own):
         def on_worker_begin(self, worker):
             raise OSError("no licence")
@@ -199,7 +199,7 @@ def test_a_hook_that_fails_is_an_error_of_the_first_batch():
         feed[0]
 
 
-def test_an_exception_of_a_local_class_arrives_as_it_is():
+def test_an_exception_of_a_local_class_is_raised_unchanged():
     class Damaged(Exception):
         pass
 
@@ -212,7 +212,7 @@ def test_an_exception_of_a_local_class_arrives_as_it_is():
 
 
 @pytest.mark.heavy
-def test_a_program_that_has_left_its_directory_reads_in_the_old_one(tmp_path, monkeypatch):
+def test_scenes_are_read_in_the_directory_where_the_feed_was_created(tmp_path, monkeypatch):
     class Relative(scenes_costs.Costly):
         length = 40
 
@@ -238,7 +238,7 @@ def test_scenes_that_compute_get_processes():
 
 
 @pytest.mark.heavy
-def test_scenes_that_draw_from_global_generators_get_processes_which_load_all_of_them():
+def test_auto_loads_scenes_that_use_global_generators_only_in_processes():
     def loaded():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", kf.FeedWarning)
@@ -268,7 +268,7 @@ class DrawsSeldom(scenes_costs.Costly):
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::kerasfeed.FeedWarning")
-def test_scenes_that_draw_later_than_the_first_are_loaded_by_processes_which_seed_them():
+def test_auto_detects_global_generators_in_later_scenes():
     with _feed(DrawsSeldom()) as feed:
         found = [batch[0].tolist() for batch in feed]
         assert feed.stats().worker_type == "process"
@@ -277,7 +277,7 @@ def test_scenes_that_draw_later_than_the_first_are_loaded_by_processes_which_see
         assert found == [batch[0].tolist() for batch in feed]
 
 
-def test_a_number_that_is_given_is_kept():
+def test_a_given_number_of_workers_is_kept():
     with _feed(scenes_costs.Waits(), workers=3) as feed:
         assert _first(feed) == _expected(scenes_costs.Waits())
         assert feed.stats().workers == 3
@@ -285,7 +285,7 @@ def test_a_number_that_is_given_is_kept():
 
 
 @pytest.mark.heavy
-def test_a_type_that_is_given_is_kept():
+def test_a_given_worker_type_is_kept():
     with _feed(scenes_costs.Waits(), worker_type="process") as feed:
         assert _first(feed) == _expected(scenes_costs.Waits())
         assert feed.stats().worker_type == "process"
@@ -300,7 +300,7 @@ def test_a_type_that_is_given_is_kept():
 
 
 @pytest.mark.heavy
-def test_a_function_given_as_collate_leaves_scenes_to_be_measured():
+def test_auto_measures_scenes_despite_a_collate_function():
     def collate(scenes):
         return np.stack([scene[0] for scene in scenes])
 
@@ -311,7 +311,7 @@ def test_a_function_given_as_collate_leaves_scenes_to_be_measured():
 
 
 @pytest.mark.heavy
-def test_a_scene_that_raises_is_counted_as_with_workers_that_are_given():
+def test_auto_counts_failed_scenes_like_explicit_workers():
     def failed(**workers):
         with _feed(scenes_costs.Fails(), on_error="replace", **workers) as feed:
             found = _first(feed, 8)
@@ -337,7 +337,7 @@ def spin(seconds):
         pass
 
 
-def test_scenes_that_one_call_reads_are_measured_by_that_call(as_measured):
+def test_auto_measures_get_batch_by_its_call(as_measured):
     class ReadAtOnce(scenes_costs.Costly):
         length = 200_000
 
@@ -354,7 +354,7 @@ def test_scenes_that_one_call_reads_are_measured_by_that_call(as_measured):
 
 
 @pytest.mark.heavy
-def test_scenes_that_a_cache_keeps_are_measured_when_they_are_first_read(as_measured):
+def test_auto_measures_cached_scenes_at_their_first_read(as_measured):
     class Kept(scenes_costs.Costly):
         def __init__(self):
             self.kept = set()
@@ -380,7 +380,7 @@ def test_scenes_in_memory_are_loaded_without_workers(choices, few_processes):
     assert choices == []
 
 
-def test_a_function_that_makes_batches_of_scenes_in_memory_runs_in_workers():
+def test_a_collate_function_over_scenes_in_memory_runs_in_workers():
     def collate(scenes):
         return np.stack(scenes)
 
@@ -390,7 +390,7 @@ def test_a_function_that_makes_batches_of_scenes_in_memory_runs_in_workers():
         assert feed.stats().worker_type == "thread"
 
 
-def test_two_threads_that_ask_at_once_choose_once(choices):
+def test_concurrent_first_requests_choose_once(choices):
     with _feed(scenes_costs.Waits()) as feed, ThreadPoolExecutor(4) as crowd:
         found = list(crowd.map(lambda step: feed[step][0].tolist(), [0, 1, 0]))
         assert found == [feed[0][0].tolist(), feed[1][0].tolist(), feed[0][0].tolist()]

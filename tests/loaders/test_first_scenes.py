@@ -41,7 +41,7 @@ def _loaded(sequence, **workers):
 # ---- several threads only if the user allows them
 
 
-def test_a_class_that_does_not_pickle_is_read_by_one_thread_and_the_warning_names_what_does_not(seeking):
+def test_an_unpicklable_class_is_read_by_one_thread_and_the_warning_names_the_attribute(seeking):
     scenes = seeking(1200)
     with pytest.warns(
         UserWarning, match=r"one worker thread: .*attribute 'file' \(BufferedReader\).*__getstate__.*thread_safe"
@@ -52,7 +52,7 @@ def test_a_class_that_does_not_pickle_is_read_by_one_thread_and_the_warning_name
         assert (feed.stats().worker_type, feed.stats().workers) == ("thread", 1)
 
 
-def test_two_feeds_of_one_such_sequence_take_turns(seeking):
+def test_two_feeds_of_one_unpicklable_sequence_alternate(seeking):
     scenes = seeking(800)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -68,7 +68,7 @@ def test_two_feeds_of_one_such_sequence_take_turns(seeking):
     assert found[2] == list(range(400))
 
 
-def test_such_a_class_gets_several_threads_where_it_says_that_they_may(seeking):
+def test_an_unpicklable_thread_safe_class_gets_several_threads(seeking):
     class Safe(scenes_first.Seeking):
         thread_safe = True
 
@@ -91,13 +91,13 @@ def test_such_a_class_gets_several_threads_where_it_says_that_they_may(seeking):
     ],
     ids=["list", "array", "view", "function", "subset", "subclass of list", "subclass of ours"],
 )
-def test_what_runs_code_of_the_users_is_thread_safe_only_where_that_says_so(sequence, expected):
+def test_views_of_user_code_are_thread_safe_only_if_declared(sequence, expected):
     from kerasfeed.sequences.view_base import is_thread_safe
 
     assert is_thread_safe(sequence) is expected
 
 
-def test_the_word_of_a_class_is_inherited_and_passed_on_by_views():
+def test_thread_safe_is_inherited_and_passed_on_by_views():
     from kerasfeed.sequences.view_base import is_thread_safe
 
     class Safe(scenes_first.Reusing):
@@ -127,13 +127,13 @@ def test_a_reused_array_is_reported_and_read_by_one_worker():
     assert stats.workers == 1
 
 
-def test_threads_that_were_asked_for_get_the_warning_alone():
+def test_explicit_threads_are_kept_with_a_warning():
     with pytest.warns(kf.FeedWarning, match="same array.*several threads"):
         _, stats = _loaded(scenes_first.Reusing(), **THREADS)
     assert stats.workers == 2
 
 
-def test_a_reused_array_is_no_fault_where_each_scene_is_copied_before_the_next_is_read():
+def test_a_reused_array_is_allowed_if_scenes_are_copied_one_by_one():
     for workers in ({"workers": 0}, PROCESSES):
         assert _loaded(scenes_first.Reusing(), **workers)[0][:, 0].tolist() == list(range(40))
 
@@ -152,7 +152,7 @@ def test_scenes_that_differ_when_read_again_are_reported_and_read_by_one_worker(
         _loaded(scenes_first.NextScene(), **PROCESSES)
 
 
-def test_scenes_that_draw_from_the_generator_of_the_scene_are_right():
+def test_scenes_that_draw_from_rng_are_not_reported():
     class Drawn(kf.SceneSequence):
         def __len__(self):
             return 40
@@ -170,7 +170,7 @@ def test_scenes_that_draw_from_the_generator_of_the_scene_are_right():
 
 @pytest.mark.light(where=lambda workers: workers != {})
 @EACH
-def test_the_first_batch_is_read_once_and_before_all_others(workers, tmp_path):
+def test_the_first_batch_is_read_first_and_only_once(workers, tmp_path):
     scenes = scenes_first.SlowBatches(tmp_path / "read")
     with BaseFeed(scenes, None, **workers) as feed:
         assert [batch[0, 0] for batch in feed] == [0, 1, 2, 3]
@@ -188,13 +188,13 @@ def test_the_number_of_rows_is_open_if_only_one_batch_was_read(tmp_path):
         assert feed.scene_spec.fields[0].shape == (None, 2)
 
 
-def test_batches_that_are_read_quickly_tell_all_their_axes(tmp_path):
+def test_all_axes_are_known_if_batches_are_read_quickly(tmp_path):
     with BaseFeed(scenes_first.SlowBatches(tmp_path / "read", 0.0), None, workers=0) as feed:
         assert feed.scene_spec.fields[0].shape == (3, 2)
 
 
-@pytest.mark.parametrize("kind", [scenes_first.LazyOrder, scenes_first.LazyOrderAnew])
-def test_an_order_that_a_class_draws_when_first_asked_is_the_same_in_all_processes(kind):
+@pytest.mark.parametrize("kind", [scenes_first.LazyOrder, scenes_first.LazyOrderEachEpoch])
+def test_an_order_drawn_at_the_first_read_is_equal_in_all_processes(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kf.FeedWarning)  # the global generators
         with BaseFeed(kind(), None, seed=1, workers=3, worker_type="process") as feed:
@@ -203,7 +203,7 @@ def test_an_order_that_a_class_draws_when_first_asked_is_the_same_in_all_process
     assert (epochs[0] == epochs[1]) == (kind is scenes_first.LazyOrder)
 
 
-def test_a_replaced_worker_begins_with_the_same_item():
+def test_a_replacement_worker_reads_the_same_first_item():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kf.FeedWarning)
         with BaseFeed(scenes_first.LazyOrder(400), None, seed=1, workers=2, worker_type="process") as feed:
@@ -215,7 +215,7 @@ def test_a_replaced_worker_begins_with_the_same_item():
     assert sorted(found) == list(range(400))
 
 
-def test_a_worker_whose_first_task_is_that_item_in_a_later_epoch_begins_as_the_others_have():
+def test_a_late_replacement_worker_starts_in_the_same_state_as_the_others():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kf.FeedWarning)
         with BaseFeed(scenes_first.LazyOrder(), None, seed=1, workers=1, worker_type="process") as feed:
@@ -228,7 +228,7 @@ def test_a_worker_whose_first_task_is_that_item_in_a_later_epoch_begins_as_the_o
 
 
 @EACH
-def test_scenes_are_read_after_on_epoch_begin_where_the_spec_is_asked_for_first(workers):
+def test_the_spec_is_inferred_after_on_epoch_begin(workers):
     with BaseFeed(scenes_first.Hooked(), 5, **workers) as feed:
         assert feed.scene_spec.fields[0].shape == (3,)
         assert [[float(epoch[0]) for _, epoch in feed] for _ in range(2)] == [[1.0] * 4, [2.0] * 4]
@@ -243,25 +243,25 @@ def test_scenes_are_read_after_on_epoch_begin_where_the_spec_is_asked_for_first(
     [np.full(2, 1), np.full(3, 1, np.float32), np.full((3, 1), 1), (np.full(3, 1),), None],
     ids=["size", "dtype", "axes", "nesting", "None"],
 )
-def test_on_error_skips_a_scene_that_is_not_like_the_others_wherever_it_is(bad, other):
+def test_on_error_skips_a_scene_of_another_shape_at_any_index(bad, other):
     with BaseFeed(scenes_first.Odd(bad, other), 5, workers=0, on_error="skip") as feed:
         found = np.concatenate(list(feed))
     assert found[:, 0].tolist() == [index for index in range(20) if index != bad]
 
 
-def test_on_error_covers_the_first_scenes_in_processes_too():
+def test_on_error_applies_to_the_first_scenes_in_processes():
     with BaseFeed(scenes_first.Odd(0, np.full(2, 1)), 5, on_error="replace", **PROCESSES) as feed:
         assert len(np.concatenate(list(feed))) == 20
         assert [row.index for row in feed.failures] == [0]
 
 
-def test_scenes_of_many_sizes_are_no_failures():
+def test_scenes_of_many_sizes_do_not_count_as_failures():
     sizes = [2, 3, 4, 2, 3, 4] * 4
     with BaseFeed([np.full(size, size) for size in sizes], 1, workers=0, on_error="skip") as feed:
         assert [len(batch[0]) for batch in feed] == sizes
 
 
-def test_a_scene_that_is_not_like_the_others_is_an_error_where_errors_are_raised():
+def test_a_scene_of_another_structure_raises_with_on_error_raise():
     with (
         BaseFeed(scenes_first.Odd(19, np.full((3, 1), 1)), 5, workers=0) as feed,
         pytest.raises(kf.SpecError, match="scene 0 and 2 in scene 19"),
@@ -279,7 +279,7 @@ def locked():
         yield scenes_first.Locked()
 
 
-def test_a_scene_may_be_made_of_those_of_another_feed_of_the_same_object(locked):
+def test_a_scene_can_read_another_feed_of_the_same_object(locked):
     with BaseFeed(locked, 4) as other:
 
         def mixed(scene):
@@ -295,7 +295,7 @@ def test_a_scene_may_be_made_of_those_of_another_feed_of_the_same_object(locked)
     assert locked.most <= 2  # a scene within a scene
 
 
-def test_no_method_of_an_object_that_does_not_pickle_is_run_by_two_threads_at_once(locked):
+def test_methods_of_an_unpicklable_object_run_in_one_thread_at_a_time(locked):
     parts = kf.split(locked, [0.5, 0.5], seed=0)
     with BaseFeed(parts[0], 4) as one, BaseFeed(parts[1], 4) as other:
         for _ in range(2):
@@ -304,7 +304,7 @@ def test_no_method_of_an_object_that_does_not_pickle_is_run_by_two_threads_at_on
     assert locked.most == 1
 
 
-def test_a_scene_that_hangs_keeps_no_other_feed_of_the_object_from_its_turn(seeking):
+def test_a_hanging_scene_does_not_block_another_feed_of_the_object(seeking):
     held, hangs = threading.Event(), [True]
 
     class Hanging(scenes_first.Seeking):
@@ -324,7 +324,7 @@ def test_a_scene_that_hangs_keeps_no_other_feed_of_the_object_from_its_turn(seek
         held.set()
 
 
-def test_a_function_that_numpy_wraps_is_code_of_the_users():
+def test_a_function_wrapped_by_numpy_counts_as_user_code():
     from kerasfeed.sequences.view_base import is_safe_function
 
     assert is_safe_function(np.load)
@@ -337,7 +337,7 @@ def test_a_function_that_numpy_wraps_is_code_of_the_users():
 
 
 @EACH
-def test_batches_that_take_a_while_may_differ_on_any_axis(workers):
+def test_slow_batches_can_differ_on_any_axis(workers):
     with BaseFeed(scenes_first.Widening(), None, **workers) as feed:
         assert [batch.shape for batch in feed] == [(4, 5), (4, 6), (4, 7), (4, 8)]
 
@@ -352,7 +352,7 @@ def test_batches_that_ignore_their_index_are_reported_and_read_by_one_worker():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("workers", [THREADS, PROCESSES], ids=["thread", "process"])
-def test_workers_that_were_asked_for_read_such_batches_with_a_warning(workers):
+def test_explicit_workers_read_batches_that_ignore_their_index_with_a_warning(workers):
     with (
         BaseFeed(scenes_first.NextInLine(), None, **workers) as feed,
         pytest.warns(kf.FeedWarning, match="another when it was read again.*which worker reads"),
@@ -361,7 +361,7 @@ def test_workers_that_were_asked_for_read_such_batches_with_a_warning(workers):
 
 
 @EACH
-def test_a_batch_may_have_other_rows_than_those_that_were_read_first(workers):
+def test_a_batch_can_have_another_number_of_rows_than_the_first_ones(workers):
     with BaseFeed(scenes_first.Uneven(), None, **workers) as feed:
         assert feed.scene_spec.fields[0].shape == (4, 2)  # the scenes that were read agree
         for _ in range(2):
@@ -372,14 +372,14 @@ def test_a_batch_may_have_other_rows_than_those_that_were_read_first(workers):
 
 
 @EACH
-def test_a_batch_may_have_other_sizes_than_those_that_were_read_first_on_any_axis(workers):
+def test_a_batch_can_differ_from_the_first_ones_on_any_axis(workers):
     batches = [np.full((4, 3 if step == 2 else 2), step) for step in range(20)]
     with BaseFeed(batches, None, **workers) as feed:
         assert feed.element_spec.shape == (None, 2)  # the first ones agree
         assert [batch.tolist() for batch in feed] == [batch.tolist() for batch in batches]
 
 
-def test_a_batch_of_other_rank_or_dtype_than_those_that_were_read_first_is_refused():
+def test_a_batch_of_another_rank_or_dtype_than_the_first_ones_is_refused():
     for other, text in ((np.zeros((4, 2, 1)), r"float64\[4, 2, 1\]. Return arrays with the same number of axes"),
                         (np.zeros((4, 2), np.float32), r"float32\[4, 2\]. Return one dtype")):  # fmt: skip
         batches = [other if step == 2 else np.zeros((4, 2)) for step in range(20)]
@@ -390,7 +390,7 @@ def test_a_batch_of_other_rank_or_dtype_than_those_that_were_read_first_is_refus
             list(feed)
 
 
-def test_a_batch_that_was_read_for_the_spec_alone_is_read_again():
+def test_a_batch_read_only_for_the_spec_is_read_again():
     class Scaled:
         scale = 1
 
@@ -407,14 +407,14 @@ def test_a_batch_that_was_read_for_the_spec_alone_is_read_again():
         assert [batch.tolist() for batch in feed] == [[2, 2]] * 3
 
 
-def test_what_was_kept_is_freed_when_it_was_delivered(tmp_path):
+def test_the_kept_first_batch_is_freed_after_its_delivery(tmp_path):
     with BaseFeed(scenes_first.SlowBatches(tmp_path / "read"), None, workers=0) as feed:
         feed[0]
         assert feed._loader._sessions.present.runner._kept is None
 
 
 @pytest.mark.heavy
-def test_a_second_object_of_a_known_class_is_reported_and_gets_one_worker():
+def test_each_object_of_a_class_is_checked_for_reused_arrays():
     with BaseFeed(scenes_first.Reading(False), 8) as feed:
         feed[0]
         assert feed.stats().workers > 1
@@ -439,7 +439,7 @@ def test_a_reused_array_next_to_a_text_is_reported():
     feed.close()
 
 
-def test_scenes_that_hold_objects_that_are_arrays_only_for_numpy_are_read():
+def test_array_like_objects_in_scenes_are_read():
     class Picture:
         def __array__(self, dtype=None, copy=None):
             return np.zeros((4, 4, 3), np.uint8)

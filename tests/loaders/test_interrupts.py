@@ -74,7 +74,7 @@ PROGRAM = """
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("worker_type", "longest"), [("thread", 2e-4), ("process", 2e-4), ("inline", 5e-3)])
-def test_after_a_storm_of_interrupts_batches_are_right_and_nothing_is_left(tmp_path, worker_type, longest):
+def test_batches_are_correct_and_nothing_leaks_after_many_interrupts(tmp_path, worker_type, longest):
     program = PROGRAM.format(worker_type=worker_type, longest=longest)
     hits, threads, children = map(int, finish(launch(tmp_path, program)).split())
     assert hits > 15
@@ -82,7 +82,7 @@ def test_after_a_storm_of_interrupts_batches_are_right_and_nothing_is_left(tmp_p
     assert children == 0
 
 
-def test_after_an_interrupt_within_a_scene_the_sequence_begins_again(make):
+def test_the_sequence_starts_again_after_an_interrupt_within_a_scene(make):
     began = []
 
     class Interrupted(scenes.Clouds):
@@ -106,7 +106,7 @@ def test_after_an_interrupt_within_a_scene_the_sequence_begins_again(make):
     assert began == ["inline", "inline"]
 
 
-def test_after_an_interrupt_while_the_first_scenes_are_read_the_next_call_begins_again(make):
+def test_the_next_call_starts_again_after_an_interrupt_of_the_first_scenes(make):
     class Slow(scenes.Clouds):
         slow = True
 
@@ -126,7 +126,7 @@ def test_after_an_interrupt_while_the_first_scenes_are_read_the_next_call_begins
 
 
 @pytest.mark.parametrize("when", ["as the last one starts", "as they are ended"])
-def test_an_interrupt_leaves_no_worker_thread_behind(when, monkeypatch):
+def test_an_interrupt_leaks_no_worker_thread(when, monkeypatch):
     """`nothing_leaks` looks for them."""
 
     def start(thread, *arguments):
@@ -147,7 +147,7 @@ def test_an_interrupt_leaves_no_worker_thread_behind(when, monkeypatch):
     feed.close()
 
 
-def test_a_task_that_a_thread_takes_while_its_pool_closes_blocks_no_consumer(monkeypatch):
+def test_a_task_taken_while_the_pool_closes_does_not_block_its_consumer(monkeypatch):
     gate, end = threading.Event(), threads.ThreadPool._end
 
     def after_all_were_taken(pool):

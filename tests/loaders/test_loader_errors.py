@@ -50,7 +50,7 @@ ERRORS = [ValueError("bad scan"), KeyError("points"), OSError(5, "io"), IndexErr
 
 
 @pytest.mark.parametrize(("kind", "error"), crossed(LOADERS, [(error,) for error in ERRORS]))
-def test_an_exception_arrives_with_its_type_and_its_place(make, kind, error):
+def test_an_exception_keeps_its_type_and_names_its_location(make, kind, error):
     loader = make(kind, scenes.Failing(7, error))
     plan = Plan(37, 8, Shuffled(), 3)
     step = next(step for step in range(plan.steps) if 7 in plan.indices(2, step))
@@ -68,7 +68,7 @@ def test_an_exception_arrives_with_its_type_and_its_place(make, kind, error):
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_of_two_failed_scenes_the_one_in_the_lowest_row_is_reported(make, kind):
+def test_the_failed_scene_in_the_lowest_row_is_reported(make, kind):
     class Bad(scenes.Clouds):
         def __getitem__(self, index):
             if index % 2:
@@ -90,13 +90,13 @@ STEERING = [SystemExit(3), StopIteration("done"), KeyboardInterrupt(), Generator
 
 
 @pytest.mark.parametrize(("kind", "error"), crossed(PARALLEL, [(error,) for error in STEERING]))
-def test_an_exception_that_would_steer_the_consumer_arrives_as_a_scene_error(make, kind, error):
+def test_an_exception_with_a_meaning_for_loops_is_raised_as_scene_error(make, kind, error):
     with pytest.raises(SceneError, match=f"the sequence raised {type(error).__name__}"):
         make(kind, scenes.Failing(7, error), 37).submit(0, 0).result(timeout=30)
 
 
 @pytest.mark.heavy
-def test_an_exception_that_does_not_pickle_arrives_as_text_with_its_traceback(make):
+def test_an_unpicklable_exception_is_raised_as_text_with_its_traceback(make):
     with pytest.raises(SceneError, match="the sequence raised UnpicklableError: holds a lock") as caught:
         make("process", Raising(UnpicklableError), 37).submit(0, 0).result(timeout=30)
     assert "raise self.make_error()" in caught.value.__notes__[1]
@@ -105,13 +105,13 @@ def test_an_exception_that_does_not_pickle_arrives_as_text_with_its_traceback(ma
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_an_exception_whose_constructor_takes_several_arguments_arrives_as_itself(make, kind):
+def test_an_exception_with_several_constructor_arguments_is_raised_unchanged(make, kind):
     with pytest.raises(TwoArgumentsError, match=r"^1 and 2\n"):
         make(kind, Raising(lambda: TwoArgumentsError(1, 2)), 37).submit(0, 0).result(timeout=30)
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_an_exception_group_and_a_huge_message_arrive_whole(make, kind):
+def test_an_exception_group_and_a_huge_message_are_raised_unchanged(make, kind):
     def group():
         return ExceptionGroup("several", [ValueError("x" * 2_000_000), KeyError("y")])
 
@@ -190,7 +190,7 @@ def test_a_get_batch_of_another_structure_is_refused(make, change):
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_a_sequence_that_fails_at_once_says_so_while_inferring_the_spec(make, kind):
+def test_an_error_during_spec_inference_says_so(make, kind):
     loader = make(kind, scenes.Failing(0, ValueError("no data")))
     for _ in range(2):
         with pytest.raises(ValueError, match="no data") as caught:
@@ -199,7 +199,7 @@ def test_a_sequence_that_fails_at_once_says_so_while_inferring_the_spec(make, ki
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_a_bad_step_is_an_index_error_of_the_call(make, kind):
+def test_a_bad_step_raises_index_error_immediately(make, kind):
     with pytest.raises(IndexError, match="step 5 is out of range"):
         make(kind, scenes.Clouds()).submit(0, 5)
 
@@ -211,13 +211,13 @@ class FrozenError(Exception):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_an_exception_that_takes_no_note_arrives_all_the_same(make, kind):
+def test_an_exception_that_accepts_no_note_is_still_raised(make, kind):
     with pytest.raises((SceneError, FrozenError), match="FrozenError"):
         make(kind, Raising(lambda: FrozenError(3)), 37).submit(0, 0).result(timeout=30)
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_on_worker_begin_that_fails_is_a_worker_start_error(make, kind):
+def test_a_failing_on_worker_begin_raises_worker_start_error(make, kind):
     class Bad(scenes.Clouds):
         def on_worker_begin(self, worker):
             raise RuntimeError("no licence")
@@ -286,7 +286,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "scene", "message"), crossed(LOADERS, REFUSED))
-def test_values_that_no_batch_can_hold_are_refused_before_they_do_harm(make, kind, scene, message):
+def test_unsupported_values_are_refused_when_they_are_read(make, kind, scene, message):
     with pytest.raises(SpecError, match=message):
         make(kind, [scene] * 4, 2).submit(0, 0).result(timeout=30)
 
@@ -300,7 +300,7 @@ def test_an_empty_numpy_string_is_a_string(make, kind):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", LOADERS)
-def test_an_integer_too_large_names_scene_and_field(make, kind):
+def test_the_error_for_a_too_large_integer_names_scene_and_field(make, kind):
     class Large(scenes.Clouds):
         def __getitem__(self, index):
             return 2**70 if index == 7 else index
@@ -311,7 +311,7 @@ def test_an_integer_too_large_names_scene_and_field(make, kind):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_a_batch_size_beyond_the_sequence_takes_memory_for_the_sequence_only(make, kind):
+def test_a_huge_batch_size_allocates_memory_only_for_the_sequence(make, kind):
     loader = make(kind, scenes.Clouds(), 10**9)
     assert len(loader.submit(0, 0).result()[1]) == 37
     assert loader.stats().slot_bytes < 1 << 20

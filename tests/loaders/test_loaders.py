@@ -78,7 +78,7 @@ def test_the_reference_equals_stacking_the_scenes(make):
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_text_arrives_as_str_and_bytes_unharmed(make, kind):
+def test_text_is_delivered_as_str_and_bytes_unchanged(make, kind):
     batch = make(kind, scenes.Nested(), 5).submit(0, 0).result()
     indices = Plan(23, 5, Shuffled(), 3).indices(0, 0)
     assert batch["name"].tolist() == [f"scene é {index}" for index in indices]
@@ -97,7 +97,7 @@ def test_get_batch_is_used_and_equals_the_scenes(make, kind):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_random_numbers_depend_on_seed_epoch_and_index_alone(make, kind):
+def test_random_numbers_depend_only_on_seed_epoch_and_index(make, kind):
     shuffled, other_cut = make(kind, scenes.Augmented()), make(kind, scenes.Augmented(), 5, workers=2)
     found = {}
     for loader, rows in ((shuffled, 8), (other_cut, 5)):
@@ -125,7 +125,7 @@ def test_random_numbers_depend_on_seed_epoch_and_index_alone(make, kind):
     shards=st.integers(1, 3),
     seconds=st.sampled_from([0.0, 0.001, 0.003]),
 )
-def test_threads_agree_with_the_reference_whatever_the_sizes(make, length, batch_size, workers, shards, seconds):
+def test_threads_equal_the_reference_for_any_sizes(make, length, batch_size, workers, shards, seconds):
     sequence = scenes.Slow(length, seconds)
     plan = {"shard_index": shards - 1, "shard_count": shards, "drop_remainder": True}
     steps = Plan(length, batch_size, **plan).steps
@@ -139,7 +139,7 @@ def test_threads_agree_with_the_reference_whatever_the_sizes(make, length, batch
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_a_batch_stays_what_it_was_while_others_are_made(make, kind):
+def test_a_batch_does_not_change_while_others_are_loaded(make, kind):
     loader = make(kind, scenes.Clouds(), 4)
     kept = [loader.submit(0, step).result() for step in range(5)]
     copies = [points.copy() for points, _ in kept]
@@ -164,7 +164,7 @@ def test_batches_are_aligned_writable_and_reuse_few_slots(make, kind):
 
 
 @pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
+def test_a_consumer_that_keeps_batches_gets_copies_and_never_waits(make, kind):
     loader = make(kind, scenes.Clouds(400), 4, max_memory=20 * 4096)
     hoard = []
     for step in range(100):
@@ -180,7 +180,7 @@ def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", [*PARALLEL, HOSTS])
-def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind, tmp_path):
+def test_workers_read_many_scenes_in_parallel_for_any_batch_size(make, kind, tmp_path):
     loader = make(kind, scenes.Meeting(tmp_path, 4), 16, workers=8)
     _ = loader.spec
     if kind == "process":
@@ -190,7 +190,7 @@ def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind, tm
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_threads_read_the_scenes_of_a_batch_before_those_of_batches_asked_for_after_it(make, workers):
+def test_threads_read_scenes_in_the_order_of_requested_batches(make, workers):
     class Noted(scenes.Slow):
         def __getitem__(self, index):
             read.append(index)
@@ -206,7 +206,7 @@ def test_threads_read_the_scenes_of_a_batch_before_those_of_batches_asked_for_af
     assert max(abs(indices.index(index) - at) for at, index in enumerate(read)) <= (0 if workers == 1 else 16)
 
 
-def test_workers_share_the_first_and_the_last_batch_and_load_the_others_alone(make):
+def test_workers_share_the_first_and_last_batch_and_load_others_individually(make):
     class Noted(scenes.Slow):
         def __getitem__(self, index):
             thread_of[index] = threading.get_ident()
@@ -223,14 +223,14 @@ def test_workers_share_the_first_and_the_last_batch_and_load_the_others_alone(ma
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread"])
-def test_the_bytes_that_mean_nothing_of_extended_precision_are_not_compared(make, kind):
+def test_padding_bytes_of_extended_precision_are_not_compared(make, kind):
     array = np.arange(20) / np.longdouble(3)
     loader = make(kind, array, 6, workers=2)
     for step, batch in enumerate(_epoch(loader, 0, 3)):
         assert batch.tolist() == array[loader._job.plan.indices(0, step)].tolist()
 
 
-def test_two_batches_of_quick_scenes_may_wait_for_each_other(make):
+def test_scenes_of_two_batches_can_wait_for_each_other(make):
     class Quick(scenes.Clouds):
         def __getitem__(self, index):
             if index in meet:

@@ -103,7 +103,7 @@ def _assert_right(plan, epoch, step, batch):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
-def test_max_memory_is_a_ceiling_however_many_batches_are_kept_and_by_how_many_threads(kind):
+def test_max_memory_limits_batches_kept_by_many_threads(kind):
     loader, plan = _wide(kind), Plan(LENGTH, 4, Shuffled(), 3)
     hoards = [[] for _ in range(6)]
     measured = []
@@ -138,7 +138,7 @@ def test_max_memory_is_a_ceiling_however_many_batches_are_kept_and_by_how_many_t
 
 @pytest.mark.light(where=lambda kind: kind == "process")
 @pytest.mark.parametrize("kind", LOADERS)
-def test_max_memory_is_a_ceiling_for_tf_data_too(kind):
+def test_max_memory_limits_batches_kept_by_tf_data(kind):
     pytest.importorskip("tensorflow")
     with kf.Feed(
         Wide(LENGTH), 4, shuffle=True, seed=3, workers=2, worker_type=kind, max_memory=CEILING, max_queue_size=64
@@ -173,7 +173,7 @@ class Names(kf.SceneSequence):
 
 
 @pytest.mark.heavy
-def test_reading_a_list_of_strings_copies_none_of_its_memory_in_the_workers():
+def test_workers_read_a_list_of_strings_without_copying_its_memory():
     loader = ProcessLoader(Job(Names(300_000), Plan(512, 8), 2, 1 << 30, 4))
     pool = loader._ready().pool
     while not all(handle.started for handle in pool.workers):  # before that, its list may be incomplete

@@ -108,7 +108,7 @@ class Together(scenes.Clouds):
 
 
 class PartlyTogether(Together):
-    """Writes one field and returns the other, with its given array in the first place."""
+    """Writes one field and returns the other, with its given array as the first field."""
 
     def get_batch(self, indices, out=None):
         points, labels = super().get_batch(indices)
@@ -154,7 +154,7 @@ class Counting(OneArray):
         super().read_into(index, out)
 
 
-def test_getitem_is_called_to_infer_and_once_to_compare(make):
+def test_getitem_is_called_for_the_spec_and_once_for_comparison(make):
     sequence = Counting()
     loader = make("inline", sequence, 4)
     _ = loader.spec
@@ -164,7 +164,7 @@ def test_getitem_is_called_to_infer_and_once_to_compare(make):
     assert sequence.read[probed:] == [sequence.written[0]]
 
 
-def test_what_read_into_is_given_is_the_slot_itself(make):
+def test_read_into_writes_directly_into_the_slot(make):
     seen = []
 
     class Looking(OneArray):
@@ -199,17 +199,17 @@ class Other(scenes.Clouds):
 
 
 @pytest.mark.parametrize("sequence", [Worded(), Other()])
-def test_read_into_is_left_alone_where_it_has_no_place(make, sequence):
+def test_read_into_is_not_called_if_it_does_not_apply(make, sequence):
     assert len(_epoch(make("thread", sequence, 4), 3)) == 3
 
 
-def test_read_into_is_left_alone_where_shapes_vary(make):
+def test_read_into_is_not_called_if_shapes_vary(make):
     assert [len(batch[0]) for batch in _epoch(make("inline", Growing(), 1), 11)] == [
         index + 1 for index in Plan(11, 1, Shuffled(), 3).order.indices(0, 11, length=11, seed=3, epoch=0)
     ]
 
 
-def test_get_batch_is_given_no_rows_where_a_field_is_text(make):
+def test_get_batch_receives_no_out_argument_if_a_field_is_text(make):
     class Sentences(scenes.Clouds):
         def __getitem__(self, index):
             return f"scene {index}"
@@ -247,7 +247,7 @@ class DifferingTogether(Together):
         (DifferingTogether(), r"scene \d+, field '0': get_batch wrote \[0\., .*, \.\.\.\], __getitem__ returns"),
     ],
 )
-def test_other_bits_than_getitem_gives_are_refused_at_the_first_scene(make, kind, sequence, message):
+def test_read_into_must_write_the_bits_of_getitem(make, kind, sequence, message):
     with pytest.raises(SpecError, match=message):
         make(kind, sequence, 4).submit(0, 0).result(timeout=60)
 
@@ -274,7 +274,7 @@ class ZerosTogether(Zeros):
 @pytest.mark.light(where=lambda kind, sequence: kind != "process" or type(sequence) is Zeros)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sequence", [Zeros(), ZerosTogether()])
-def test_what_is_left_unwritten_is_found_though_the_scene_is_all_zeros(make, kind, sequence):
+def test_unwritten_elements_are_detected_in_scenes_of_zeros(make, kind, sequence):
     with pytest.raises(SpecError, match=r"field '0': .* write every element of `out`"):
         _epoch(make(kind, sequence), 1)
 
@@ -316,8 +316,8 @@ class Announced(scenes.Clouds):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scenes_are_announced_before_they_are_loaded_and_the_batches_are_the_same(make, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, however busy the machine
+def test_read_ahead_precedes_loading_and_does_not_change_batches(make, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, even on a busy machine
     sequence = Announced(tmp_path / "calls")
     loader = make(kind, sequence, 8, workers=1)
     _ = loader.spec
@@ -335,7 +335,7 @@ def test_scenes_are_announced_before_they_are_loaded_and_the_batches_are_the_sam
         _assert_same(one, other)
 
 
-def test_read_ahead_is_called_in_threads_well_ahead(make, tmp_path):
+def test_threads_call_read_ahead_several_batches_ahead(make, tmp_path):
     sequence = Announced(tmp_path / "calls")
     with kf.Feed(sequence, 4, workers=1, worker_type="thread", max_queue_size=5) as feed:
         _ = feed.element_spec
@@ -350,8 +350,8 @@ class FailingAhead(scenes.Clouds):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_of_read_ahead_is_the_batch_s(make, kind, monkeypatch):
-    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, however busy the machine
+def test_an_error_of_read_ahead_is_raised_by_its_batch(make, kind, monkeypatch):
+    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, even on a busy machine
     future = make(kind, FailingAhead(), 8, workers=1).submit(2, 1)
     with pytest.raises(OSError, match="the disk is on fire") as caught:
         future.result(timeout=60)
@@ -366,13 +366,13 @@ class DrawingAhead(scenes.Clouds):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_read_ahead_cannot_draw_from_the_generator_of_a_scene(make, kind, monkeypatch):
-    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, however busy the machine
+    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, even on a busy machine
     future = make(kind, DrawingAhead(), 8, workers=1).submit(0, 0)
     with pytest.raises(kf.KerasfeedError, match=r"get_batch and read_ahead get many: use self.rng_for\(index\)"):
         future.result(timeout=60)
 
 
-def test_reads_count_for_the_feed_that_loads(make):
+def test_reads_count_for_the_loading_feed(make):
     class Paying(OneArray):
         def read_ahead(self, indices):
             meters.add(read_cost.current())
@@ -414,6 +414,6 @@ def test_padding_of_records_is_not_compared():
 
 
 @pytest.mark.heavy
-def test_padding_of_records_is_no_difference_to_the_checks():
+def test_check_sequence_ignores_padding_of_records():
     report = kf.check_sequence(Aligned(), seconds=10)
     assert not report.of("failed"), report

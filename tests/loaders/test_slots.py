@@ -32,7 +32,7 @@ def pool(request):
 
 def _lease_array(pool, slot):
     exporter = pool.lease(slot)
-    return np.ndarray(15, np.float32, buffer=exporter, offset=pool.layout.places[0].offset)
+    return np.ndarray(15, np.float32, buffer=exporter, offset=pool.layout.locations[0].offset)
 
 
 def test_every_field_of_every_slot_starts_on_64_bytes(pool):
@@ -55,7 +55,7 @@ def test_a_field_of_large_rows_starts_on_a_page():
     arena.close()
 
 
-def test_a_slot_is_not_handed_out_while_a_view_of_a_view_refers_to_it(pool):
+def test_a_slot_is_not_reused_while_a_view_of_a_view_refers_to_it(pool):
     slot = pool.acquire()
     array = _lease_array(pool, slot)
     array[:] = 7
@@ -71,7 +71,7 @@ def test_a_slot_is_not_handed_out_while_a_view_of_a_view_refers_to_it(pool):
     assert pool.acquire() is slot
 
 
-def test_a_memoryview_and_a_pickle_buffer_keep_the_lease_too(pool):
+def test_a_memoryview_and_a_pickle_buffer_keep_the_lease(pool):
     slot = pool.acquire()
     array = _lease_array(pool, slot)
     view = memoryview(array)
@@ -83,7 +83,7 @@ def test_a_memoryview_and_a_pickle_buffer_keep_the_lease_too(pool):
 
 @pytest.mark.heavy
 @pytest.mark.timeout(60)
-def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_than_it_would(pool):
+def test_a_thread_that_loses_the_slot_to_another_keeps_its_timeout(pool):
     flying = [pool.acquire() for _ in range(pool.limit)]
     ended = []
 
@@ -114,14 +114,14 @@ def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_th
         assert len(ended) == turn + 1
 
 
-def test_slots_in_turn_reuse_the_same_memory(pool):
+def test_consecutive_slots_reuse_the_same_memory(pool):
     for _ in range(1000):
         array = _lease_array(pool, pool.acquire())
         del array
     assert pool.total <= 2
 
 
-def test_at_the_ceiling_the_lease_is_refused_and_a_slot_still_comes_back(pool):
+def test_at_the_limit_no_lease_is_given_and_slots_are_still_returned(pool):
     held = []
     while (exporter := pool.lease(last := pool.acquire())) is not None:
         held.append(exporter)
@@ -163,7 +163,7 @@ def test_unused_memory_is_returned_to_the_system():
     arena.close()
 
 
-def test_parent_and_worker_see_the_same_places():
+def test_parent_and_worker_see_the_same_fields_at_the_same_offsets():
     layout = _layout({"a": np.zeros((2, 2)), "b": "text", "c": np.int8(1)}, rows=3)
     memory = bytearray(layout.nbytes)
     one, other = SlotView(layout, memory, 0), SlotView(layout, memory, 0)

@@ -1,7 +1,7 @@
 """No slot is reused while anything refers to it: released slots are overwritten, and held batches must not change.
 
 A release writes a canary over the slot's fields. If it were released too early, the holder of the batch would see
-the canary, or the next batch's values; were it given to two batches, one of them would have the other's values.
+the canary, or the next batch's values. If it were given to two batches, one would have the other's values.
 """
 
 import gc
@@ -39,7 +39,7 @@ class Filled(scenes.Clouds):
 
 
 @pytest.fixture(autouse=True)
-def soiled(monkeypatch):
+def overwritten_slots(monkeypatch):
     """Overwrite every returned slot; count them, and fail if one is handed out or returned twice."""
     counts = {"returned": 0, "twice": 0}
     out, known = weakref.WeakSet(), weakref.WeakSet()  # known: acquired by this test, not leased by an earlier one
@@ -84,7 +84,7 @@ def _jax(array):
 def _tf(array):
     import tensorflow as tf
 
-    handed_over = [array]  # TensorFlow keeps the function for ever, so it must not hold the array
+    handed_over = [array]  # TensorFlow never frees the function, so it must not hold the array
     return tf.numpy_function(handed_over.pop, [], tf.int32)
 
 
@@ -163,7 +163,7 @@ def _loader(kind, max_memory=1 << 30, workers=2):
 @pytest.mark.heavy
 @pytest.mark.parametrize("max_memory", [1 << 30, 12 * 4096], ids=["plenty", "twelve slots"])
 @pytest.mark.parametrize("kind", LOADERS)
-def test_what_a_consumer_holds_never_changes(kind, max_memory, soiled):
+def test_batches_held_by_a_consumer_never_change(kind, max_memory, overwritten_slots):
     loader = _loader(kind, max_memory)
     consumers = [Consumer(loader, seed) for seed in range(3 if kind != "inline" else 1)]
     threads = [threading.Thread(target=consumer.run, args=(400,)) for consumer in consumers]
@@ -175,14 +175,14 @@ def test_what_a_consumer_holds_never_changes(kind, max_memory, soiled):
     for consumer in consumers:
         assert consumer.wrong == []
         assert consumer.checked > 50
-    assert soiled["returned"] > 100
+    assert overwritten_slots["returned"] > 100
     loader.close()
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["thread", "process"])
 @pytest.mark.parametrize("alias", [_tf, _jax, _torch], ids=["tensorflow", "jax", "torch"])
-def test_what_a_framework_holds_never_changes(kind, alias):
+def test_batches_held_by_a_framework_never_change(kind, alias):
     loader = _loader(kind, workers=1)
     consumer = Consumer(loader, 1, {"alias": alias, **ALIASES})
     consumer.run(40)
@@ -194,7 +194,7 @@ def test_what_a_framework_holds_never_changes(kind, alias):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_what_a_consumer_holds_outlives_a_loader_closed_at_any_moment(kind):
+def test_batches_held_by_a_consumer_outlive_the_loader(kind):
     chance = random.Random(4)
     for turn in range(5 if kind == "thread" else 3):
         loader = _loader(kind)
@@ -215,7 +215,7 @@ def test_what_a_consumer_holds_outlives_a_loader_closed_at_any_moment(kind):
             assert (points == PLAN.indices(0, step)[1:, None]).all(), turn
 
 
-def test_the_canary_catches_a_slot_that_is_released_too_early(monkeypatch):
+def test_the_canary_detects_a_slot_released_too_early(monkeypatch):
     def lease_and_release(self, slot):
         exporter = self._exporter_type.from_buffer(slot.memory, slot.offset)
         self.release(slot)

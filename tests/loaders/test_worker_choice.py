@@ -51,22 +51,22 @@ def test_scenes_that_compute_get_as_many_processes_as_cores():
     assert _chosen(4e-3, 4e-3, sequence=SafeScenes()) == Setup(cores(), "process")
 
 
-def test_scenes_that_wait_get_more_processes_and_threads_only_where_the_class_allows_them():
+def test_waiting_scenes_get_more_processes_or_threads_if_the_class_is_thread_safe():
     assert _chosen(20e-3, 1e-4) == Setup(4 * cores(), "process")
     assert _chosen(20e-3, 1e-4, sequence=SafeScenes()) == Setup(64, "thread")
 
 
-def test_an_epoch_under_a_second_stays_with_the_worker_that_has_read_the_first_scenes():
+def test_an_epoch_under_a_second_keeps_the_first_worker():
     assert _chosen(4e-3, 4e-3, scenes=200) == ONE
     assert _chosen(4e-3, 4e-3, scenes=300) == Setup(cores(), "process")
 
 
-def test_batches_that_are_quickly_made_get_no_workers_unless_they_are_large():
+def test_quick_batches_get_no_workers_unless_they_are_large():
     assert _chosen(2e-6, 2e-6, scenes=10_000_000) == Setup(0, "inline")
     assert _chosen(2e-6, 2e-6, scenes=10_000_000, batch_bytes=1 << 24) == Setup(cores(), "process")
 
 
-def test_what_is_given_is_kept():
+def test_given_options_are_kept():
     assert _chosen(20e-3, 1e-4, free={"workers"}, present=Setup(2, "process")) == Setup(4 * cores(), "process")
     assert _chosen(20e-3, 1e-4, free={"workers"}, present=Setup(2, "thread")) == Setup(64, "thread")
     assert _chosen(2e-6, 2e-6, free={"worker_type"}, present=Setup(3, "process")) == Setup(3, "process")
@@ -79,7 +79,7 @@ def test_a_timeout_and_global_random_generators_need_processes():
     assert _chosen(1e-3, 1e-3, scenes=64, draws_globally=True) == Setup(cores(), "process")
 
 
-def test_scenes_that_change_get_one_worker():
+def test_changing_scenes_get_one_worker():
     assert _chosen(4e-3, 4e-3, differs=True) == ONE
     assert _chosen(4e-3, 4e-3, is_reused=True, present=Setup(2, "process")) == Setup(1, "process")
 
@@ -88,7 +88,7 @@ def test_scenes_of_unknown_cost_get_processes():
     assert _chosen(0.0, 0.0) == Setup(cores(), "process")
 
 
-def test_reasons_name_what_takes_the_time():
+def test_reasons_state_the_computing_or_waiting_time():
     assert why(4e-3, 4e-3) == "a scene takes 4.0 ms and computes for 4.0 ms of it"
     assert why(10e-3, 0.1e-3) == "a scene takes 10 ms and waits for 9.9 ms of it"
 
@@ -101,7 +101,7 @@ def test_times_are_shown_with_two_or_three_digits(seconds, text):
     assert duration(seconds) == text
 
 
-def test_workers_are_named():
+def test_setups_have_readable_names():
     assert [str(Setup(*each)) for each in ((0, "inline"), (1, "thread"), (4, "process"))] == [
         "no workers", "1 thread", "4 worker processes",
     ]  # fmt: skip

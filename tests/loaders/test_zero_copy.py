@@ -37,7 +37,7 @@ def _tf_function(dtypes):
 def _tf(batch):
     tf = pytest.importorskip("tensorflow")
     leaves, treespec = optree.tree_flatten(batch)
-    _handed_over.append(leaves)  # TensorFlow keeps the function for ever, so it must not hold the batch
+    _handed_over.append(leaves)  # TensorFlow never frees the function, so it must not hold the batch
     del batch
     tensors = _tf_function(tuple(tf.as_dtype(leaf.dtype) for leaf in leaves))()
     return optree.tree_unflatten(treespec, tensors)
@@ -80,7 +80,7 @@ def test_every_field_of_every_batch_starts_on_a_boundary_of_64_bytes(workers, wo
                 assert all(leaf.flags.c_contiguous and leaf.flags.writeable for leaf in batch.values())
 
 
-def test_batches_beyond_the_memory_are_aligned_too():
+def test_batches_beyond_max_memory_are_aligned():
     with kf.Feed(Mixed(), 2, max_memory=4 * 4096, workers=2, worker_type="thread") as feed:
         with pytest.warns(kf.FeedWarning, match="the consumer keeps so many batches"):
             kept = list(feed)
@@ -92,7 +92,7 @@ def test_batches_beyond_the_memory_are_aligned_too():
 @pytest.mark.light(where=lambda name, worker_type: worker_type != "process" or name == "tensorflow")
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
-def test_a_batch_is_not_copied_on_its_way_into(name, workers, worker_type):
+def test_conversion_does_not_copy_a_batch(name, workers, worker_type):
     with kf.Feed(Mixed(), 8, workers=workers, worker_type=worker_type) as feed:
         for batch in feed:
             tensors = FRAMEWORKS[name](batch)
@@ -100,14 +100,14 @@ def test_a_batch_is_not_copied_on_its_way_into(name, workers, worker_type):
                 assert _pointer(name, tensors[key]) == address(leaf)
 
 
-def test_a_batch_is_not_copied_on_its_way_through_the_dataset():
+def test_the_tf_dataset_does_not_copy_a_batch():
     pytest.importorskip("tensorflow")
     with kf.Feed(Mixed(), 8, workers=2, worker_type="thread") as feed, addresses_made(feed) as made:
         for step, batch in enumerate(feed.to_tf_dataset()):
             assert [_tf_address(leaf) for leaf in optree.tree_leaves(batch)] == made[step]
 
 
-def test_a_batch_is_not_copied_on_its_way_through_from_generator():
+def test_from_generator_does_not_copy_a_batch():
     tf = pytest.importorskip("tensorflow")
     with kf.Feed(Mixed(), 8, workers=2, worker_type="thread") as feed:
         addresses = []
@@ -170,7 +170,7 @@ def test_memory_is_not_reused_while_a_tensor_refers_to_it(name):
 
 
 @pytest.mark.heavy
-def test_what_tensorflow_computes_from_a_batch_does_not_write_into_it():
+def test_tensorflow_computations_do_not_write_into_a_batch():
     tf = pytest.importorskip("tensorflow")
     with kf.Feed(Numbered(64), 32, workers=1, worker_type="thread") as feed:
         for x, y in feed.to_tf_dataset().map(lambda x, y: (x * 0 - 1, y)):
@@ -186,7 +186,7 @@ def test_what_tensorflow_computes_from_a_batch_does_not_write_into_it():
             assert np.array_equal(x, y)
 
 
-def test_what_jax_computes_from_a_batch_does_not_write_into_it():
+def test_jax_computations_do_not_write_into_a_batch():
     jax = pytest.importorskip("jax")
     negate = jax.jit(lambda x: -x - 1, donate_argnums=0)
     with kf.Feed(Numbered(64), 32, workers=1, worker_type="thread") as feed:
@@ -229,7 +229,7 @@ def test_memory_is_reused_over_many_batches_of_a_dataset():
         assert feed.stats().copied == 0
 
 
-def test_a_consumer_that_keeps_every_batch_makes_the_pool_grow_and_gets_every_scene():
+def test_a_consumer_that_keeps_every_batch_gets_every_scene_from_a_growing_pool():
     for convert in FRAMEWORKS.values():
         with kf.Feed(Numbered(400), 2, workers=2, worker_type="thread") as feed:
             kept = [convert(batch) for batch in feed]

@@ -28,7 +28,7 @@ def _epoch(order, length, seed=3, epoch=0):
     seed=st.integers(0, 2**70),
     epoch=st.integers(0, 10**6),
 )
-def test_every_scene_comes_exactly_once_whatever_the_sizes(length, block_size, window, seed, epoch):
+def test_every_scene_occurs_exactly_once_for_any_sizes(length, block_size, window, seed, epoch):
     found = _epoch(BlockShuffled(block_size, window=window), length, seed, epoch)
     assert found.dtype == np.int64
     assert np.array_equal(np.sort(found), np.arange(length))
@@ -41,7 +41,7 @@ def test_every_scene_comes_exactly_once_whatever_the_sizes(length, block_size, w
     window=st.integers(1, 6),
     cuts=st.lists(st.integers(0, 500), min_size=2, max_size=9),
 )
-def test_asked_in_pieces_in_any_order_it_equals_the_order_asked_at_once(length, block_size, window, cuts):
+def test_indices_in_pieces_equal_the_whole_order(length, block_size, window, cuts):
     order = BlockShuffled(block_size, window=window)
     whole = _epoch(order, length)
     pieces = list(pairwise(sorted(min(cut, length) for cut in cuts)))
@@ -51,7 +51,7 @@ def test_asked_in_pieces_in_any_order_it_equals_the_order_asked_at_once(length, 
 
 @settings(deadline=None, max_examples=100)
 @given(length=st.integers(1, 700), block_size=st.integers(1, 60), window=st.integers(1, 6), epoch=st.integers(0, 99))
-def test_the_blocks_of_a_window_come_together_and_never_again(length, block_size, window, epoch):
+def test_the_blocks_of_a_window_occur_together_and_only_once(length, block_size, window, epoch):
     blocks = _epoch(BlockShuffled(block_size, window=window), length, epoch=epoch) // block_size
     changes, open_blocks, seen = 0, set(), set()
     for block in blocks.tolist():  # a reader that holds `window` blocks and drops all when it meets another
@@ -74,7 +74,7 @@ def test_epochs_and_seeds_differ_and_each_is_a_function_of_its_arguments():
     assert np.array_equal(first, _epoch(BlockShuffled(16), 1000))
 
 
-def test_a_scene_stands_at_every_part_of_the_epoch_equally_often():
+def test_a_scene_is_equally_likely_in_every_part_of_the_epoch():
     length, epochs, parts = 1000, 400, 10
     order = BlockShuffled(50, window=2)
     counts = np.zeros((3, parts))
@@ -87,7 +87,7 @@ def test_a_scene_stands_at_every_part_of_the_epoch_equally_often():
 
 
 @pytest.mark.heavy
-def test_the_short_block_stands_at_every_place_equally_often():
+def test_the_short_block_is_equally_likely_at_every_position():
     order, length, epochs = BlockShuffled(100, window=1), 950, 1000
     counts = np.zeros(10)
     for epoch in range(epochs):
@@ -106,7 +106,7 @@ def test_a_window_of_all_blocks_mixes_like_a_full_shuffle():
     assert ((counts - 500) ** 2 / 500).sum() < 33.7
 
 
-def test_a_huge_sequence_costs_neither_memory_nor_time():
+def test_a_huge_sequence_needs_neither_memory_nor_time():
     # A table would take hours and exceed the timeout.
     order, length = BlockShuffled(64), 10**12 + 7
     tracemalloc.start()
@@ -121,7 +121,7 @@ def test_a_huge_sequence_costs_neither_memory_nor_time():
         tracemalloc.stop()
 
 
-def test_the_short_block_of_a_huge_sequence_is_met_exactly_once():
+def test_the_short_block_of_a_huge_sequence_occurs_exactly_once():
     block, full = 100, 70_000  # enough blocks for the computed permutation
     length = block * full + 23
     order = BlockShuffled(block, window=30)
@@ -132,7 +132,7 @@ def test_the_short_block_of_a_huge_sequence_is_met_exactly_once():
     assert short == 23
 
 
-def test_mixing_is_0_in_sequence_1_in_a_full_shuffle_and_grows_with_the_window():
+def test_mixing_grows_with_the_window_from_0_to_1():
     length = 64_000
     assert Sequential().mixing(length) < 0.001
     assert Shuffled().mixing(length) == pytest.approx(1, abs=0.02)
@@ -142,7 +142,7 @@ def test_mixing_is_0_in_sequence_1_in_a_full_shuffle_and_grows_with_the_window()
     assert Sequential().mixing(1) == 1.0
 
 
-def test_block_reads_count_what_a_reader_with_that_much_memory_reads():
+def test_block_reads_counts_the_reads_with_that_many_blocks_held():
     length, size = 6400, 64
     order = BlockShuffled(size, window=4)
     assert order.reads_per_epoch(length) == order.block_reads(length, size, held=4) == 100
@@ -173,7 +173,7 @@ def test_arguments_out_of_range_are_refused(block_size, window, error, message):
         BlockShuffled(block_size, window=window)
 
 
-def test_an_object_with_a_block_size_gives_it():
+def test_block_size_is_taken_from_an_object_that_has_one():
     class Dataset:
         block_size = np.int64(21)
 
@@ -182,7 +182,7 @@ def test_an_object_with_a_block_size_gives_it():
     assert repr(BlockShuffled(21)) == "BlockShuffled(block_size=21, window=4)"
 
 
-def test_shards_together_are_exactly_the_epoch():
+def test_all_shards_together_equal_the_epoch():
     order = BlockShuffled(10, window=3)
     plans = [Plan(237, 8, order, 3, False, shard, 3) for shard in range(3)]
     found = [index for plan in plans for step in range(plan.steps) for index in plan.indices(1, step).tolist()]
@@ -193,7 +193,7 @@ def _labels(feed):
     return [label for _, labels in feed for label in labels.tolist()]
 
 
-def test_a_feed_takes_an_order_and_keeps_it_through_pickling():
+def test_a_feed_accepts_an_order_and_keeps_it_when_pickled():
     import pickle
 
     order = kf.BlockShuffled(5, window=2)
@@ -229,6 +229,6 @@ def test_a_feed_takes_an_order_and_keeps_it_through_pickling():
         ),
     ],
 )
-def test_an_order_that_is_none_is_refused(arguments, error, message):
+def test_an_invalid_order_is_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.Feed(scenes.Clouds(), 8, workers=0, **arguments)

@@ -20,7 +20,7 @@ def model(size, length, seed, epoch):
 
 
 @pytest.mark.parametrize(("size", "length"), [(1, 9), (4, 3), (5, 5), (7, 100), (100, 9000)])
-def test_every_part_is_that_of_a_buffer_that_was_run_from_the_beginning(size, length):
+def test_every_part_equals_a_buffer_run_from_the_start(size, length):
     whole = model(size, length, 3, 1)
     assert sorted(whole) == list(range(length))
     for start in {0, 1, length // 2, max(0, length - size), length - 1, length}:
@@ -29,7 +29,7 @@ def test_every_part_is_that_of_a_buffer_that_was_run_from_the_beginning(size, le
             assert found.tolist() == whole[start:stop]
 
 
-def test_a_buffer_of_one_changes_nothing_and_seeds_epochs_and_shards_differ():
+def test_a_buffer_of_one_keeps_the_order_and_seeds_epochs_and_shards_differ():
     assert model(1, 9, 0, 0) == list(range(9))
     drawn = [
         BufferShuffled(50, shard).indices(0, 500, length=500, seed=seed, epoch=epoch).tolist()
@@ -38,7 +38,7 @@ def test_a_buffer_of_one_changes_nothing_and_seeds_epochs_and_shards_differ():
     assert len({tuple(each) for each in drawn}) == 4
 
 
-def test_the_mixing_grows_with_the_buffer_from_none_to_that_of_a_full_shuffle():
+def test_mixing_grows_with_the_buffer_up_to_a_full_shuffle():
     sizes = [BufferShuffled(size).mixing(10_000) for size in (1, 100, 1000, 10_000)]
     assert sizes[0] == pytest.approx(Sequential().mixing(10_000))
     assert np.all(np.diff(sizes) > 0)

@@ -1,4 +1,4 @@
-"""The promises of every order; `order_kinds.ORDERS` names them."""
+"""The promises of every order in `order_kinds.ORDERS`."""
 
 import pickle
 
@@ -31,7 +31,7 @@ def epoch_of(order, length, seed=3, epoch=0):
     return order.indices(0, order.num_scenes(length), length=length, seed=seed, epoch=epoch)
 
 
-def test_its_indices_are_int64_and_in_range_and_as_many_in_each_epoch(order, length):
+def test_indices_are_int64_in_range_and_equally_many_per_epoch(order, length):
     for epoch in range(3):
         found = epoch_of(order, length, epoch=epoch)
         assert found.dtype == np.int64
@@ -39,7 +39,7 @@ def test_its_indices_are_int64_and_in_range_and_as_many_in_each_epoch(order, len
         assert 0 <= found.min() <= found.max() < length
 
 
-def test_asked_in_pieces_in_any_order_it_answers_as_asked_at_once(order, length):
+def test_indices_in_pieces_equal_the_whole_order(order, length):
     whole, count = epoch_of(order, length, epoch=2), order.num_scenes(length)
     starts = list(range(0, count, 7))
     for start in reversed(starts):
@@ -49,13 +49,13 @@ def test_asked_in_pieces_in_any_order_it_answers_as_asked_at_once(order, length)
     assert order.indices(3, 3, length=length, seed=3, epoch=2).tolist() == []
 
 
-def test_a_copy_of_it_from_a_pickle_answers_the_same(order, length):
+def test_a_pickled_copy_gives_the_same_indices(order, length):
     copy = pickle.loads(pickle.dumps(order))
     assert epoch_of(copy, length).tolist() == epoch_of(order, length).tolist()
     assert copy.identity() == order.identity()
 
 
-def test_seeds_and_epochs_change_it_where_it_is_random_and_only_there(name, order, length):
+def test_seeds_and_epochs_change_only_random_orders(name, order, length):
     found = {
         tuple(epoch_of(ORDERS[name](length).seeded(seed), length, seed, epoch).tolist())
         for seed in (3, 4)
@@ -73,14 +73,14 @@ def test_an_epoch_visits_each_scene_once(order, length):
     assert sorted(epoch_of(order, length, epoch=1).tolist()) == list(range(length))
 
 
-def test_shards_together_are_the_epoch_and_have_the_same_steps(order, length):
+def test_all_shards_together_equal_the_epoch_and_have_the_same_steps(order, length):
     plans = [Plan(length, 4, order, 3, False, shard, 3) for shard in range(3)]
     assert len({plan.steps for plan in plans}) == 1
     found = [index for plan in plans for step in range(plan.steps) for index in plan.indices(1, step).tolist()]
     assert sorted(found) == sorted(epoch_of(order, length, epoch=1).tolist())
 
 
-def test_a_feed_of_it_goes_on_from_a_state_in_mid_epoch(name, length):
+def test_a_feed_with_the_order_resumes_within_an_epoch(name, length):
     feeds = [kf.Feed(np.arange(length), 5, order=ORDERS[name](length), seed=3, workers=0) for _ in range(2)]
     rest = iter(feeds[0])
     next(rest)
@@ -89,13 +89,13 @@ def test_a_feed_of_it_goes_on_from_a_state_in_mid_epoch(name, length):
     assert [batch.tolist() for batch in feeds[1]] == [batch.tolist() for batch in rest]
 
 
-def test_no_two_orders_have_one_identity_and_each_has_a_text(length):
+def test_orders_have_distinct_identities_and_texts(length):
     made = [make(length) for make in ORDERS.values()]
     assert len({order.identity() for order in made}) == len(made)
     assert all(str(order) for order in made)
 
 
-def test_its_mixing_is_a_number_from_0_on_and_its_reads_are_no_fewer_than_the_blocks(order, length):
+def test_mixing_is_not_negative_and_reads_are_at_least_the_blocks(order, length):
     assert 0 <= order.mixing(length, seed=3) < 3
     read = {index // 4 for index in epoch_of(order, length).tolist()}
     assert order.block_reads(length, 4, held=2, seed=3) >= len(read)

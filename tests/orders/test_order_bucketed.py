@@ -26,7 +26,7 @@ BOUNDARIES = [100, 200, 400]
     remainder=st.sampled_from(["keep", "drop", "pad"]),
     epoch=st.integers(0, 50),
 )
-def test_a_batch_is_of_one_bucket_and_shards_together_are_the_epoch(
+def test_a_batch_has_one_bucket_and_all_shards_together_equal_the_epoch(
     lengths, boundaries, sizes, shards, remainder, epoch
 ):
     lengths = np.array(lengths)
@@ -65,7 +65,7 @@ def test_the_scenes_of_a_step_do_not_depend_on_the_number_of_shards():
         assert np.array_equal(joined, whole.indices(2, step))
 
 
-def test_members_and_steps_are_shuffled_again_every_epoch():
+def test_members_and_steps_are_reshuffled_every_epoch():
     plan = Plan(5000, 16, kf.Bucketed(LENGTHS, BOUNDARIES), 9)
     bucket_of = np.searchsorted(BOUNDARIES, LENGTHS, side="right")
     turns = [[int(bucket_of[plan.indices(epoch, step)[0]]) for step in range(plan.steps)] for epoch in (0, 1)]
@@ -83,7 +83,7 @@ def _padding(batches):
 
 
 @pytest.mark.parametrize("sizes", [None, [64, 32, 16, 8]])
-def test_the_padding_reported_is_that_of_the_batches(sizes):
+def test_the_reported_padding_equals_that_of_the_batches(sizes):
     order = kf.Bucketed(LENGTHS, BOUNDARIES, sizes)
     report = order.report(None if sizes else 32, seed=5, epoch=1)
     plan = Plan(5000, 32, order, 5)
@@ -96,7 +96,7 @@ def test_the_padding_reported_is_that_of_the_batches(sizes):
     assert f"{report.padded:.1%} padding (full shuffle in batches of {report.batch_size}" in str(report)
 
 
-def test_an_empty_bucket_and_lengths_of_nothing_are_no_trouble():
+def test_empty_buckets_and_zero_lengths_are_supported():
     order = kf.Bucketed([0, 0, 0, 500], [10, 20])
     plan = Plan(4, 2, order)
     assert order.bucket_sizes == (3, 0, 1)
@@ -144,12 +144,12 @@ def test_an_empty_bucket_and_lengths_of_nothing_are_no_trouble():
         ),
     ],
 )
-def test_what_cannot_be_bucketed_is_refused(make, error, message):
+def test_invalid_lengths_and_boundaries_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
 
-def test_two_orders_are_one_if_and_only_if_they_give_the_same():
+def test_bucketed_orders_are_equal_if_and_only_if_they_give_the_same_order():
     one = kf.Bucketed([1, 2, 30], [5])
     assert one == kf.Bucketed([1, 3, 30], [5]) == pickle.loads(pickle.dumps(one))  # the same buckets, so the same order
     assert hash(one) == hash(kf.Bucketed([1, 3, 30], [5]))
@@ -169,7 +169,7 @@ class Words(kf.SceneSequence):
 
 @pytest.mark.parametrize("sizes", [None, [8, 6, 4, 2]])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_feed_gives_batches_of_the_size_of_their_bucket(sizes, workers):
+def test_batches_have_the_size_of_their_bucket(sizes, workers):
     order = kf.Bucketed(LENGTHS[:300], BOUNDARIES, sizes)
     with kf.Feed(Words(), 8, order=order, seed=2, workers=workers, worker_type="thread", drop_remainder=True) as feed:
         shape = (8,) if sizes is None else (None,)
@@ -182,7 +182,7 @@ def test_a_feed_gives_batches_of_the_size_of_their_bucket(sizes, workers):
             assert len(lengths) == (sizes[bucket] if sizes else 8)
 
 
-def test_an_input_monitor_counts_the_scenes_of_buckets():
+def test_the_input_monitor_counts_the_scenes_of_buckets():
     order = kf.Bucketed(LENGTHS[:300], BOUNDARIES, [8, 6, 4, 2])
     with kf.Feed(Words(), 8, order=order, seed=2, workers=0) as feed:
         assert scenes_of(feed.plan, len(feed)) == 300

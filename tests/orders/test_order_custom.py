@@ -22,7 +22,7 @@ def _labels(feed, epoch=0):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_feed_takes_a_function_and_gives_its_indices(workers):
+def test_a_feed_delivers_the_indices_of_a_function(workers):
     with kf.Feed(scenes.Clouds(), 8, order=curriculum, seed=3, workers=workers, worker_type="thread") as feed:
         assert len(feed) == 3
         for epoch in (0, 1, 5):
@@ -40,7 +40,7 @@ def test_a_feed_with_a_lambda_survives_pickling():
         assert copy.plan.order == feed.plan.order
 
 
-def test_it_is_called_once_an_epoch_and_few_epochs_are_kept():
+def test_the_function_is_called_once_per_epoch():
     called = []
 
     def order(length, seed, epoch):
@@ -54,14 +54,14 @@ def test_it_is_called_once_an_epoch_and_few_epochs_are_kept():
     assert called == [0, 1, 2, 3, 4]
 
 
-def test_shards_together_are_the_epoch():
+def test_all_shards_together_equal_the_epoch():
     order = CustomOrder(curriculum, 3)
     plans = [Plan(37, 3, order, 3, False, shard, 3) for shard in range(3)]
     found = [np.concatenate([plan.indices(1, step) for plan in plans]) for step in range(plans[0].steps)]
     assert np.array_equal(np.concatenate(found), curriculum(37, 3, 1))
 
 
-def test_what_the_function_does_to_its_array_later_changes_nothing():
+def test_later_changes_to_the_returned_array_have_no_effect():
     kept = np.arange(37)
     order = CustomOrder(lambda *_: kept, 1)
     before = epoch_of(order, 37).tolist()
@@ -82,7 +82,7 @@ def test_what_the_function_does_to_its_array_later_changes_nothing():
         ([[0], [1, 2]], ValueError, "must be an array with one value per scene"),
     ],
 )
-def test_what_cannot_be_indices_is_refused_when_the_feed_is_made(returned, error, message):
+def test_invalid_indices_are_refused_when_the_feed_is_created(returned, error, message):
     def mine(length, seed, epoch):
         return returned
 
@@ -90,14 +90,14 @@ def test_what_cannot_be_indices_is_refused_when_the_feed_is_made(returned, error
         kf.Feed(scenes.Clouds(), 8, order=mine, workers=0)
 
 
-def test_an_epoch_of_another_number_of_scenes_is_refused_with_both_numbers():
+def test_the_error_for_an_epoch_of_another_length_names_both_lengths():
     with kf.Feed(scenes.Clouds(), 8, order=lambda n, seed, epoch: range(20 + epoch), workers=0) as feed:
         assert _labels(feed) == list(range(20))
         with pytest.raises(ValueError, match=r"returned 21 indices for epoch 1 and 20 for epoch 0: return the same"):
             feed.submit(1, 0)
 
 
-def test_what_the_function_raises_comes_out_of_submit_with_a_note():
+def test_submit_raises_an_error_of_the_function_with_a_note():
     def order(length, seed, epoch):
         if epoch == 2:
             raise KeyError("no such epoch")
@@ -110,7 +110,7 @@ def test_what_the_function_raises_comes_out_of_submit_with_a_note():
         assert any("raised it when called with (37, 4, 2)" in note for note in caught.value.__notes__)
 
 
-def test_two_functions_are_one_if_their_code_and_what_they_enclose_are():
+def test_functions_are_equal_if_their_code_and_closures_are():
     def make(step, table):
         return CustomOrder(lambda length, seed, epoch: table[::step], 0)
 

@@ -26,7 +26,7 @@ ORDERS = [
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
-def test_asked_in_pieces_in_any_order_it_equals_the_order_asked_at_once(order):
+def test_indices_in_pieces_equal_the_whole_order(order):
     whole = epoch_of(order, 333)
     assert whole.dtype == np.int64
     assert 0 <= whole.min() <= whole.max() < 333
@@ -38,7 +38,7 @@ def test_asked_in_pieces_in_any_order_it_equals_the_order_asked_at_once(order):
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
-def test_shards_together_are_the_epoch_and_epochs_and_seeds_differ(order):
+def test_all_shards_together_equal_the_epoch_and_epochs_and_seeds_differ(order):
     plans = [Plan(333, 8, order, 3, False, shard, 3) for shard in range(3)]
     steps = [np.concatenate([plan.indices(1, step) for plan in plans]) for step in range(plans[0].steps)]
     assert np.array_equal(np.concatenate(steps), epoch_of(order, 333, epoch=1))
@@ -46,7 +46,7 @@ def test_shards_together_are_the_epoch_and_epochs_and_seeds_differ(order):
     assert not np.array_equal(epoch_of(order, 333, epoch=1), epoch_of(order, 333, seed=4, epoch=1))
 
 
-def test_scenes_come_as_often_as_their_weights_say():
+def test_scenes_are_drawn_in_proportion_to_their_weights():
     weights = np.array([5.0, 0, 1, 1, 0.5, 0, 2.5])
     drawn = np.concatenate([epoch_of(kf.Weighted(weights, 50_000), 7, epoch=epoch) for epoch in range(4)])
     counts, expected = np.bincount(drawn, minlength=7), 200_000 * weights / weights.sum()
@@ -55,7 +55,7 @@ def test_scenes_come_as_often_as_their_weights_say():
     assert ((counts - expected)[kept] ** 2 / expected[kept]).sum() < 23.5  # 4 degrees of freedom, p = 1e-4
 
 
-def test_weights_of_a_function_are_those_of_each_epoch_and_asked_for_once_an_epoch():
+def test_a_weights_function_is_called_once_per_epoch():
     asked = []
 
     def harder(epoch):
@@ -70,7 +70,7 @@ def test_weights_of_a_function_are_those_of_each_epoch_and_asked_for_once_an_epo
     assert asked == [0, 1, 2, 5]
 
 
-def test_weighted_draws_are_independent_of_their_neighbours():
+def test_neighbouring_weighted_draws_are_independent():
     drawn = epoch_of(kf.Weighted(np.ones(4), 80_000), 4).reshape(-1, 2)
     counts = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)
     assert ((counts - 2500) ** 2 / 2500).sum() < 44.3  # 15 degrees of freedom, p = 1e-4
@@ -78,7 +78,7 @@ def test_weighted_draws_are_independent_of_their_neighbours():
 
 @settings(deadline=None, max_examples=60)
 @given(weights=st.lists(st.one_of(st.just(0.0), st.floats(0, 1e308)), min_size=1, max_size=40), seed=st.integers(0, 99))
-def test_a_scene_of_weight_0_never_comes_whatever_the_others(weights, seed):
+def test_a_scene_of_weight_zero_is_never_drawn(weights, seed):
     if not any(weights):
         return
     drawn = epoch_of(kf.Weighted(weights, 3000), len(weights), seed)
@@ -87,7 +87,7 @@ def test_a_scene_of_weight_0_never_comes_whatever_the_others(weights, seed):
 
 @settings(deadline=None, max_examples=80)
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=9), count=st.integers(1, 900), epoch=st.integers(0, 99))
-def test_classes_and_the_scenes_of_a_class_differ_by_at_most_one(sizes, count, epoch):
+def test_counts_of_classes_and_of_scenes_in_a_class_differ_by_at_most_one(sizes, count, epoch):
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)) * 3 - 5, sizes))
     order = kf.Balanced(labels, num_scenes=count)
     drawn = epoch_of(order, len(labels), epoch=epoch)
@@ -99,7 +99,7 @@ def test_classes_and_the_scenes_of_a_class_differ_by_at_most_one(sizes, count, e
         assert np.ptp(times[labels == label]) <= 1
 
 
-def test_an_epoch_of_classes_times_the_smallest_class_has_no_repeats_and_the_next_takes_others():
+def test_a_short_balanced_epoch_has_no_repeats_and_the_next_draws_others():
     order = kf.Balanced(LABELS, num_scenes=9)
     epochs = [set(epoch_of(order, 333, epoch=epoch).tolist()) for epoch in range(20)]
     assert all(len(found) == 9 for found in epochs)
@@ -107,7 +107,7 @@ def test_an_epoch_of_classes_times_the_smallest_class_has_no_repeats_and_the_nex
 
 
 @pytest.mark.heavy
-def test_the_scenes_of_a_class_stand_anywhere_in_its_turns():
+def test_the_scenes_of_a_class_are_equally_likely_at_any_turn():
     order, counts = kf.Balanced(np.repeat([0, 1], [20, 5]), num_scenes=40), np.zeros((20, 20))
     for epoch in range(400):
         drawn = epoch_of(order, 25, epoch=epoch)
@@ -172,13 +172,13 @@ def test_labels_may_be_integers_booleans_or_strings(labels):
         (lambda: kf.Feed(scenes.Clouds(), 8, order=kf.Balanced([1, 2])), ValueError, "labels has 2 .* 37 scenes"),
     ],
 )
-def test_what_cannot_be_drawn_from_is_refused(make, error, message):
+def test_invalid_weights_and_labels_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
 
 @pytest.mark.parametrize("kind", [kf.Weighted, kf.Balanced])
-def test_two_orders_are_one_if_and_only_if_they_draw_the_same(kind):
+def test_orders_are_equal_if_and_only_if_they_draw_the_same(kind):
     one, same, other = kind([1, 2, 3, 1]), kind([1, 2, 3, 1]), kind([1, 2, 2, 1])
     assert one == same == pickle.loads(pickle.dumps(one))
     assert hash(one) == hash(same)
@@ -189,13 +189,13 @@ def test_two_orders_are_one_if_and_only_if_they_draw_the_same(kind):
     assert len(one.identity()) < 100
 
 
-def test_mixing_of_a_draw_is_that_of_independent_draws():
+def test_mixing_equals_that_of_independent_draws():
     assert kf.Weighted(np.arange(1, 5001)).mixing(5000) == pytest.approx(1, abs=0.03)
     assert kf.Weighted([0, 1, 0]).mixing(3) == 1.0
     assert kf.Balanced(np.repeat([0, 1, 2], [9000, 900, 90])).mixing(9990) == pytest.approx(1, abs=0.4)
 
 
-def test_the_tables_take_four_or_eight_bytes_a_scene_and_no_draw_adds_to_them():
+def test_the_tables_need_4_or_8_bytes_per_scene_and_draws_need_none():
     count = 200_000
     labels, weights = np.arange(count) % 1000 == 0, np.ones(count)
     for make, bound in ((lambda: kf.Balanced(labels), 4), (lambda: kf.Weighted(weights), 8)):
@@ -212,7 +212,7 @@ def test_the_tables_take_four_or_eight_bytes_a_scene_and_no_draw_adds_to_them():
 
 
 @pytest.mark.parametrize("order", [kf.Balanced(np.arange(37) % 5 == 0, 50), kf.Weighted(np.arange(37), 50)], ids=repr)
-def test_a_feed_loads_what_the_order_draws_and_no_more(order):
+def test_a_feed_loads_only_the_drawn_scenes(order):
     read = []
 
     class Counted(scenes.Clouds):

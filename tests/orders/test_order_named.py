@@ -24,7 +24,7 @@ NAMES = np.random.default_rng(0).integers(0, 50, 4000) ** 2 // 40  # 50 names, s
     cuts=st.lists(st.integers(0, 200), min_size=2, max_size=6),
     epoch=st.integers(0, 99),
 )
-def test_every_scene_comes_once_in_pieces_as_at_once_and_the_blocks_of_a_window_together(names, window, cuts, epoch):
+def test_every_scene_occurs_once_and_the_blocks_of_a_window_together(names, window, cuts, epoch):
     order, length = kf.BlockShuffled(block_of=names, window=window), len(names)
     whole = epoch_of(order, length, epoch=epoch)
     assert whole.dtype == np.int64
@@ -44,7 +44,7 @@ def test_every_scene_comes_once_in_pieces_as_at_once_and_the_blocks_of_a_window_
     assert reads == order.reads_per_epoch(length) == len(set(names))
 
 
-def test_a_report_tells_reads_and_mixing_beside_the_full_shuffles():
+def test_the_report_compares_reads_and_mixing_with_a_full_shuffle():
     report = kf.BlockShuffled(block_of=NAMES, window=4).report()
     blocks = len(np.unique(NAMES))
     assert (report.scenes, report.blocks, report.reads) == (4000, blocks, blocks)
@@ -59,7 +59,7 @@ def test_a_report_tells_reads_and_mixing_beside_the_full_shuffles():
     assert "mixing 0.7" in str(even)
 
 
-def test_strings_and_a_function_name_blocks_too():
+def test_blocks_can_be_named_by_strings_or_a_function():
     numbers = [index % 3 for index in range(30)]
     orders = [
         kf.BlockShuffled(block_of=numbers),
@@ -73,7 +73,7 @@ def test_strings_and_a_function_name_blocks_too():
     assert "<lambda>" in str(orders[2])
 
 
-def test_a_function_is_called_once_for_each_index_and_survives_pickling():
+def test_a_block_function_is_called_once_per_index_and_can_be_pickled():
     called = []
 
     def block_of(index):
@@ -88,7 +88,7 @@ def test_a_function_is_called_once_for_each_index_and_survives_pickling():
     assert np.array_equal(epoch_of(copy, 40), whole)
 
 
-def test_two_orders_are_one_if_and_only_if_they_name_the_same_blocks():
+def test_orders_are_equal_if_and_only_if_they_name_the_same_blocks():
     one, same, other = (kf.BlockShuffled(block_of=names) for names in ([1, 1, 2], ["a", "a", "b"], [1, 2, 2]))
     assert one == same == pickle.loads(pickle.dumps(one))
     assert hash(one) == hash(same)
@@ -121,18 +121,18 @@ def _failing(index):
         ),
     ],
 )
-def test_what_names_no_blocks_is_refused(make, error, message):
+def test_invalid_block_names_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
 
-def test_what_the_function_raises_tells_the_index():
+def test_an_error_of_the_block_function_names_the_index():
     with pytest.raises(IndexError) as caught:
         kf.BlockShuffled(block_of=_failing).num_scenes(5)
     assert "block_of=_failing raised it when called with (2)" in caught.value.__notes__
 
 
-def test_a_feed_and_its_shards_take_it():
+def test_a_feed_and_its_shards_accept_named_blocks():
     order = kf.BlockShuffled(block_of=np.arange(37) % 5, window=2)
     with kf.Feed(scenes.Clouds(), 8, order=order, seed=3, workers=2, worker_type="thread") as feed:
         assert [label for _, labels in feed for label in labels.tolist()] == epoch_of(order, 37).tolist()

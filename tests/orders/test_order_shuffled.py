@@ -1,4 +1,4 @@
-"""The full shuffle: a permutation, as even as NumPy's own, that costs nothing at any length."""
+"""The full shuffle: a permutation as uniform as NumPy's, without a table at any length."""
 
 import tracemalloc
 
@@ -33,7 +33,7 @@ def _epochs(kind, length, count=12):
 @pytest.mark.parametrize("length", [DRAWN, COMPUTED])
 @pytest.mark.parametrize("statistic", STATISTICS)
 @pytest.mark.parametrize("kind", ["ours", "numpy"])
-def test_positions_and_neighbours_are_as_even_as_those_of_numpys_permutation(kind, statistic, length):
+def test_positions_and_neighbours_are_as_uniform_as_in_numpy_permutations(kind, statistic, length):
     assert abs(statistic(_epochs(kind, length), length)) < BOUND
 
 
@@ -41,13 +41,13 @@ def test_positions_and_neighbours_are_as_even_as_those_of_numpys_permutation(kin
 @pytest.mark.parametrize(
     ("kind", "statistic"), [("rotation", by_neighbour), ("rotation", by_distance), ("couples", by_neighbour)]
 )
-def test_an_order_that_is_no_shuffle_fails_the_same_statistic(kind, statistic, length):
+def test_an_order_that_is_not_a_shuffle_fails_the_same_statistic(kind, statistic, length):
     assert abs(statistic(_epochs(kind, length), length)) > 10 * BOUND
 
 
 @pytest.mark.parametrize("length", [10**9, 10**12])
 @pytest.mark.parametrize("kind", ["ours", "numpy"])
-def test_a_huge_shuffle_is_even_too(kind, length):
+def test_a_huge_shuffle_is_uniform(kind, length):
     starts = np.linspace(0, length - 4096, 16).astype(np.int64).tolist()
     order, rng = kf.Shuffled(), np.random.default_rng(5)
     runs = [
@@ -62,7 +62,7 @@ def test_a_huge_shuffle_is_even_too(kind, length):
 
 
 @pytest.mark.parametrize("length", [10**9, 10**12])
-def test_a_huge_shuffle_computes_and_keeps_only_what_is_asked_for(length, monkeypatch):
+def test_a_huge_shuffle_computes_only_the_requested_indices(length, monkeypatch):
     computed = []
 
     def counting(positions, *rest):
@@ -84,7 +84,7 @@ def test_a_huge_shuffle_computes_and_keeps_only_what_is_asked_for(length, monkey
 
 
 @pytest.mark.parametrize("length", [10**9, 10**12])
-def test_no_scene_of_a_huge_shuffle_comes_twice(length):
+def test_a_huge_shuffle_has_no_repeats(length):
     starts = np.linspace(0, length - 20_000, 10).astype(np.int64).tolist()
     order = kf.Shuffled()
     found = np.concatenate([order.indices(s, s + 20_000, length=length, seed=1, epoch=3) for s in starts])
@@ -93,7 +93,7 @@ def test_no_scene_of_a_huge_shuffle_comes_twice(length):
 
 
 @pytest.mark.parametrize("length", [EXACT_BELOW - 1, EXACT_BELOW, EXACT_BELOW + 1, 2 * EXACT_BELOW + 1])
-def test_every_scene_comes_once_on_both_sides_of_the_border_and_each_epoch_is_new(length):
+def test_small_and_large_shuffles_contain_every_scene_once_in_a_new_order(length):
     epochs = [epoch_of(kf.Shuffled(), length, epoch=epoch) for epoch in range(3)]
     for found in epochs:
         assert np.array_equal(np.sort(found), np.arange(length))
@@ -101,7 +101,7 @@ def test_every_scene_comes_once_on_both_sides_of_the_border_and_each_epoch_is_ne
         assert (epochs[one] == epochs[other]).sum() < 12  # 1 on average
 
 
-def test_a_seed_of_its_own_takes_the_place_of_the_feeds():
+def test_the_seed_of_an_order_overrides_the_seed_of_the_feed():
     own = kf.Shuffled(9)
     assert np.array_equal(epoch_of(own, 100, seed=1), epoch_of(kf.Shuffled(), 100, seed=9))
     assert (str(kf.Shuffled()), str(own)) == ("shuffled", "shuffled with seed 9")
@@ -121,13 +121,13 @@ def test_a_seed_of_its_own_takes_the_place_of_the_feeds():
         (0.5, TypeError, "seed must be an integer, received 0.5"),
     ],
 )
-def test_a_seed_that_is_none_is_refused(seed, error, message):
+def test_an_invalid_seed_is_refused(seed, error, message):
     with pytest.raises(error, match=message):
         kf.Shuffled(seed)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 8, 100, 4097])
-def test_each_of_many_permutations_is_one(length):
+def test_permute_each_gives_one_permutation_per_tweak(length):
     rng = np.random.default_rng(0)
     for tweak in rng.integers(2**40, size=3).tolist():
         positions = np.arange(length)
@@ -139,7 +139,7 @@ def test_each_of_many_permutations_is_one(length):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 6, 7, 10])
-def test_small_permutations_are_even_and_those_that_follow_each_other_independent(length):
+def test_small_permutations_are_uniform_and_consecutive_ones_independent(length):
     many = 100_000
     tweaks = np.repeat(np.arange(many), length)
     positions = np.tile(np.arange(length), many)

@@ -56,7 +56,7 @@ def test_a_shuffled_epoch_visits_every_index_once_in_a_new_order(length):
 
 @given(cuts=st.lists(st.integers(0, 70_000), min_size=2, max_size=8))
 @settings(deadline=None, max_examples=25)
-def test_an_order_asked_in_pieces_equals_the_order_asked_at_once(cuts):
+def test_indices_in_pieces_equal_the_whole_order(cuts):
     order, length = Shuffled(), 70_000
     whole = order.indices(0, length, length=length, seed=1, epoch=2)
     cuts = sorted(cuts)
@@ -72,7 +72,7 @@ def test_an_order_asked_in_pieces_equals_the_order_asked_at_once(cuts):
     drop=st.booleans(),
     shuffle=st.booleans(),
 )
-def test_shards_together_are_exactly_the_epoch_and_agree_on_the_steps(length, batch_size, shard_count, drop, shuffle):
+def test_all_shards_together_equal_the_epoch_and_have_the_same_steps(length, batch_size, shard_count, drop, shuffle):
     order = Shuffled() if shuffle else Sequential()
     plans = [Plan(length, batch_size, order, 3, drop, shard, shard_count) for shard in range(shard_count)]
     assert len({plan.steps for plan in plans}) == 1
@@ -94,7 +94,7 @@ def test_the_scenes_of_a_step_do_not_depend_on_the_number_of_shards():
 
 
 @pytest.mark.parametrize("shard_count", [1, 2])
-def test_the_order_of_an_epoch_is_asked_once_for_the_indices_of_all_its_steps(monkeypatch, shard_count):
+def test_epoch_indices_calls_the_order_once(monkeypatch, shard_count):
     asked, indices = [], Shuffled.indices
     plan = Plan(1000, 3, Shuffled(), 9, shard_count=shard_count, pad_remainder=True)
     expected = np.concatenate([plan.indices(2, step) for step in range(plan.steps)])
@@ -108,7 +108,7 @@ def test_the_order_of_an_epoch_is_asked_once_for_the_indices_of_all_its_steps(mo
     assert asked == [(0, 1000)]
 
 
-def test_a_step_out_of_range_is_an_index_error_that_says_the_range():
+def test_the_error_for_a_step_out_of_range_names_the_range():
     with pytest.raises(IndexError, match="step 4 is out of range: an epoch has 4 steps, 0 to 3"):
         Plan(100, 25).indices(0, 4)
     with pytest.raises(IndexError):

@@ -1,9 +1,9 @@
-"""Pools of every kind, which may leave nothing behind."""
+"""Pools of every kind, which must not leak."""
 
 from pathlib import Path
 
 import pytest
-from pool_kinds import KINDS, Doer, Target
+from pool_kinds import KINDS, Target, TaskRunner
 from waits import wait_until
 
 from kerasfeed.pool.base import PoolOptions
@@ -22,7 +22,7 @@ def make(target):
     made = []
 
     def _make(kind, workers=2, runner=None, **options):
-        made.append(KINDS[kind](runner or Doer(target), PoolOptions(workers=workers, who="the test", **options)))
+        made.append(KINDS[kind](runner or TaskRunner(target), PoolOptions(workers=workers, who="the test", **options)))
         return made[-1]
 
     yield _make

@@ -1,6 +1,6 @@
 """The protocol `Pool`, for every pool: inline, of threads, of processes, and of processes that share no memory.
 
-This module tests the outcomes of tasks, up to the end. `test_every_pool_object` has the object that workers hold, and
+This module tests the outcomes of tasks, up to the end. `test_every_pool_object` tests the object that workers hold, and
 `test_every_pool_lost` workers that are lost.
 """
 
@@ -10,7 +10,7 @@ import time
 
 import pytest
 from every_pool import EVERY, EVERY_PARALLEL, gives, outcome_of, outcomes_of
-from pool_kinds import Do, Told, WrongError
+from pool_kinds import Do, RecordedTask, WrongError
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
@@ -24,14 +24,14 @@ pytestmark = [
 
 
 @EVERY
-def test_the_future_of_a_task_gives_what_the_runner_returned(kind, make):
+def test_the_future_of_a_task_returns_the_result_of_the_runner(kind, make):
     assert make(kind, 1).run(FutureTask(Do.GIVE, 41)).result(SECONDS) == 41
 
 
 @EVERY
-def test_the_outcomes_of_many_tasks_from_several_threads_come_once_each(kind, make):
+def test_tasks_from_several_threads_have_exactly_one_outcome_each(kind, make):
     pool = make(kind)
-    tasks = [Told(Do.GIVE, number) for number in range(400)]
+    tasks = [RecordedTask(Do.GIVE, number) for number in range(400)]
     threads = [threading.Thread(target=pool.submit, args=(tasks[first::4],)) for first in range(4)]
     for thread in threads:
         thread.start()
@@ -44,9 +44,9 @@ def test_the_outcomes_of_many_tasks_from_several_threads_come_once_each(kind, ma
 
 
 @EVERY
-def test_what_the_user_s_code_raises_fails_the_task_with_its_place_class_message_and_notes(kind, make):
+def test_an_error_of_user_code_fails_its_task_with_location_class_and_notes(kind, make):
     pool = make(kind, 1)
-    outcome, place, error, worker = outcome_of(pool, Told(Do.RAISE, 7))
+    outcome, place, error, worker = outcome_of(pool, RecordedTask(Do.RAISE, 7))
     assert outcome == "failed"
     assert place == Place(scene=7, row=1, method="get_batch")
     assert type(error) is WrongError
@@ -59,24 +59,24 @@ def test_what_the_user_s_code_raises_fails_the_task_with_its_place_class_message
 @EVERY
 def test_a_task_without_a_consumer_is_cancelled(kind, make):
     pool = make(kind, 1)
-    assert outcome_of(pool, Told(Do.CANCEL, 0)) == ("cancelled",)
+    assert outcome_of(pool, RecordedTask(Do.CANCEL, 0)) == ("cancelled",)
     assert gives(pool, 1)
 
 
 @EVERY
 @pytest.mark.parametrize("do", [Do.GIVE, Do.RAISE])
-def test_what_a_task_says_is_to_be_done_next_is_done(kind, do, make):
-    last = Told(Do.GIVE, 2)
-    between = Told(Do.GIVE, 1, next=(last,))
+def test_tasks_returned_by_done_are_run_next(kind, do, make):
+    last = RecordedTask(Do.GIVE, 2)
+    between = RecordedTask(Do.GIVE, 1, next=(last,))
     pool = make(kind, 1)
-    pool.submit([Told(do, 0, next=(between,))])
+    pool.submit([RecordedTask(do, 0, next=(between,))])
     assert last.future.result(SECONDS) == ("done", 2)
     pool.wait_until_idle()
     assert (between.outcomes, last.outcomes) == ([("done", 1)], [("done", 2)])
 
 
 @EVERY
-def test_a_task_may_have_itself_done_again_and_is_in_flight_until_then(kind, make):
+def test_a_task_can_repeat_itself_and_stays_in_flight(kind, make):
     pool = make(kind, 1)
     runs = []
 
@@ -93,7 +93,7 @@ def test_a_task_may_have_itself_done_again_and_is_in_flight_until_then(kind, mak
 
 
 @EVERY_PARALLEL
-def test_tasks_that_are_sent_one_by_one_in_a_row_are_begun_by_all_workers(kind, make, target, monkeypatch):
+def test_tasks_submitted_one_by_one_are_started_by_all_workers(kind, make, target, monkeypatch):
     monkeypatch.setattr(ThreadPool, "look", lambda pool: None)  # a second later it would wake threads left asleep
     target.hold()
     pool, interval = make(kind, 4), sys.getswitchinterval()
@@ -107,11 +107,11 @@ def test_tasks_that_are_sent_one_by_one_in_a_row_are_begun_by_all_workers(kind, 
 
 
 @EVERY
-def test_a_task_that_names_its_worker_is_done_by_it_in_order_of_submission(kind, make):
+def test_a_task_for_a_given_worker_runs_there_in_order_of_submission(kind, make):
     workers = 1 if kind == "inline" else 3
     pool = make(kind, workers, addressed=True)
     done = []
-    tasks = [Told(Do.TELL_WORKER, number, number % workers, outcomes=done) for number in range(60)]
+    tasks = [RecordedTask(Do.TELL_WORKER, number, number % workers, outcomes=done) for number in range(60)]
     for task in tasks:
         pool.submit([task])
     found = [payload[0] for _, payload in outcomes_of(tasks)]
@@ -119,7 +119,7 @@ def test_a_task_that_names_its_worker_is_done_by_it_in_order_of_submission(kind,
 
 
 @EVERY_PARALLEL
-def test_outcomes_of_one_worker_s_tasks_come_in_order_of_submission(kind, make):
+def test_outcomes_of_one_worker_are_reported_in_order_of_submission(kind, make):
     pool = make(kind, 2, addressed=True)
     done = {0: [], 1: []}
 
@@ -138,10 +138,10 @@ def test_outcomes_of_one_worker_s_tasks_come_in_order_of_submission(kind, make):
 
 
 @EVERY_PARALLEL
-def test_close_gives_up_what_is_in_flight_and_may_be_called_again(kind, make, target):
+def test_close_cancels_tasks_in_flight_and_is_idempotent(kind, make, target):
     pool = make(kind)
     target.hold()
-    tasks = [Told(Do.HANG, number) for number in range(6)]
+    tasks = [RecordedTask(Do.HANG, number) for number in range(6)]
     pool.submit(tasks)
     wait_until((target.folder / "begun 0").exists)
     threading.Timer(0.2, target.release).start()
@@ -155,17 +155,17 @@ def test_close_gives_up_what_is_in_flight_and_may_be_called_again(kind, make, ta
 
 
 @EVERY
-def test_a_pool_that_is_closed_takes_no_task(kind, make):
+def test_a_closed_pool_accepts_no_task(kind, make):
     pool = make(kind, 1)
     pool.close()
     with pytest.raises(FeedClosedError):
-        pool.submit([Told(Do.GIVE, 1)])
+        pool.submit([RecordedTask(Do.GIVE, 1)])
 
 
 @EVERY_PARALLEL
-def test_what_was_to_be_done_next_is_given_up_where_the_pool_is_closed_before(kind, make):
+def test_closing_the_pool_cancels_tasks_returned_by_done(kind, make):
     pool = make(kind, 1)
-    last = Told(Do.GIVE, 2)
+    last = RecordedTask(Do.GIVE, 2)
 
     class Closes(FutureTask):
         def done(self, payload, seconds, worker):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from every_pool import EVERY_SEPARATE, gives, outcome_of, outcomes_of
-from pool_kinds import Do, Told
+from pool_kinds import Do, RecordedTask
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import SceneTimeoutError, WorkerDiedError, WorkerStartError
@@ -22,7 +22,7 @@ pytestmark = [
 def test_a_worker_that_is_killed_loses_no_task(kind, make):
     pool = make(kind)
     assert gives(pool, 0)
-    tasks = [Told(Do.GIVE, number) for number in range(2000)]
+    tasks = [RecordedTask(Do.GIVE, number) for number in range(2000)]
     pool.submit(tasks[:1000])
     os.kill(pool.pids()[0], signal.SIGKILL)
     pool.submit(tasks[1000:])
@@ -32,7 +32,7 @@ def test_a_worker_that_is_killed_loses_no_task(kind, make):
 
 
 @EVERY_SEPARATE
-def test_a_worker_that_is_killed_loses_no_task_that_names_it_and_their_order_stays(kind, make):
+def test_a_killed_worker_loses_none_of_its_own_tasks_and_keeps_their_order(kind, make):
     pool = make(kind, addressed=True)
     done = {0: [], 1: []}
 
@@ -45,7 +45,7 @@ def test_a_worker_that_is_killed_loses_no_task_that_names_it_and_their_order_sta
     futures = []
     for number in range(2000):
         futures.append(pool.run(Noted(Do.GIVE, number, number % 2)))
-        if number == 1500:  # and not before the first one was replaced: its id may be unused
+        if number == 1500:  # and only after the first one was replaced, because its id may be unused
             wait_until(lambda: pool.respawns == 1)
         if number in (500, 1500):
             os.kill(pool.pids()[0], signal.SIGKILL)
@@ -55,9 +55,9 @@ def test_a_worker_that_is_killed_loses_no_task_that_names_it_and_their_order_sta
 
 
 @EVERY_SEPARATE
-def test_a_task_whose_worker_dies_once_is_done_by_another(kind, make):
+def test_a_task_whose_worker_dies_once_runs_in_another_worker(kind, make):
     pool = make(kind)
-    assert outcome_of(pool, Told(Do.KILL_WORKER_ONCE, 3)) == ("done", 3)
+    assert outcome_of(pool, RecordedTask(Do.KILL_WORKER_ONCE, 3)) == ("done", 3)
     assert pool.respawns == 1
 
 
@@ -66,9 +66,9 @@ def test_a_task_whose_worker_dies_once_is_done_by_another(kind, make):
 @pytest.mark.parametrize("addressed", [False, True])
 def test_a_task_that_ends_its_workers_repeatedly_fails_and_the_pool_continues(kind, addressed, make):
     pool = make(kind, tries=2, addressed=addressed)
-    last = Told(Do.GIVE, 3, 1)
-    fatal = Told(Do.KILL_WORKER, 1, 0, next=(last,))
-    others = [Told(Do.GIVE, number, number % 2) for number in range(10, 20)]
+    last = RecordedTask(Do.GIVE, 3, 1)
+    fatal = RecordedTask(Do.KILL_WORKER, 1, 0, next=(last,))
+    others = [RecordedTask(Do.GIVE, number, number % 2) for number in range(10, 20)]
     pool.submit([fatal, *others])
     outcome, note, crash, count = fatal.future.result(SECONDS)
     assert (outcome, note, count) == ("crashed", 0, 2)
@@ -81,10 +81,10 @@ def test_a_task_that_ends_its_workers_repeatedly_fails_and_the_pool_continues(ki
 
 
 @EVERY_SEPARATE
-def test_a_process_at_a_task_that_outlasts_the_timeout_is_replaced_and_the_task_tried_again(kind, make, target):
+def test_a_process_that_exceeds_the_timeout_is_replaced_and_its_task_retried(kind, make, target):
     pool = make(kind, 1, timeout=0.5)
     target.hold()
-    assert outcome_of(pool, Told(Do.HANG_ONCE, 5)) == ("done", 5)
+    assert outcome_of(pool, RecordedTask(Do.HANG_ONCE, 5)) == ("done", 5)
     assert pool.respawns == 1
 
 
@@ -93,16 +93,16 @@ def test_a_process_at_a_task_that_outlasts_the_timeout_is_replaced_and_the_task_
 def test_a_task_that_exceeds_the_timeout_repeatedly_fails(kind, make, target):
     pool = make(kind, 1, timeout=0.5)
     target.hold()
-    outcome, _, crash, count = outcome_of(pool, Told(Do.HANG, 5))
+    outcome, _, crash, count = outcome_of(pool, RecordedTask(Do.HANG, 5))
     assert (outcome, count, crash.hung, crash.kind) == ("crashed", 2, True, SceneTimeoutError)
     assert gives(pool, 1)
 
 
 @pytest.mark.parametrize("addressed", [False, True])
-def test_a_thread_at_a_task_that_outlasts_the_timeout_is_stuck_and_another_takes_its_place(addressed, make, target):
+def test_a_thread_that_exceeds_the_timeout_is_reported_as_stuck_and_replaced(addressed, make, target):
     pool = make("thread", 1, timeout=0.2, addressed=addressed)
     target.hold()
-    stuck = Told(Do.HANG, 5, 0)
+    stuck = RecordedTask(Do.HANG, 5, 0)
     outcome, note, crash = outcome_of(pool, stuck)
     assert (outcome, note, crash.worker, crash.kind) == ("stuck", 0, "worker thread 0", SceneTimeoutError)
     assert "time.sleep(0.005)" in crash.stack
@@ -117,11 +117,11 @@ def test_a_thread_at_a_task_that_outlasts_the_timeout_is_stuck_and_another_takes
 def test_a_pool_that_fails_reports_it_and_stays_failed(kind, make, target):
     target.fails_to_begin = True
     pool = make(kind, 1)
-    told = threading.Event()
-    pool.on_failure = told.set
-    assert told.wait(SECONDS)
+    reported = threading.Event()
+    pool.on_failure = reported.set
+    assert reported.wait(SECONDS)
     assert isinstance(pool.failure, WorkerStartError)
     with pytest.raises(WorkerStartError):
-        pool.submit([Told(Do.GIVE, 1)])
+        pool.submit([RecordedTask(Do.GIVE, 1)])
     assert pool.in_flight == 0
     pool.wait_until_idle()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from every_pool import EVERY, EVERY_PARALLEL, EVERY_SEPARATE, gives, outcome_of
-from pool_kinds import Do, Doer, Told
+from pool_kinds import Do, RecordedTask, TaskRunner
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import WorkerStartError
@@ -31,7 +31,7 @@ def test_the_hooks_of_the_object_run_once_per_worker_with_its_description(kind, 
 
 
 @EVERY
-def test_a_begin_hook_that_fails_is_an_error_for_the_consumer(kind, make, target):
+def test_a_failing_begin_hook_raises_in_the_consumer(kind, make, target):
     target.fails_to_begin = True
     pool = make(kind, 1)
     with pytest.raises(WorkerStartError, match="no such disk"):
@@ -63,14 +63,14 @@ def test_refresh_waits_for_tasks_in_flight_and_workers_then_see_the_changed_obje
 
 
 @EVERY_SEPARATE
-def test_a_worker_begins_with_the_changed_object_after_it_has_ended_with_the_previous_one(kind, make, target):
+def test_a_worker_ends_with_the_old_object_before_it_begins_with_the_new_one(kind, make, target):
     pool = make(kind, 1)
     assert gives(pool, 1)
     pool.refresh(lambda: setattr(target, "state", "second"))
     assert gives(pool, 2)
     assert (target.noted("begun"), target.noted("ended")) == (["0 1 process"] * 2, ["first"])
     pool.refresh(lambda: setattr(target, "fails_to_begin", True))
-    outcome, place, error, _ = outcome_of(pool, Told(Do.GIVE, 3))
+    outcome, place, error, _ = outcome_of(pool, RecordedTask(Do.GIVE, 3))
     assert (outcome, place.method) == ("failed", "on_worker_begin")
     assert "no such disk" in str(error)
     pool.refresh(lambda: setattr(target, "fails_to_begin", False))
@@ -78,7 +78,7 @@ def test_a_worker_begins_with_the_changed_object_after_it_has_ended_with_the_pre
 
 
 @EVERY
-def test_what_was_posted_is_seen_by_later_tasks(kind, make):
+def test_later_tasks_see_posted_values(kind, make):
     pool = make(kind)
     for value in ("one", {"two": 2}):
         pool.post(value)
@@ -86,7 +86,7 @@ def test_what_was_posted_is_seen_by_later_tasks(kind, make):
         assert [future.result(SECONDS) for future in found] == [value] * 10
 
 
-class Unpicklable(Doer):
+class Unpicklable(TaskRunner):
     """Holds what does not pickle."""
 
     def __init__(self, target):
@@ -95,7 +95,7 @@ class Unpicklable(Doer):
 
 
 @EVERY_SEPARATE
-def test_a_runner_that_does_not_pickle_is_a_type_error(kind, make, target):
+def test_an_unpicklable_runner_raises_type_error(kind, make, target):
     with pytest.raises(TypeError, match=r"the sequence \(Target\) cannot be sent to worker processes: .*lock"):
         make(kind, runner=Unpicklable(target))
     pool = make(kind, 1)

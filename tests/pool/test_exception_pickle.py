@@ -15,7 +15,7 @@ def _sent(error):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].make is not None and kind != "lock"])
-def test_every_kind_of_exception_arrives_with_its_message_attributes_and_notes(kind):
+def test_every_kind_of_exception_keeps_its_message_attributes_and_notes(kind):
     error = KINDS[kind].make()
     error.add_note("first")
     error.add_note("second")
@@ -46,7 +46,7 @@ def test_an_exception_is_pickled_once_and_restored_once():
     assert type(sent.arrived()) is ValueError
 
 
-def test_what_does_not_pickle_arrives_as_its_text():
+def test_an_unpicklable_exception_becomes_a_scene_error_with_its_text():
     error = _sent(KINDS["lock"].make())
     assert type(error) is kf.SceneError
     assert (
@@ -54,7 +54,7 @@ def test_what_does_not_pickle_arrives_as_its_text():
     )
 
 
-def test_an_exception_that_cannot_be_restored_arrives_as_its_text():
+def test_an_exception_that_cannot_be_restored_becomes_a_scene_error():
     class Exits(Exception):
         def __reduce__(self):
             return exec, ("raise ValueError",)
@@ -84,7 +84,7 @@ def test_a_frozen_exception_and_one_with_slots_keep_their_attributes():
     assert (slots.scan, str(slots)) == ("b", "b:4")
 
 
-def test_an_os_error_with_a_constructor_of_its_own_keeps_errno():
+def test_an_os_error_with_a_custom_constructor_keeps_errno():
     class DiskError(OSError):
         def __init__(self, disk, code):
             super().__init__(code, f"disk {disk}")
@@ -94,7 +94,7 @@ def test_an_os_error_with_a_constructor_of_its_own_keeps_errno():
     assert (error.errno, error.strerror, error.disk, str(error)) == (5, "disk sda", "sda", "[Errno 5] disk sda")
 
 
-def test_attributes_that_builtin_exceptions_send_beside_their_arguments_arrive():
+def test_builtin_exceptions_keep_attributes_besides_their_arguments():
     class Missing(ImportError):
         def __init__(self, module):
             super().__init__(f"no {module}", name=module)

@@ -46,7 +46,7 @@ BEGIN = """
 
 
 @pytest.mark.heavy
-def test_too_many_open_files_names_the_feed_its_descriptors_and_the_remedy(tmp_path):
+def test_the_error_for_too_many_open_files_names_feed_descriptors_and_remedy(tmp_path):
     program = launch(
         tmp_path,
         BEGIN
@@ -78,7 +78,7 @@ def test_too_many_open_files_names_the_feed_its_descriptors_and_the_remedy(tmp_p
 
 
 @pytest.mark.heavy
-def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_path):
+def test_the_error_for_refused_memory_names_the_amount_and_the_remedy(tmp_path):
     program = launch(
         tmp_path,
         BEGIN
@@ -124,7 +124,7 @@ def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_p
 
 
 @pytest.mark.parametrize(("number", "remedy"), [(errno.ENOSPC, "Lower max_memory"), (errno.EFBIG, "ulimit -f")])
-def test_the_remedy_fits_the_refusal(number, remedy):
+def test_the_remedy_for_refused_memory_fits_the_errno(number, remedy):
     from kerasfeed.pool.resource_errors import naming_memory
 
     with pytest.raises(OSError, match="refused") as caught, naming_memory("the feed", 1_000_000, 5_000):
@@ -156,7 +156,7 @@ THREADED = {
 
 
 @pytest.mark.parametrize("kind", THREADED)
-def test_a_thread_that_is_refused_names_the_feed_and_the_remedy_and_the_next_loop_works(kind, monkeypatch):
+def test_the_error_for_a_refused_thread_names_the_remedy_and_the_next_loop_works(kind, monkeypatch):
     make, who, needed = THREADED[kind]
     start, left = threading.Thread.start, [0]
 
@@ -179,7 +179,7 @@ def test_a_thread_that_is_refused_names_the_feed_and_the_remedy_and_the_next_loo
         assert len(list(feed)) == 5
 
 
-def test_worker_processes_without_a_thread_for_them_say_so(monkeypatch):
+def test_the_error_for_worker_processes_without_a_thread_suggests_fewer_workers(monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 

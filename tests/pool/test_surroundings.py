@@ -103,7 +103,7 @@ def _all(batches, name):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", FEEDS)
-def test_workers_keep_hashes_directory_and_environment_of_the_moment_when_the_feed_was_made(kind, folders, monkeypatch):
+def test_workers_keep_hashes_directory_and_environment_of_the_feed(kind, folders, monkeypatch):
     feed = FEEDS[kind]()
 
     def move():
@@ -131,13 +131,13 @@ def test_hashes_of_workers_are_a_function_of_the_seed(folders):
 
 
 @pytest.mark.parametrize("given", ["0", "7", "4294967295"])
-def test_a_hash_seed_of_the_environment_comes_first(folders, monkeypatch, given):
+def test_a_hash_seed_in_the_environment_takes_precedence(folders, monkeypatch, given):
     monkeypatch.setenv("PYTHONHASHSEED", given)
     assert Environment.now().variables(5, 1)["PYTHONHASHSEED"] == given
 
 
 @pytest.mark.parametrize("given", ["", "random"])
-def test_an_environment_that_asks_for_random_hashes_sets_no_hash_seed(folders, monkeypatch, given):
+def test_a_request_for_random_hashes_does_not_override_the_seed(folders, monkeypatch, given):
     monkeypatch.setenv("PYTHONHASHSEED", given)
     assert Environment.now().variables(5, 1)["PYTHONHASHSEED"] == str(hash_seed(5))
 
@@ -150,7 +150,7 @@ def test_an_environment_that_asks_for_random_hashes_sets_no_hash_seed(folders, m
         ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=4096"),
     ],
 )
-def test_settings_of_malloc_in_the_environment_come_first(monkeypatch, name, given):
+def test_malloc_settings_in_the_environment_take_precedence(monkeypatch, name, given):
     environment = {each: value for each, value in os.environ.items() if "MALLOC" not in each}
     found = dataclasses.replace(Environment.now(), environment={**environment, name: given}).variables(5, 1)
     assert found[name] == given
@@ -173,14 +173,14 @@ def test_a_worker_reuses_the_memory_of_its_scenes():
     assert faults[1][-1] - faults[1][0] < 20 * 100  # 300 per scene if its arrays are returned to the system
 
 
-def test_hash_seeds_are_those_that_python_takes():
+def test_hash_seeds_are_valid_for_python():
     found = [hash_seed(seed) for seed in (*range(300), 2**32 - 1, 2**32, 2**200)]
     assert len(set(found)) == len(found)
     assert 1 <= min(found) <= max(found) < 2**32
 
 
 @pytest.mark.heavy
-def test_a_pickled_feed_is_made_where_it_is_unpickled(folders, monkeypatch):
+def test_an_unpickled_feed_uses_the_current_directory(folders, monkeypatch):
     with kf.Feed(Found(), 1, **{**_PROCESSES, "workers": 1}) as feed:
         pickled = pickle.dumps(feed)
     monkeypatch.chdir(folders / "second")
@@ -198,7 +198,7 @@ class Deadly(Found):
 
 
 @pytest.mark.heavy
-def test_a_directory_that_is_gone_when_a_worker_is_replaced_is_a_clear_error(folders, monkeypatch):
+def test_the_error_for_a_deleted_directory_at_a_worker_replacement_is_clear(folders, monkeypatch):
     with kf.Feed(Deadly(), 4, **_PROCESSES) as feed:
         feed.scene_spec  # noqa: B018 - the workers have started
         monkeypatch.chdir(folders)
@@ -211,7 +211,7 @@ def test_a_directory_that_is_gone_when_a_worker_is_replaced_is_a_clear_error(fol
 
 @pytest.mark.parametrize("worker_type", ["process", "auto"])
 @pytest.mark.parametrize("kind", ["generators", "map"])
-def test_a_directory_that_is_gone_when_workers_start_is_a_clear_error(kind, worker_type, folders, monkeypatch):
+def test_the_error_for_a_deleted_directory_at_worker_start_is_clear(kind, worker_type, folders, monkeypatch):
     monkeypatch.setitem(_PROCESSES, "worker_type", worker_type)
     feed = FEEDS[kind]()
     monkeypatch.chdir(folders)
@@ -221,14 +221,14 @@ def test_a_directory_that_is_gone_when_workers_start_is_a_clear_error(kind, work
         next(iter(feed))
 
 
-def test_a_directory_that_was_gone_already_is_no_error(folders):
+def test_a_feed_created_in_a_deleted_directory_works(folders):
     (folders / "first" / "place.txt").unlink()
     (folders / "first").rmdir()
     with kf.Feed(Found(), 1, **{**_PROCESSES, "workers": 1}) as feed:
         assert _all([next(iter(feed))], "place") == {"nowhere"}
 
 
-def test_workers_search_a_relative_path_where_this_process_does(folders, monkeypatch):
+def test_workers_resolve_relative_entries_of_sys_path_like_this_process(folders, monkeypatch):
     (folders / "first" / "code").mkdir()
     (folders / "first" / "code" / "rooms_of_relative_path.py").write_text(
         "class Rooms:\n    def __len__(self): return 3\n    def __getitem__(self, index): return index\n"
@@ -244,6 +244,6 @@ def test_workers_search_a_relative_path_where_this_process_does(folders, monkeyp
         del sys.modules["rooms_of_relative_path"]
 
 
-def test_what_surroundings_are_shown_as_holds_no_variables(monkeypatch):
+def test_the_repr_of_the_environment_contains_no_variables(monkeypatch):
     monkeypatch.setenv("KERASFEED_TEST_PLACE", "password")
     assert "password" not in repr(Environment.now())

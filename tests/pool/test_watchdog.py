@@ -26,7 +26,7 @@ def test_the_advice_fits_the_feed(kind, timeout, remedy):
     assert remedy in watch.remedy_of(kind, timeout)
 
 
-def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
+def test_the_position_of_an_unresponsive_worker_is_reported_as_unknown():
     options = PoolOptions(1, "the test")
     with pytest.warns(kf.FeedWarning, match=r"worker process 0 is still loading scene 3\. Its position is unknown"):
         watch.warn_of_stall(options, "process", "worker process 0", "scene 3", 31.0, lambda: "")
@@ -60,7 +60,7 @@ def test_the_stack_of_a_thread_begins_with_the_user_s_class():
 
 
 @pytest.mark.parametrize("folder", ["sequences", "pool"])
-def test_a_user_s_file_in_a_folder_that_is_called_as_one_of_kerasfeed_s_is_the_user_s(folder):
+def test_a_user_s_file_in_a_folder_named_like_one_of_kerasfeed_is_shown(folder):
     source = """
 def __getitem__(begun, go_on):
     inner(begun, go_on)
@@ -101,7 +101,7 @@ class Tokens:
         return context.token()
 
 
-def test_the_next_task_of_a_thread_is_not_taken_for_the_last_one_that_was_at_the_same_place():
+def test_consecutive_tasks_of_a_thread_are_distinguished():
     worker = LocalWorker(Worker(0, 1, "thread"), "worker thread 0", InlinePool(Tokens(), PoolOptions(1, "the test")))
     task, again = FutureTask(0, 0), FutureTask(0, 0)
     worker.do(task)
@@ -122,7 +122,7 @@ class Owner:
         self.enough.set()
 
 
-def test_a_check_that_raises_is_reported_once_and_the_next_one_follows(recwarn):
+def test_a_check_that_raises_is_reported_once_and_checking_continues(recwarn):
     owner = Owner(3)
     watching = watch.Watchdog(owner.look, 0.01, "the feed of Rooms", DeferredWarnings())
     assert owner.enough.wait(60)
@@ -131,8 +131,8 @@ def test_a_check_that_raises_is_reported_once_and_the_next_one_follows(recwarn):
     assert [str(warning.message)[: len(text)] for warning in recwarn] == [text]
 
 
-def test_a_hung_thread_that_cannot_be_replaced_at_once_is_replaced_by_the_next_look(monkeypatch, recwarn):
-    let_go = threading.Event()
+def test_a_hung_thread_is_replaced_at_the_next_check_if_the_first_fails(monkeypatch, recwarn):
+    release = threading.Event()
 
     class Rooms(kf.SceneSequence):
         def __len__(self):
@@ -140,7 +140,7 @@ def test_a_hung_thread_that_cannot_be_replaced_at_once_is_replaced_by_the_next_l
 
         def __getitem__(self, index):
             if index == 7:
-                let_go.wait(100)
+                release.wait(100)
             return np.float32(index)
 
     refused, start = [], threading.Thread.start
@@ -160,7 +160,7 @@ def test_a_hung_thread_that_cannot_be_replaced_at_once_is_replaced_by_the_next_l
                 promises[0].result()
             assert promises[1].result() == [8]
     finally:
-        let_go.set()
+        release.set()
     assert len(refused) == 2
     assert len(recwarn) == 1
     assert "needs 1 thread, " in str(recwarn[0].message)
@@ -171,7 +171,7 @@ def _watching():
 
 
 @pytest.mark.heavy
-def test_a_feed_without_workers_is_watched_while_a_thread_reads_it_and_holds_none_afterwards():
+def test_a_feed_without_workers_is_watched_only_while_it_is_read():
     sequence = Waiting()
     with kf.Feed(sequence, 1, workers=0) as feed:
         for _ in range(2):

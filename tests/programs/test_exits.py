@@ -1,4 +1,4 @@
-"""`SystemExit` and its like from users' code: a failure of that code, alike in every loader, not the program's end."""
+"""`SystemExit` and its like from users' code: a failure of that code in every loader, not the end of the program."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from kerasfeed.errors import WorkerStartError
 
 
 class Abort(BaseException):
-    """Like those of test frameworks and task runners."""
+    """Like the exceptions of test frameworks and task runners."""
 
 
 class Exiting(kf.SceneSequence):
@@ -48,7 +48,7 @@ PLACES = [9, 11]  # in a batch, and in a scene of the spec
     [(loader, kind, index) for loader in HERE for kind in RAISED for index in PLACES]
     + [("process", SystemExit, index) for index in PLACES],
 )
-def test_it_is_a_scene_error_that_names_the_scene(loader, kind, index):
+def test_an_exit_in_a_scene_is_a_scene_error_that_names_the_scene(loader, kind, index):
     with _feed(loader, Exiting(kind, index)) as feed:
         with pytest.raises(kf.SceneError, match=f"the sequence raised {kind.__name__}: 3") as caught:
             list(feed)
@@ -60,7 +60,7 @@ def test_it_is_a_scene_error_that_names_the_scene(loader, kind, index):
     [(loader, on_error, index) for loader in HERE for on_error in ("replace", "mask", "skip") for index in PLACES]
     + [("process", "replace", 9), ("process", "skip", 11)],
 )
-def test_it_is_borne_as_any_other(loader, on_error, index):
+def test_on_error_applies_to_an_exit_in_a_scene(loader, on_error, index):
     with _feed(loader, Exiting(SystemExit, index), on_error=on_error) as feed:
         found = [label for batch in feed for label in batch[1].tolist()]
         assert len(found) == (11 if on_error == "skip" else 12)
@@ -71,7 +71,7 @@ def test_it_is_borne_as_any_other(loader, on_error, index):
 @pytest.mark.parametrize(
     ("loader", "kind"), [*((loader, kind) for loader in HERE for kind in RAISED), ("process", SystemExit)]
 )
-def test_one_of_on_worker_begin_is_a_worker_start_error(loader, kind):
+def test_an_exit_in_on_worker_begin_is_a_worker_start_error(loader, kind):
     class Beginning(Exiting):
         def on_worker_begin(self, worker):
             raise kind(3)
@@ -81,22 +81,22 @@ def test_one_of_on_worker_begin_is_a_worker_start_error(loader, kind):
 
 
 @each_loader
-def test_one_of_on_worker_end_is_a_warning(loader):
+def test_an_exit_in_on_worker_end_is_a_warning(loader):
     class Ending(Exiting):
         def on_worker_end(self):
             raise SystemExit("at the end")
 
     feed = _feed(loader, Ending(SystemExit, None))
     assert len(list(feed)) == 3
-    with pytest.warns(kf.FeedWarning, match="on_worker_end failed in .*SystemExit: at the end") as told:
+    with pytest.warns(kf.FeedWarning, match="on_worker_end failed in .*SystemExit: at the end") as caught:
         feed.close()
-    assert len(told) == 1
-    assert told[0].filename == __file__
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
 @pytest.mark.parametrize("on_error", ["raise", "replace"])
-def test_what_a_signal_s_handler_raises_in_the_main_thread_is_the_program_s(raised, on_error):
+def test_an_exception_of_a_signal_handler_reaches_the_program(raised, on_error):
     class Struck(Exiting):
         def __getitem__(self, index):
             if index == 9:
@@ -118,7 +118,7 @@ def test_what_a_signal_s_handler_raises_in_the_main_thread_is_the_program_s(rais
 
 
 @pytest.mark.heavy
-def test_workers_outlive_the_signal_that_a_terminal_sends_as_it_closes():
+def test_workers_ignore_sighup():
     with _feed("process", Exiting(SystemExit, None), workers=2) as feed:
         for _ in range(5):  # also before they have set up their signal handlers
             for pid in feed.stats().pids:

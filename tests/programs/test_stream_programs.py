@@ -39,7 +39,7 @@ SCRIPT = """
 
 
 @pytest.mark.heavy
-def test_a_script_without_a_guard_uses_streams_and_ends_though_none_was_closed(tmp_path):
+def test_a_script_without_a_guard_exits_with_unclosed_streams(tmp_path):
     printed = finish(launch(tmp_path, SCRIPT)).splitlines()
     assert printed == [
         "True",

@@ -68,7 +68,7 @@ def values(batches):
 @pytest.mark.light(where=lambda change: change == "replaced")
 @pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(path, change):
+def test_a_replacement_worker_refuses_a_changed_file(path, change):
     found = []
     rooms = Rooms(path)
     with kf.Feed(rooms, 2, workers=1, worker_type="process", max_queue_size=1) as feed:
@@ -87,7 +87,7 @@ def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(pat
 
 
 @pytest.mark.heavy
-def test_a_worker_that_holds_a_file_finds_that_another_stands_in_its_place(path):
+def test_a_worker_detects_that_its_open_file_was_replaced(path):
     rooms = Rooms(path)
     rooms.file = kf.HDF5File(path, chunk_cache=0)  # it need not read a kept file
     with kf.Feed(rooms, 2, workers=1, worker_type="process") as feed:
@@ -102,7 +102,7 @@ def test_a_worker_that_holds_a_file_finds_that_another_stands_in_its_place(path)
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
-def test_a_worker_in_the_place_of_a_dead_one_refuses_another_file_of_swmr(path):
+def test_a_replacement_worker_refuses_a_replaced_swmr_file(path):
     class Growing(Rooms):
         def __init__(self, path):
             self.file = kf.HDF5File(path, swmr=True)
@@ -166,7 +166,7 @@ class TwoWorkers(Rooms):
 
 
 @pytest.mark.heavy
-def test_a_worker_that_opens_a_file_late_refuses_one_that_has_changed(path):
+def test_a_worker_that_opens_a_file_late_refuses_a_changed_one(path):
     found = []
     wrong = pytest.raises(OSError, match=f"kerasfeed.h5' {CHANGED}")
     with kf.Feed(TwoWorkers(path), 2, workers=2, worker_type="process") as feed, wrong:
@@ -177,7 +177,7 @@ def test_a_worker_that_opens_a_file_late_refuses_one_that_has_changed(path):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("write_files", [kf.write_hdf5, kf.write_tfrecords])
-def test_no_file_is_written_of_the_scenes_of_two_files(path, tmp_path, write_files):
+def test_writers_never_mix_the_scenes_of_two_files(path, tmp_path, write_files):
     (tmp_path / "out").mkdir()
     out = {"write_hdf5": "out/x.h5", "write_tfrecords": "out/{shard}-{count}"}[write_files.__name__]
     more = {"num_shards": 6} if write_files is kf.write_tfrecords else {}
@@ -198,7 +198,7 @@ class Renewed(Rooms):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_sequence_that_closes_its_file_between_epochs_takes_another_in_all_workers(path, change):
+def test_a_sequence_that_reopens_its_file_between_epochs_works_in_all_workers(path, change):
     with kf.Feed(Renewed(path), 2, workers=2, worker_type="process") as feed:
         assert values(feed) == {1}
         CHANGES[change](path)
@@ -214,7 +214,7 @@ def test_a_sequence_that_closes_its_file_between_epochs_takes_another_in_all_wor
 # ---- one process
 
 
-def test_a_new_object_does_not_read_the_file_as_another_one_opened_it(path):
+def test_a_new_object_refuses_a_changed_file_that_another_holds_open(path):
     before = Rooms(path)
     assert before[0].max() == 1
     rewrite(path)
@@ -225,7 +225,7 @@ def test_a_new_object_does_not_read_the_file_as_another_one_opened_it(path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_threads_read_the_file_that_was_opened_first_or_fail(path, monkeypatch, workers):
+def test_threads_read_the_first_opened_file_or_raise(path, monkeypatch, workers):
     monkeypatch.setattr(source, "_CHECK_SECONDS", 0)
     rooms = Rooms(path)
     with kf.Feed(rooms, 2, workers=workers, worker_type="thread") as feed:
@@ -253,14 +253,14 @@ def _load(path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_file_that_is_read_again_is_the_same_or_an_error(tmp_path, workers):
+def test_reading_a_file_again_gives_the_same_data_or_an_error(tmp_path, workers):
     paths = [str(tmp_path / f"{n}.npy") for n in range(3)]
     for path in paths:
         np.save(path, np.ones((4, 8)))
     files = kf.FileSequence(paths, _load, 4, cache_files=1)
     with kf.Feed(files, 4, workers=workers, worker_type="thread") as feed:
         assert values(feed) == {1}
-        _ = files[11]  # the last file is kept now, for any last thread
+        _ = files[11]  # whichever thread was last, the last file is kept now
         np.save(paths[0], np.full((4, 8), 2.0))
         os.utime(paths[0], ns=(5, 5))
         with pytest.raises(OSError, match=f"0.npy' {CHANGED}"):

@@ -8,7 +8,7 @@ from kerasfeed.readers.opened_files import Identity
 BEFORE = Identity(1, 2, 30, 4)
 
 
-def test_a_file_of_another_machine_need_only_be_as_large_and_a_url_is_the_same_everywhere(monkeypatch):
+def test_on_another_machine_a_file_is_compared_by_size_and_a_url_fully(monkeypatch):
     sent, sent_url = pickle.dumps(BEFORE), pickle.dumps(Identity(0, 2, 30, 4))
     assert pickle.loads(sent) == BEFORE
     monkeypatch.setattr(opened_files, "_files_of", lambda: 1)

@@ -18,7 +18,7 @@ from kerasfeed.spec.nesting import structure_text
 
 @pytest.fixture
 def read_once(monkeypatch):
-    """Caches that read none of their scenes twice."""
+    """Let caches read no scene twice."""
     monkeypatch.setattr("kerasfeed.sequences.cached._PROBED", 0)
 
 
@@ -34,7 +34,7 @@ def _assert_scene(scene, expected):
             assert leaf == other
 
 
-def test_scenes_of_every_kind_of_field_are_read_once_and_stay_what_they_are(where, log, read_once):
+def test_scenes_with_every_kind_of_field_are_read_once_and_kept_unchanged(where, log, read_once):
     cached = kf.Cached(Squares(7, log=log), **where)
     for _ in range(3):
         for index, scene in enumerate(cached):
@@ -123,7 +123,7 @@ def test_no_damaged_file_is_served(tmp_path, log, read_once):
         path.write_bytes(damage)
         _assert_scene(cached[1], expected[1])
         assert len(log.lines()) == count  # it was read again
-        assert path.read_bytes() == whole  # and kept again
+        assert path.read_bytes() == whole  # and cached again
 
 
 def test_a_file_cannot_run_code(tmp_path):
@@ -135,7 +135,7 @@ def test_a_file_cannot_run_code(tmp_path):
     assert not ran.exists()
 
 
-def test_what_a_crash_leaves_behind_is_no_scene(tmp_path, log):
+def test_temporary_files_of_a_crash_are_ignored(tmp_path, log):
     cached = kf.Cached(Squares(3, log=log), tmp_path / "kept", key="v1")
     assert cached[0]
     folder = next((tmp_path / "kept").rglob("0.scene")).parent
@@ -143,7 +143,7 @@ def test_what_a_crash_leaves_behind_is_no_scene(tmp_path, log):
     _assert_scene(cached[1], Squares(3)[1])
 
 
-def test_many_writers_at_once_leave_whole_files(tmp_path):
+def test_many_concurrent_writers_leave_complete_files(tmp_path):
     files = SceneFiles(tmp_path / "kept")
     data = _encoded(np.arange(20_000.0))
     with ThreadPoolExecutor(8) as pool:
@@ -152,7 +152,7 @@ def test_many_writers_at_once_leave_whole_files(tmp_path):
     assert [path.name for path in (tmp_path / "kept" / "0").iterdir()] == ["5.scene"]
 
 
-def test_a_disk_that_is_full_costs_the_cache_and_not_the_scenes(tmp_path, monkeypatch, log, read_once):
+def test_a_full_disk_disables_the_cache_and_loses_no_scene(tmp_path, monkeypatch, log, read_once):
     cached = kf.Cached(Squares(4, log=log), tmp_path / "kept", key="v1")
 
     def full(*_):
@@ -167,7 +167,7 @@ def test_a_disk_that_is_full_costs_the_cache_and_not_the_scenes(tmp_path, monkey
     assert not list((tmp_path / "kept").rglob("*.tmp"))
 
 
-def test_a_folder_that_is_deleted_meanwhile_is_made_again(tmp_path, log, read_once):
+def test_a_deleted_folder_is_created_again(tmp_path, log, read_once):
     cached = kf.Cached(Squares(4, log=log), tmp_path / "kept", key="v1")
     assert cached[1]
     shutil.rmtree(tmp_path / "kept")
@@ -192,6 +192,6 @@ def test_a_folder_that_is_deleted_meanwhile_is_made_again(tmp_path, log, read_on
         ({"path": __file__, "key": "v1"}, OSError, "path='.*test_cached.py' must be a folder, or a name for a new one"),
     ],
 )
-def test_a_cache_that_cannot_be_is_refused_in_words(arguments, error, message):
+def test_invalid_cache_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.Cached(scenes.Clouds(), **arguments)

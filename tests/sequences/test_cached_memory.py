@@ -55,7 +55,7 @@ def _labels(feed, epoch=None):
 
 @pytest.mark.light(where=lambda varying: not varying)
 @pytest.mark.parametrize("varying", [False, True])
-def test_two_worker_processes_read_each_scene_once_between_them(log, varying):
+def test_two_worker_processes_together_read_each_scene_once(log, varying):
     cached = kf.Cached(Logged(100, log, varying))
     collate = kf.Pad(fields="0") if varying else "stack"
     with kf.Feed(cached, 8, shuffle=True, seed=0, workers=2, worker_type="process", collate=collate) as feed:
@@ -70,7 +70,7 @@ def test_two_worker_processes_read_each_scene_once_between_them(log, varying):
 
 
 @pytest.mark.heavy
-def test_max_memory_is_of_all_worker_processes_together(log):
+def test_max_memory_applies_to_all_worker_processes_together(log):
     cached = kf.Cached(Logged(60, log), max_memory=20 * 248)
     with kf.Feed(cached, 4, shuffle=True, seed=0, workers=2, worker_type="process") as feed:
         for _ in range(3):
@@ -88,7 +88,7 @@ def test_two_feeds_over_one_cache_share_it(log):
             for (_, labels), (points, others) in zip(one, two, strict=True):
                 assert len(labels) == len(others)
                 assert np.array_equal(points[:, 0, 0], others)
-    assert 40 <= len(log.lines()) <= 40 + 2 * 3 + 8  # both may be reading these at one time
+    assert 40 <= len(log.lines()) <= 40 + 2 * 3 + 8  # both may read these at the same time
 
 
 class Doubled(kf.Cached):
@@ -98,7 +98,7 @@ class Doubled(kf.Cached):
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(2, 30)])
-def test_scenes_that_a_class_of_the_users_makes_of_kept_ones_are_not_passed_over(part, log):
+def test_a_user_s_class_over_a_cache_is_not_bypassed(part, log):
     doubled = Doubled(Logged(40, log))
     with kf.Feed(doubled[part] if part.start else doubled, 8, workers=0) as feed:
         for _ in range(3):
@@ -113,7 +113,7 @@ def _same(scene):
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
 @pytest.mark.parametrize("varying", [False, True])
-def test_workers_that_are_killed_while_the_cache_fills_leave_nothing_that_is_wrong(log, varying):
+def test_workers_killed_while_the_cache_fills_do_not_corrupt_it(log, varying):
     cached = kf.Cached(Logged(1000, log, varying))
     collate = kf.Pad(fields="0") if varying else "stack"
     with (
@@ -134,7 +134,7 @@ def _kept_in(memory, index, scene):
     memory.write(index, leaves, structure_text(treespec))
 
 
-def test_every_kind_of_field_comes_back_as_it_was_and_of_its_own():
+def test_every_kind_of_field_is_returned_unchanged_as_a_copy():
     memory = SceneMemory(20, 100_000)
     cases = [
         Squares()[3], np.float32(2), np.arange(4, dtype=">i2"), np.array(5.0), True, -3, 2.5, 1 + 2j, 1 << 64,
@@ -159,7 +159,7 @@ def test_every_kind_of_field_comes_back_as_it_was_and_of_its_own():
         memory.clear()
 
 
-def test_rows_are_copied_only_where_all_are_there_and_of_the_batches_kind():
+def test_rows_are_copied_only_if_all_are_cached_and_fit_the_batch():
     memory = SceneMemory(5, 10_000)
     for index in (0, 1, 3):
         _kept_in(memory, index, (np.full(3, index, np.float32), index))
@@ -176,7 +176,7 @@ def test_rows_are_copied_only_where_all_are_there_and_of_the_batches_kind():
     assert not memory.copy_rows(places, structure, (out[0][:, :2], out[1]))
 
 
-def test_scenes_that_many_threads_write_at_once_are_each_kept_once():
+def test_scenes_written_by_many_threads_are_kept_once():
     memory = SceneMemory(300, 300 * 800)
     together = threading.Barrier(4)
 
@@ -192,13 +192,13 @@ def test_scenes_that_many_threads_write_at_once_are_each_kept_once():
     assert all((memory.read(index)[0][0] == index).all() for index in range(300))
 
 
-def test_the_table_of_a_million_scenes_takes_memory_only_where_scenes_are():
+def test_the_table_of_a_million_scenes_uses_memory_only_for_cached_ones():
     memory = SceneMemory(10**6, 1 << 30)
     _kept_in(memory, 999_999, np.float32(1))
     assert 512 * os.fstat(memory._fd).st_blocks < 100_000
 
 
-def test_memory_of_scenes_that_are_cleared_is_given_back():
+def test_clear_returns_memory_to_the_system():
     cached = kf.Cached(np.ones((10, 100_000)))
     assert sum(scene.sum() for scene in cached) == 1_000_000
     held = 512 * os.fstat(cached._memory._fd).st_blocks
@@ -208,7 +208,7 @@ def test_memory_of_scenes_that_are_cleared_is_given_back():
     assert sum(scene.sum() for scene in cached) == 1_000_000
 
 
-def test_a_scene_that_another_process_clears_while_it_is_copied_is_dropped(monkeypatch):
+def test_a_scene_cleared_by_another_process_during_a_copy_is_dropped(monkeypatch):
     memory = SceneMemory(2, 10_000)
     _kept_in(memory, 0, np.arange(3.0))
     _kept_in(memory, 1, "text")
@@ -233,7 +233,7 @@ def _run(cached, code):
     )
 
 
-def test_any_process_that_is_given_a_pickle_shares_the_memory_and_later_ones_begin_with_none():
+def test_a_pickle_shares_the_memory_only_while_the_cache_exists():
     cached = kf.Cached(np.arange(12.0).reshape(4, 3))
     done = _run(cached, "print(cached[2].tolist(), cached.nbytes)")
     assert done.stdout.decode().split("\n")[0] == "[6.0, 7.0, 8.0] 24", done.stderr.decode()
@@ -246,7 +246,7 @@ def test_any_process_that_is_given_a_pickle_shares_the_memory_and_later_ones_beg
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks of a process with threads
-def test_forks_of_a_process_share_the_memory_too(log):
+def test_forked_processes_share_the_memory(log):
     cached = kf.Cached(Logged(6, log))
     for first in (0, 2, 4):
         child = os.fork()
@@ -260,7 +260,7 @@ def test_forks_of_a_process_share_the_memory_too(log):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as above
-def test_a_fork_waits_for_no_thread_that_is_not_in_it():
+def test_a_fork_does_not_wait_for_threads_of_its_parent():
     cached = kf.Cached(Squares())
     with (  # like threads that are writing and reading
         cached._memory._threads.here(),
@@ -284,7 +284,7 @@ def test_a_fork_waits_for_no_thread_that_is_not_in_it():
     assert status[1] == 0
 
 
-def test_a_number_of_a_class_of_the_users_is_kept_as_a_number(where):
+def test_a_number_of_a_user_s_class_is_kept_as_a_number(where):
     class Odd(int):
         pass
 
@@ -294,7 +294,7 @@ def test_a_number_of_a_class_of_the_users_is_kept_as_a_number(where):
         assert [type(number) for number, _ in cached] == [int, int, int]
 
 
-def test_a_field_that_cannot_be_pickled_is_read_each_time_and_hides_no_other():
+def test_scenes_with_an_unpicklable_field_are_read_each_time():
     class Odd(int):
         def __reduce__(self):
             raise RuntimeError
@@ -320,7 +320,7 @@ _MEMBERS = [("a", "i1"), ("b", "f8")]
     ],
     ids=["members out of order", "overlapping members", "aligned members", "records", "numbers of a class"],
 )
-def test_what_memory_gives_is_of_the_type_that_the_sequence_gave(value):
+def test_cached_values_keep_their_types(value):
     cached = kf.Cached([(value, "text")] * 2)
     for _ in range(3):
         found = cached[1][0]
@@ -349,7 +349,7 @@ with memory._locked():
 
 
 @pytest.mark.parametrize("row", [True, False])
-def test_a_process_that_is_killed_while_it_writes_blocks_no_reader_and_leaves_no_scene(row):
+def test_a_process_killed_while_writing_blocks_no_reader_and_leaves_no_scene(row):
     arrays = np.arange(12.0).reshape(4, 3)
     cached = kf.Cached(kf.Zip(arrays, -arrays))
     assert cached[0][0].tolist() == [0, 1, 2]
@@ -364,7 +364,7 @@ def test_a_process_that_is_killed_while_it_writes_blocks_no_reader_and_leaves_no
     assert cached.nbytes == 4 * 48
 
 
-def test_without_such_memory_of_the_system_each_process_keeps_its_own(monkeypatch, log):
+def test_without_memfd_each_process_has_its_own_cache(monkeypatch, log):
     monkeypatch.delattr(os, "memfd_create")
     cached = kf.Cached(Logged(5, log), max_memory=1000)
     for _ in range(2):
@@ -376,7 +376,7 @@ def test_without_such_memory_of_the_system_each_process_keeps_its_own(monkeypatc
     assert done.stdout.decode().startswith("2.0 8"), done.stderr.decode()
 
 
-def test_a_system_without_room_costs_the_cache_and_not_the_scenes(monkeypatch):
+def test_a_system_without_memory_disables_the_cache_and_loses_no_scene(monkeypatch):
     def refused(*_):
         raise OSError(12, "Cannot allocate memory")
 

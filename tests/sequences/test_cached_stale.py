@@ -32,7 +32,7 @@ def test_a_sequence_over_an_hdf5_file_has_one_key_in_every_process(path, tmp_pat
 
 
 @pytest.mark.parametrize("sequence", [Noisy(), kf.Map([(np.zeros(2), 0)], jittered), kf.Zip(Noisy(3), range(3))])
-def test_a_random_scene_is_refused_in_words(sequence, where):
+def test_a_random_scene_is_refused(sequence, where):
     cached = kf.Cached(sequence, **where)
     message = r"scene 0 of \w+ uses random numbers.*Do random changes after the cache: kf.Map\(kf.Cached"
     with pytest.raises(kf.KerasfeedError, match=message):
@@ -41,7 +41,7 @@ def test_a_random_scene_is_refused_in_words(sequence, where):
         feed[0]
 
 
-def test_scenes_that_differ_when_they_are_read_twice_are_refused_in_words(where, tmp_path):
+def test_scenes_that_differ_when_read_twice_are_refused(where, tmp_path):
     class Drifting(scenes.Clouds):
         def __getitem__(self, index):
             points, label = super().__getitem__(index)
@@ -52,7 +52,7 @@ def test_scenes_that_differ_when_they_are_read_twice_are_refused_in_words(where,
         kf.Cached(Drifting(3), **where)[1]
 
 
-def test_each_key_and_each_number_of_scenes_has_scenes_of_its_own(tmp_path):
+def test_each_key_and_length_has_separate_scenes(tmp_path):
     for factor, key in ((1, "v1"), (2, "v2"), (1, "v1"), (2, "version/2")):
         squares = Squares(5)
         squares.factor = factor
@@ -87,7 +87,7 @@ def _write_h5(path, values):
 
 
 @pytest.mark.parametrize(("make", "write"), [(_rows, _write_h5), (_npy, np.save)])
-def test_a_file_of_a_reader_that_changes_is_read_again_under_the_same_key(tmp_path, make, write):
+def test_a_changed_file_of_a_reader_is_read_again_under_the_same_key(tmp_path, make, write):
     path = tmp_path / "data.npy"
     for value in (3.0, 5.0, 3.0):
         write(path, np.array([1.0, 2.0, value]))

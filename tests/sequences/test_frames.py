@@ -63,7 +63,7 @@ def test_a_frame_of_numbers_is_read_a_batch_at_a_time(frame):
 
 
 @pytest.mark.parametrize("index", [[5, 6, 7, 9, 12], list("vwxyz"), [3, 3, 1, 1, 0]], ids=str)
-def test_a_series_is_read_by_position_whatever_its_index(pd, index):
+def test_a_series_is_read_by_position_with_any_index(pd, index):
     series = pd.Series([10.0, 11, 12, 13, 14], index=index)
     with kf.Feed(series, 5, workers=0) as feed:
         assert next(iter(feed)).tolist() == [10, 11, 12, 13, 14]
@@ -77,7 +77,7 @@ def test_a_series_is_read_by_position_whatever_its_index(pd, index):
     ]
 
 
-def test_views_take_frames_and_series(pd, frame):
+def test_views_accept_frames_and_series(pd, frame):
     pairs = kf.Zip(x=frame[["x", "count"]], y=frame["name"])
     assert pairs[3] == {"x": {"x": 1.5, "count": 3}, "y": "é3"}
     assert kf.Concat(frame, frame)[13] == frame_row(frame, 3)
@@ -94,7 +94,7 @@ def frame_row(frame, position):
     return frame.iloc[position].to_dict()
 
 
-def test_orders_and_writers_take_series_and_frames(pd, frame, tmp_path):
+def test_orders_and_writers_accept_series_and_frames(pd, frame, tmp_path):
     nullable = pd.Series([1, 2] * 5, dtype="Int64", index=range(5, 15))
     for order in (kf.Balanced(nullable), kf.Balanced(frame["kind"]), kf.Weighted(nullable), kf.Bucketed(nullable, [2])):
         with kf.Feed(frame, 2, order=order, seed=0, workers=0) as feed:
@@ -121,7 +121,7 @@ def test_orders_and_writers_take_series_and_frames(pd, frame, tmp_path):
         (lambda pd: pd.to_timedelta([1, 2]), r"column 'c' holds dates or times"),
     ],
 )
-def test_what_no_batch_can_hold_is_refused_by_the_name_of_its_column(pd, column, message):
+def test_the_error_for_an_unsupported_column_names_it(pd, column, message):
     frame = pd.DataFrame({"x": [1, 2], "c": column(pd)}, index=["r", "s"])
     for take in (lambda: kf.Feed(frame, 2), lambda: kf.Zip(frame, [1, 2])):
         with pytest.raises(SpecError, match=message):
@@ -130,7 +130,7 @@ def test_what_no_batch_can_hold_is_refused_by_the_name_of_its_column(pd, column,
         kf.Feed(frame["c"], 2)
 
 
-def test_columns_need_names_of_their_own(pd):
+def test_columns_need_unique_names(pd):
     with pytest.raises(SpecError, match="two columns of the DataFrame have the name 'a'"):
         kf.Feed(pd.DataFrame([[1, 2]], columns=["a", "a"]), 1)
     with pytest.raises(SpecError, match=r"name \('a', 1\) of type tuple.*frame.columns"):
@@ -167,7 +167,7 @@ def test_rows_of_a_table_of_polars_are_dicts_by_position(table):
     assert kf.describe(numbers, progress=False)["x"].max == 4.5
 
 
-def test_views_orders_and_splits_take_tables_and_their_columns(table):
+def test_views_orders_and_splits_accept_tables_and_their_columns(table):
     pairs = kf.Zip(x=table.select(["x", "count"]), y=table["name"])
     assert pairs[3] == {"x": {"x": 1.5, "count": 3}, "y": "é3"}
     assert kf.Concat(table, table)[13]["name"] == "é3"
@@ -187,7 +187,7 @@ def test_nested_columns_are_nested_scenes(pl):
     assert batch["pair"].tolist() == [[1, 2], [3, 4]]
 
 
-def test_what_no_batch_can_hold_of_polars_is_refused_by_the_name_of_its_column(pl):
+def test_the_error_for_an_unsupported_polars_column_names_it(pl):
     day = datetime.date(2020, 1, 1)
     for values, message in [
         (
@@ -265,12 +265,12 @@ def test_an_array_without_a_length_is_read_along_its_first_axis(stored):
                 assert len(copy[2]) == 2
 
 
-def test_an_array_of_zarr_travels_to_worker_processes(zarr_array):
+def test_a_zarr_array_can_be_sent_to_worker_processes(zarr_array):
     with kf.Feed(kf.Zip(zarr_array, range(10)), 4, workers=1, worker_type="process") as feed:
         assert np.concatenate([rows for rows, _ in feed]).tolist() == ROWS
 
 
-def test_what_takes_sequences_takes_arrays_without_a_length(stored):
+def test_functions_of_sequences_accept_arrays_without_a_length(stored):
     pairs = kf.Zip(x=stored, y=np.arange(10))
     assert (len(pairs), len(pairs[2:5])) == (10, 3)
     assert pairs[2:5][1]["x"].tolist() == [9, 10, 11]
@@ -288,7 +288,7 @@ def test_labels_may_be_an_array_without_a_length():
     assert list(kf.Subset(range(10), Stored(np.array([3, 1])))) == [3, 1]
 
 
-def test_what_has_the_shape_of_a_scene_or_none_still_needs_a_length():
+def test_an_object_with_the_shape_of_a_scene_needs_a_length():
     class Images:
         shape = (64, 64, 3)
 
@@ -356,7 +356,7 @@ def yields():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("take", [lambda value: kf.Feed(value, 4), lambda value: kf.Zip(value, value)])
-def test_errors_name_the_way_of_other_inputs_into_a_model(take):
+def test_errors_for_other_model_inputs_name_the_alternative(take):
     import tensorflow as tf
 
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -380,7 +380,7 @@ def test_the_error_for_a_generator_names_stream_feed():
 def test_the_error_for_a_tensor_that_requires_grad_names_detach(workers):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-    told = r"scene 0: field '0' is a Tensor that requires grad: return tensor.detach"
+    message = r"scene 0: field '0' is a Tensor that requires grad: return tensor.detach"
     scenes = [(torch.zeros(3, requires_grad=True), 1)] * 3
-    with kf.Feed(scenes, 1, workers=workers) as feed, pytest.raises(SpecError, match=told):
+    with kf.Feed(scenes, 1, workers=workers) as feed, pytest.raises(SpecError, match=message):
         next(iter(feed))

@@ -67,7 +67,7 @@ class IntoPlace(Old):
 
 
 class Failing(Old):
-    """Some scenes fail, and others stand in for them."""
+    """Some scenes fail, and others replace them."""
 
     def __getitem__(self, index):
         if index in (3, 11):
@@ -117,7 +117,7 @@ CASES = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES)
-def test_workers_give_the_same_numbers_in_every_run(case):
+def test_workers_draw_the_same_numbers_in_every_run(case):
     sequence, arguments = CASES[case]
     first = _batches(sequence(), **arguments)  # warnings are errors: with a seed, nothing is wrong
     again = _batches(sequence(), **arguments, workers=2)
@@ -137,9 +137,9 @@ REMEDIES = {
 @pytest.mark.parametrize("case", REMEDIES)
 def test_without_a_seed_a_warning_names_the_generator_to_use(case):
     sequence, arguments, remedy = REMEDIES[case]
-    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} .* with seed=.* Draw from {remedy} instead") as told:
+    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} .* with seed=.* Draw from {remedy} instead") as caught:
         _batches(sequence(), 1, **arguments, seed=None)
-    assert [each.filename for each in told] == [__file__]
+    assert [each.filename for each in caught] == [__file__]
 
 
 @pytest.mark.heavy
@@ -151,20 +151,20 @@ class Seldom(Old):
         return np.array([index, random.random() + np.random.normal() if index % 20 == 19 else 0.0])
 
 
-def test_scenes_that_seldom_draw_get_the_same_numbers_in_every_run():
+def test_scenes_that_seldom_draw_use_the_same_numbers_in_every_run():
     by_one, by_two = (_batches(Seldom(), workers=workers, shuffle=False) for workers in (1, 2))
     assert [row[0] for row in by_one if row[1]] == [19, 19]  # of two epochs
     assert np.array_equal(by_one, by_two)
 
 
-def test_another_seed_gives_other_numbers():
+def test_another_seed_gives_different_numbers():
     one, other = (sorted(map(tuple, _batches(OnlyPython(), 1, seed=seed))) for seed in (5, 6))
     assert all(a[0] == b[0] and a[1:] != b[1:] for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
-def test_a_worker_that_replaces_another_gives_the_same_numbers():
+def test_a_replacement_worker_draws_the_same_numbers():
     expected = _batches(Old())
     found = _batches_of_killed_workers()
     assert np.array_equal(found, expected)
@@ -185,7 +185,7 @@ def _batches_of_killed_workers():
 
 
 @pytest.mark.heavy
-def test_load_gives_the_numbers_of_the_workers_and_leaves_those_of_the_program_alone():
+def test_load_draws_the_numbers_of_the_workers_and_restores_the_generators():
     with _feed(Old(), 4, **_PROCESSES) as feed:
         random.seed(1)
         np.random.seed(1)
@@ -220,7 +220,7 @@ def _streamed(spec, **arguments):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("spec", [None, kf.ArraySpec((3,), "float64")], ids=["inferred", "given"])
-def test_functions_of_a_stream_give_the_same_numbers_in_every_run(spec):
+def test_functions_of_a_stream_draw_the_same_numbers_in_every_run(spec):
     first, again = _streamed(spec), _streamed(spec, workers=2)
     assert np.array_equal(first, again)
     assert len({tuple(row) for batch in first for row in batch}) == 2 * _LENGTH
@@ -241,7 +241,7 @@ def test_records_are_written_with_the_same_numbers_in_every_run(tmp_path, spec):
     assert written("a", 1) == written("b", 2)
 
 
-class OfTorch(Old):
+class UsesTorch(Old):
     """It draws from PyTorch's generator, which its module has imported."""
 
     def on_worker_begin(self, worker):
@@ -253,7 +253,7 @@ class OfTorch(Old):
         return np.array([index, float(torch.rand(()))])
 
 
-class ImportingTorch(Old):
+class ImportsTorch(Old):
     """It draws from PyTorch's generator, and imports it."""
 
     def __getitem__(self, index):
@@ -262,7 +262,7 @@ class ImportingTorch(Old):
         return np.array([index, float(torch.rand(()))])
 
 
-class OfTensorFlow(Old):
+class UsesTensorFlow(Old):
     """It draws from TensorFlow's generator, and imports it."""
 
     def __getitem__(self, index):
@@ -279,22 +279,22 @@ def _by_scene(rows):
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:no progress:kerasfeed.FeedWarning")  # a busy machine imports for half a minute
 @pytest.mark.parametrize(
-    ("sequence", "name"), [(OfTorch, "torch"), (ImportingTorch, "torch"), (OfTensorFlow, "tf.random")]
+    ("sequence", "name"), [(UsesTorch, "torch"), (ImportsTorch, "torch"), (UsesTensorFlow, "tf.random")]
 )
-def test_generators_of_frameworks_give_the_same_numbers_in_every_run(sequence, name):
+def test_framework_generators_give_the_same_numbers_in_every_run(sequence, name):
     pytest.importorskip("torch")
-    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} {name}, .* with seed=... every run") as told:
+    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} {name}, .* with seed=... every run") as caught:
         _batches(sequence(), 1, seed=None)
-    assert sum("no progress" not in str(each.message) for each in told) == 1
+    assert sum("no progress" not in str(each.message) for each in caught) == 1
     first, again = _batches(sequence()), _batches(sequence(), shuffle=False)
     assert _by_scene(first) == _by_scene(again)
     assert len({tuple(row) for row in first}) == 2 * _LENGTH
 
 
 @pytest.mark.heavy
-def test_load_gives_the_numbers_of_torch_and_leaves_those_of_the_program_alone():
+def test_load_draws_the_torch_numbers_of_the_workers_and_restores_the_generator():
     torch = pytest.importorskip("torch")
-    with _feed(OfTorch(), 4, **_PROCESSES) as feed:
+    with _feed(UsesTorch(), 4, **_PROCESSES) as feed:
         batches = list(feed)
         torch.manual_seed(1)
         expected = torch.rand(())
@@ -309,7 +309,7 @@ import numpy as np
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed  # kf.Feed imports Keras, and with it the backend
 
-class ImportingTorch(kf.SceneSequence):
+class ImportsTorch(kf.SceneSequence):
     def __len__(self):
         return 8
 
@@ -318,7 +318,7 @@ class ImportingTorch(kf.SceneSequence):
         return np.array([index, float(torch.rand(()))])
 
 warnings.simplefilter("ignore")
-with BaseFeed(ImportingTorch(), 4, workers=1, worker_type="process", seed=5) as feed:
+with BaseFeed(ImportsTorch(), 4, workers=1, worker_type="process", seed=5) as feed:
     expected = feed[1]
     assert np.array_equal({first}, {then})
     assert np.array_equal(kf.load(feed, epoch=0, step=1), expected)
@@ -331,7 +331,7 @@ with BaseFeed(ImportingTorch(), 4, workers=1, worker_type="process", seed=5) as 
     [("kf.load(feed, epoch=0, index=6)", "expected[2]"), ("kf.load(feed, epoch=0, step=1)", "expected")],
     ids=["scene", "batch"],
 )
-def test_load_gives_the_numbers_of_the_workers_also_when_it_is_what_imports_torch(first, then):
+def test_load_draws_the_numbers_of_the_workers_even_if_it_imports_torch(first, then):
     pytest.importorskip("torch")
     code = _LOADS.format(first=first, then=then)
     environment = {**os.environ, "PYTHONPATH": str(Path(kf.__file__).parents[1])}
@@ -342,10 +342,10 @@ def test_load_gives_the_numbers_of_the_workers_also_when_it_is_what_imports_torc
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_threads_and_the_calling_thread_tell_that_they_do_not_seed(workers):
-    with pytest.warns(kf.FeedWarning, match="share these with the rest of the program") as told:
+def test_threads_and_the_calling_thread_warn_that_they_do_not_seed(workers):
+    with pytest.warns(kf.FeedWarning, match="share these with the rest of the program") as caught:
         _batches(Old(), workers=workers, worker_type="thread")
-    assert [each.filename for each in told] == [__file__]
+    assert [each.filename for each in caught] == [__file__]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -357,7 +357,7 @@ def test_functions_of_a_stream_in_threads_are_reported(workers):
 # ---- scenes that do not use them
 
 
-class OfItsOwn(Old):
+class OwnGenerators(Old):
     """It has its own generators, and the scene does its imports."""
 
     def __getitem__(self, index):
@@ -371,10 +371,10 @@ _KINDS = {"process": (1, "process"), "thread": (2, "thread"), "inline": (0, "thr
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_generators_that_a_scene_makes_are_not_reported(kind):
+def test_generators_created_by_a_scene_are_not_reported(kind):
     workers, worker_type = _KINDS[kind]
-    first = _batches(OfItsOwn(), 1, workers=workers, worker_type=worker_type)  # warnings are errors here
-    assert np.array_equal(first, _batches(OfItsOwn(), 1, workers=0))
+    first = _batches(OwnGenerators(), 1, workers=workers, worker_type=worker_type)  # warnings are errors here
+    assert np.array_equal(first, _batches(OwnGenerators(), 1, workers=0))
 
 
 _FRESH = """
@@ -396,14 +396,14 @@ assert used("np.random.RandomState(3).normal()") == 0
 
 
 @pytest.mark.parametrize("first", ["", "np.random.normal()", "import random; random.random()"])
-def test_use_is_seen_also_where_it_is_what_imports_the_generator(first):
+def test_the_use_of_a_generator_is_detected_even_if_it_is_imported_by_the_use(first):
     code = _FRESH if not first else _FRESH.split("assert")[0] + f"assert used({first!r})"
     environment = {**os.environ, "PYTHONPATH": str(Path(kf.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_threads_of_the_program_that_draw_meanwhile_are_not_taken_for_scenes(kind):
+def test_draws_in_other_threads_are_not_attributed_to_scenes(kind):
     workers, worker_type = _KINDS[kind]
     stop = threading.Event()
 
@@ -421,7 +421,7 @@ def test_threads_of_the_program_that_draw_meanwhile_are_not_taken_for_scenes(kin
         thread.join()
 
 
-def test_a_class_of_any_kind_can_do_as_the_warning_says():
+def test_a_class_of_any_kind_can_follow_the_advice_of_the_warning():
     class Drawn:
         def __len__(self):
             return 8

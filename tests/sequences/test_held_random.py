@@ -28,7 +28,7 @@ def _are_random(scenes):
     return all(len(set(column)) == len(scenes) for column in scenes[:, 1:].T)
 
 
-def test_workers_of_any_number_give_the_same_scenes_in_every_run_and_one_warning_names_the_attributes():
+def test_any_number_of_workers_gives_the_same_scenes_in_every_run():
     first, found = _batches(scenes_held.Keeping())
     again, _ = _batches(scenes_held.Keeping(), workers=2)
     assert np.array_equal(first, again)
@@ -58,7 +58,7 @@ OTHERS = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", OTHERS)
-def test_generators_are_found_wherever_they_are(case):
+def test_generators_are_found_in_any_attribute(case):
     if case == "torch":
         pytest.importorskip("torch")
     make, arguments = OTHERS[case]
@@ -71,7 +71,7 @@ def test_generators_are_found_wherever_they_are(case):
     assert np.array_equal(np.concatenate(first), again)
 
 
-def test_load_gives_the_scenes_of_the_workers_and_leaves_the_generators_as_they_are():
+def test_load_returns_the_scenes_of_the_workers_and_restores_the_generators():
     kept = scenes_held.Keeping()
     expected = scenes_held.Keeping().r.random(), scenes_held.Augment().legacy.rand()
     with warnings.catch_warnings(), _feed(kept, shuffle=True) as feed:
@@ -83,18 +83,18 @@ def test_load_gives_the_scenes_of_the_workers_and_leaves_the_generators_as_they_
     assert (kept.r.random(), kept.legacy.rand()) == expected
 
 
-def test_a_generator_that_no_scene_uses_is_left_alone():
+def test_a_generator_that_no_scene_uses_is_not_seeded():
     found, texts = _batches(scenes_held.OnlyAtFirst())
     assert found.tolist() == 2 * scenes_held.OnlyAtFirst().order.tolist()
     assert not texts
 
 
-def test_a_draw_that_seldom_changes_a_scene_is_noticed():
+def test_a_draw_that_seldom_changes_a_scene_is_detected():
     assert "Probably.r" in _batches(scenes_held.Probably(), 1)[1][0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_threads_and_the_calling_thread_say_that_they_do_not_seed(workers):
+def test_threads_and_the_calling_thread_warn_that_they_do_not_seed(workers):
     _, texts = _batches(scenes_held.Keeping(), 1, workers=workers, worker_type="thread")
     (text,) = texts
     assert "Keeping.r" in text
@@ -107,7 +107,7 @@ def test_threads_and_the_calling_thread_say_that_they_do_not_seed(workers):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
-def test_a_counter_is_noticed_however_long_a_scene_takes(seconds):
+def test_a_counter_is_detected_for_any_duration_of_a_scene(seconds):
     with (
         _feed(scenes_held.Counting(seconds), workers=2) as feed,
         pytest.warns(kf.FeedWarning, match="was another when it was read again.* which worker reads"),

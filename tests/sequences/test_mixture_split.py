@@ -1,4 +1,4 @@
-"""Mixture and split: proportions, passes, sizes, classes; all of it functions of their arguments."""
+"""Mixture and split: proportions, passes, sizes, classes; all depend only on their arguments."""
 
 import pickle
 import tracemalloc
@@ -44,7 +44,7 @@ def test_every_prefix_of_a_mixture_has_the_proportions_and_every_pass_every_scen
     assert np.flatnonzero(np.subtract(mixture.counts(far + 1), mixture.counts(far))).tolist() == [source]
 
 
-def test_weights_that_are_decimals_are_taken_as_such():
+def test_decimal_weights_are_exact():
     mixture = kf.Mixture([range(7), range(3)], [0.7, 0.3])
     assert len(mixture) == 10
     assert kf.Mixture([range(7), range(3)], np.float32([0.7, 0.3])).counts(10**15) == (7 * 10**14, 3 * 10**14)
@@ -57,7 +57,7 @@ def test_weights_that_are_decimals_are_taken_as_such():
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 9)), min_size=1, max_size=6))
-def test_by_default_a_mixture_is_as_short_as_brings_every_scene(sources):
+def test_the_default_length_of_a_mixture_just_covers_every_scene(sources):
     lengths, weights = zip(*sources, strict=True)
     mixture = kf.Mixture([range(length) for length in lengths], weights)
     seen = Counter(mixture._route(place) for place in range(len(mixture)))
@@ -65,7 +65,7 @@ def test_by_default_a_mixture_is_as_short_as_brings_every_scene(sources):
     assert any(taken < length for taken, length in zip(mixture.counts(len(mixture) - 1), lengths, strict=True))
 
 
-def test_a_mixture_is_a_function_of_its_seed_and_mixes_long_sources_without_a_table():
+def test_a_mixture_depends_only_on_its_seed_and_needs_no_table():
     def scenes_of(seed, start=0):
         mixture = kf.Mixture([range(10**12), range(70_000), range(3)], [3, 2, 1], num_scenes=10**12, seed=seed)
         return [mixture._route(place) for place in range(start, start + 200)]
@@ -78,7 +78,7 @@ def test_a_mixture_is_a_function_of_its_seed_and_mixes_long_sources_without_a_ta
     assert kf.Mixture([range(5)] * 2, [1, 1])[:4].sequence._route(0)[1] in range(5)
 
 
-def test_the_sources_of_a_mixture_are_shuffled_apart():
+def test_the_sources_of_a_mixture_are_shuffled_independently():
     mixture = kf.Mixture([range(1000), range(1000)], [1, 1])
     orders = [[inner for source, inner in map(mixture._route, range(2000)) if source == wanted] for wanted in (0, 1)]
     assert sorted(orders[0]) == sorted(orders[1])
@@ -96,7 +96,7 @@ def by_epoch(seed=0):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_mixture_by_epoch_has_the_proportions_of_each_epoch_and_other_scenes_in_each(workers):
+def test_a_mixture_by_epoch_has_the_proportions_of_each_epoch(workers):
     found = []
     with kf.Feed(by_epoch(), 8, workers=workers, worker_type="thread") as feed:
         for epoch in (0, 2, 4):
@@ -114,33 +114,33 @@ def test_a_mixture_by_epoch_has_the_proportions_of_each_epoch_and_other_scenes_i
     assert {int(scene) for scene in by_epoch()} == found[0]
 
 
-class Told(scenes.Clouds):
+class ReadsAhead(scenes.Clouds):
     def __init__(self, length):
         super().__init__(length)
-        self.told, self.read = [], []
+        self.announced, self.read = [], []
 
     def read_ahead(self, indices):
-        self.told += indices.tolist()
+        self.announced += indices.tolist()
 
     def __getitem__(self, index):
         self.read.append(index)
         return super().__getitem__(index)
 
 
-def test_what_a_mixture_by_epoch_announces_are_the_scenes_of_that_epoch():
-    parts = [Told(40), Told(90)]
+def test_a_mixture_by_epoch_reads_ahead_the_scenes_of_that_epoch():
+    parts = [ReadsAhead(40), ReadsAhead(90)]
     with kf.Feed(kf.Mixture(parts, lambda epoch: [1, epoch], num_scenes=24), 8, workers=0) as feed:
         _ = feed.element_spec
         for part in parts:
-            part.told.clear()
+            part.announced.clear()
             part.read.clear()
         list(feed.epoch(3))
     for part, count in zip(parts, (6, 18), strict=True):
-        assert sorted(part.told) == sorted(part.read)
+        assert sorted(part.announced) == sorted(part.read)
         assert len(part.read) == count
 
 
-def test_a_state_of_a_mixture_or_weights_by_epoch_is_not_that_of_another_function():
+def test_a_state_is_refused_after_a_change_of_the_weights_function():
     def softer(epoch):
         return [4, 0, epoch]
 
@@ -157,7 +157,7 @@ def test_a_state_of_a_mixture_or_weights_by_epoch_is_not_that_of_another_functio
             other.set_state(state)
 
 
-def test_a_cache_refuses_a_mixture_by_epoch_and_takes_what_is_inside_it():
+def test_a_mixture_by_epoch_cannot_be_cached_but_its_sources_can():
     with pytest.raises(kf.KerasfeedError, match="uses random numbers or the epoch, but a cache would keep"):
         kf.Cached(by_epoch())[0]
     inside = kf.Mixture([kf.Cached(range(5)), range(5)], lambda epoch: [1, epoch], num_scenes=4)
@@ -165,7 +165,7 @@ def test_a_cache_refuses_a_mixture_by_epoch_and_takes_what_is_inside_it():
         assert len(feed[0]) == 4
 
 
-def test_an_error_of_the_function_tells_the_epoch():
+def test_an_error_of_the_weights_function_names_the_epoch():
     def failing(epoch):
         return [1, 1 / (2 - epoch)]
 
@@ -217,14 +217,14 @@ def test_an_error_of_the_function_tells_the_epoch():
         ),
     ],
 )
-def test_a_mixture_that_cannot_be_is_refused_in_words(arguments, error, message):
+def test_invalid_mixture_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.Mixture(*arguments)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 1 << 62), st.integers(0, 5), st.integers(0, 1 << 62))
-def test_one_position_of_a_permutation_is_what_many_are(length, seed, position):
+def test_permute_one_equals_permute_of_an_array(length, seed, position):
     keys = stream_keys(seed, (0, 7))
     expected = permute(np.array([position % length]), length, keys)[0]
     assert permute_one(position % length, length, tuple(keys.tolist())) == expected
@@ -235,7 +235,7 @@ def test_one_position_of_a_permutation_is_what_many_are(length, seed, position):
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(20, 300), st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(0, 5), st.integers(0, 9))
-def test_parts_are_disjoint_and_all_and_of_the_right_sizes_and_divide_every_class_alike(length, shares, classes, seed):
+def test_split_gives_disjoint_complete_stratified_parts_of_the_right_sizes(length, shares, classes, seed):
     fractions = [share / sum(shares) for share in shares]
     labels = np.random.default_rng(seed).integers(0, classes, length) ** 2 if classes else None
     if min(fractions) * length < 1:
@@ -265,7 +265,7 @@ def _groups(sizes, seed=0):
     st.integers(0, 4),
     st.integers(0, 9),
 )
-def test_no_group_is_in_two_parts_and_a_part_exceeds_its_share_by_one_group_at_most(sizes, shares, classes, seed):
+def test_a_group_is_in_one_part_and_parts_exceed_their_share_by_one_group_at_most(sizes, shares, classes, seed):
     groups = _groups(sizes, seed)
     fractions = [share / sum(shares) for share in shares]
     labels = np.random.default_rng(seed).integers(0, classes, len(groups)) if classes else None
@@ -284,7 +284,7 @@ def test_no_group_is_in_two_parts_and_a_part_exceeds_its_share_by_one_group_at_m
     assert all(np.array_equal(one.indices, other.indices) for one, other in zip(parts, again, strict=True))
 
 
-def test_groups_of_one_class_each_are_divided_by_class_as_near_as_they_come():
+def test_groups_of_one_class_are_stratified_as_closely_as_possible():
     sizes = [7, 3, 5, 9, 4, 6, 8, 2, 5, 7] * 12
     groups = _groups(sizes)
     labels = groups % 4 == 0
@@ -295,7 +295,7 @@ def test_groups_of_one_class_each_are_divided_by_class_as_near_as_they_come():
         assert abs(labels[part.indices].sum() - fraction * labels.sum()) <= 3
 
 
-def test_small_parts_get_a_group_although_none_is_as_small():
+def test_small_parts_receive_one_group_even_if_it_is_larger():
     assert sorted(len(part) for part in kf.split(range(300), (0.98, 0.01, 0.01), 0, groups=_groups([100] * 3))) == [
         100,
         100,
@@ -303,7 +303,7 @@ def test_small_parts_get_a_group_although_none_is_as_small():
     ]
 
 
-def test_groups_come_from_a_field_or_a_function_too():
+def test_groups_can_be_given_by_a_field_or_a_function():
     scans = [(np.zeros(2), {"patient": f"p{number // 3}"}) for number in range(24)]
     by_field = kf.split(scans, (0.5, 0.5), 1, groups="1.patient")
     by_function = kf.split(scans, (0.5, 0.5), 1, groups=lambda scene: scene[1]["patient"])
@@ -330,7 +330,7 @@ def test_every_scene_validates_one_fold_and_trains_the_others(groups, stratify):
     assert [valid.indices.tolist() for _, valid in pairs] == [part.indices.tolist() for part in expected]
 
 
-def test_folds_of_a_part_hold_its_scenes_alone():
+def test_folds_of_a_part_contain_only_its_scenes():
     rest, _ = kf.split(range(100, 130), (0.5, 0.5), seed=0)
     pairs = list(kf.folds(rest, 3, seed=1))
     assert len(pairs) == 3
@@ -339,7 +339,7 @@ def test_folds_of_a_part_hold_its_scenes_alone():
     assert sorted(scene for _, valid in pairs for scene in valid) == sorted(rest)
 
 
-def test_pairs_of_folds_are_made_one_by_one():
+def test_folds_are_computed_one_by_one():
     tracemalloc.start()
     try:
         pairs = kf.folds(range(1000), 1000, seed=0)
@@ -351,7 +351,7 @@ def test_pairs_of_folds_are_made_one_by_one():
     assert [valid.indices.tolist() for _, valid in pairs[-2:]] == [pairs[k][1].indices.tolist() for k in (998, 999)]
 
 
-def test_groups_and_classes_of_very_many_values_take_the_memory_of_their_pairs():
+def test_many_groups_and_classes_need_memory_only_for_their_pairs():
     numbers = np.arange(8000)
     tracemalloc.start()
     try:
@@ -380,7 +380,7 @@ def test_groups_and_classes_of_very_many_values_take_the_memory_of_their_pairs()
         ({"stratify": np.zeros((37, 2))}, ValueError, "For one-hot labels use labels.argmax"),
     ],
 )
-def test_folds_that_cannot_be_are_refused_in_words(arguments, error, message):
+def test_invalid_folds_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.folds(scenes.Clouds(37), **{"count": 3, "seed": 0, **arguments})
 
@@ -391,7 +391,7 @@ def test_largest_remainders_are_exact():
     assert [len(part) for part in kf.split(range(7), (0.5, 0.5), 0)] == [4, 3]
 
 
-def test_another_seed_gives_other_parts_and_each_scene_is_as_likely_everywhere():
+def test_each_scene_is_equally_likely_in_a_part_over_seeds():
     first = np.zeros(20)
     for seed in range(400):
         part, _ = kf.split(range(20), (0.25, 0.75), seed)
@@ -401,7 +401,7 @@ def test_another_seed_gives_other_parts_and_each_scene_is_as_likely_everywhere()
     assert first.sum() == 2000
 
 
-def test_classes_come_from_labels_a_field_or_a_function():
+def test_classes_can_be_given_by_labels_a_field_or_a_function():
     clouds = [(np.zeros(2), {"kind": label}) for label in ["wall", "door", "door", "wall", "door", "door"] * 4]
     by_field, by_function, by_labels = (
         kf.split(clouds, (0.5, 0.5), 1, stratify)
@@ -438,13 +438,13 @@ def test_classes_come_from_labels_a_field_or_a_function():
         (((0.5, 0.5), 0, np.zeros((37, 2))), ValueError, r"labels of shape \(37, 2\). For one-hot labels"),
     ],
 )
-def test_a_split_that_cannot_be_is_refused_in_words(arguments, error, message):
+def test_invalid_split_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.split(scenes.Clouds(37), *arguments)
 
 
 @pytest.mark.parametrize("dtype", [float, object])
-def test_scenes_of_no_known_group_are_refused_for_they_may_be_of_any(dtype):
+def test_scenes_without_a_group_value_are_refused(dtype):
     patients = np.array([1, np.nan, 1, 2, np.nan, 3] * 4, dtype)  # NumPy sorts them apart in an object array
     with pytest.raises(ValueError, match="groups has no value for scene 1, nan: give every scene a value, or leave"):
         kf.split(range(24), (0.5, 0.5), 0, groups=patients)
@@ -459,7 +459,7 @@ def test_an_error_while_labels_are_read_names_the_scene():
 # ---- very many scenes
 
 
-def test_a_split_of_billions_of_scenes_takes_no_memory_and_its_parts_are_disjoint():
+def test_a_split_of_billions_of_scenes_needs_no_memory():
     tracemalloc.start()
     billions = range(2_500_000_000)
     train, valid = kf.split(billions, (0.8, 0.2), seed=0)
@@ -512,6 +512,6 @@ def test_probed_scenes_are_spread_over_any_length_from_the_first_to_the_last(len
         (lambda: kf.split([1, 2], (10**400, 1), seed=0), TypeError, "fractions must be numbers"),
     ],
 )
-def test_numbers_that_are_too_large_are_refused_in_words(make, error, message):
+def test_too_large_numbers_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()

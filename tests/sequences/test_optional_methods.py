@@ -53,7 +53,7 @@ VIEWS = [
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("kind", [Quick, Into])
-def test_a_subclass_that_overrides_getitem_is_read_by_it_in_feeds_and_views(kind, view):
+def test_feeds_and_views_read_a_subclass_by_its_overridden_getitem(kind, view):
     sequence = view(doubled(kind)())
     with BaseFeed(sequence, 4, workers=0) as feed:
         batches = list(feed)
@@ -66,7 +66,7 @@ def _columns(scene):
     return scene if isinstance(scene, tuple) else (scene,)
 
 
-def test_a_subclass_of_a_view_that_overrides_getitem_is_read_by_it():
+def test_a_subclass_of_a_view_is_read_by_its_overridden_getitem():
     class Negated(kf.Subset):
         def __getitem__(self, index):
             return -super().__getitem__(index)
@@ -75,7 +75,7 @@ def test_a_subclass_of_a_view_that_overrides_getitem_is_read_by_it():
         assert feed[0].tolist() == [-3, -1, -2]
 
 
-def test_methods_count_if_the_class_of_getitem_or_a_subclass_defines_them():
+def test_optional_methods_must_be_defined_by_the_class_of_getitem_or_below():
     class Mixin:
         def __getitem__(self, index):
             return np.float32(index)
@@ -102,7 +102,7 @@ def test_methods_count_if_the_class_of_getitem_or_a_subclass_defines_them():
     assert kf.Subset(Again(), [2]).get_batch(np.array([0])).tolist() == [4]
 
 
-def test_hooks_of_a_base_class_are_called_whichever_class_defines_getitem():
+def test_hooks_of_a_base_class_are_called_although_a_subclass_defines_getitem():
     class Hooked(Quick):
         def on_epoch_begin(self):
             self.begun = True
@@ -116,17 +116,17 @@ def test_hooks_of_a_base_class_are_called_whichever_class_defines_getitem():
 # ---- thread_safe
 
 
-class Said(Quick):
+class DeclaresThreadSafe(Quick):
     def __init__(self, value):
         self.thread_safe = value
 
 
-def test_an_object_may_say_in_init_that_it_is_thread_safe():
-    assert Said(True).thread_safe
-    assert not Said(False).thread_safe
-    assert is_thread_safe(Said(True))
-    assert is_thread_safe(kf.Concat(Said(True), np.arange(3)))
-    assert not is_thread_safe(kf.Concat(Said(True), Said(False)))
+def test_thread_safe_can_be_set_in_init():
+    assert DeclaresThreadSafe(True).thread_safe
+    assert not DeclaresThreadSafe(False).thread_safe
+    assert is_thread_safe(DeclaresThreadSafe(True))
+    assert is_thread_safe(kf.Concat(DeclaresThreadSafe(True), np.arange(3)))
+    assert not is_thread_safe(kf.Concat(DeclaresThreadSafe(True), DeclaresThreadSafe(False)))
     assert not is_thread_safe(Quick())
 
     class Safe(Quick):
@@ -135,7 +135,7 @@ def test_an_object_may_say_in_init_that_it_is_thread_safe():
     assert is_thread_safe(Safe())
 
 
-def test_a_subclass_of_a_view_may_say_it_too():
+def test_thread_safe_can_be_set_in_a_subclass_of_a_view():
     class Named(kf.Map):
         def __init__(self, sequence, safe):
             super().__init__(sequence, float)

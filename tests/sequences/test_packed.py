@@ -1,4 +1,4 @@
-"""Packed: every scene whole and once, few gaps, the same in any worker, shard and run."""
+"""Packed: every scene is complete and occurs once, with few gaps, in any worker, shard and run."""
 
 import pickle
 
@@ -47,7 +47,7 @@ def lognormal(count, median=200, sigma=0.8, longest=1024, seed=0):
     st.sampled_from(["cut", "drop"]),
     st.integers(0, 3),
 )
-def test_every_scene_is_in_one_packed_scene_as_it_is_and_named_by_its_segment(lengths, length, overflow, seed):
+def test_every_scene_is_packed_once_unchanged_with_its_segment_id(lengths, length, overflow, seed):
     kept = [index for index, n in enumerate(lengths) if n and (n <= length or overflow == "cut")]
     texts = Texts(lengths)
     if not kept:
@@ -88,7 +88,7 @@ def test_scenes_of_log_normal_lengths_fill_95_percent(count, length, median, sig
     assert sum(len(packed.scenes_of(number)) for number in range(len(packed))) == count
 
 
-def test_long_and_short_scenes_are_mixed_and_another_seed_mixes_otherwise():
+def test_long_and_short_scenes_are_mixed_differently_for_each_seed():
     lengths = np.sort(lognormal(4000))
     plans = []
     for seed in (0, 0, 1):
@@ -99,7 +99,7 @@ def test_long_and_short_scenes_are_mixed_and_another_seed_mixes_otherwise():
     assert np.mean(apart) > 100
 
 
-def test_it_is_planned_from_the_lengths_alone():
+def test_the_plan_depends_only_on_the_lengths():
     class Unread(Texts):
         def __getitem__(self, index):
             raise AssertionError("no scene is read")
@@ -115,7 +115,7 @@ def test_it_is_planned_from_the_lengths_alone():
 @pytest.mark.parametrize(
     ("workers", "worker_type"), [(2, "thread"), pytest.param(2, "process", marks=pytest.mark.heavy)]
 )
-def test_feeds_of_it_are_shuffled_sharded_and_resumed_as_of_any_other(workers, worker_type):
+def test_packed_feeds_can_be_shuffled_sharded_and_resumed(workers, worker_type):
     packed = kf.Packed(Texts(lognormal(300, longest=256, median=40)), 256)
     with kf.Feed(packed, 4, shuffle=True, seed=0, workers=0) as feed:
         epochs = [list(feed.epoch(epoch)) for epoch in (0, 1)]
@@ -134,7 +134,7 @@ def test_feeds_of_it_are_shuffled_sharded_and_resumed_as_of_any_other(workers, w
         shard.close()
 
 
-def test_a_state_is_not_that_of_another_plan():
+def test_a_state_of_another_plan_is_refused():
     texts = Texts(lognormal(60, longest=256, median=40))
     with (
         kf.Feed(kf.Packed(texts, 256), 2, seed=0, workers=0) as feed,
@@ -144,7 +144,7 @@ def test_a_state_is_not_that_of_another_plan():
         other.set_state(feed.get_state(epoch=0, step=1))
 
 
-def test_it_announces_the_scenes_inside_and_pickles():
+def test_packed_reads_ahead_its_scenes_and_can_be_pickled():
     texts = Announced([3, 5, 2, 4])
     packed = kf.Packed(texts, 8)
     assert optional_method(kf.Packed(Texts([3]), 8), "read_ahead") is None
@@ -161,7 +161,7 @@ def drawing(scene, rng):
     return {"x": scene["x"] + rng.random(len(scene["x"]))}
 
 
-def test_scenes_that_draw_have_numbers_of_their_own_the_same_in_each_run():
+def test_packed_scenes_draw_separate_numbers_equal_in_each_run():
     scenes = [{"x": np.zeros(2)} for _ in range(8)]
     packed = kf.Packed(kf.Map(scenes, drawing), 8)
     found = []
@@ -255,12 +255,12 @@ def two(**fields):
         (lambda: kf.Packed(Texts([3]), 8)[1], IndexError, "index 1 is out of range: Packed of Texts, 1 scene"),
     ],
 )
-def test_what_cannot_be_packed_is_refused_in_words(make, error, message):
+def test_packed_refuses_invalid_arguments_and_scenes(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
 
-def test_an_error_tells_which_scene_it_was_inside():
+def test_an_error_names_the_inner_scene():
     with pytest.raises(kf.SpecError) as caught:
         kf.Packed(two(x=np.zeros(2, int)), 8)[0]
     assert caught.value.__notes__ == ["scene 0 of Packed is scene 1 of list"]

@@ -47,7 +47,7 @@ def volume(tmp_path):
 
 @pytest.mark.parametrize("border", ["inside", "shift", "pad"])
 @pytest.mark.parametrize(("shape", "size", "stride"), CASES)
-def test_a_patch_is_what_the_array_holds_from_its_corner_on(shape, size, stride, border):
+def test_a_patch_equals_the_array_at_its_corner(shape, size, stride, border):
     array = RNG.normal(size=shape)
     patches = kf.Patches(array, size, stride=stride, border=border, fill=-1)
     larger = np.pad(array, [(0, 10)] * len(size) + [(0, 0)] * (len(shape) - len(size)), constant_values=-1)
@@ -65,7 +65,7 @@ def test_a_patch_is_what_the_array_holds_from_its_corner_on(shape, size, stride,
     assert border == "inside" or gaps or covered(patches, shape).all()
 
 
-def test_patches_of_several_arrays_are_nested_as_they_are():
+def test_patches_of_several_arrays_keep_their_nesting():
     image, mask = np.zeros((4, 6, 3), np.float32), np.ones((4, 6), np.uint8)
     scene = kf.Patches({"image": image, "masks": (mask, mask[..., None])}, (3, 4), border="pad", fill=9)[3]
     assert scene["image"].shape == (3, 4, 3)
@@ -77,7 +77,7 @@ def test_patches_of_several_arrays_are_nested_as_they_are():
     assert (scene["masks"][0][2, 3], scene["masks"][1][2, 3, 0]) == (1, 2)
 
 
-def test_an_array_smaller_than_a_patch_is_one_padded_patch():
+def test_an_array_smaller_than_a_patch_gives_one_padded_patch():
     assert kf.Patches(np.ones(2), (5,), border="pad").grid == (1,)
     assert kf.Patches(np.ones(2), (5,), border="pad")[0].tolist() == [1, 1, 0, 0, 0]
     assert kf.Patches(np.ones(10), (2,), stride=12, border="pad").grid == (1,)
@@ -89,7 +89,7 @@ def test_patches_of_text_are_padded_with_text(dtype):
     assert patches[1].tolist() == ["c", "none"]
 
 
-def test_a_patch_is_the_callers_own():
+def test_the_caller_owns_each_patch():
     array = np.zeros((4, 4))
     kf.Patches(array, (2, 2))[0][:] = 1
     assert not array.any()
@@ -97,7 +97,7 @@ def test_a_patch_is_the_callers_own():
     kf.Patches(array, (2, 2))[0][:] = 1
 
 
-def test_a_number_of_patches_beyond_memory_takes_none():
+def test_billions_of_patches_need_no_memory():
     patches = kf.Patches(np.broadcast_to(np.float32(1), (100_000, 100_000, 3)), (64, 64), stride=1)
     assert len(patches) == 99_937**2
     assert patches.corner(-1) == (99_936, 99_936)
@@ -106,7 +106,7 @@ def test_a_number_of_patches_beyond_memory_takes_none():
 
 @pytest.mark.parametrize("border", ["shift", "pad"])
 @pytest.mark.parametrize("kind", ["HDF5File", "zarr", "memmap"])
-def test_patches_of_stored_arrays_read_what_they_hold(volume, kind, border, tmp_path):
+def test_patches_of_stored_arrays_equal_the_arrays(volume, kind, border, tmp_path):
     image = np.asarray(volume["image"])
     if kind == "zarr":
         source = zarr.create_array(tmp_path / "a.zarr", data=image, chunks=(8, 8, 8))
@@ -132,7 +132,7 @@ def test_only_the_chunks_that_a_patch_touches_are_read(volume):
     assert volume["image"].stats().decoded == 2
 
 
-def test_worker_processes_give_the_patches_that_one_gives(volume):
+def test_worker_processes_give_the_same_patches(volume):
     patches = kf.Patches((volume["image"], volume["mask"]), (8, 8, 8), stride=4)
     with kf.Feed(patches, 25, workers=0) as one, kf.Feed(patches, 25, workers=2, worker_type="process") as two:
         for (image, mask), (image_of_two, mask_of_two) in zip(one, two, strict=True):
@@ -140,7 +140,7 @@ def test_worker_processes_give_the_patches_that_one_gives(volume):
             assert np.array_equal(mask, mask_of_two)
 
 
-def test_views_and_a_cache_hold_patches_as_any_scenes(volume):
+def test_views_and_caches_accept_patches(volume):
     patches = kf.Patches(volume["image"], (8, 8, 8))
     for view in (kf.Concat(patches, patches)[27:], kf.Map(patches, np.copy), kf.Cached(patches), patches[:]):
         assert np.array_equal(view[5], patches[5])
@@ -158,7 +158,7 @@ def test_patches_pass_the_checks_of_a_class(volume):
 # ---- blocks
 
 
-def test_patches_that_start_in_one_chunk_are_a_block(volume):
+def test_patches_that_start_in_one_chunk_form_a_block(volume):
     patches = kf.Patches(volume["image"], (4, 8, 8), stride=(4, 8, 8))
     blocks = patches.block_of
     assert np.array_equal(blocks, [patches.corner(k)[0] // 8 * 9 + k % 9 for k in range(len(patches))])
@@ -169,7 +169,7 @@ def test_patches_that_start_in_one_chunk_are_a_block(volume):
     assert max(corners) == (12, 12, 12)
 
 
-def test_blocks_are_of_the_largest_array_that_has_chunks(volume):
+def test_blocks_follow_the_largest_chunked_array(volume):
     assert len(np.unique(kf.Patches(volume["mask"], (8, 8, 8)).block_of)) == 3
     wide = np.zeros((24, 24, 24, 9))  # larger, and without chunks
     assert len(np.unique(kf.Patches((volume["image"], volume["image"], wide), (8, 8, 8)).block_of)) == 27
@@ -199,7 +199,7 @@ def test_a_shuffle_in_blocks_visits_every_patch_once_and_decodes_less(volume):
     assert decoded("blocks") * 2 < decoded(kf.Shuffled())
 
 
-def test_volumes_one_after_another_have_the_blocks_of_each(volume):
+def test_concatenated_volumes_keep_the_blocks_of_each(volume):
     both = kf.Concat(kf.Patches(volume["image"], (8, 8, 8)), kf.Patches(volume["mask"], (8, 8, 8)))
     assert len(np.unique(both.block_of)) == 27 + 3
     assert len(BlockShuffled(both).indices(0, 54, length=54, seed=0, epoch=0)) == 54
@@ -248,12 +248,12 @@ class Bare:
         (np.zeros(3), {"size": (2,), "border": "pad", "fill": np.ones(3)}, ValueError, "fill must be a value of dtype"),
     ],
 )  # fmt: skip
-def test_what_is_no_array_or_has_no_patch_is_refused(source, arguments, error, message):
+def test_patches_refuse_invalid_arrays_and_arguments(source, arguments, error, message):
     with pytest.raises(error, match=message):
         kf.Patches(source, **arguments)
 
 
-def test_a_masked_value_is_refused_and_not_read_as_what_is_behind_the_mask():
+def test_masked_values_are_refused():
     masked = np.ma.masked_equal(np.arange(8.0), 5)
     windows = kf.Windows(masked, 2, offset=2)
     assert windows[0][0].tolist() == [0, 1]
@@ -262,13 +262,13 @@ def test_a_masked_value_is_refused_and_not_read_as_what_is_behind_the_mask():
             sequence[index]
 
 
-def test_a_file_is_refused_with_the_way_to_name_its_datasets(volume):
+def test_the_error_for_a_file_says_how_to_name_its_datasets(volume):
     with pytest.raises(TypeError, match=r"received a HDF5File for 'scene': pass a dataset of a file, file\['image'\]"):
         kf.Patches(volume, (2,))
 
 
 @pytest.mark.parametrize("index", [4, -5])
-def test_a_patch_beyond_the_last_is_an_index_error(index):
+def test_a_patch_out_of_range_raises_index_error(index):
     patches = kf.Patches(np.zeros(8), (2,))
     with pytest.raises(IndexError, match="is out of range: Patches, 4 scenes has 4 scenes"):
         patches[index]
@@ -282,7 +282,7 @@ def test_a_patch_beyond_the_last_is_an_index_error(index):
 @pytest.mark.parametrize("weights", ["uniform", "gaussian"])
 @pytest.mark.parametrize("border", ["inside", "shift", "pad"])
 @pytest.mark.parametrize(("shape", "size", "stride"), CASES)
-def test_patches_put_together_are_the_array_and_nan_where_there_is_none(shape, size, stride, border, weights):
+def test_assembled_patches_equal_the_array_and_gaps_are_nan(shape, size, stride, border, weights):
     array = RNG.normal(size=shape)
     patches = kf.Patches(array, size, stride=stride, border=border, fill=1e6)
     result = patches.assemble(np.stack(list(patches)), weights=weights)
@@ -320,7 +320,7 @@ def test_overlapping_outputs_are_averaged_by_their_weights():
         ("c8", "c8"),
     ],
 )
-def test_the_mean_has_the_dtype_of_the_outputs_and_that_of_integers_is_a_float(dtype, mean):
+def test_the_mean_has_the_dtype_of_the_outputs_or_float_for_integers(dtype, mean):
     patches = kf.Patches(np.zeros(3000), (1000,), stride=1)
     outputs = np.ones((len(patches), 1000), dtype)
     result = patches.assemble(outputs)
@@ -328,7 +328,7 @@ def test_the_mean_has_the_dtype_of_the_outputs_and_that_of_integers_is_a_float(d
     np.testing.assert_allclose(result, 1, rtol=1e-6)  # a sum of 1000 of them, too large for float16
 
 
-def test_batches_as_they_come_are_put_together_with_memory_for_a_few_rows(monkeypatch):
+def test_assembling_batches_needs_memory_for_a_few_rows(monkeypatch):
     class Out:
         """Logs which rows are written, and the number of batches at that time."""
 
@@ -358,10 +358,10 @@ def test_batches_as_they_come_are_put_together_with_memory_for_a_few_rows(monkey
     assert patches.assemble(outputs(), out=out) is out
     np.testing.assert_allclose(out.kept, array, rtol=1e-6)
     assert [rows[:2] for rows in out.written] == [*((at, at + 125) for at in range(0, 750, 125)), (750, 1000)]
-    assert next(came for *_, came in out.written) == 1  # with the first batch that reaches the second row of patches
+    assert next(came for *_, came in out.written) == 1  # by the first batch of the second row of patches
 
 
-def test_a_loop_over_a_feed_is_put_together_in_an_hdf5_dataset(volume, tmp_path):
+def test_a_loop_over_a_feed_can_be_assembled_into_an_hdf5_dataset(volume, tmp_path):
     patches = kf.Patches(volume["image"], (8, 8, 8), stride=5, border="shift")
     image = np.asarray(volume["image"]).astype(np.float32)
     with h5py.File(tmp_path / "out.h5", "w") as file, kf.Feed(patches, 10, workers=2, worker_type="thread") as feed:

@@ -65,7 +65,7 @@ class Recording(kf.SceneSequence):
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_a_list_or_an_array_of_indices_or_a_mask_picks_a_subset(index):
+def test_a_list_array_or_mask_selects_a_subset(index):
     part = Recording()[index]
     assert type(part) is kf.Subset
     assert list(part) == [1, 3]
@@ -73,7 +73,7 @@ def test_a_list_or_an_array_of_indices_or_a_mask_picks_a_subset(index):
 
 
 @pytest.mark.parametrize("index", [3, np.int64(3), np.array(3), (1, 2), "a"], ids=repr)
-def test_what_is_one_index_is_given_to_the_class(index):
+def test_a_single_index_is_passed_to_the_class(index):
     assert Recording()[index] is index
 
 
@@ -106,7 +106,7 @@ class Mixed(Plain, kf.SceneSequence):
     pass
 
 
-def test_getitem_of_a_subclass_is_given_integers_only():
+def test_getitem_of_a_subclass_receives_only_integers():
     assert [label for _, label in Sliceable(5)[1:3]] == [-1, -2]
     assert type(Mixed()[1:3]) is kf.Subset
     assert list(Mixed()[1:3]) == [10, 20]
@@ -147,12 +147,12 @@ def test_indices_may_be_integers_a_slice_a_range_or_a_mask():
         ([True], ValueError, "the mask has 1 value, but list has 6 scenes"),
     ],
 )
-def test_indices_that_mean_nothing_are_refused_in_words(indices, error, message):
+def test_invalid_indices_are_refused(indices, error, message):
     with pytest.raises(error, match=message):
         kf.Subset(list("abcdef"), indices)
 
 
-def test_an_index_of_a_view_is_normalised_or_refused():
+def test_an_index_of_a_view_is_normalized_or_refused():
     view = kf.Map(range(5), lambda scene: scene + 100)
     assert view[np.int64(2)] == 102
     assert view[-1] == 104
@@ -177,13 +177,13 @@ def test_an_index_of_a_view_is_normalised_or_refused():
         (5, "received a int without __len__ and __getitem__"),
     ],
 )
-def test_what_cannot_be_indexed_is_no_part_of_a_view(part, message):
+def test_views_refuse_objects_that_cannot_be_indexed(part, message):
     for make in (lambda: kf.Subset(part, [0]), lambda: kf.Concat([part]), lambda: kf.Map(part, abs)):
         with pytest.raises(TypeError, match=message):
             make()
 
 
-def test_a_feed_is_no_part_of_a_view():
+def test_views_refuse_feeds():
     with (
         kf.Feed(scenes.Clouds(), 4, workers=0) as feed,
         pytest.raises(
@@ -194,7 +194,7 @@ def test_a_feed_is_no_part_of_a_view():
         kf.Concat(feed)
 
 
-def test_zip_and_map_and_concat_say_what_they_cannot_be_made_of():
+def test_zip_map_and_concat_refuse_invalid_arguments():
     with pytest.raises(ValueError, match=r"0: list has 2, 1: Clouds has 37 scenes. Cut them, for example sequence.:2"):
         kf.Zip([1, 2], scenes.Clouds())
     with pytest.raises(ValueError, match="x: list has 2, y: range has 3 scenes"):
@@ -211,7 +211,7 @@ def test_zip_and_map_and_concat_say_what_they_cannot_be_made_of():
         kf.Map([1], 3)
 
 
-def test_scenes_of_zip_are_tuples_or_dicts_and_map_gets_them_as_one_argument():
+def test_scenes_of_zip_are_tuples_or_dicts_and_one_argument_of_map():
     assert list(kf.Zip(["ab"], [1])) == [("ab", 1)]
     assert kf.Zip(image=[5, 6], label=[0, 1])[1] == {"image": 6, "label": 1}
     assert kf.Map(kf.Zip([5, 6], [0, 1]), sum)[1] == 7
@@ -249,7 +249,7 @@ def _epoch(feed):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_gives_the_same_bits_whatever_it_reads_through_and_on_whatever_worker(view):
+def test_a_view_gives_the_same_bits_with_any_read_method_and_worker(view):
     arguments = {"batch_size": 4, "shuffle": True, "seed": 3}
     with kf.Feed(plain(view), workers=0, **arguments) as feed:
         expected = _epoch(feed)
@@ -279,7 +279,7 @@ OFFERED = {
 
 
 @pytest.mark.parametrize("view", OFFERED)
-def test_a_view_offers_the_optional_methods_that_what_is_inside_allows(view):
+def test_a_view_has_the_optional_methods_that_its_sequences_allow(view):
     made = [VIEWS[view](kind) for kind in KINDS.values()]
     for name, kinds in OFFERED[view].items():
         assert {number for number, each in enumerate(made) if optional_method(each, name)} == kinds
@@ -308,7 +308,7 @@ class Quiet(NoisyInto):
 
 
 @pytest.mark.parametrize("view", sorted(VIEWS.keys() - {"map that draws", "concat of kinds"}))
-def test_many_items_of_any_view_are_its_scenes_one_by_one(view):
+def test_getitems_of_any_view_returns_its_scenes(view):
     sequence = VIEWS[view](Quiet)
     for indices in ([3, 0, 3, 1], [-1, np.int64(2)], (2, 1), np.array([4, 0]), []):
         found = sequence.__getitems__(indices)
@@ -316,7 +316,7 @@ def test_many_items_of_any_view_are_its_scenes_one_by_one(view):
         assert_same(found, [sequence[index] for index in indices])
 
 
-def test_many_items_are_announced_as_far_as_they_are_plain_indices():
+def test_getitems_reads_ahead_its_valid_indices():
     sequence = Quiet(9)
     sequence[2:].__getitems__([4, -1, 0])
     assert sequence.announced == [2, 6]
@@ -325,17 +325,17 @@ def test_many_items_are_announced_as_far_as_they_are_plain_indices():
     assert sequence.announced == [3]
 
 
-class OfAnother(Noisy):
+class WithGetitems(Noisy):
     def __getitems__(self, indices):
         raise AssertionError("kerasfeed asks for scenes")
 
 
-class ListOfAnother(list):
-    __getitems__ = OfAnother.__getitems__
+class ListWithGetitems(list):
+    __getitems__ = WithGetitems.__getitems__
 
 
-def test_feeds_and_views_never_ask_for_many_items():
-    for inside in (OfAnother(9), ListOfAnother([(1, 2)] * 9)):
+def test_feeds_and_views_never_call_getitems():
+    for inside in (WithGetitems(9), ListWithGetitems([(1, 2)] * 9)):
         for sequence in (inside, kf.Subset(inside, range(9)), kf.Map(inside, tripled)):
             with kf.Feed(sequence, 4, workers=0) as feed:
                 assert len(list(feed)) == 3
@@ -347,7 +347,7 @@ def test_sequences_inside_zip_draw_the_same_numbers():
     assert np.array_equal(one[0], other[0])
 
 
-def test_views_have_the_block_size_if_blocks_stay_whole():
+def test_views_keep_block_size_if_blocks_stay_whole():
     class Blocks(scenes.Clouds):
         block_size = 4
 
@@ -360,7 +360,7 @@ def test_views_have_the_block_size_if_blocks_stay_whole():
 
 
 @pytest.mark.parametrize("of", [lambda view: kf.Map(view, tripled), lambda view: view[1:], kf.Zip, kf.Concat])
-def test_a_nest_of_views_asks_once_for_the_blocks_inside(of):
+def test_nested_views_read_the_block_attributes_once(of):
     asked = []
 
     class Blocks(scenes.Clouds):
@@ -379,7 +379,7 @@ def test_a_nest_of_views_asks_once_for_the_blocks_inside(of):
 # ---- pickling, programs, other people's sequences
 
 
-def test_views_pickle_with_what_is_inside_shared():
+def test_pickled_views_keep_shared_sequences_shared():
     for dumps in (pickle.dumps, cloudpickle.dumps):
         shared = Noisy(9)
         view = pickle.loads(dumps(kf.Zip(kf.Concat(shared[:4], shared[4:]), kf.Subset(shared, np.arange(9)))))
@@ -429,7 +429,7 @@ def test_views_of_classes_of_a_script_work_in_worker_processes(tmp_path):
     assert finish(program) == "12\n"
 
 
-def test_a_torch_dataset_and_a_dataset_of_a_file_can_be_inside(path):
+def test_views_accept_a_torch_dataset_and_an_hdf5_dataset(path):
     torch = pytest.importorskip("torch")
     dataset = torch.utils.data.TensorDataset(torch.arange(6.0), torch.arange(6))
     assert [int(label) for _, label in kf.Subset(dataset, [5, 0])] == [5, 0]
@@ -485,7 +485,7 @@ def test_any_nest_of_views_equals_a_list(nest, batch_size, seed):
     assert np.concatenate([batch[1] for batch in batches]).tolist() == [model[index] for index in order]
 
 
-def test_a_scene_that_comes_several_times_in_a_batch_is_read_in_one_call():
+def test_repeated_scenes_of_a_batch_are_read_in_one_call():
     calls = []
 
     class Counted(scenes.Batched):
@@ -500,7 +500,7 @@ def test_a_scene_that_comes_several_times_in_a_batch_is_read_in_one_call():
     assert points[0].tolist() == both[3][0].tolist()
 
 
-def test_neighbouring_rows_are_read_into_the_batch_itself():
+def test_neighbouring_rows_are_read_directly_into_the_batch():
     given = []
 
     class Into(kf.SceneSequence):

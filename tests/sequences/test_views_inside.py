@@ -9,16 +9,16 @@ from scenes_views import Hooked, NoisyBatches, NoisyInto, tripled
 import kerasfeed as kf
 
 
-def test_hooks_of_a_sequence_that_is_inside_twice_are_called_once():
+def test_hooks_of_a_sequence_used_twice_are_called_once():
     shared, other = Hooked(9), Hooked(9, 100)
     view = kf.Concat(kf.Zip(shared, other), kf.Zip(kf.Map(shared, lambda scene: scene), other[::-1]))
     with kf.Feed(view, 6, workers=1, worker_type="thread") as feed:
         list(feed)
     expected = sorted(["epoch begins", "begin", "epoch ends", "end"])
-    assert sorted(shared.told) == sorted(other.told) == expected
+    assert sorted(shared.hook_calls) == sorted(other.hook_calls) == expected
 
 
-def test_a_worker_that_could_not_begin_ends_what_it_began():
+def test_a_failed_on_worker_begin_ends_the_sequences_already_begun():
     class Unready(Hooked):
         def on_worker_begin(self, worker):
             raise OSError("no licence")
@@ -26,11 +26,11 @@ def test_a_worker_that_could_not_begin_ends_what_it_began():
     good, bad = Hooked(), Unready()
     with pytest.raises(OSError, match="no licence"):
         kf.Concat(good, bad).on_worker_begin(None)
-    assert good.told == ["begin", "end"]
-    assert bad.told == []
+    assert good.hook_calls == ["begin", "end"]
+    assert bad.hook_calls == []
 
 
-def test_load_begins_and_ends_on_copies_of_what_is_inside():
+def test_load_calls_hooks_on_copies_of_the_inner_sequences():
     class Opened(Hooked):
         handle = None
 
@@ -52,7 +52,7 @@ def test_load_begins_and_ends_on_copies_of_what_is_inside():
 # ---- errors
 
 
-def test_an_error_inside_views_is_the_users_own_and_tells_the_way_down():
+def test_an_error_inside_views_is_unchanged_and_names_each_inner_scene():
     failing = scenes.Failing(57, ValueError("bad scan"), 100)
     view = kf.Map(kf.Concat(range(10), failing[50:60]), tripled)
     with pytest.raises(ValueError, match="bad scan") as caught:
@@ -71,7 +71,7 @@ def test_an_error_inside_views_is_the_users_own_and_tells_the_way_down():
     assert caught.value.__notes__ == ["in tripled, given scene 3 of Concat"]
 
 
-def test_an_error_of_get_batch_tells_the_scenes_of_both():
+def test_an_error_of_get_batch_names_outer_and_inner_scenes():
     class Broken(NoisyBatches):
         def get_batch(self, indices):
             raise OSError("gone")
@@ -129,7 +129,7 @@ def test_batches_of_parts_that_do_not_fit_together_are_refused(change, message):
 
 
 @pytest.mark.parametrize("value", [np.zeros((2, 3)), np.zeros((1, 3), np.float32), (np.zeros(3, np.float32),)])
-def test_a_scene_that_does_not_fit_its_place_is_refused(value):
+def test_a_scene_that_does_not_fit_its_row_is_refused(value):
     good = np.zeros((2, 3), np.float32)
     view = kf.Concat(NoisyInto(4), [(good, 1), (value, 1)])
     assert view.read_into(4, (np.ones((2, 3), np.float32), np.empty((), np.int64))) is None

@@ -26,7 +26,7 @@ class Rooms(kf.SceneSequence):
 @pytest.mark.parametrize(
     "view", [lambda parts: kf.Concat(parts), lambda parts: kf.Zip(*parts), lambda parts: kf.Mixture(parts, [1] * 1200)]
 )
-def test_a_view_of_1200_sequences_is_read_in_this_thread(view):
+def test_a_view_of_1200_sequences_is_read_in_the_calling_thread(view):
     sequence = view([Rooms(3 * number) for number in range(1200)])
     with BaseFeed(sequence, 2, workers=0) as feed:
         batch = feed.submit(0, 0).result()
@@ -38,7 +38,7 @@ def test_a_view_of_1200_sequences_is_read_in_this_thread(view):
         assert kf.describe(sequence[:2], workers=0, progress=False)["scene"].max == max(scenes)
 
 
-def test_maps_of_maps_and_subsets_of_subsets_are_one_view_at_any_depth():
+def test_nested_maps_and_nested_subsets_become_one_view():
     mapped = subset = numbers = np.arange(1000)
     for _ in range(400):
         mapped = kf.Map(mapped, lambda scene: scene + 1)
@@ -74,7 +74,7 @@ def test_a_subset_of_a_subset_has_the_scenes_of_both(inner, outer):
     assert found.sequence is plain
 
 
-def test_functions_of_a_map_of_maps_draw_one_after_the_other_and_are_named_in_errors():
+def test_functions_of_nested_maps_draw_in_order_and_are_named_in_errors():
     def draw(scene, rng):
         return scene, rng.random()
 
@@ -92,13 +92,13 @@ def test_functions_of_a_map_of_maps_draw_one_after_the_other_and_are_named_in_er
     assert caught.value.__notes__[0].endswith("fail, given scene 0 of Map")
 
 
-def test_more_scenes_than_len_can_return_are_refused_in_words():
+def test_more_scenes_than_len_can_return_are_refused():
     half = range(1 << 62)
     with pytest.raises(ValueError, match=r"kf.Concat would have 9,223,372,036,854,775,808 scenes, but"):
         kf.Concat(half, half)
 
 
-def test_turns_of_sequences_that_overlap_are_taken_one_at_a_time_and_end_with_an_interrupt():
+def test_overlapping_turns_are_exclusive_and_end_with_an_interrupt():
     rooms = [Rooms() for _ in range(3)]
     turns = [Turn(*pair) for pair in itertools.combinations(rooms, 2)]
     running, most = [], []

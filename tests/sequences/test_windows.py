@@ -16,7 +16,7 @@ def lists(windows):
     return [window.tolist() for window in windows]
 
 
-def test_a_window_is_so_many_rows_from_its_start_on():
+def test_a_window_has_length_rows_from_its_start():
     windows = kf.Windows(np.arange(10), 3, stride=2, sampling_rate=2)
     assert lists(windows) == [[0, 2, 4], [2, 4, 6], [4, 6, 8]]
     assert [windows.start(index) for index in range(3)] == [0, 2, 4]
@@ -28,7 +28,7 @@ def test_a_window_is_so_many_rows_from_its_start_on():
     assert out.tolist() == SERIES[2:13:5].tolist()
 
 
-def test_targets_are_one_for_the_row_where_a_window_starts():
+def test_targets_belong_to_the_first_row_of_a_window():
     windows = kf.Windows(SERIES, 3, stride=4, targets=np.arange(100, 120))
     assert [int(target) for _, target in windows] == [100, 104, 108, 112, 116]
     assert [window.tolist() for window, _ in windows] == lists(kf.Windows(SERIES, 3, stride=4))
@@ -37,7 +37,7 @@ def test_targets_are_one_for_the_row_where_a_window_starts():
     assert len(kf.Windows(SERIES, 3, targets=np.arange(50))) == 18
 
 
-def test_an_offset_takes_the_target_of_a_later_row():
+def test_offset_selects_the_target_of_a_later_row():
     windows = kf.Windows(SERIES, 3, targets=SERIES[:, 1], offset=10)
     assert len(windows) == 10
     assert windows[9][1] == SERIES[19, 1]
@@ -50,7 +50,7 @@ def test_an_offset_takes_the_target_of_a_later_row():
     assert kf.Windows(SERIES, 3, offset=0)[4][1].tolist() == SERIES[4].tolist()
 
 
-def test_several_series_are_nested_as_they_are():
+def test_several_series_keep_their_nesting():
     windows = kf.Windows({"a": SERIES, "b": SERIES[:, 0]}, 2, targets=(SERIES[:, 1], SERIES), offset=2)
     window, (first, second) = windows[1]
     assert window["a"].tolist() == [[2, 3], [4, 5]]
@@ -61,7 +61,7 @@ def test_several_series_are_nested_as_they_are():
         assert (window["a"].shape, window["b"].shape, first.tolist()) == ((4, 2, 2), (4, 2), [5, 7, 9, 11])
 
 
-def test_columns_of_a_table_are_series_whatever_their_index():
+def test_columns_of_a_table_are_series_with_any_index():
     frame = pd.DataFrame({"a": np.arange(5.0), "b": np.arange(5)}, index=[0.5, 3.5, 1.5, 2.5, 0.0])
     assert lists(kf.Windows(frame["a"], 4)) == [[0, 1, 2, 3], [1, 2, 3, 4]]
     assert kf.Windows({"a": frame["a"]}, 2, targets=frame["b"])[1][1] == 1
@@ -89,7 +89,7 @@ def test_windows_of_an_hdf5_file_are_read_by_workers(tmp_path, workers):
         assert sorted(np.concatenate([y for _, y in feed])) == list(range(6, 20))
 
 
-def test_text_of_a_file_may_stand_in_windows_and_targets(tmp_path):
+def test_windows_and_targets_can_contain_text_of_a_file(tmp_path):
     with h5py.File(tmp_path / "text.h5", "w") as file:
         file.create_dataset("words", data=["a", "bb", "c", "dd"], dtype=h5py.string_dtype())
     windows = kf.Windows(kf.HDF5File(tmp_path / "text.h5")["words"], 2, offset=2)
@@ -119,13 +119,13 @@ def test_text_of_a_file_may_stand_in_windows_and_targets(tmp_path):
         (SERIES, {"length": 1, "targets": [1, 2]}, TypeError, "targets of kf.Windows needs arrays with a shape"),
     ],
 )  # fmt: skip
-def test_what_has_no_window_is_refused(source, arguments, error, message):
+def test_windows_refuse_invalid_series_and_arguments(source, arguments, error, message):
     with pytest.raises(error, match=message):
         kf.Windows(source, **arguments)
 
 
 @pytest.mark.parametrize(("stride", "rate"), [(1, 1), (3, 1), (2, 3), (7, 2)])
-def test_outputs_for_every_row_are_averaged_over_the_windows_that_hold_it(stride, rate):
+def test_assemble_averages_the_outputs_of_every_row_over_its_windows(stride, rate):
     series = np.random.default_rng(0).normal(size=(30, 2))
     windows = kf.Windows(series, 4, stride=stride, sampling_rate=rate, targets=np.arange(25))
     outputs = np.stack([window + index for index, (window, _) in enumerate(windows)])
@@ -143,7 +143,7 @@ def test_outputs_for_every_row_are_averaged_over_the_windows_that_hold_it(stride
     ("length", "stride", "rate", "size", "count"),
     [(3, 1, 1, 4, None), (3, 2, 3, 5, 50), (1, 7, 2, 3, 31), (50, 1, 1, 8, 50), (10, 4, 5, 1, 3), (3, 1, 1, 64, 49)],
 )
-def test_batches_are_those_of_keras_timeseries_dataset_from_array(length, stride, rate, size, count):
+def test_batches_equal_keras_timeseries_dataset_from_array(length, stride, rate, size, count):
     import keras
 
     x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)

@@ -26,7 +26,7 @@ def _clouds(*lengths):
     return _spec(*({"p": np.zeros((n, 3), np.float32), "n": "text", "fixed": np.zeros(4)} for n in lengths))
 
 
-def test_fields_that_differ_are_padded_on_the_axes_that_differ_and_the_others_are_stacked():
+def test_differing_fields_are_padded_on_differing_axes_and_others_are_stacked():
     spec, forms = kf.Pad().resolve(_clouds(3, 5))
     assert forms == (None, None, Padded((PaddedAxis(0),), np.float32(0)))
     structure = batch_structure(spec, forms, 8)
@@ -44,18 +44,18 @@ def test_a_fixed_length_is_in_the_spec():
     [kf.Pad(fields="p"), kf.Pad(length={"p": 9}), kf.Pad(multiple_of={"p": 2}), kf.Pad({"p": 1}), kf.Pad(mask="p")],
     ids=str,
 )
-def test_a_field_that_is_named_is_padded_even_where_the_first_scenes_agree(collation):
+def test_a_named_field_is_padded_even_if_the_first_scenes_agree(collation):
     spec, forms = collation.resolve(_clouds(3, 3))
     assert isinstance(forms[2], Padded)
     assert spec.fields[2].shape == (None, 3)
 
 
-def test_scenes_that_agree_are_stacked_whatever_collate_is():
+def test_scenes_of_equal_shape_are_stacked_with_any_collate():
     for collation in (kf.Pad(), kf.Ragged(), Stack(), kf.Pad(length=4, mask=True)):
         assert collation.resolve(_clouds(3, 3)) == (_clouds(3, 3), ())
 
 
-def test_a_mask_stands_beside_its_field_in_a_dict_and_in_a_pair_elsewhere():
+def test_a_mask_is_a_dict_entry_next_to_its_field_or_part_of_a_pair():
     scenes = [({"p": np.zeros((n, 3)), "q": np.zeros(2)}, [np.zeros((n, n + 1))]) for n in (2, 4)]
     spec, forms = kf.Pad(mask=True).resolve(_spec(*scenes))
     structure = batch_structure(spec, forms, None)
@@ -90,7 +90,7 @@ def test_a_ragged_field_is_described_as_values_and_row_splits():
     ],
     ids=str,
 )
-def test_what_does_not_fit_the_fields_is_refused_by_name(collation, message):
+def test_the_error_for_a_collate_that_does_not_fit_names_the_field(collation, message):
     scenes = [{"p": np.zeros((n, 3)), "ids": np.zeros(n, np.uint8), "n": "a"} for n in (2, 4)]
     with pytest.raises(SpecError, match=message):
         collation.resolve(_spec(*scenes))
@@ -101,7 +101,7 @@ def test_a_field_that_differs_on_a_later_axis_cannot_be_ragged():
         kf.Ragged().resolve(_spec(np.zeros((3, 2)), np.zeros((3, 4))))
 
 
-def test_a_mask_takes_no_key_that_a_field_has():
+def test_a_mask_cannot_use_the_key_of_a_field():
     for there in (np.zeros(2), {"a": np.zeros(2)}):
         scenes = [{"p": np.zeros(n), "p_mask": there} for n in (2, 4)]
         with pytest.raises(SpecError, match="field 'p' needs the key 'p_mask', but scenes already have a field"):
@@ -137,7 +137,7 @@ PLAN = Plan(10, 4)
         (len, Plan(10, 4, pad_remainder=True), "raise", ValueError, "pad_remainder=True gives.*drop_remainder=True"),
     ],
 )
-def test_a_collate_that_does_not_go_together_is_refused(collate, plan, on_error, error, message):
+def test_conflicting_collate_options_are_refused(collate, plan, on_error, error, message):
     with pytest.raises(error, match=message):
         check_collate(collate, plan, on_error)
 
@@ -157,7 +157,7 @@ def test_a_function_is_tried_with_the_sizes_that_batches_have(plan, on_error, si
 
 
 @pytest.mark.parametrize("collation", [kf.Ragged(), kf.Pad(1), kf.Pad(mask=True)], ids=["ragged", "value", "mask"])
-def test_weights_of_the_scenes_own_that_could_not_be_0_are_refused(collation):
+def test_weights_of_scenes_that_could_not_be_zero_are_refused(collation):
     scenes = [(np.zeros(n), 1, np.ones(n)) for n in (3, 4, 5)]
     feed = kf.Feed(scenes, 2, collate=collation, on_error="mask", workers=0)
     with pytest.raises(SpecError, match=r"field '2' is part of sample_weight.*padded with 0 and without a mask"):
@@ -172,7 +172,7 @@ def test_weights_of_the_scenes_own_that_could_not_be_0_are_refused(collation):
     dtype=st.sampled_from(["u1", "f4", "c16", "V12"]),
     multiple=st.integers(1, 5),
 )
-def test_rows_are_padded_as_numpy_would_pad_them(lengths, dtype, multiple):
+def test_rows_are_padded_as_in_numpy(lengths, dtype, multiple):
     rng = np.random.default_rng(0)
     itemsize = np.dtype(dtype).itemsize
     rows = [np.frombuffer(rng.bytes(size * itemsize), dtype) for size in lengths]
@@ -187,7 +187,7 @@ def test_rows_are_padded_as_numpy_would_pad_them(lengths, dtype, multiple):
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=5))
-def test_a_mask_is_true_where_a_row_has_values(shapes):
+def test_a_mask_is_true_at_the_values_of_a_row(shapes):
     form = Padded((PaddedAxis(0), PaddedAxis(1)), 0, True)
     arrays = [np.ones(shape) for shape in shapes]
     expected = padded(arrays)[1]

@@ -31,7 +31,7 @@ def labels_of(scenes):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_loader_gives_what_the_function_returns(feed_on, kind):
+def test_every_loader_delivers_the_result_of_the_function(feed_on, kind):
     sequence = Lengths(LENGTHS)
     feed = feed_on(kind, sequence, collate=graph)
     for epoch in (0, 3):
@@ -45,7 +45,7 @@ def test_every_loader_gives_what_the_function_returns(feed_on, kind):
     assert feed[4]["count"] == 5
 
 
-def test_the_spec_tells_which_axes_depend_on_the_scenes_and_on_their_number(feed_on):
+def test_the_spec_marks_axes_that_depend_on_the_scenes_or_their_number(feed_on):
     spec = feed_on("inline", Lengths(LENGTHS), collate=graph).element_spec
     assert spec["points"] == kf.ArraySpec((None, 3), np.dtype("float32"))
     assert spec["labels"][0].shape == (None,)
@@ -55,7 +55,7 @@ def test_the_spec_tells_which_axes_depend_on_the_scenes_and_on_their_number(feed
 
 
 @pytest.mark.heavy
-def test_the_function_may_be_a_lambda_or_hold_state_and_return_a_ragged_array(feed_on):
+def test_the_function_can_be_a_closure_and_return_a_ragged_array(feed_on):
     offset = np.arange(3, dtype=np.float32)
 
     def ragged(scenes):
@@ -70,7 +70,7 @@ def test_the_function_may_be_a_lambda_or_hold_state_and_return_a_ragged_array(fe
 
 
 @pytest.mark.heavy
-def test_a_batch_that_is_larger_than_its_slot_is_no_less_right(feed_on):
+def test_a_batch_larger_than_its_slot_is_correct(feed_on):
     lengths = [3] * 37
     lengths[5] = 4000  # scenes 0, 9, 18, 27 and 36 are read first
     for kind in KINDS:
@@ -92,13 +92,13 @@ def without_names(scenes):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_function_may_take_from_its_scenes(feed_on, kind):
+def test_the_function_can_drop_fields_of_its_scenes(feed_on, kind):
     feed = feed_on(kind, Named(LENGTHS), collate=without_names)
     assert feed[0].shape == (sum(LENGTHS[index] for index in feed.plan.indices(0, 0)), 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failed_scene_is_replaced_and_the_batch_is_made_again(feed_on, kind):
+def test_after_replacing_a_failed_scene_the_function_runs_again(feed_on, kind):
     sequence = Broken(LENGTHS, (3, 7, 20))
     feed = feed_on(kind, sequence, collate=labels_of, on_error="replace")
     reference = feed_on("inline", Lengths(LENGTHS), collate=labels_of)
@@ -112,7 +112,7 @@ def test_a_failed_scene_is_replaced_and_the_batch_is_made_again(feed_on, kind):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failed_scene_is_skipped_and_a_batch_with_none_left_too(feed_on, kind):
+def test_failed_scenes_and_batches_without_scenes_are_skipped(feed_on, kind):
     bad = (3, 4, 5, 20)
     feed = feed_on(kind, Broken(LENGTHS, bad), 3, collate=labels_of, on_error="skip", shuffle=False, max_failures=9)
     found = [batch.tolist() for batch in feed]
@@ -124,7 +124,7 @@ def test_a_failed_scene_is_skipped_and_a_batch_with_none_left_too(feed_on, kind)
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_function_raises_is_the_error_of_its_batch(feed_on, kind):
+def test_an_error_of_the_function_is_raised_by_its_batch(feed_on, kind):
     def picky(scenes):
         if any(label == 7 for _, label in scenes):
             raise ZeroDivisionError("no 7, please")
@@ -146,9 +146,9 @@ def test_the_error_of_a_function_for_differing_scenes_names_scenes_and_field(fee
     )
     with pytest.raises(ValueError, match="same shape") as caught:
         feed.submit(0, 0).result(timeout=30)
-    told = "\n".join(caught.value.__notes__)
-    assert "field '0' has shape (4, 3) in scene 0 and (5, 3) in scene 2" in told
-    assert "scenes 0, 1, 2, 3 (collate), epoch 0, step 0" in told
+    notes = "\n".join(caught.value.__notes__)
+    assert "field '0' has shape (4, 3) in scene 0 and (5, 3) in scene 2" in notes
+    assert "scenes 0, 1, 2, 3 (collate), epoch 0, step 0" in notes
 
 
 def test_differences_are_not_reported_for_unsupported_or_equal_scenes():
@@ -159,14 +159,14 @@ def test_differences_are_not_reported_for_unsupported_or_equal_scenes():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_exception_of_a_scene_arrives_as_itself(feed_on, kind):
+def test_the_exception_of_a_scene_is_raised_unchanged(feed_on, kind):
     feed = feed_on(kind, Broken(LENGTHS, (7,)), collate=labels_of, shuffle=False)
     with pytest.raises(ValueError, match="scene 7 is broken") as caught:
         feed.submit(0, 0).result(timeout=30)
     assert "scene 7, epoch 0, step 0" in "\n".join(caught.value.__notes__)
 
 
-def test_a_batch_unlike_the_spec_is_refused_in_words_about_the_batch(feed_on):
+def test_the_error_for_a_batch_unlike_the_spec_describes_the_batch(feed_on):
     def fickle(scenes):
         labels = labels_of(scenes)
         return labels.astype(np.float32) if len(set(labels.tolist())) > 1 else labels
@@ -179,7 +179,7 @@ def test_a_batch_unlike_the_spec_is_refused_in_words_about_the_batch(feed_on):
         list(feed)
 
 
-def test_the_error_for_a_scene_that_is_none_says_how_to_leave_it_out(feed_on):
+def test_the_error_for_a_scene_of_none_says_how_to_skip_it(feed_on):
     def dropping(scenes):
         return np.array([scene for scene in scenes if scene is not None])
 
@@ -200,7 +200,7 @@ def test_a_function_that_cannot_be_pickled_is_refused_for_processes(feed_on):
     assert len(list(feed_on("thread", Lengths(LENGTHS), collate=locked))) == 5
 
 
-def test_random_numbers_of_a_scene_are_not_for_the_function(feed_on):
+def test_the_function_cannot_use_the_generator_of_a_scene(feed_on):
     class Drawn(Lengths):
         def together(self, scenes):
             return labels_of(scenes), np.array([self.rng.random() for _ in scenes])
@@ -229,7 +229,7 @@ def numbers(batches):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_function_draws_numbers_of_seed_epoch_and_step_alone(feed_on, kind):
+def test_the_random_numbers_of_the_function_depend_only_on_seed_epoch_and_step(feed_on, kind):
     feed = feed_on(kind, Broken(LENGTHS, (7,)), collate=drawn, on_error="replace")
     epochs = [numbers(feed.epoch(epoch)) for epoch in (0, 1)]
     for epoch, found in enumerate(epochs):
@@ -243,7 +243,7 @@ def test_the_function_draws_numbers_of_seed_epoch_and_step_alone(feed_on, kind):
     assert numbers([kf.load(feed, epoch=1, step=3)]) == epochs[1][3:4]
 
 
-def test_the_function_draws_other_numbers_on_each_shard(feed_on):
+def test_the_function_draws_different_numbers_on_each_shard(feed_on):
     shards = [
         numbers(feed_on("thread", Lengths(LENGTHS), 4, collate=drawn, shard_index=shard, shard_count=2))
         for shard in range(2)
@@ -282,11 +282,11 @@ class Deadly(Lengths):
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::kerasfeed.FeedWarning")
-def test_a_scene_that_ends_its_worker_is_replaced_and_a_function_that_does_fails_its_batch(feed_on):
+def test_a_deadly_scene_is_replaced_and_a_deadly_function_fails_its_batch(feed_on):
     sequence = Deadly(LENGTHS)
     feed = feed_on("process", sequence, 8, collate=labels_of, on_error="replace", shuffle=False)
     assert 20 not in np.concatenate(list(feed)).tolist()
-    assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # known by now
+    assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # already known to fail
     feed = feed_on("process", sequence, 9, collate=sequence.collate, shuffle=False)
     message = r"exit code 3 while the function given as collate made the batch of epoch 0, step 0.*kf.load"
     with pytest.raises(kf.WorkerDiedError, match=message):
@@ -294,7 +294,7 @@ def test_a_scene_that_ends_its_worker_is_replaced_and_a_function_that_does_fails
     assert feed.submit(0, 1).result(timeout=60).tolist() == list(range(9, 18))
 
 
-def test_the_error_for_a_function_that_drops_scenes_says_how_to_leave_them_out(feed_on):
+def test_the_error_for_a_function_that_drops_scenes_says_how_to_skip_them(feed_on):
     def dropping(scenes):
         return np.array([scene for scene in scenes if scene is not None])
 

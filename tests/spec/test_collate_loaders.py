@@ -1,4 +1,4 @@
-"""Padded and ragged batches equal those of plain NumPy, from every loader, in pooled slots."""
+"""Padded and ragged batches of every loader equal plain NumPy, in pooled slots."""
 
 import gc
 import time
@@ -26,7 +26,7 @@ LIGHT_IN_PROCESSES = ["values and masks", "ragged"]
 @pytest.mark.parametrize(
     ("kind", "name"), [("thread", name) for name in COLLATIONS] + [("process", name) for name in LIGHT_IN_PROCESSES]
 )
-def test_every_loader_gives_the_same_bits_as_the_reference_and_load(feed_on, kind, name):
+def test_every_loader_and_load_equal_the_reference_bit_for_bit(feed_on, kind, name):
     reference = feed_on("inline", Lengths(LENGTHS), collate=COLLATIONS[name])
     feed = feed_on(kind, Lengths(LENGTHS), collate=COLLATIONS[name])
     for epoch in (0, 5):
@@ -49,14 +49,14 @@ def test_batches_are_padded_to_their_longest_scene(feed_on):
         assert labels.tolist() == indices.tolist()
 
 
-def test_a_fixed_length_has_one_shape_that_the_spec_tells(feed_on):
+def test_a_fixed_length_gives_the_one_shape_of_the_spec(feed_on):
     feed = feed_on("inline", Lengths(LENGTHS), collate=kf.Pad(length=16), drop_remainder=True)
     assert feed.element_spec[0].shape == (8, 16, 3)
     assert {points.shape for points, _ in feed} == {(8, 16, 3)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ragged_batches_hold_the_scenes_one_behind_the_other(feed_on, kind):
+def test_ragged_batches_contain_the_scenes_concatenated(feed_on, kind):
     sequence = Lengths(LENGTHS)
     feed = feed_on(kind, sequence, collate="ragged")
     for step, (points, _) in enumerate(feed.epoch(0)):
@@ -127,13 +127,13 @@ class Paced(Lengths):
 @pytest.mark.light(where=lambda kind, name: kind != "process" or name in LIGHT_IN_PROCESSES)
 @pytest.mark.parametrize("name", COLLATIONS)
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_rows_that_come_in_pieces_and_out_of_order_make_the_same_batch(feed_on, kind, name):
+def test_rows_loaded_in_parts_and_out_of_order_give_the_same_batch(feed_on, kind, name):
     reference = feed_on("inline", Lengths(LENGTHS), collate=COLLATIONS[name])
     assert bits(feed_on(kind, Paced(LENGTHS), collate=COLLATIONS[name], workers=2)) == bits(reference)
 
 
 @pytest.mark.parametrize("name", COLLATIONS)
-def test_batches_stand_in_the_slot_aligned_and_uncopied(feed_on, name):
+def test_batches_are_aligned_views_of_the_slot(feed_on, name):
     feed = feed_on("inline", Lengths(LENGTHS), collate=COLLATIONS[name])
     spec, slot = feed.element_spec, feed.layout
     assert spec is not None
@@ -167,7 +167,7 @@ def test_batches_that_are_kept_keep_their_bits_and_their_slots(feed_on, name):
 
 @pytest.mark.filterwarnings("ignore::kerasfeed.FeedWarning")
 @pytest.mark.parametrize("name", COLLATIONS)
-def test_batches_are_copied_out_at_the_ceiling_and_keep_their_bits(feed_on, name):
+def test_batches_are_copied_out_at_max_memory_without_changes(feed_on, name):
     expected = bits(feed_on("inline", Lengths(LENGTHS), collate=COLLATIONS[name]))
     whole = feed_on("inline", Lengths(LENGTHS), collate=COLLATIONS[name])
     assert whole.element_spec
@@ -180,7 +180,7 @@ def test_batches_are_copied_out_at_the_ceiling_and_keep_their_bits(feed_on, name
 @pytest.mark.light(where=lambda kind, collate: kind != "process" or type(collate) is kf.Ragged)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collate", [kf.Pad(mask=True), kf.Ragged()], ids=["pad", "ragged"])
-def test_a_row_that_has_no_room_is_no_less_right(feed_on, kind, collate):
+def test_a_row_larger_than_its_slot_is_correct(feed_on, kind, collate):
     lengths = [3, 4, 5, 5000, 2, 1, 5, 2, 900, 4, 3, 2]  # scenes 0, 3, 6, 8 and 11 are read first
     lengths[3], lengths[4] = lengths[4], lengths[3]
     sequence = Lengths(lengths)
@@ -198,7 +198,7 @@ def test_a_row_that_has_no_room_is_no_less_right(feed_on, kind, collate):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scene_longer_than_the_fixed_length_is_an_error_that_names_it(feed_on, kind):
+def test_the_error_for_a_scene_longer_than_the_fixed_length_names_it(feed_on, kind):
     feed = feed_on(kind, Lengths(LENGTHS), collate=kf.Pad(length={"0": 11}))
     with pytest.raises(
         SpecError, match=r"scene \d+: field '0' has shape \(12, 3\), longer on axis 0 than the length 11"
@@ -206,7 +206,7 @@ def test_a_scene_longer_than_the_fixed_length_is_an_error_that_names_it(feed_on,
         list(feed)
 
 
-def test_a_scene_longer_than_the_length_of_one_axis_of_two_is_an_error(feed_on):
+def test_a_scene_longer_than_the_length_of_one_of_two_axes_raises(feed_on):
     images = [np.zeros((n % 3 + 1, n % 5 + 1)) for n in range(20)]
     feed = feed_on("inline", images, collate=kf.Pad(length={"scene": (None, 4)}))
     with pytest.raises(SpecError, match=r"longer on axis 1 than the length 4.*Crop it in __getitem__, or use a larger"):
@@ -225,7 +225,7 @@ def test_stacking_unequal_shapes_suggests_pad_and_ragged(feed_on):
 @pytest.mark.light(where=lambda kind, collate: kind != "process" or collate == "pad")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collate", ["stack", "pad"])
-def test_the_error_for_a_field_that_rarely_differs_names_both_scenes_and_the_remedy(feed_on, kind, collate):
+def test_the_error_for_a_rarely_differing_field_names_scenes_and_remedy(feed_on, kind, collate):
     message = (
         r"field '0' cannot be stacked: scene 0 has shape \(4, 3\) and scene 17 has shape \(9, 3\), unlike the few "
         r"scenes that were read first. Name the field: collate=kf.Pad\(fields='0'\) .* collate=kf.Ragged\('0'\)"
@@ -236,14 +236,14 @@ def test_the_error_for_a_field_that_rarely_differs_names_both_scenes_and_the_rem
     assert len(list(feed_on("inline", scenes, collate=kf.Pad(fields="0")))) == 5
 
 
-def test_a_later_axis_that_rarely_differs_cannot_be_named(feed_on):
+def test_a_rare_difference_on_a_later_axis_suggests_one_shape(feed_on):
     images = [np.zeros((4, 5 if index == 17 else 3)) for index in range(40)]
     message = r"scene 0 has shape \(4, 3\) and scene 17 has shape \(4, 5\), unlike .*first. Return one shape for every"
     with pytest.raises(SpecError, match=message):
         list(feed_on("inline", images))
 
 
-def test_another_fault_of_a_scene_is_reported_unchanged(feed_on):
+def test_other_errors_of_a_scene_are_reported_unchanged(feed_on):
     for wrong in (np.zeros((4, 3, 1), np.float32), np.zeros((4, 3)), np.ma.zeros((4, 3), np.float32)):
         scenes = [wrong if index == 17 else np.zeros((4, 3), np.float32) for index in range(40)]
         with pytest.raises(SpecError, match=r"^scene 17: field 'scene'(: expected float32\[4, 3\]| is a masked array)"):
@@ -293,7 +293,7 @@ def test_a_batch_that_is_all_masked_has_no_axis_of_length_0(feed_on):
     assert shapes == {(1, 4, 3)}
 
 
-def test_a_sequence_with_get_batch_is_read_scene_by_scene_where_scenes_differ(feed_on):
+def test_a_sequence_with_get_batch_is_read_scene_by_scene_if_shapes_differ(feed_on):
     class Vectorised(Lengths):
         def get_batch(self, indices):
             raise AssertionError("scenes of different lengths cannot be stacked")
@@ -303,7 +303,7 @@ def test_a_sequence_with_get_batch_is_read_scene_by_scene_where_scenes_differ(fe
     )
 
 
-def test_a_feed_shows_what_its_batches_are(feed_on):
+def test_the_html_of_a_feed_describes_its_batches(feed_on):
     html = feed_on("inline", Lengths(LENGTHS), collate=kf.Ragged())._repr_html_()
     assert "0.values" in html
     assert "[?, 3]" in html

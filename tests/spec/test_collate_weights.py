@@ -29,7 +29,7 @@ class Weighed(kf.SceneSequence):
 @pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 @pytest.mark.parametrize("collate", ["pad", "ragged"])
-def test_filler_has_weight_zero_where_points_are_padded_or_ragged(collate, worker_type):
+def test_filler_of_padded_and_ragged_batches_has_weight_zero(collate, worker_type):
     with kf.Feed(
         Weighed(2), 4, collate=collate, pad_remainder=True, workers=2, worker_type=worker_type, seed=0
     ) as feed:
@@ -50,7 +50,7 @@ def test_padded_weights_of_filler_and_of_failed_scenes_are_zero():
 
 
 @pytest.mark.parametrize("arguments", [{"pad_remainder": True}, {"on_error": "mask"}], ids=str)
-def test_ragged_weights_cannot_be_zeroed_row_by_row_and_are_refused(arguments):
+def test_ragged_weights_are_refused_because_rows_cannot_be_zeroed(arguments):
     with (
         kf.Feed(Weighed(), 4, collate="ragged", workers=0, seed=0, **arguments) as feed,
         pytest.raises(

@@ -63,7 +63,7 @@ def test_tuples_dicts_lists_of_arrays_and_a_list_that_is_the_scene_are_nesting(s
     assert describe(scene).paths == paths
 
 
-def test_dtypes_of_lists_are_promoted_as_those_of_python_numbers_are():
+def test_dtypes_of_lists_are_promoted_like_python_numbers():
     specs = [(k, describe((values, 0))) for k, values in enumerate([[], [1, 2], [True, False], [1.5]])]
     assert merge(specs).fields[0] == ArraySpec((None,), np.dtype(np.float64))
     with pytest.raises(SpecError, match=r"field '0' is int64.*float32"):
@@ -80,7 +80,7 @@ def test_dtypes_of_lists_are_promoted_as_those_of_python_numbers_are():
     ],
     ids=str,
 )
-def test_an_empty_list_takes_the_dtype_and_the_further_axes_of_other_scenes(other, merged):
+def test_an_empty_list_has_the_dtype_and_further_axes_of_other_scenes(other, merged):
     for scenes in ([[], other], [other, []]):
         field = merge([(k, describe((value, 0))) for k, value in enumerate(scenes)]).fields[0]
         assert field == merged
@@ -100,13 +100,13 @@ def test_an_empty_list_takes_the_dtype_and_the_further_axes_of_other_scenes(othe
     ],
     ids=str,
 )
-def test_a_list_that_is_no_array_is_refused_with_index_field_and_remedy(value, message):
+def test_the_error_for_an_irregular_list_names_index_field_and_remedy(value, message):
     with kf.Feed([(value, 1)], 1, workers=0) as feed, pytest.raises(SpecError, match=message):
         next(iter(feed))
 
 
 @pytest.mark.parametrize("collate", ["stack", "pad"])
-def test_lists_that_are_uneven_or_too_long_later_are_refused_where_they_are_met(collate):
+def test_uneven_lists_in_later_scenes_are_refused_when_read(collate):
     scenes = [([[1, 2], [3, 4]], k) for k in range(40)]
     scenes[3] = ([[1, 2], [3]], 3)
     with (
@@ -117,7 +117,7 @@ def test_lists_that_are_uneven_or_too_long_later_are_refused_where_they_are_met(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_lists_that_differ_in_length_name_the_field_and_the_collate_that_takes_them(workers):
+def test_the_error_for_lists_of_different_length_names_field_and_collate(workers):
     remedy = "field '0' cannot be stacked: scene 0 has shape .0,. and scene 1 has shape .1,.*'pad'.*'ragged'"
     with (
         kf.Feed([(list(range(k)), k) for k in range(8)], 8, workers=workers) as feed,
@@ -141,7 +141,7 @@ def test_a_field_with_only_empty_lists_cannot_be_padded_by_name():
         next(iter(feed))
 
 
-def test_a_single_number_is_never_spread_over_the_row_of_a_list():
+def test_a_single_number_is_never_broadcast_over_the_row_of_a_list():
     scenes = [([1, 2], k) for k in range(20)]
     scenes[3] = (5, 3)
     with (
@@ -152,7 +152,7 @@ def test_a_single_number_is_never_spread_over_the_row_of_a_list():
 
 
 @pytest.mark.parametrize("late", [[np.zeros(2), np.zeros(2)], [(1, 2)], {"a": 1}, ["a", 1]], ids=str)
-def test_nesting_in_the_place_of_an_array_is_refused(late):
+def test_nesting_instead_of_an_array_is_refused(late):
     scenes = [([1, 2], k) for k in range(20)]
     scenes[3] = (late, 3)
     with (
@@ -162,7 +162,7 @@ def test_nesting_in_the_place_of_an_array_is_refused(late):
         next(iter(feed))
 
 
-def test_a_list_in_the_place_of_a_scene_that_is_an_array_is_refused():
+def test_a_list_instead_of_a_scene_that_is_an_array_is_refused():
     scenes = [np.array([1, 2])] * 20
     scenes[3] = [1, 2]
     with (
@@ -214,7 +214,7 @@ def check_batches(batches, collate, size=6, length=22):
 
 @pytest.mark.parametrize("collate", ["pad", "ragged"])
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_every_loader_makes_arrays_of_lists(workers, worker_type, collate):
+def test_every_loader_converts_lists_to_arrays(workers, worker_type, collate):
     with kf.Feed(Lists(), 6, workers=workers, worker_type=worker_type, collate=collate) as feed:
         check_batches(feed, collate)
         assert feed.element_spec["boxes" if collate == "pad" else "pair"].dtype == (
@@ -223,7 +223,7 @@ def test_every_loader_makes_arrays_of_lists(workers, worker_type, collate):
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_every_stream_makes_arrays_of_lists(workers, worker_type):
+def test_every_stream_converts_lists_to_arrays(workers, worker_type):
     with kf.StreamFeed(listed, 6, count=2, workers=workers, worker_type=worker_type, collate="pad") as feed:
         check_batches(feed, "pad")
 
@@ -236,14 +236,14 @@ def test_lists_pass_through_the_functions_of_a_stream(worker_type):
 
 
 @pytest.mark.parametrize("spec", [([ArraySpec((), np.int64)] * 2, ArraySpec((), str)), {"a": [ArraySpec((), str)]}])
-def test_a_spec_that_no_scene_can_have_is_refused(spec):
+def test_an_impossible_spec_is_refused(spec):
     with pytest.raises(SpecError, match=r"list of single values inside a scene is one array.*kf.ArraySpec\(\(n,\)"):
         kf.StreamFeed(lambda: iter([]), output_signature=spec)
     kf.StreamFeed(lambda: iter([]), output_signature=[ArraySpec((), np.int64)] * 2)  # the whole scene is nesting
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
-def test_a_cache_gives_lists_as_the_sequence_does(tmp_path, where):
+def test_a_cache_returns_lists_like_its_sequence(tmp_path, where):
     # The first scene and the last are enough for the spec: a busy machine has no time to read more of them.
     cached = kf.Cached(Lists(24), **({"path": tmp_path, "key": "v1"} if where == "disk" else {}))
     for _ in range(2):  # read, then kept
@@ -271,7 +271,7 @@ def test_get_batch_may_return_lists(sequence):
             check_same(found, wanted)
 
 
-def test_a_function_given_as_collate_gets_and_gives_lists():
+def test_a_collate_function_receives_and_returns_lists():
     def joined(scenes):
         assert all(type(scene["tokens"]) is list for scene in scenes)
         return np.array([len(scene["tokens"]) for scene in scenes]), [scene["pair"][0] for scene in scenes]
@@ -284,7 +284,7 @@ def test_a_function_given_as_collate_gets_and_gives_lists():
 
 
 @pytest.mark.heavy
-def test_records_hold_lists_as_arrays(tmp_path):
+def test_records_store_lists_as_arrays(tmp_path):
     kf.write_tfrecords(Lists(), tmp_path / "a-{shard}.tfrecord", num_shards=1, workers=1, progress=False)
     records = kf.TFRecordSequence(tmp_path / "a-{shard}.tfrecord")
     with kf.Feed(records, 6, workers=0, collate="pad") as feed:
@@ -295,7 +295,7 @@ def test_records_hold_lists_as_arrays(tmp_path):
         assert [part.tolist() for part in scene] == [*wanted]
 
 
-def test_files_in_which_a_list_of_numbers_is_several_fields_are_read_as_tuples():
+def test_files_that_store_a_list_as_several_fields_are_read_as_tuples():
     from kerasfeed.spec.spec_json import spec_from_json
 
     scalar = {"array": {"shape": [], "dtype": "int64"}}
@@ -306,7 +306,7 @@ def test_files_in_which_a_list_of_numbers_is_several_fields_are_read_as_tuples()
     assert spec_from_json({"list": [scalar, scalar]}).unflatten("ab") == ["a", "b"]
 
 
-def test_lists_reach_tensorflow_and_models_as_one_tensor():
+def test_tensorflow_and_models_receive_lists_as_one_tensor():
     import keras
 
     scenes = [([float(k), 1.0], [k % 2]) for k in range(8)]
@@ -323,7 +323,7 @@ def test_lists_reach_tensorflow_and_models_as_one_tensor():
         assert kf.load(feed, epoch=0, index=3) == ([3.0, 1.0], [1])
 
 
-def test_tensors_without_axes_are_numbers_of_a_list():
+def test_a_list_of_scalar_tensors_is_a_list_of_numbers():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     (field, _) = describe(([torch.tensor(1.5), torch.tensor(2.5)], 1)).fields
@@ -333,7 +333,7 @@ def test_tensors_without_axes_are_numbers_of_a_list():
 
 
 @pytest.mark.parametrize("arguments", [{"on_error": "mask"}, {"pad_remainder": True}])
-def test_lists_keep_their_meaning_beside_weights(arguments):
+def test_lists_keep_their_meaning_with_weights(arguments):
     scenes = [(([np.zeros(2), np.ones(3)], [k, 1]), [k]) for k in range(5)]
     with kf.Feed(scenes, 4, workers=0, **arguments) as feed:
         (arrays, pair), label, weight = next(iter(feed))

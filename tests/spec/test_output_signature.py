@@ -25,7 +25,7 @@ def signature(size=3, dtype=np.float32, label=np.int32):
     return kf.ArraySpec((size,), dtype), kf.ArraySpec((), label)
 
 
-def test_no_scene_is_read_before_it_is_needed_and_python_numbers_take_the_dtype():
+def test_no_scene_is_read_early_and_python_numbers_get_the_dtype_of_the_signature():
     scenes = Scenes()
     with BaseFeed(scenes, 4, workers=0, output_signature=signature()) as feed:
         assert feed.element_spec == (kf.ArraySpec((4, 3), np.dtype("f4")), kf.ArraySpec((4,), np.dtype("i4")))
@@ -52,7 +52,7 @@ def test_no_scene_is_read_before_it_is_needed_and_python_numbers_take_the_dtype(
         (signature()[:1], r"expected the structure \(\*,\), received \(\*, \*\).*the one of output_signature"),
     ],
 )
-def test_a_scene_that_is_not_as_the_signature_says_is_named_with_its_field(workers, given, text):
+def test_the_error_for_a_scene_unlike_the_signature_names_scene_and_field(workers, given, text):
     with (
         BaseFeed(Scenes(), 4, output_signature=given, **workers) as feed,
         pytest.raises(kf.SpecError, match=rf"scene \d: {text}"),
@@ -60,7 +60,7 @@ def test_a_scene_that_is_not_as_the_signature_says_is_named_with_its_field(worke
         list(feed)
 
 
-def test_an_axis_of_none_may_be_padded_and_is_free_where_items_are_batches():
+def test_an_axis_of_none_is_padded_or_free_if_items_are_batches():
     with BaseFeed(Scenes(), 4, workers=0, collate="pad", output_signature=signature(None)) as feed:
         assert feed[1][0].tolist() == [[4, 4, 4, 0], [5, 5, 5, 0], [6, 6, 6, 0], [7, 7, 7, 7]]
     with BaseFeed(Scenes(), None, workers=0, output_signature=signature(None)) as feed:
@@ -73,13 +73,13 @@ def test_an_axis_of_none_may_be_padded_and_is_free_where_items_are_batches():
         list(feed)
 
 
-def test_what_is_no_signature_is_refused():
+def test_an_invalid_signature_is_refused():
     for wrong, error in (("float32", TypeError), (np.float32, TypeError), ({}, kf.SpecError)):
         with pytest.raises(error, match=r"kf\.ArraySpec"):
             BaseFeed(Scenes(), 4, workers=0, output_signature=wrong)
 
 
-def test_a_spec_with_a_negative_size_names_none_and_one_by_name_has_a_text():
+def test_a_spec_accepts_dtype_names_and_refuses_negative_sizes():
     assert [str(kf.ArraySpec((2, None), name)) for name in ("float32", "S")] == ["float32[2, ?]", "bytes[2, ?]"]
     with pytest.raises(ValueError, match=r"at least 0, or None for an axis that varies, received \(-1, 2\)"):
         kf.Feed(np.zeros((4, 3, 2)), 2, workers=0, output_signature=kf.ArraySpec((-1, 2), "float64"))

@@ -54,7 +54,7 @@ def test_a_field_is_described_by_shape_and_native_dtype(value, shape, dtype):
 
 
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no such dtype")
-def test_numpys_strings_of_any_length_are_text_unless_one_is_missing():
+def test_numpy_variable_width_strings_are_text_unless_one_is_missing():
     dtype = np.dtypes.StringDType(na_object=None)
     assert describe(np.array("", dtype)).fields == (ArraySpec((), TEXT),)
     assert describe(np.array(["ab"], np.dtypes.StringDType())).fields == (ArraySpec((1,), TEXT),)
@@ -63,13 +63,13 @@ def test_numpys_strings_of_any_length_are_text_unless_one_is_missing():
 
 
 @pytest.mark.parametrize(("value", "text"), [("é", "é"), (b"a\0", b"a\0"), (np.array("é", object), "é")])
-def test_an_array_of_one_text_without_axes_is_that_text(value, text):
+def test_a_0d_array_of_text_is_that_text(value, text):
     found = coerce(np.array(value, object), describe(np.array(value, object)).fields[0], "scene")
     assert found == text
     assert type(found) is type(text)
 
 
-def test_paths_join_keys_and_positions_by_dots():
+def test_paths_join_keys_and_positions_with_dots():
     spec = describe((np.zeros(1), {"b": [np.zeros(1), 2], "a": Pair(3, None)}))
     assert spec.paths == ("0", "1.a.0", "1.b.0", "1.b.1")
     assert describe(np.zeros(1)).paths == ("scene",)
@@ -119,7 +119,7 @@ class Pydantic:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_value_that_no_batch_can_hold_is_refused_with_field_and_remedy(value, message):
+def test_the_error_for_an_unsupported_value_names_field_and_remedy(value, message):
     with pytest.raises(SpecError, match=message):
         describe(value)
 
@@ -136,7 +136,7 @@ def test_a_value_that_no_batch_can_hold_is_refused_with_field_and_remedy(value, 
     ],
     ids=str,
 )
-def test_the_remedies_for_dates_and_time_spans_do_what_they_say(value, number, text):
+def test_the_suggested_remedies_for_dates_and_time_spans_work(value, number, text):
     with pytest.raises(SpecError) as caught:
         describe(value)
     codes = re.findall(r"np\.asarray\(value\)\S+\('?[\w\[\]]+'?\)", str(caught.value))
@@ -156,7 +156,7 @@ def test_python_numbers_are_promoted_and_arrays_are_not():
         merge([(0, describe(np.zeros(2, np.float32))), (7, describe(np.zeros(2)))])
 
 
-def test_scenes_that_differ_in_structure_or_axes_name_both_indices():
+def test_the_error_for_scenes_of_different_structure_names_both_indices():
     with pytest.raises(SpecError, match=r"scenes 0 and 4 have different structures: \(\*, \*\) and \*"):
         merge([(0, describe((1, 2))), (4, describe(1))])
     with pytest.raises(SpecError, match=r"2 axes in scene 0 and 1 in scene 4"):
@@ -172,7 +172,7 @@ def test_scenes_that_differ_in_structure_or_axes_name_both_indices():
         (np.zeros(2), np.array(["a", "b"]), "astype(str)"),
     ],
 )
-def test_the_dtype_that_a_message_names_cuts_no_value_off(one, other, remedy):
+def test_the_dtype_suggested_in_a_message_truncates_no_value(one, other, remedy):
     with pytest.raises(SpecError, match=re.escape(remedy)):
         merge([(0, describe(one)), (1, describe(other))])
 
@@ -186,7 +186,7 @@ def test_coerce_makes_byte_order_native_and_refuses_every_other_dtype():
         coerce(np.zeros(3, np.int32), field, "x")
 
 
-def test_a_python_int_fits_a_float_field_and_a_float_does_not_fit_an_int_field():
+def test_a_python_int_fits_a_float_field_but_a_float_does_not_fit_an_int_field():
     assert coerce(1, ArraySpec((), np.dtype(np.float64)), "x") == 1.0
     with pytest.raises(SpecError):
         coerce(1.5, ArraySpec((), np.dtype(np.int64)), "x")
@@ -214,7 +214,7 @@ _X87 = pytest.mark.skipif(np.finfo(np.longdouble).nmant != 63, reason="long doub
         pytest.param(np.dtype([("a", "i1"), ("b", "G")]), [*range(11, 17), *range(27, 33)], marks=_X87),
     ],
 )
-def test_bytes_that_mean_nothing_are_the_same_in_equal_values(dtype, padding):
+def test_comparable_sets_padding_bytes_equal_in_equal_values(dtype, padding):
     values = np.arange(6 * dtype.itemsize, dtype=np.uint8).view(dtype).reshape(3, 2)
     other = values.copy()
     other.reshape(-1).view(np.uint8).reshape(6, -1)[:, padding] ^= 0xFF
@@ -225,12 +225,12 @@ def test_bytes_that_mean_nothing_are_the_same_in_equal_values(dtype, padding):
     assert comparable(values).tobytes() != comparable(other).tobytes()
 
 
-def test_arrays_without_such_bytes_and_text_are_compared_as_they_are():
+def test_comparable_returns_arrays_without_padding_and_text_unchanged():
     for value in (np.zeros(3, [("a", "f4"), ("b", "i4")]), np.zeros(3), np.array(["a"], object), "a"):
         assert comparable(value) is value
 
 
-def test_values_that_are_nearly_arrays_are_answered_with_what_makes_them_so():
+def test_errors_for_array_like_values_suggest_a_conversion():
     import pandas
 
     class Sparse:

@@ -37,7 +37,7 @@ def to_torch(feed):
 
 
 class Ahead:
-    """A conversion that changes nothing, three batches ahead of the consumer, as for a device."""
+    """A conversion that changes nothing, three batches ahead of the consumer, like a transfer to a device."""
 
     ahead = 3
 

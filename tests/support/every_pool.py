@@ -12,7 +12,7 @@ EVERY, EVERY_PARALLEL, EVERY_SEPARATE = (
 
 
 def outcome_of(pool, task):
-    """Outcome of a `Told` that a pool has done."""
+    """Outcome of a `RecordedTask` that a pool has done."""
     pool.submit([task])
     return task.future.result(SECONDS)
 

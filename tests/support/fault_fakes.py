@@ -1,4 +1,4 @@
-"""Openers of libraries that fail in known ways, for the tests of the fault table."""
+"""Openers of libraries that fail in known ways; used by the tests of the fault table."""
 
 import atexit
 import ctypes

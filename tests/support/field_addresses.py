@@ -12,7 +12,7 @@ def address(array):
 
 @contextmanager
 def addresses_made(feed):
-    """A dict from step to the field addresses of the batch that the feed's loader made for it meanwhile."""
+    """A dict from step to the field addresses of the batch that the loader makes within the block."""
     made = {}
 
     submit = feed.submit

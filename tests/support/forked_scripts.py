@@ -43,8 +43,8 @@ class ForkedScripts:
     def run(self, script: Path, folder: Path, *arguments: str, seconds: float) -> Ended:
         """Run a script in a folder. If it takes longer than `seconds`, kill it and raise TimeoutError."""
         output, errors = Path(self._outputs.name, "stdout"), Path(self._outputs.name, "stderr")
-        told = [str(folder), [str(script), *arguments], [os.devnull, str(output), str(errors)]]
-        self._process.stdin.write(json.dumps(told) + "\n")
+        request = [str(folder), [str(script), *arguments], [os.devnull, str(output), str(errors)]]
+        self._process.stdin.write(json.dumps(request) + "\n")
         pid = int(self._process.stdout.readline())
         if not select.select([self._process.stdout], [], [], seconds)[0]:
             os.kill(pid, signal.SIGKILL)

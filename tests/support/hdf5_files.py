@@ -73,7 +73,7 @@ def values(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def write_values(path: Path, shape: tuple[int, ...], dtype: Any, **keywords: Any) -> np.ndarray:
-    """Write the dataset "data" of `values` and return them; `keywords` are those of `create_dataset`."""
+    """Write the dataset "data" of `values` and return them; `keywords` are passed to `create_dataset`."""
     whole = values(shape, dtype)
     with h5py.File(path, "w") as file:
         file.create_dataset("data", data=whole, **keywords)

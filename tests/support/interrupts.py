@@ -8,8 +8,8 @@ import threading
 def interrupted_at(number, call, *arguments, module=None):
     """Raise KeyboardInterrupt in `call` when its `number`th function begins or returns; return whether there was one.
 
-    With a `module`, only its functions count, and those of `threading` that they call. The garbage collector does not
-    run meanwhile, because it drops exceptions in its calls.
+    With a `module`, only its functions count, and functions of `threading` that they call. The garbage collector does
+    not run meanwhile, because it drops exceptions in its calls.
     """
     events = 0
 

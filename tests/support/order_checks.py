@@ -36,7 +36,7 @@ def by_position(epochs, length):
 
 
 def by_neighbour(epochs, length):
-    """Parts of the range of one position against those of the next; no position counts twice."""
+    """Parts of the range of each position against the next position; no position counts twice."""
     return excess(sum(table(*part_of(found[: len(found) // 2 * 2], length).reshape(-1, 2).T) for found in epochs))
 
 

@@ -11,7 +11,7 @@ def backwards(length, seed, epoch):
 
 
 class Harder:
-    """Weights of `length` scenes; later ones come more often with each epoch."""
+    """Weights of `length` scenes; later scenes are drawn more often with each epoch."""
 
     def __init__(self, length):
         self.length = length

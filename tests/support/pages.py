@@ -76,8 +76,8 @@ def run_page(page: Path, folder: Path, forked: ForkedScripts | None = None) -> N
             timeout=PROGRAM_SECONDS,
         )
     assert done.returncode == 0, f"{page.name} ended with {done.returncode}: {done.stderr[-4000:]}"
-    told = [text for text in _UNWANTED if text in done.stderr]
-    assert told == [], f"{page.name} warns: {done.stderr[-4000:]}"
+    unwanted = [text for text in _UNWANTED if text in done.stderr]
+    assert unwanted == [], f"{page.name} warns: {done.stderr[-4000:]}"
     rest = done.stdout
     for k, block in enumerate(blocks):
         printed, rest = rest.split(_END.format(k) + "\n", 1)

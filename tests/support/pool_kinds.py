@@ -79,7 +79,7 @@ class Target:
         (self.folder / "hold").unlink(missing_ok=True)
 
 
-class Doer(Runner):
+class TaskRunner(Runner):
     """Does the work of tasks."""
 
     def __init__(self, target):
@@ -112,31 +112,31 @@ class Doer(Runner):
 
 
 @dataclass(frozen=True, eq=False)
-class Told(FutureTask):
+class RecordedTask(FutureTask):
     """A task that keeps all its outcomes; its future gives the first one."""
 
     next: tuple = ()
     outcomes: list = field(default_factory=list)
 
-    def _told(self, *outcome):
+    def _record(self, *outcome):
         self.outcomes.append(outcome)
         self.set_result(outcome)
         return self.next
 
     def done(self, payload, seconds, worker):
-        return self._told("done", payload)
+        return self._record("done", payload)
 
     def failed(self, place, error, worker, traceback):
-        return self._told("failed", place, error, worker)
+        return self._record("failed", place, error, worker)
 
     def crashed(self, note, crash, count):
-        return self._told("crashed", note, crash, count)
+        return self._record("crashed", note, crash, count)
 
     def give_up(self, error):
-        self._told("given up", error)
+        self._record("given up", error)
 
     def stuck(self, note, crash):
-        self._told("stuck", note, crash)
+        self._record("stuck", note, crash)
 
     def cancelled(self):
-        self._told("cancelled")
+        self._record("cancelled")

@@ -1,4 +1,4 @@
-"""Run programs as a user does, and find what they leave behind."""
+"""Run programs as a user does, and find processes and memory that they leave."""
 
 import contextlib
 import os

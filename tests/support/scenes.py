@@ -95,7 +95,7 @@ class Meeting(Clouds):
 
 
 class Held(Clouds):
-    """Clouds that wait, except those of `free`, while a file "hold" is in a folder; each leaves a file."""
+    """Clouds that wait, except the indices in `free`, while a file "hold" is in a folder; each leaves a file."""
 
     def __init__(self, folder, length: int = 37, free=()) -> None:
         super().__init__(length)

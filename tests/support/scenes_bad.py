@@ -1,6 +1,6 @@
 """Classes of scenes with one fault each, which shows when scenes are read one after another. For the checks.
 
-Importable in worker processes, like those of `scenes_bad_methods` and `scenes_bad_elsewhere`.
+Importable in worker processes, like the classes in `scenes_bad_methods` and `scenes_bad_elsewhere`.
 """
 
 import threading

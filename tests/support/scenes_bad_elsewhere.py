@@ -20,7 +20,7 @@ class NotForThreads(Sound):
         return {"length": self.length}
 
 
-class OfThisThread(Sound):
+class OneThread(Sound):
     """Holds an object that only its thread may use, like a connection to SQLite."""
 
     def __init__(self):
@@ -33,7 +33,7 @@ class OfThisThread(Sound):
         return super().scene(index)
 
     def __reduce__(self):
-        return OfThisThread, ()
+        return OneThread, ()
 
 
 class Locked(Sound):
@@ -57,7 +57,7 @@ class Forgetful(Sound):
 OFFSET = 0
 
 
-class OfAGlobal(Sound):
+class ReadsAGlobal(Sound):
     """Uses a global that its constructor sets, only in this process."""
 
     def __init__(self):
@@ -89,7 +89,7 @@ class LockedButSafe(Sound):
         self.lock = threading.Lock()
 
 
-class OfAProcess(Sound):
+class ReadsTheProcessId(Sound):
     def scene(self, index):
         return super().scene(index)[0], index + os.getpid()
 

@@ -16,7 +16,7 @@ class ShortBatches(Sound):
         return np.stack(points)[:-1], np.array(labels)
 
 
-class BatchesDrawnOtherwise(Sound):
+class BatchesDrawDifferently(Sound):
     def scene(self, index):
         return np.float32(self.rng.normal()), index
 
@@ -24,7 +24,7 @@ class BatchesDrawnOtherwise(Sound):
         return np.array([self.rng.normal() for _ in indices], np.float32), indices
 
 
-class HalfAnOut(Sound):
+class HalfOfOut(Sound):
     """Writes everything into `out` except the labels."""
 
     def get_batch(self, indices, out=None):

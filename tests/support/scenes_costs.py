@@ -73,7 +73,7 @@ class DrawsGlobally(Costly):
 
 
 class Fails(Costly):
-    """Scenes that raise, except those that are read to infer the spec."""
+    """Scenes that raise, except when they are read to infer the spec."""
 
     def __init__(self):
         self.probes = {0, self.length // 2, self.length - 1}
@@ -85,8 +85,8 @@ class Fails(Costly):
         return super().scene(index)
 
 
-class Told(Waits):
-    """Logs in a file the arguments of worker hooks."""
+class LogsHooks(Waits):
+    """Logs calls of worker hooks in a file."""
 
     def __init__(self, path):
         self.path = path

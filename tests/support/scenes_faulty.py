@@ -1,4 +1,4 @@
-"""Sequences whose scenes fail, for real; importable in worker processes without any framework."""
+"""Sequences whose scenes really fail; importable in worker processes without any framework."""
 
 import ctypes
 import os
@@ -112,7 +112,7 @@ class Weighted(Raising):
 
 
 class RaisingNested(scenes.Nested):
-    """Every kind of field, in (x, y), of which some scenes raise."""
+    """Scenes (x, y) with every kind of field; some raise."""
 
     def __init__(self, bad=(3, 4)) -> None:
         self.bad = set(bad)

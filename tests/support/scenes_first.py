@@ -38,7 +38,7 @@ class Reusing:
 
 
 class Uneven:
-    """Batches (float64[rows, 2], int64[rows]); two of them, not read first, have other rows than the rest."""
+    """Batches (float64[rows, 2], int64[rows]); two batches, not read first, have another number of rows."""
 
     def __len__(self):
         return 20
@@ -49,7 +49,7 @@ class Uneven:
 
 
 class NextScene:
-    """Scenes float64[3] of a counter, whatever their index."""
+    """Scenes float64[3] of a counter, which ignore their index."""
 
     def __init__(self):
         self.read = 0
@@ -63,7 +63,7 @@ class NextScene:
 
 
 class NextInLine:
-    """Batches float64[2] of a counter, whatever their index."""
+    """Batches float64[2] of a counter, which ignore their index."""
 
     def __init__(self):
         self.read = 0
@@ -91,7 +91,7 @@ class LazyOrder:
         return self.order[5 * index : 5 * index + 5]
 
 
-class LazyOrderAnew(LazyOrder):
+class LazyOrderEachEpoch(LazyOrder):
     """The same, with another order in each epoch."""
 
     def on_epoch_end(self):

@@ -50,7 +50,7 @@ class Failing(Noisy):
 
 
 class Hanging(Noisy):
-    """Scenes; one of them takes for ever."""
+    """Scenes; one of them hangs."""
 
     def __getitem__(self, index):
         if index == 40:

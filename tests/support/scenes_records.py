@@ -62,7 +62,7 @@ class Small(kf.SceneSequence):
 
 
 class Slow(Small):
-    """Scenes of 5 ms, each of which appends its index to a log.
+    """Scenes of 5 ms; each appends its index to a log.
 
     If a file `held` exists, they wait once the log has the number of lines in it.
     """

@@ -5,12 +5,13 @@ import os
 import random
 import signal
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import numpy as np
 
 import kerasfeed as kf
-from kerasfeed.feeds.stream_source import Left, SourceRun
+from kerasfeed.feeds.stream_merge import SourceRun
 from kerasfeed.loaders.failures.failure_log import FailureLog, FailurePolicy
 from kerasfeed.loaders.generator_pool import GeneratorPool
 from kerasfeed.loaders.generators import Generators
@@ -43,7 +44,7 @@ class Source:
         items = []
         try:
             items.extend(itertools.islice(self._items, limit))
-        except Left:
+        except CancelledError:
             self._run.leave()
         return items
 

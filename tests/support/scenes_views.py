@@ -10,7 +10,7 @@ class Noisy(kf.SceneSequence):
 
     Args:
         length: Scenes.
-        base: Added to every value, so that sequences can be told apart.
+        base: Added to every value, so that sequences differ.
     """
 
     def __init__(self, length=11, base=0):
@@ -69,19 +69,19 @@ class Hooked(Noisy):
 
     def __init__(self, length=11, base=0):
         super().__init__(length, base)
-        self.told = []
+        self.hook_calls = []
 
     def on_worker_begin(self, worker):
-        self.told.append("begin")
+        self.hook_calls.append("begin")
 
     def on_worker_end(self):
-        self.told.append("end")
+        self.hook_calls.append("end")
 
     def on_epoch_begin(self):
-        self.told.append("epoch begins")
+        self.hook_calls.append("epoch begins")
 
     def on_epoch_end(self):
-        self.told.append("epoch ends")
+        self.hook_calls.append("epoch ends")
 
 
 class Squares(kf.SceneSequence):

@@ -35,9 +35,9 @@ class SlowStore(AbstractFileSystem):
     def info(self, path, **_):
         """Properties of a file or folder."""
         place = Path(self._strip_protocol(path))
-        told = place.stat()
+        status = place.stat()
         kind = "directory" if place.is_dir() else "file"
-        return {"name": str(place), "size": told.st_size, "type": kind, "mtime": told.st_mtime_ns}
+        return {"name": str(place), "size": status.st_size, "type": kind, "mtime": status.st_mtime_ns}
 
     def ls(self, path, detail=True, **_):
         """The files of a folder."""

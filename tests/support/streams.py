@@ -32,7 +32,7 @@ def scene_of(name):
 
 
 class Rooms:
-    """A typical class: one method that loops for ever over its files, and does not know about feeds."""
+    """A typical class: one method that loops endlessly over its files, and does not know about feeds."""
 
     def __init__(self, paths):
         self.paths = paths

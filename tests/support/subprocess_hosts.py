@@ -58,7 +58,7 @@ def serve():
 
 
 class SubprocessHosts(RayHosts):
-    """Hosts; `clusters` are those that feeds have joined."""
+    """Hosts; `clusters` are the clusters that feeds have joined."""
 
     def __init__(self, count=2, start_timeout=60.0, ship=()):
         super().__init__(count, start_timeout=start_timeout, ship=ship)
@@ -108,7 +108,7 @@ class SubprocessHost:
 
     Attributes:
         process: The present process.
-        restarts: Number of restarts before it is given up.
+        restarts: Number of restarts before it counts as lost.
     """
 
     def __init__(self):

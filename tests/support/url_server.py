@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass
-class Told:
+class ServerSettings:
     """Settings and log of the server.
 
     Attributes:
@@ -28,10 +28,10 @@ class Told:
 
 
 @contextlib.contextmanager
-def serving(folder, **told):
-    """Serve a folder; yield a `Told`."""
-    answers = Told(Path(folder), **told)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"told": answers}))
+def serving(folder, **settings):
+    """Serve a folder; yield a `ServerSettings`."""
+    answers = ServerSettings(Path(folder), **settings)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"settings": answers}))
     server.daemon_threads = True
     answers.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -47,7 +47,7 @@ def serving(folder, **told):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else each answer takes 40 ms
-    told: Told
+    settings: ServerSettings
 
     def log_message(self, *_):
         """Log nothing."""
@@ -61,9 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_content=True)
 
     def _answer(self, *, with_content):
-        if self.told.failures:
-            return self._send(self.told.failures.pop(0), b"", with_content=with_content)
-        place = self.told.folder / self.path.partition("?")[0].strip("/")
+        if self.settings.failures:
+            return self._send(self.settings.failures.pop(0), b"", with_content=with_content)
+        place = self.settings.folder / self.path.partition("?")[0].strip("/")
         if place.is_dir():
             links = "".join(f'<a href="{each.name}">{each.name}</a>\n' for each in sorted(place.iterdir()))
             return self._send(200, links.encode(), with_content=with_content)
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = place.read_bytes()
         version = {"ETag": f'"{place.stat().st_mtime_ns}"'}
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if wanted is None or not self.told.ranges:
+        if wanted is None or not self.settings.ranges:
             return self._send(200, data, version, with_content=with_content)
         start, stop = int(wanted[1]), min(int(wanted[2]) + 1, len(data))
         version["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
-        if self.told.sizes:
+        if self.settings.sizes:
             self.send_header("Content-Length", str(len(data)))
         else:
             self.send_header("Connection", "close")

@@ -9,7 +9,7 @@ from kerasfeed.util.atomic_write import appearing, write_whole
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_file_written_at_a_symbolic_link_takes_its_place_and_leaves_what_it_leads_to(tmp_path, durable):
+def test_write_whole_replaces_a_symbolic_link_and_keeps_its_target(tmp_path, durable):
     fifo, link = tmp_path / "fifo", tmp_path / "link"
     os.mkfifo(fifo)
     link.symlink_to(fifo)
@@ -20,7 +20,7 @@ def test_a_file_written_at_a_symbolic_link_takes_its_place_and_leaves_what_it_le
     assert set(tmp_path.iterdir()) == {fifo, link}
 
 
-def test_a_folder_at_which_a_file_is_to_be_written_is_left_as_it_is(tmp_path):
+def test_write_whole_refuses_to_replace_a_folder(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "folder", b"new")
@@ -28,7 +28,7 @@ def test_a_folder_at_which_a_file_is_to_be_written_is_left_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("through_link", [False, True])
-def test_what_is_no_regular_file_is_never_replaced(tmp_path, through_link):
+def test_only_regular_files_are_replaced(tmp_path, through_link):
     fifo, link = tmp_path / "fifo", tmp_path / "link"
     os.mkfifo(fifo)
     link.symlink_to(fifo)
@@ -39,7 +39,7 @@ def test_what_is_no_regular_file_is_never_replaced(tmp_path, through_link):
     assert set(tmp_path.iterdir()) == {fifo, link}
 
 
-def test_a_regular_file_is_replaced_where_a_link_leads_to_it(tmp_path):
+def test_a_regular_file_is_replaced_at_the_target_of_a_link(tmp_path):
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_bytes(b"old")
     link.symlink_to(file)

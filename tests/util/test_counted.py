@@ -10,5 +10,5 @@ from kerasfeed.util.error_text import counted
     [(0, ["scene"], "0 scenes"), (1, ["scene"], "1 scene"), (1, ["axis", "axes"], "1 axis"),
      (2, ["axis", "axes"], "2 axes"), (12345, ["scene"], "12,345 scenes")],
 )  # fmt: skip
-def test_one_is_singular(count, words, text):
+def test_counted_uses_the_singular_for_one(count, words, text):
     assert counted(count, *words) == text

@@ -1,4 +1,4 @@
-"""Text that ends in NUL characters arrives whole, on every path a scene can take."""
+"""Text that ends in NUL characters is kept, on every path a scene can take."""
 
 import pytest
 from scenes_lists import NulText, nul_text, nul_texts
@@ -37,7 +37,7 @@ def test_every_stream_keeps_nul_characters_at_the_end_of_text(workers, worker_ty
         check_text(feed)
 
 
-def test_a_sequence_in_memory_keeps_its_text_on_the_way_to_worker_processes():
+def test_a_sequence_in_memory_keeps_its_text_in_worker_processes():
     with kf.Feed([nul_text(k) for k in range(22)], 6, workers=1, worker_type="process") as feed:
         check_text(feed)
 

@@ -76,13 +76,13 @@ class Slotted:
         (deque([1]), deque([2])), (slice(1), slice(2)), (bytearray(b"a"), bytearray(b"b")),
     ],
 )  # fmt: skip
-def test_objects_without_attributes_differ_by_what_they_hold(one, other):
+def test_objects_without_attributes_differ_by_their_content(one, other):
     assert digest(one) == digest(copy.deepcopy(one)) != digest(other)
     enclosing = [lambda each=each: each for each in (one, other)]
     assert digest(enclosing[0]) != digest(enclosing[1])
 
 
-def test_equal_values_have_one_digest_be_they_shared_or_not():
+def test_equal_values_have_equal_digests_shared_or_not():
     part = [Caller(1), {"a": (1, 2)}]
     assert digest([part, part]) == digest([part, [Caller(1), {"a": (1, 2)}]])
     deep = part
@@ -91,11 +91,11 @@ def test_equal_values_have_one_digest_be_they_shared_or_not():
     assert digest(deep) == digest(deep)
 
 
-def test_what_does_not_pickle_has_a_digest_too():
+def test_unpicklable_objects_have_a_digest():
     assert digest(Caller(each for each in "ab")) == digest(Caller(each for each in "ab")) != digest(Caller(1))
 
 
-def test_bytes_that_fill_up_records_and_long_doubles_are_no_values():
+def test_padding_bytes_do_not_affect_a_digest():
     padded = np.dtype([("a", "i1"), ("b", "f8")], align=True)
     for dtype in (padded, np.dtype(np.longdouble), np.dtype(np.clongdouble)):
         one, other = np.zeros(3, dtype), np.frombuffer(bytearray(b"\xff" * 3 * dtype.itemsize), dtype).copy()
@@ -106,7 +106,7 @@ def test_bytes_that_fill_up_records_and_long_doubles_are_no_values():
         assert digest(one) == digest(other)
 
 
-def test_what_holds_itself_has_a_digest():
+def test_self_referencing_objects_have_a_digest():
     loop = []
     loop.append(loop)
     assert digest(loop) == digest(loop)
@@ -117,7 +117,7 @@ def test_what_holds_itself_has_a_digest():
     assert digest(recursive) == digest(recursive)
 
 
-def test_a_callable_is_called_by_its_name_or_its_classs():
+def test_name_of_returns_the_name_of_a_callable_or_of_its_class():
     assert name_of(len) == "len"
     assert name_of(Caller(1)) == "Caller"
     assert name_of(functools.partial(len)) == "len"

@@ -3,7 +3,7 @@
 from kerasfeed.util.lru import Lru
 
 
-def test_a_load_that_asks_for_the_value_that_it_makes_does_not_wait_for_itself():
+def test_a_recursive_load_of_the_same_key_does_not_deadlock():
     cache = Lru(2, lambda _: 1)
 
     def outer():
@@ -13,7 +13,7 @@ def test_a_load_that_asks_for_the_value_that_it_makes_does_not_wait_for_itself()
     assert cache.get_or_load("key", outer) == (2, True)
 
 
-def test_what_was_used_longest_ago_leaves_first():
+def test_the_least_recently_used_value_is_evicted_first():
     cache = Lru(2, lambda _: 1)
     for key in (1, 2, 1, 3):
         cache.get_or_load(key, lambda: 9)

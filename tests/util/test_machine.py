@@ -9,12 +9,12 @@ def test_the_memory_of_this_machine_is_known():
     assert 1 << 26 < machine.memory() < 1 << 50
 
 
-def test_where_the_system_does_not_tell_its_memory_some_is_assumed(monkeypatch):
+def test_memory_has_a_default_if_the_system_does_not_report_it(monkeypatch):
     monkeypatch.delattr(os, "sysconf")
     assert 0 < machine.memory() <= 4 << 30
 
 
-def test_a_container_held_to_less_memory_counts(monkeypatch, tmp_path):
+def test_memory_respects_the_limit_of_a_container(monkeypatch, tmp_path):
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(machine, "_LIMITS", (str(limit),))
     whole = machine.memory()
@@ -24,5 +24,5 @@ def test_a_container_held_to_less_memory_counts(monkeypatch, tmp_path):
     assert machine.memory() == 104857600
 
 
-def test_only_the_cores_this_process_may_run_on_count():
+def test_cores_counts_only_the_cores_available_to_this_process():
     assert 1 <= machine.cores() <= os.cpu_count()

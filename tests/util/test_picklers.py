@@ -43,13 +43,13 @@ def lines_of(function):
     return [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(raised.value.__traceback__)[1:]]
 
 
-def test_code_that_is_sent_to_a_worker_keeps_its_file_and_its_lines(rooms):
+def test_code_sent_to_a_worker_keeps_its_file_and_lines(rooms):
     sent = copy_as_sent(rooms.load, shares=True)
     assert sent is not rooms.load
     assert lines_of(sent) == [f"/home/me/rooms.py:{line}" for line in (5, 4, 4)]
 
 
-def test_a_function_of_an_order_keeps_its_file_and_its_lines(rooms):
+def test_a_function_of_an_order_keeps_its_file_and_lines(rooms):
     sent = pickle.loads(pickle.dumps(Portable(rooms.group_of)))
     assert sent.function is not rooms.group_of
     assert lines_of(sent.function) == ["/home/me/rooms.py:7"]
@@ -123,7 +123,7 @@ def test_a_function_with_several_implementations_is_sent_with_all_of_them(cached
     assert size([1, [2, 3], part]) == 10
 
 
-def test_a_class_whose_methods_keep_results_is_sent(cached):
+def test_a_class_with_cached_methods_can_be_sent(cached):
     made = cached.Rooms()
     assert (made.load(1), made.count) == (2, 5)
     sent = _sent(made)
@@ -132,7 +132,7 @@ def test_a_class_whose_methods_keep_results_is_sent(cached):
     assert type(sent).load.cache_parameters()["maxsize"] == 3
 
 
-def test_functions_within_functions_and_of_builtin_ones_are_sent_with_a_cache():
+def test_nested_and_builtin_functions_with_a_cache_can_be_sent():
     @functools.lru_cache
     def inner(index):
         return -index
@@ -141,7 +141,7 @@ def test_functions_within_functions_and_of_builtin_ones_are_sent_with_a_cache():
     assert _sent(functools.lru_cache(len))("four") == 4
 
 
-def test_a_function_with_a_cache_that_can_be_imported_stays_the_very_same():
+def test_an_importable_function_with_a_cache_is_sent_by_reference():
     assert _sent(_importable) is _importable
     assert _sent(_generic) is _generic
 
@@ -178,7 +178,7 @@ class Kind(enum.Enum):  # its class has a __getattr__ before Python 3.12
     ROOM = 1
 
 
-def test_an_object_whose_attributes_are_those_of_another_is_sent():
+def test_an_object_that_forwards_attributes_can_be_sent():
     assert _sent(Wrapper(Wrapper([1]))).inside.inside == [1]
     assert _sent(Wrapper([1, 1])).count(1) == 2
     assert _sent(Kept([1])).was_sent
@@ -219,20 +219,20 @@ def arrived(value, *names):
         sys.modules.update(kept)
 
 
-def test_a_module_that_was_loaded_by_its_path_is_sent_by_value(by_path):
+def test_a_module_loaded_by_its_path_is_sent_by_value(by_path):
     rooms = by_path()
     rooms.SIZE = 10
     assert arrived(rooms.Rooms(), "rooms_by_path").size() == 10
     assert arrived(rooms, "rooms_by_path").SIZE == 10
 
 
-def test_a_module_that_was_put_into_sys_modules_by_hand_is_sent_by_value(by_path):
+def test_a_module_added_to_sys_modules_by_hand_is_sent_by_value(by_path):
     module = sys.modules["rooms_by_hand"] = types.ModuleType("rooms_by_hand")
     exec("def size(): return 5", vars(module))
     assert arrived(module.size, "rooms_by_hand")() == 5
 
 
-def test_a_module_of_another_file_than_the_one_on_the_search_path_is_sent_by_value(by_path, tmp_path, monkeypatch):
+def test_a_module_shadowed_on_the_search_path_is_sent_by_value(by_path, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "other").mkdir()
     by_path()
@@ -240,7 +240,7 @@ def test_a_module_of_another_file_than_the_one_on_the_search_path_is_sent_by_val
     assert arrived(other.Rooms(), "rooms_by_path").size() == 6
 
 
-def test_a_module_that_can_be_imported_is_sent_by_its_name(by_path, tmp_path, monkeypatch):
+def test_an_importable_module_is_sent_by_name(by_path, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     rooms = by_path()
     rooms.SIZE = 10
@@ -249,7 +249,7 @@ def test_a_module_that_can_be_imported_is_sent_by_its_name(by_path, tmp_path, mo
     assert "rooms_by_path" not in cloudpickle.list_registry_pickle_by_value()
 
 
-def test_a_compiled_module_that_cannot_be_imported_by_its_name_is_refused(by_path, tmp_path):
+def test_a_compiled_module_that_cannot_be_imported_is_refused(by_path, tmp_path):
     module = by_path()
     module.__file__ = str(tmp_path / "rooms_by_path.so")
     with pytest.raises(pickle.PicklingError, match="'rooms_by_path'"):

@@ -15,7 +15,7 @@ def notebook(monkeypatch):
     monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(config={"IPKernelApp": {}}))
 
 
-def test_a_bar_ends_as_finished_and_leaves_no_thread(capsys):
+def test_a_finished_bar_shows_100_percent_and_leaves_no_thread(capsys):
     before = threading.enumerate()
     with progress_bar("reading", 3, True, unit="scenes") as advance:
         advance(1)
@@ -32,13 +32,13 @@ def test_a_bar_for_terminals_is_not_written_into_a_file(capsys):
     assert not capsys.readouterr().err
 
 
-def test_a_bar_that_is_over_in_time_does_not_appear(capsys):
+def test_a_bar_that_finishes_before_its_delay_is_not_shown(capsys):
     with progress_bar("reading", 3, True, after=60) as advance:
         advance(3)
     assert "reading" not in capsys.readouterr().err
 
 
-def test_nothing_warns_in_a_notebook_without_ipywidgets(monkeypatch, notebook, capsys):
+def test_a_notebook_without_ipywidgets_draws_no_warning(monkeypatch, notebook, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ipywidgets" else find(name))
     with progress_bar("reading", 3, True, tty=True) as advance:

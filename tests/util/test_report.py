@@ -30,14 +30,14 @@ def test_a_page_has_only_elements_that_jupyterlab_shows_in_an_untrusted_notebook
     assert [element.get("title") for element in root.iter() if element.get("title")] == ["b"]
 
 
-def test_text_has_columns_of_one_width_with_numbers_to_the_right():
+def test_text_columns_have_equal_width_and_right_aligned_numbers():
     table = Table(["field", "mean"], [["points", "0.5"], ["x", "12.25"]], right=["mean"])
     assert Report("Rooms", [("", "7 scenes"), ("each", "3 kB")], [table], "and 2 more").text == (
         "Rooms: 7 scenes, each 3 kB\n\nfield    mean\npoints    0.5\nx       12.25\nand 2 more"
     )
 
 
-def test_a_long_last_column_goes_on_below_itself_and_is_not_cut():
+def test_a_long_last_column_is_wrapped_and_not_truncated():
     text = Table((), [["image", f"{NOTE}\nRemedy: crop"], ["x", "short"]]).text
     *lines, remedy, last = text.splitlines()
     assert max(map(len, lines)) <= 118
@@ -50,7 +50,7 @@ def test_a_picture_is_never_broken_over_lines():
     assert Table((), [["x" * 100, Graphic("# " * 40, "")]]).text == f"{'x' * 100}  {'# ' * 40}".rstrip()
 
 
-def test_the_smallest_share_is_seen_and_none_is_not():
+def test_the_smallest_share_is_visible_and_zero_is_not():
     assert (bar(1e-9).text, bar(1.0).text, bar(0.0)) == ("▏", "█" * 20, Graphic("", ""))
     picture = histogram([0.0, 1e-9, 1.0], ["none", "few", "most"], [0.0, 1e-9, 1.0])
     assert picture.text == " ▁█"

@@ -6,7 +6,7 @@ import time
 from kerasfeed.util.thread_times import ThreadTimes, ThreadWatch
 
 
-def test_what_others_took_is_not_the_threads_own_and_what_it_computed_is():
+def test_own_seconds_excludes_other_threads_and_includes_computing():
     assert ThreadTimes(0.1, 0.03, 0.04).own_seconds == 0.1 - 0.04
     assert ThreadTimes(0.1, 0.08, 0.04).own_seconds == 0.08
     assert ThreadTimes(0.1, 0.18, 0.0).own_seconds == 0.1

@@ -1,4 +1,4 @@
-"""Differences between the modules of two processes, without those that no user could fix."""
+"""Differences between the modules of two processes that a user can fix."""
 
 import importlib
 import sys
@@ -98,7 +98,7 @@ def settings(tmp_path, monkeypatch):
     sys.modules.pop("settings_of_a_user", None)
 
 
-def test_what_a_script_sets_in_a_module_is_named_with_both_values(settings):
+def test_module_values_set_by_a_script_are_named_with_both_values(settings):
     module, _, there = settings
     module.SIZE, module.ROOT, module.COLOR, module.EXTRA = 10, module.Path("other"), module.Color.BLUE, 1.5
     module.OPTIONS["size"] = 10
@@ -141,14 +141,14 @@ def test_functions_and_methods_that_were_replaced_are_named(settings):
         ("class Rooms:", "# a comment moves the lines below\n\nclass Rooms:", set()),
     ],
 )
-def test_what_was_edited_since_the_import_is_named_and_comments_are_not(settings, old, new, names):
+def test_edits_since_the_import_are_named_except_comments(settings, old, new, names):
     _, path, there = settings
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
     assert set(there()) == names
 
 
-def test_what_a_module_changes_by_itself_is_no_difference(settings):
+def test_values_that_a_module_changes_itself_are_ignored(settings):
     module, _, there = settings
     module.work()
     module.PID = module.PID - 1
@@ -156,7 +156,7 @@ def test_what_a_module_changes_by_itself_is_no_difference(settings):
     assert there() == {}
 
 
-def test_what_a_module_imports_from_one_that_changes_by_itself_is_no_difference(settings, tmp_path):
+def test_imported_values_that_their_module_changes_itself_are_ignored(settings, tmp_path):
     module = settings[0]
     path = tmp_path / "importing_settings_of_a_user.py"
     path.write_text("from settings_of_a_user import *\nfrom settings_of_a_user import SIZE as SHAPE, PID as NUMBER")
@@ -171,7 +171,7 @@ def test_what_a_module_imports_from_one_that_changes_by_itself_is_no_difference(
         del sys.modules[path.stem]
 
 
-def test_what_cannot_be_described_is_not_compared(settings):
+def test_values_that_cannot_be_described_are_not_compared(settings):
     module, _, there = settings
     module.OPTIONS["lock"] = module.Rooms()
     module.MODEL = object()
@@ -179,13 +179,13 @@ def test_what_cannot_be_described_is_not_compared(settings):
     assert there() == {}
 
 
-def test_modules_that_are_installed_are_not_looked_at(settings):
+def test_installed_modules_are_not_compared(settings):
     found = module_values()
     assert "settings_of_a_user" in found
     assert not any(name.split(".")[0] in ("numpy", "os", "pytest", "kerasfeed", "__main__") for name in found)
 
 
-def test_the_warning_is_short_and_shows_where_long_values_differ():
+def test_the_warning_is_short_and_shows_the_difference_of_long_values():
     long = [f"scene_{n}" for n in range(30)]
     values = {f"settings.N{n}": (str(n), str(n + 1)) for n in range(7)}
     text = differences_text({"settings.NAMES": (repr(long), repr([*long[:20], "other"])), **values})

@@ -1,4 +1,4 @@
-"""Local paths from users: anything else is refused before anything is made."""
+"""Local paths from users: anything else is refused before a file is created."""
 
 from pathlib import Path
 
@@ -25,9 +25,7 @@ TAKEN = [
 
 
 @pytest.mark.parametrize(("name", "take"), TAKEN)
-def test_a_url_is_refused_wherever_a_local_path_is_wanted_and_no_folder_of_that_name_is_made(
-    name, take, tmp_path, monkeypatch
-):
+def test_a_url_is_refused_as_a_local_path_and_no_folder_is_created(name, take, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kf.write_tfrecords(SCENES, "a.tfrecord", num_shards=1, workers=0, progress=False)
     before = sorted(tmp_path.iterdir())
@@ -38,6 +36,6 @@ def test_a_url_is_refused_wherever_a_local_path_is_wanted_and_no_folder_of_that_
 
 
 @pytest.mark.parametrize("given", [5, b"kept"])
-def test_what_is_no_path_is_refused_by_its_type(given):
+def test_the_error_for_an_object_that_is_not_a_path_names_its_type(given):
     with pytest.raises(TypeError, match=f"path must be a path, received {given!r} of type {type(given).__name__}"):
         kf.Cached(SCENES, given, key="v1")

@@ -69,7 +69,7 @@ def lines_of(log):
 
 
 @pytest.mark.heavy
-def test_workers_that_were_asked_for_are_started_once_and_read_the_spec_too(tmp_path):
+def test_explicit_workers_are_started_once_and_also_read_for_the_spec(tmp_path):
     paths = kf.write_tfrecords(
         Logged(30, tmp_path / "log"), tmp_path / PATTERN, num_shards=2, workers=2, worker_type="process"
     )
@@ -81,7 +81,7 @@ def test_workers_that_were_asked_for_are_started_once_and_read_the_spec_too(tmp_
     assert sorted(indices_in(paths)) == list(range(30))
 
 
-def test_without_a_word_of_workers_processes_write_and_read_the_spec_too(tmp_path):
+def test_worker_processes_write_and_read_for_the_spec_by_default(tmp_path):
     sequence = Logged(30, tmp_path / "log")
     paths = kf.write_tfrecords(sequence, tmp_path / PATTERN, num_shards=2)
     lines = lines_of(tmp_path / "log")
@@ -91,7 +91,7 @@ def test_without_a_word_of_workers_processes_write_and_read_the_spec_too(tmp_pat
     assert sorted(indices_in(paths)) == list(range(30))
 
 
-def test_with_a_spec_and_workers_each_scene_is_read_once(tmp_path):
+def test_with_a_given_spec_each_scene_is_read_once(tmp_path):
     spec = (kf.ArraySpec((8, 3), np.float32), kf.ArraySpec((), np.int64))
     kf.write_tfrecords(
         Logged(30, tmp_path / "log"), tmp_path / PATTERN, num_shards=2, workers=2, worker_type="thread", spec=spec
@@ -100,7 +100,7 @@ def test_with_a_spec_and_workers_each_scene_is_read_once(tmp_path):
     assert sorted(read) == list(range(30))
 
 
-def test_a_scene_that_fails_without_workers_is_reported_with_its_shard(tmp_path):
+def test_without_workers_the_error_of_a_scene_names_its_shard(tmp_path):
     (tmp_path / "flag").touch()
     with pytest.raises(ValueError, match="no such scene") as caught:
         kf.write_tfrecords(FailsAt(30, 1, tmp_path / "flag"), tmp_path / PATTERN, num_shards=2)
@@ -108,7 +108,7 @@ def test_a_scene_that_fails_without_workers_is_reported_with_its_shard(tmp_path)
 
 
 @pytest.mark.parametrize("spec", [None, (kf.ArraySpec((8, 3), np.float32), kf.ArraySpec((), np.int64))])
-def test_an_interrupt_in_a_scene_ends_it(tmp_path, spec):
+def test_an_interrupt_in_a_scene_stops_writing(tmp_path, spec):
     class Interrupted(Small):
         def __getitem__(self, index):
             if index:
@@ -122,7 +122,7 @@ def test_an_interrupt_in_a_scene_ends_it(tmp_path, spec):
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_errors_for_scenes_that_cannot_be_sent_name_scene_and_shard(tmp_path, worker_type):
+def test_the_error_for_an_exit_in_a_scene_names_scene_and_shard(tmp_path, worker_type):
     class Exits(Small):
         def __getitem__(self, index):
             return super().__getitem__(index) if index != 3 else sys.exit(3)
@@ -133,7 +133,7 @@ def test_errors_for_scenes_that_cannot_be_sent_name_scene_and_shard(tmp_path, wo
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_a_scene_that_cannot_be_read_for_the_spec_says_so(tmp_path, worker_type):
+def test_an_error_while_reading_for_the_spec_says_so(tmp_path, worker_type):
     (tmp_path / "flag").touch()
     sequence = FailsAt(30, 0, tmp_path / "flag")
     with pytest.raises(ValueError, match="no such scene") as caught:
@@ -145,7 +145,7 @@ def test_a_scene_that_cannot_be_read_for_the_spec_says_so(tmp_path, worker_type)
 
 
 @pytest.mark.heavy
-def test_a_scene_that_ends_workers_while_the_spec_is_learnt_is_named(tmp_path):
+def test_the_error_for_a_scene_that_kills_workers_during_spec_inference_names_it(tmp_path):
     (tmp_path / "flag").touch()
     sequence = FailsAt(30, 29, tmp_path / "flag", kills="always")
     with pytest.raises(kf.WorkerDiedError, match=r"while they read scene 29\. Load it .* sequence\[29\]"):
@@ -153,7 +153,7 @@ def test_a_scene_that_ends_workers_while_the_spec_is_learnt_is_named(tmp_path):
     assert listing(tmp_path) == ["flag"]
 
 
-def test_files_that_exist_are_refused_before_anything_is_read(tmp_path):
+def test_existing_files_are_refused_before_reading(tmp_path):
     (tmp_path / "x.h5").touch()
     with pytest.raises(FileExistsError, match="1 of the files to be written exist already"):
         kf.write_hdf5(Logged(30, tmp_path / "log"), tmp_path / "x.h5")
@@ -161,7 +161,7 @@ def test_files_that_exist_are_refused_before_anything_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("compression", [None, "GZIP"])
-def test_an_array_that_every_scene_uses_again_is_written_as_each_left_it(tmp_path, compression, monkeypatch):
+def test_an_array_reused_by_every_scene_is_written_correctly(tmp_path, compression, monkeypatch):
     writev = os.writev
     monkeypatch.setattr(writing.os, "writev", lambda file, pieces: writev(file, [memoryview(pieces[0])[:50_000]]))
     paths = kf.write_tfrecords(
@@ -171,7 +171,7 @@ def test_an_array_that_every_scene_uses_again_is_written_as_each_left_it(tmp_pat
         assert_same(scene, Reuses(10)[index])
 
 
-def test_a_sequence_that_cannot_be_pickled_is_written_by_one_thread_with_a_warning(tmp_path):
+def test_an_unpicklable_sequence_is_written_by_one_thread_with_a_warning(tmp_path):
     sequence = Small(10)
     sequence.lock = threading.Lock()
     with warnings.catch_warnings(record=True) as caught:
@@ -204,7 +204,7 @@ def test_hooks_of_the_sequence_are_called_around_its_scenes(tmp_path):
     assert sorted(indices_in(write(Hooked(10), tmp_path, worker_type="process"))) == list(range(100, 110))
 
 
-def test_a_sequence_that_cannot_be_sent_to_processes_is_refused_and_nothing_is_left(tmp_path):
+def test_an_unpicklable_sequence_is_refused_for_processes_without_leftover_files(tmp_path):
     sequence = Small(10)
     sequence.lock = threading.Lock()
     spec = kf.TFRecordSequence(write(Small(10), tmp_path)).spec

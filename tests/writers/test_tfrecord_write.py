@@ -42,7 +42,7 @@ def shown(folder):
     return [name for name in listing(folder) if not name.startswith(".")]
 
 
-def test_a_pipe_that_stands_where_a_shard_is_to_be_is_left_there(tmp_path):
+def test_a_pipe_at_the_path_of_a_shard_is_not_replaced(tmp_path):
     pipe = tmp_path / PATTERN.format(shard=1, count=3)
     os.mkfifo(pipe)
     with pytest.raises(OSError, match="is a device, a pipe or a socket, which is not replaced"):
@@ -66,7 +66,7 @@ def test_every_scene_is_written_once_by_any_workers(tmp_path, workers, worker_ty
 
 
 @pytest.mark.heavy
-def test_the_same_bytes_come_from_threads_and_from_processes(tmp_path):
+def test_threads_and_processes_write_the_same_bytes(tmp_path):
     contents = []
     for number, (workers, worker_type) in enumerate([(0, "thread"), (3, "thread"), (2, "process")]):
         folder = tmp_path / str(number)
@@ -76,7 +76,7 @@ def test_the_same_bytes_come_from_threads_and_from_processes(tmp_path):
     assert contents[0] == contents[1] == contents[2]
 
 
-def test_contiguous_shards_take_runs_and_round_robin_deals():
+def test_contiguous_shards_contain_runs_and_round_robin_shards_alternate():
     for length, count in [(10, 3), (7, 7), (100, 1), (41, 4)]:
         for assignment in ("round_robin", "contiguous"):
             shards = [assigned(length, count, shard, assignment) for shard in range(count)]
@@ -89,24 +89,24 @@ def test_contiguous_shards_are_read_back_in_order(tmp_path):
     assert indices_in(write(Small(41), tmp_path, assignment="contiguous")) == list(range(41))
 
 
-def test_the_sidecar_tells_how_the_set_was_written(tmp_path):
+def test_the_sidecar_describes_the_set(tmp_path):
     paths = write(Small(10), tmp_path, assignment="contiguous", compression="GZIP", seed=5)
-    told = json.loads((tmp_path / SIDECAR).read_text())
-    assert [file["scenes"] for file in told["files"]] == [3, 3, 4]
-    assert [file["bytes"] for file in told["files"]] == [Path(path).stat().st_size for path in paths]
-    assert (told["assignment"], told["compression"], told["seed"]) == ("contiguous", "GZIP", 5)
+    content = json.loads((tmp_path / SIDECAR).read_text())
+    assert [file["scenes"] for file in content["files"]] == [3, 3, 4]
+    assert [file["bytes"] for file in content["files"]] == [Path(path).stat().st_size for path in paths]
+    assert (content["assignment"], content["compression"], content["seed"]) == ("contiguous", "GZIP", 5)
     sidecar = read_sidecar(tmp_path / SIDECAR)
     assert sidecar.scenes == {Path(path).name: count for path, count in zip(paths, [3, 3, 4], strict=True)}
     assert str(sidecar.spec.fields[0]) == "float32[8, 3]"
 
 
-def test_lists_and_arrays_in_memory_are_written_too(tmp_path):
+def test_lists_and_arrays_in_memory_can_be_written(tmp_path):
     scenes = [{"x": np.full(3, index, np.float32)} for index in range(5)]
     for place, found in enumerate(kf.TFRecordSequence(write(scenes, tmp_path, 5, worker_type="auto"))):
         assert_same(found, scenes[place])
 
 
-def test_files_that_exist_are_refused_and_replaced_if_asked(tmp_path):
+def test_existing_files_are_replaced_only_with_overwrite(tmp_path):
     write(Small(10), tmp_path)
     before = {name: (tmp_path / name).read_bytes() for name in listing(tmp_path)}
     with pytest.raises(FileExistsError, match=r"4 of the files to be written exist already: .*overwrite=True"):
@@ -118,7 +118,7 @@ def test_files_that_exist_are_refused_and_replaced_if_asked(tmp_path):
     assert shown(tmp_path) == ["train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord", SIDECAR]
 
 
-def test_a_sequence_that_fails_at_once_replaces_nothing(tmp_path):
+def test_a_sequence_that_fails_immediately_replaces_no_file(tmp_path):
     paths = write(Small(10), tmp_path)
     (tmp_path / "flag").touch()
     with pytest.raises(ValueError, match="no such scene"):
@@ -128,7 +128,7 @@ def test_a_sequence_that_fails_at_once_replaces_nothing(tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_a_failing_scene_names_itself_and_its_shard_and_complete_shards_stay(tmp_path, worker_type):
+def test_the_error_of_a_scene_names_its_shard_and_complete_shards_are_kept(tmp_path, worker_type):
     flag = tmp_path / "flag"
     flag.touch()
     sequence = FailsAt(40, 37, flag)
@@ -162,7 +162,7 @@ def test_an_unfinished_set_is_not_continued_with_other_arguments(tmp_path):
     assert shown(tmp_path) == ["train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord", SIDECAR]
 
 
-def test_two_programs_do_not_write_one_set_at_the_same_time(tmp_path):
+def test_two_programs_cannot_write_one_set_at_the_same_time(tmp_path):
     class Nested(Small):
         def __getitem__(self, index):
             with contextlib.suppress(kf.KerasfeedError):
@@ -173,7 +173,7 @@ def test_two_programs_do_not_write_one_set_at_the_same_time(tmp_path):
     assert sorted(indices_in(write(Nested(8), tmp_path, workers=0))) == list(range(8))
 
 
-def test_a_shard_that_was_cut_off_meanwhile_is_written_again(tmp_path):
+def test_a_truncated_shard_is_written_again(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
     with pytest.raises(ValueError, match="no such scene"):
@@ -184,7 +184,7 @@ def test_a_shard_that_was_cut_off_meanwhile_is_written_again(tmp_path):
 
 
 @pytest.mark.heavy
-def test_the_shard_of_a_killed_worker_is_begun_again(tmp_path):
+def test_the_shard_of_a_killed_worker_is_restarted(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
     with pytest.warns(kf.FeedWarning, match="1 worker process died .* no scene is missing or doubled"):
@@ -194,7 +194,7 @@ def test_the_shard_of_a_killed_worker_is_begun_again(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_scene_that_always_kills_its_worker_is_an_error_that_names_it(tmp_path):
+def test_the_error_for_a_scene_that_always_kills_its_worker_names_it(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
     with pytest.raises(kf.WorkerDiedError, match=r"wrote shard 2 .*at scene 17\..*sequence\[17\]"):
@@ -215,7 +215,7 @@ print("done")
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path, worker_type):
+def test_a_program_killed_repeatedly_writes_each_scene_once(tmp_path, worker_type):
     folder, log, held = tmp_path / "out", tmp_path / "log", tmp_path / "held"
     folder.mkdir()
     code = PROGRAM.format(log=str(log), pattern=str(folder / PATTERN), worker_type=worker_type, held=str(held))
@@ -225,7 +225,7 @@ def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_
     kills, ended = 0, False
     while not ended:
         before = log.stat().st_size if log.exists() else 0
-        if kills < 3:  # some scenes are left when it is killed, however late that is
+        if kills < 3:  # some scenes remain when it is killed, even if that is late
             held.write_text(f"{30 + (len(log.read_text().split()) if before else 0)}")
         else:
             held.unlink()
@@ -251,9 +251,9 @@ def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_
 
 
 @pytest.mark.heavy
-def test_a_program_that_is_interrupted_leaves_no_process_and_no_half_file(tmp_path):
+def test_an_interrupted_program_leaves_no_process_and_no_partial_file(tmp_path):
     log, held = tmp_path / "log", tmp_path / "held"
-    held.write_text("30")  # scenes are left when it is interrupted, however late that is
+    held.write_text("30")  # scenes remain when it is interrupted, even if that is late
     code = PROGRAM.format(log=str(log), pattern=str(tmp_path / PATTERN), worker_type="process", held=str(held))
     (tmp_path / "program.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}
@@ -272,7 +272,7 @@ def test_a_program_that_is_interrupted_leaves_no_process_and_no_half_file(tmp_pa
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_workers_stop_before_their_next_scene_once_another_shard_has_failed(tmp_path, worker_type):
+def test_workers_stop_after_another_shard_has_failed(tmp_path, worker_type):
     (tmp_path / "flag").touch()
 
     class Slow(FailsAt):
@@ -292,7 +292,7 @@ def test_workers_stop_before_their_next_scene_once_another_shard_has_failed(tmp_
     assert listing(tmp_path) == [f".{SIDECAR}.unfinished", "flag", "log", "reached"]
 
 
-def test_a_temporary_file_that_another_program_removes_is_an_error(tmp_path):
+def test_a_temporary_file_removed_by_another_program_raises(tmp_path):
     class Removes(Small):
         def __getitem__(self, index):
             for part in tmp_path.glob(".*.part"):
@@ -304,7 +304,7 @@ def test_a_temporary_file_that_another_program_removes_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, workers):
+def test_a_full_disk_raises_and_leaves_no_partial_file(tmp_path, workers):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
@@ -318,7 +318,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, workers):
     assert sorted(indices_in(write(Small(1000), tmp_path))) == list(range(1000))
 
 
-def test_scenes_whose_axes_vary_more_than_five_tell_need_a_spec(tmp_path):
+def test_axes_that_vary_beyond_the_first_five_scenes_need_a_spec(tmp_path):
     scenes = [(np.zeros((4 if index == 7 else 3, 2), np.float32), index) for index in range(20)]
     with pytest.raises(kf.SpecError, match=r"scene 7: field '0': expected float32\[3, 2\], received float32\[4, 2\]"):
         write(scenes, tmp_path)
@@ -350,7 +350,7 @@ def test_scenes_whose_axes_vary_more_than_five_tell_need_a_spec(tmp_path):
         ({"spec": 3}, TypeError, "a spec is a nesting of"),
     ],
 )
-def test_a_wrong_argument_is_refused_and_nothing_is_left(tmp_path, arguments, kind, message):
+def test_a_wrong_argument_is_refused_without_leftover_files(tmp_path, arguments, kind, message):
     with pytest.raises(kind, match=message):
         write(Small(10), tmp_path, **arguments)
     assert listing(tmp_path) == []
@@ -370,7 +370,7 @@ def test_a_wrong_argument_is_refused_and_nothing_is_left(tmp_path, arguments, ki
         ("nowhere/{shard}.tfrecord", FileNotFoundError, "there is no folder '.*nowhere' to write '0.tfrecord' to"),
     ],
 )
-def test_a_pattern_that_names_no_shards_is_refused(tmp_path, pattern, kind, message):
+def test_a_pattern_without_a_shard_number_is_refused(tmp_path, pattern, kind, message):
     with pytest.raises(kind, match=message):
         kf.write_tfrecords(Small(10), tmp_path / pattern, num_shards=3)
 
@@ -383,7 +383,7 @@ def test_a_pattern_that_names_no_shards_is_refused(tmp_path, pattern, kind, mess
         ({"a": 1}, "writing needs a sequence of scenes"),
     ],
 )
-def test_what_is_no_sequence_is_refused(tmp_path, sequence, message):
+def test_an_object_that_is_not_a_sequence_is_refused(tmp_path, sequence, message):
     with pytest.raises(TypeError, match=message):
         write(sequence, tmp_path)
 
@@ -418,17 +418,17 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path, monkeypatch, stream):
 
 
 @pytest.mark.heavy
-def test_scenes_that_do_not_end_are_reported_once(tmp_path, monkeypatch):
+def test_a_hanging_scene_is_reported_once(tmp_path, monkeypatch):
     monkeypatch.setattr(watchdog, "STALL_SECONDS", 0.3)
-    told = threading.Event()
+    reported = threading.Event()
 
     class Hangs(Small):
         def __getitem__(self, index):
             if index == 17:
-                assert told.wait(60)
+                assert reported.wait(60)
             return super().__getitem__(index)
 
     warned = pytest.warns(kf.FeedWarning, match=r"no progress for \d+ s: .* is still loading scene 17 of shard 0 ")
-    with warned as caught, once_told(caught, told.set, after=0.5):
+    with warned as caught, once_told(caught, reported.set, after=0.5):
         write(Hangs(40), tmp_path, 1, workers=1)
     assert len(caught) == 1

@@ -30,7 +30,7 @@ def write(sequence, path, **arguments):
     ("scenes_per_chunk", "compression"),
     [(None, None), (1, None), (7, "gzip"), (None, "gzip"), (3, "lzf"), (1000, 1)],
 )
-def test_every_dtype_and_nesting_comes_back_bit_for_bit(tmp_path, scenes_per_chunk, compression):
+def test_every_dtype_and_nesting_round_trips_bit_for_bit(tmp_path, scenes_per_chunk, compression):
     sequence = Everything(100, varying=False, names=STORED)
     path = write(sequence, tmp_path / "x.h5", scenes_per_chunk=scenes_per_chunk, compression=compression)
     scenes = kf.HDF5Scenes(path)
@@ -41,7 +41,7 @@ def test_every_dtype_and_nesting_comes_back_bit_for_bit(tmp_path, scenes_per_chu
     assert listing(tmp_path) == ["x.h5"]
 
 
-def test_chunks_hold_whole_scenes_and_small_fields_a_multiple(tmp_path):
+def test_chunks_contain_whole_scenes_and_more_of_small_fields(tmp_path):
     scenes = [(np.full((40, 50), index, np.float32), index) for index in range(100)]
     path = write(scenes, tmp_path / "x.h5", scenes_per_chunk=3, compression="gzip")
     with h5py.File(path) as file:
@@ -56,7 +56,7 @@ def test_chunks_hold_whole_scenes_and_small_fields_a_multiple(tmp_path):
     assert str(kf.HDF5File(path)["0"].reader).startswith("direct")
 
 
-def test_a_field_of_a_few_bytes_beside_large_ones_is_not_cut_into_chunks_of_a_few_bytes(tmp_path):
+def test_a_small_field_next_to_large_ones_is_not_chunked(tmp_path):
     scenes = kf.Zip(np.arange(64 * 40 * 50, dtype=np.float32).reshape(64, 40, 50), np.arange(64))
     with h5py.File(write(scenes, tmp_path / "x.h5", compression="gzip")) as file:
         assert (file["0"].chunks, file["1"].chunks) == ((4, 40, 50), None)
@@ -93,7 +93,7 @@ class Drawing(kf.SceneSequence):
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_copy_in_random_order_is_a_function_of_the_seed_and_is_a_shuffled_epoch(tmp_path, compression):
+def test_a_copy_in_random_order_equals_a_shuffled_epoch_of_the_seed(tmp_path, compression):
     found = _written(tmp_path / "0.h5", Drawing(), workers=0, shuffle=True, seed=3, compression=compression)
     order = found[1].tolist()
     assert order != sorted(order)
@@ -110,7 +110,7 @@ def test_a_copy_in_random_order_is_a_function_of_the_seed_and_is_a_shuffled_epoc
     assert _written(tmp_path / "4.h5", Drawing(), workers=0, shuffle=True, seed=4)[1].tolist() != order
 
 
-def test_a_failing_scene_of_a_copy_in_random_order_is_named_and_another_order_is_refused(tmp_path):
+def test_a_failed_copy_in_random_order_names_the_scene_and_refuses_another_order(tmp_path):
     class Failing(Drawing):
         def __getitem__(self, index):
             return super().__getitem__(index) if index != 17 or good else 1 / 0
@@ -125,7 +125,7 @@ def test_a_failing_scene_of_a_copy_in_random_order_is_named_and_another_order_is
     assert sorted(_written(path, Failing(), workers=0, shuffle=True)[1]) == list(range(50))
 
 
-def test_a_feed_reads_what_was_written(tmp_path):
+def test_a_feed_reads_the_written_file(tmp_path):
     path = write(Small(30), tmp_path / "x.h5", scenes_per_chunk=4)
     scenes = pickle.loads(pickle.dumps(kf.HDF5Scenes(path)))
     with kf.Feed(scenes, 8, order=kf.BlockShuffled(scenes), seed=0, workers=2, worker_type="thread") as feed:
@@ -150,7 +150,7 @@ def test_a_feed_reads_what_was_written(tmp_path):
         (["a\0b"] * 3, "scene 0: field 'scene' holds text with a NUL character, where HDF5 ends it: return bytes"),
     ],
 )
-def test_what_hdf5_cannot_hold_is_refused(tmp_path, scenes, message):
+def test_scenes_that_hdf5_cannot_store_are_refused(tmp_path, scenes, message):
     with pytest.raises(kf.SpecError, match=message):
         write(scenes, tmp_path / "x.h5", workers=0)
     assert "x.h5" not in listing(tmp_path)
@@ -165,7 +165,7 @@ def test_what_hdf5_cannot_hold_is_refused(tmp_path, scenes, message):
         ({"worker_type": "fork"}, ValueError, "worker_type must be one of"),
     ],
 )
-def test_a_wrong_argument_is_refused_and_nothing_is_left(tmp_path, arguments, kind, message):
+def test_a_wrong_argument_is_refused_without_leftover_files(tmp_path, arguments, kind, message):
     with pytest.raises(kind, match=message):
         write(Small(10), tmp_path / "x.h5", **arguments)
     assert listing(tmp_path) == []
@@ -184,14 +184,14 @@ def test_paths_that_cannot_be_written_are_refused(tmp_path):
     assert len(kf.HDF5Scenes(write(Small(10), tmp_path / "x.h5", overwrite=True))) == 10
 
 
-def test_a_file_that_others_wrote_is_no_hdf5scenes(tmp_path):
+def test_hdf5scenes_refuses_a_file_not_written_by_write_hdf5(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = 1
     with pytest.raises(kf.RecordError, match=r"was not written by kf\.write_hdf5: read its datasets with kf\.HDF5File"):
         kf.HDF5Scenes(tmp_path / "x.h5")
 
 
-def test_a_failing_scene_leaves_no_file_and_the_same_call_goes_on(tmp_path):
+def test_after_a_failed_scene_the_same_call_continues(tmp_path):
     flag, out = tmp_path / "flag", tmp_path / "out"
     flag.touch()
     out.mkdir()
@@ -220,13 +220,13 @@ kf.write_hdf5(scenes, {path!r}, workers=2, worker_type="process", compression="g
 
 
 @pytest.mark.heavy
-def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path):
+def test_a_program_killed_repeatedly_writes_each_scene_once(tmp_path):
     log, path, held = tmp_path / "log", tmp_path / "x.h5", tmp_path / "held"
     (tmp_path / "program.py").write_text(PROGRAM.format(log=str(log), path=str(path), held=str(held)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}
     for kill_after in (0.1, 0.25, None):
         before = log.stat().st_size if log.exists() else 0
-        if kill_after:  # some scenes are left when it is killed, however late that is
+        if kill_after:  # some scenes remain when it is killed, even if that is late
             held.write_text(f"{70 + (len(log.read_text().split()) if before else 0)}")
         else:
             held.unlink()
@@ -244,7 +244,7 @@ def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_
 
 
 @pytest.mark.parametrize(("limit", "where"), [(5_000, "000000.h5"), (60_000, "x.h5")])
-def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, limit, where):
+def test_a_full_disk_raises_and_leaves_no_partial_file(tmp_path, limit, where):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
     try:
@@ -257,7 +257,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, limit, where)
     assert len(kf.HDF5Scenes(write(Small(1000), tmp_path / "x.h5"))) == 1000
 
 
-def test_a_sink_reads_back_what_the_disk_would_not_take(tmp_path):
+def test_a_sink_returns_data_that_the_disk_refused(tmp_path):
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     try:
         sink = Sink(fd)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.adapters.keras.run import Handover, KerasRun
+from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import (
     BUILDER,
     TrainerRequest,
@@ -27,7 +27,7 @@ from kerasfeed.adapters.keras.trainer import (
     super_batches,
 )
 from kerasfeed.errors import FeedWarning
-from kerasfeed.feeds.cursor import Begin, EndOfData, check_alive, next_of
+from kerasfeed.feeds.cursor import Convert, Cursor, EndOfData, check_alive, next_of
 from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.deferred_warnings import warn_caller
@@ -46,31 +46,27 @@ _DataAdapter: Any = data_adapter_class()
 _OVER = "the run of this iterator, such as a fit, is over, or its feed is gone"
 
 
-class TrainerData(_DataAdapter):  # type: ignore[misc]
-    """The methods that Keras's trainers call on their data; not for users."""
+class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
+    """A feed: a `PyDataset`, and its own `DataAdapter`, whose methods Keras's trainers call."""
+
+    def __init__(self, ahead: int) -> None:
+        if not NO_KERAS:
+            _PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
+        self._init_keras()
 
     def _init_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
         self._fit_run: Callable[[], Any] = lambda: None  # of the last fit
         self._warned = False
 
-    # ---- implemented by feeds and their datasets
-
-    @property
-    @abstractmethod
-    def _keras_feed(self) -> Any:
-        """The feed."""
-
-    @abstractmethod
-    def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
-        """Make the `tf.data.Dataset` for Keras from the cursors that `begin` makes."""
+    # ---- implemented by feeds
 
     @abstractmethod
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> KerasRun:
         """Make the run of `iterator`, a new one of Keras's."""
 
     def _keras_hook(self, *, begins: bool) -> None:
-        """Handle an `on_epoch_begin` or `on_epoch_end` from outside Keras's iterators; for feeds."""
+        """Handle an `on_epoch_begin` or `on_epoch_end` from outside Keras's iterators."""
 
     # ---- the interface of Keras
 
@@ -79,9 +75,9 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """Number of batches in an epoch for Keras; None if unknown."""
         call = keras_call(self)
         if call is None:
-            return len(self._keras_feed) if self._keras_feed.plan.length else None
+            return len(self) if self.plan.length else None
         if call.request is not None:
-            refuse_division(getattr(getattr(self._keras_feed, "shard", None), "count", 1))
+            refuse_division(self.shard.count, has_seed=self._options.given["seed"] is not None)
             made = self._runs[call.iterator] = self._keras_run(call.iterator, call.request)
             made.convert = partial(_converted, made.feed, call.request.class_weight)
         run = self._runs[call.iterator]
@@ -135,10 +131,16 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def get_tf_dataset(self) -> Any:
         """Make a `tf.data.Dataset` for Keras; your code calls `to_tf_dataset`."""
+        from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # only on TensorFlow
+
         run = self._asked_run()
         self._check_scenes(run)
         run.in_other_threads = True
-        return self._keras_dataset(partial(_begun_cursor, weakref.ref(run)), run.request.class_weight)
+        fields, treespec = optree.tree_flatten(self.element_spec)
+        loose = [ArraySpec((None, *field.shape[1:]), field.dtype) if field.shape else field for field in fields]
+        structure = standardized_spec(optree.tree_unflatten(treespec, loose), run.request.class_weight)
+        begin = partial(_begun_cursor, weakref.ref(run))
+        return batches_dataset(begin, structure, count=None, device="/cpu:0", ragged_tensors=False)
 
     # ---- helpers
 
@@ -183,7 +185,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
             Exception: The error of the first scenes.
         """
         try:
-            spec = self._keras_feed.scene_spec
+            spec = self.scene_spec
         except Exception as error:
             note_causes(error)
             raise
@@ -206,18 +208,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
                 f"{what}, but the model has a loss, which needs targets. Return a tuple {tuple_text}", FeedWarning
             )
 
-
-class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
-    """A feed: a `PyDataset`, and its own `DataAdapter`."""
-
-    def __init__(self, ahead: int) -> None:
-        if not NO_KERAS:
-            _PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
-        self._init_keras()
-
-    @property
-    def _keras_feed(self) -> Any:
-        return self
+    # ---- the run of the last fit
 
     @property
     def fit_run(self) -> Any:
@@ -236,26 +227,19 @@ class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
         if run is not None:
             run.supersede()
 
-    def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
-        from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # only on TensorFlow
-
-        fields, treespec = optree.tree_flatten(self.element_spec)
-        loose = [ArraySpec((None, *field.shape[1:]), field.dtype) if field.shape else field for field in fields]
-        structure = standardized_spec(optree.tree_unflatten(treespec, loose), class_weight)
-        return batches_dataset(begin, structure, count=None, device="/cpu:0", ragged_tensors=False)
-
 
 def _converted(feed: Any, class_weight: Any, batch: Any) -> Any:
     """Convert a batch of `feed`, a weak proxy, for Keras's trainers."""
     return standardized(feed.without_lists(batch), class_weight)
 
 
-def _begun_cursor(run: Callable[[], KerasRun | None], _: Any) -> Handover:
+def _begun_cursor(run: Callable[[], KerasRun | None], convert: Convert) -> Cursor:
     """Return the cursor of the present epoch, for TensorFlow's iterator.
 
     Args:
         run: A weak reference to the run. The run, or TensorFlow's iterator, the only one of its epoch, closes the
             cursor: whichever ends first.
+        convert: Adds the conversion of batches to a cursor.
 
     Raises:
         NotYet: Keras has not begun the epoch; TensorFlow prefetches from the iterator of the next epoch.
@@ -269,7 +253,7 @@ def _begun_cursor(run: Callable[[], KerasRun | None], _: Any) -> Handover:
         raise NotYet
     if known.cursor is None:
         raise EndOfData
-    return known.cursor
+    return convert(known.cursor)
 
 
 def _batches_of(run: Callable[[], KerasRun | None]) -> Iterator[Any]:

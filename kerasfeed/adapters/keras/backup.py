@@ -180,7 +180,8 @@ class BackupAndRestore(FeedCheckpoint):
     save the generators of NumPy, Python and TensorFlow, the generator of `keras.random` without a seed, and Python
     attributes of layers.
 
-    Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with a dataset made from that batch by batch (`map`).
+    Works with `fit(feed)`; for a `kerasfeed.Feed` also with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a
+    dataset made from that batch by batch (`map`).
 
     Args:
         feed: The feed that is passed to `fit`, made with a `seed`.

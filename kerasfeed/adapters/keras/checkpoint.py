@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 
-from kerasfeed.adapters.keras.adapter import TrainerData, copied_callback
+from kerasfeed.adapters.keras.adapter import KerasAdapter, copied_callback
 from kerasfeed.adapters.keras.progress_file import Progress, Record
 from kerasfeed.adapters.keras.trained_model import begin_with, iterations_of, optimizers_of, scale_of
 from kerasfeed.adapters.keras.trainer import (
@@ -23,6 +23,7 @@ from kerasfeed.adapters.keras.trainer import (
     trainer_position,
 )
 from kerasfeed.errors import FeedWarning
+from kerasfeed.feeds.epoch_clock import FitPlan
 from kerasfeed.feeds.state import state_of
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.util.atomic_write import sync_folder
@@ -49,15 +50,16 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     For programs that save models in their own way; `kerasfeed.BackupAndRestore` saves model and feed together. Restore
     the model with its optimizer before `fit`, or in an earlier callback:
     `callbacks=[keras.callbacks.BackupAndRestore(...), kerasfeed.FeedCheckpoint(...)]`. `fit` then continues in the
-    epoch in which the model was saved, with the remaining batches, which Keras numbers from 0. Works with `fit(feed)`,
-    with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a dataset made from that batch by batch (`map`).
+    epoch in which the model was saved, with the remaining batches, which Keras numbers from 0. Works with `fit(feed)`;
+    for a `kerasfeed.Feed` also with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a dataset made from that batch
+    by batch (`map`).
 
     The `iterations` of an optimizer, which are saved with the model, count the batches of training. The file maps them
     to batches of the feed. It is written after every `save_freq` batches and after every epoch. If every batch is one
     iteration, it can be written less often than the model.
 
-    A dataset made from `feed.to_tf_dataset()` can be resumed without `steps_per_epoch`, or if it repeats forever; other
-    data raise a ValueError when `fit` begins.
+    A dataset can be resumed without `steps_per_epoch`, or if it repeats forever; other data raise a ValueError when
+    `fit` begins.
 
     When training ends, the file is deleted if a `keras.callbacks.BackupAndRestore` of the same `fit` deletes its own.
 
@@ -106,6 +108,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._measured = self._set_epoch = False
         self._claimed = 0 if self._is_stream else feed.clock.taken
         self._follows: Literal["iterations", "stream"] | None = None  # for a dataset made from the feed's
+        self._plan: FitPlan | None = None  # of a `Feed`
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "FeedCheckpoint":
         made: FeedCheckpoint = copied_callback(self, memo, self.feed)
@@ -136,8 +139,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             raise ValueError(_ORDER)
         if began_at is None:
             self._epoch, self._done, self._cut = epoch, 0, False
-        if self._follows is not None:
-            self.feed.clock.follow(epoch, anew=self._follows == "iterations" or began_at is not None)
+        if self._plan is not None and (self._follows == "iterations" or (self._follows and began_at is not None)):
+            self.feed.clock.resume(self._plan.numbers(epoch).start)  # the iteration of this epoch begins there
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras, after an execution."""
@@ -162,8 +165,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if isinstance(self.model.stop_training, _EpochEnd):  # otherwise training itself ends
             self.model.stop_training = False
         if self._follows is not None:
-            self.feed.clock.end()
-            self.feed.clock.note_consumed(self._number)
+            self.feed.clock.end_fit_epoch(self._number)
         if self._progress is not None and self._progress.steps in (None, self._done):
             self._epoch, self._done = epoch + 1, 0
         self._save()
@@ -188,20 +190,20 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         feed, iterator, run = self.feed, position.iterator, self.feed.fit_run
         self._follows = None if run is not None and run.serves(iterator) else self._adopt(position)
         self._execution, self._unsaved = execution_of(iterator), 0
-        steps = asked_steps(iterator) if self._is_stream else feed.clock.fit_steps
+        steps = asked_steps(iterator) or (None if self._is_stream else int(batches_of(iterator) or 0))
         self._epoch, self._done = restored_epoch(self.model) or position.initial_epoch, 0
         progress = Progress.read(self.path)
         if progress is not None:
             self._resume(progress, iterations, scale, steps, position.epochs)
-        if not self._is_stream:
-            cut = feed.clock.planned(self._epoch)
-            self._done = cut.steps - cut.first
+        if not self._is_stream and steps:
+            self._plan = feed.clock.plan_fit(self._epoch, steps)
+            self._done = self._plan.steps - self._plan.first
         left = None if steps is None else steps - self._done
         if self._follows is not None and self._done and left and left % self._execution:
             raise ValueError(
                 f"the resumed epoch has {left:,} batches left of a dataset made from the feed's, "
-                f"but the training function takes {self._execution} at a time: pass the feed itself to fit, or "
-                "its to_tf_dataset(), or compile with steps_per_execution=1"
+                f"but the training function takes {self._execution} at a time: pass the feed itself to fit, "
+                "or compile with steps_per_execution=1"
             )
         self._cut = self._done > 0 and (self._follows is not None or not run.has_epoch_cursors)
         even = not self._is_stream and not any(hasattr(each, "inner_optimizer") for each in optimizers_of(self.model))
@@ -217,16 +219,15 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             Whether each epoch is an iteration of the dataset, or part of one infinite iteration.
         """
         if self._is_stream:
-            raise ValueError("to resume a stream, pass the feed itself to fit, or its to_tf_dataset()")
+            raise ValueError("to resume a stream, pass the feed itself to fit")
         clock, iterator = self.feed.clock, position.iterator
-        if isinstance(adapter_of(iterator), TrainerData):
+        if isinstance(adapter_of(iterator), KerasAdapter):
             raise ValueError(f"fit was given another feed than {type(self).__name__}: pass the same feed to both")
         batches, steps = batches_of(iterator), asked_steps(iterator)
-        asked = steps or batches
-        if not asked:
+        if not (steps or batches):
             raise ValueError(
-                "the number of batches in an epoch of this dataset is unknown: pass steps_per_epoch to fit, or "
-                "apply tf.data.experimental.assert_cardinality to the dataset"
+                "the number of batches in an epoch of this dataset is unknown: pass the feed itself to fit, or "
+                "repeat() the dataset and pass steps_per_epoch"
             )
         if batches and steps:
             raise ValueError(
@@ -234,8 +235,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 "resumed: repeat() the dataset, leave steps_per_epoch out, or pass the feed itself to fit"
             )
         if clock.consumed is None:  # a batch was taken before, as by Keras to build the model
-            clock.rewind(self._claimed)
-        clock.prepare(iterator, position.initial_epoch, asked)
+            clock.resume(self._claimed)
         return "iterations" if batches else "stream"
 
     def _resume(self, progress: Progress, iterations: int, scale: float, steps: int | None, epochs: int) -> None:
@@ -247,7 +247,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 more, self._done = divmod(self._done, progress.steps)
                 self._epoch += more
             state = {**here.state, "fingerprint": progress.fingerprint}
-            if progress.steps != steps and progress.fingerprint == self._state()["fingerprint"]:
+            if progress.steps != steps and progress.fingerprint == self._fingerprint():
                 raise ValueError(
                     f"an epoch of fit had {_text(progress.steps)}, but now has {_text(steps)}: pass "
                     f"steps_per_epoch={progress.steps}"
@@ -278,11 +278,15 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     @property
     def _number(self) -> int:
         """Number of the next batch, in the stream of a `Feed`."""
-        clock = self.feed.clock
-        return clock.numbers(self._epoch).stop - clock.fit_steps + self._done
+        assert self._plan is not None
+        return self._plan.numbers(self._epoch).stop - self._plan.steps + self._done
 
     def _state(self) -> dict[str, Any]:
         return self.feed.get_state() if self._is_stream else state_of(self.feed, self._number).as_dict()
+
+    def _fingerprint(self) -> Any:
+        state = self.feed.get_state() if self._is_stream else self.feed.get_state(epoch=0, step=0)
+        return state["fingerprint"]
 
     def _save(self) -> None:
         self._record()

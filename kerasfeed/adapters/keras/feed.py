@@ -4,6 +4,7 @@ Invariant: Keras sees one worker and a queue, so it starts no threads or process
 are decided when it begins; loading ahead changes nothing.
 """
 
+import contextvars
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +16,8 @@ from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trai
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.feeds.feed_cursor import FeedCursor, FeedLoop, begin_cursor
+from kerasfeed.feeds.epoch_clock import FitPlan
+from kerasfeed.feeds.feed_cursor import FeedCursor, begin_cursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
 from kerasfeed.loaders.arguments import refuse_skip
@@ -39,38 +41,35 @@ class FeedRun(KerasRun):
         iterator: Keras's iterator.
         request: The purpose of the iterator.
         shuffled: Whether Keras shuffles the steps of each epoch of `fit`.
-        batches: Batches that Keras takes for an epoch; None for a whole epoch of the feed.
-        in_order: Whether batches are in the order of their numbers, or as they are loaded.
+
+    Attributes:
+        numbers: Numbers of the batches of the present epoch.
+        stop: Number after the last batch to load ahead.
+        plan: The batches of each epoch of `fit`; None before the first one.
     """
 
-    def __init__(
-        self,
-        feed: Any,
-        iterator: Any,
-        request: TrainerRequest,
-        *,
-        shuffled: bool,
-        batches: int | None = None,
-        in_order: bool = True,
-    ) -> None:
-        super().__init__(feed, iterator, request, len(feed) if batches is None else batches)
-        self._batches = batches
-        self._in_order = in_order
+    def __init__(self, feed: Any, iterator: Any, request: TrainerRequest, *, shuffled: bool) -> None:
+        super().__init__(feed, iterator, request, len(feed))
         self.shuffled = request.trains and shuffled
         self._batches_ahead: FeedCursor | None = None  # kept between epochs
-        self.numbers = range(0)
+        self.numbers, self.stop = range(0), 0
+        self.plan: FitPlan | None = None
+        self._fit_steps = self.steps_per_epoch or int(self.steps)
         self.has_epoch_cursors = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
-        self.stop = 0  # number after the last batch to load ahead
         self.other = not request.method  # a trainer not from Keras
-        self._claimed: range | None = None  # batches of a dataset, for evaluate or predict
         self._model: Callable[[], Any] = lambda: None  # the model in training
         if request.trains:
             self._prepare()
 
     def _prepare(self) -> None:
         self.feed.begin_fit(self)
-        steps = self.steps_per_epoch or int(self.steps)
-        self.feed.clock.prepare(self._iterator(), self.request.initial_epoch, steps, shuffled=self.shuffled)
+        self.plan = None
+        self.feed.clock.begin_fit(self.request.initial_epoch, self._fit_steps, shuffled=self.shuffled)
+
+    def planned(self, epoch: int) -> FitPlan:
+        """Return the plan of the `fit`; before its first epoch, as if that were `epoch`."""
+        plan: FitPlan = self.plan or self.feed.clock.plan_fit(epoch, self._fit_steps)
+        return plan
 
     def reset(self) -> None:
         """See `KerasRun.reset`."""
@@ -84,28 +83,24 @@ class FeedRun(KerasRun):
         clock = feed.clock
         if self.request.trains and self.built:
             position = trainer_position("fit")
-            number = epoch + self.request.initial_epoch
-            last = number
+            number = last = epoch + self.request.initial_epoch
             if position is not None and position.epoch is not None:
                 number, last = position.epoch, max(position.epochs - 1, position.epoch)
                 self._model = weakref.ref(position.model)
-            self.numbers = clock.begin(number, shuffled=self.shuffled)
-            self.stop = clock.numbers(last).stop
+            if self.plan is None:
+                self.plan = clock.begin_fit(number, self._fit_steps, shuffled=self.shuffled)
+            self.numbers = self.plan.numbers(number)
+            self.stop = self.plan.numbers(last).stop
+            clock.begin_fit_epoch(self.numbers, shuffled=self.shuffled)
         elif self.request.trains:
-            self.numbers = clock.fit_numbers
+            number = self.request.initial_epoch
+            self.numbers = self.planned(number).numbers(number)
             self.stop = self.numbers.start + 1  # the model is built on one batch
         elif self.other and self.built:
-            clock.begin_other()
-            self.numbers = clock.fit_numbers
+            self.numbers = clock.claim_epochs()
             self.stop = self.numbers.stop
         else:
-            first = clock.current * clock.steps
-            most = int(self.steps)
-            if self._batches is not None:  # each iteration of a dataset is the feed's next epochs
-                if self._claimed is None:
-                    self._claimed = clock.loop_numbers(self._batches)
-                    clock.claim(len(self._claimed))
-                first, most = self._claimed.start, len(self._claimed)
+            first, most = clock.current * clock.steps, int(self.steps)
             self.numbers = range(first, first + min(most, self.steps_per_epoch or most))
             self.stop = self.numbers.stop
         if self._batches_ahead is not None:
@@ -119,9 +114,8 @@ class FeedRun(KerasRun):
 
     def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
-        self._claimed = None
         if self.built and (self.request.trains or self.other):
-            self.feed.end_fit_epoch()
+            self.feed.end_fit_epoch(self.numbers.stop)
 
     def begin_taking(self) -> FeedCursor:
         """See `KerasRun.begin_taking`."""
@@ -132,7 +126,7 @@ class FeedRun(KerasRun):
             cursor.close([])
         self._batches_ahead = cursor = FeedCursor(
             self.feed_reference, range(self.numbers.start, self._last), ahead_until=self.stop,
-            shuffled=self.shuffled if self.request.trains else None, in_order=self._in_order,
+            shuffled=self.shuffled if self.request.trains else None,
         )  # fmt: skip
         return cursor
 
@@ -140,7 +134,7 @@ class FeedRun(KerasRun):
         """See `KerasRun.close`; batches loaded for the next epoch are kept."""
         feed = self.feed_reference()
         if feed is not None and self.was_stopped:
-            feed.clock.end_within(self.numbers, self.number(before=False))
+            feed.clock.stop_fit_epoch(self.numbers, self.number(before=False))
         super().close()
         cursor = self._batches_ahead
         if cursor is not None and (self.superseded or not cursor.next == self.numbers.stop < self.stop):
@@ -263,14 +257,16 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
-        self._hooked_epoch_runs = False
+        self._hooked: range | None = None  # batches of an epoch that Keras's hooks began
 
     def _consumed_batches(self) -> int:
         position, run = trainer_position("fit"), self.fit_run
-        if position is not None and self.clock.serves(position.iterator):
+        if position is not None and run is not None and run.serves(position.iterator):
             if position.epoch is None or position.hook in ("on_train_begin", "on_epoch_begin"):
-                return self.clock.numbers(position.initial_epoch if position.epoch is None else position.epoch).start
-            if run is not None and run.is_running and run.serves(position.iterator):
+                epoch = position.initial_epoch if position.epoch is None else position.epoch
+                first: int = run.planned(epoch).numbers(epoch).start
+                return first
+            if run.is_running:
                 number: int = run.number(before=position.is_before_execution)
                 return number
         if position is None and run is not None and run.was_stopped:  # and not closed yet
@@ -278,8 +274,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         return self.clock.check_consumed()
 
     def _resume_at(self, number: int, *, shuffled: bool, rest: int | None = None) -> None:
-        position = trainer_position("fit")
-        if position is not None and position.epoch is not None and self.clock.serves(position.iterator):
+        position, run = trainer_position("fit"), self.fit_run
+        if position is not None and position.epoch is not None and run is not None and run.serves(position.iterator):
             raise RuntimeError(
                 "set_state() was called during a fit on the feed, but Keras continues the epoch that it has begun. "
                 "Call it before fit, or in on_train_begin"
@@ -313,10 +309,10 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         self._resume_at(number, shuffled=found.shuffled_steps, rest=(steps or len(self)) - done)
         return False
 
-    def end_fit_epoch(self) -> None:
-        """End an epoch of a trainer."""
-        self.clock.end()
-        if self.clock.fit_numbers.stop % self.clock.steps == 0:
+    def end_fit_epoch(self, number: int) -> None:
+        """End an epoch of a trainer; batch `number` is next."""
+        self.clock.end_fit_epoch(number)
+        if number % self.clock.steps == 0:
             self.hooks.leave()
 
     # ---- frameworks
@@ -333,8 +329,9 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             deterministic: Whether batches are in the order of their steps. False returns batches as they are loaded.
 
         Returns:
-            A dataset of batches, nested as the scenes are (lists become tuples), with static shapes and dtypes and
-            known cardinality. Pass it to `fit` with `shuffle=False`.
+            A dataset of batches, nested as the scenes are (lists become tuples), with static shapes and dtypes. Its
+            cardinality is known, unless batches are prefetched to a device other than the host. Pass it to `fit` with `shuffle=False`. An exception of a scene arrives as a
+            `tf.errors.OpError` with its whole text, and the feed does not know how much of the dataset was consumed.
 
         Raises:
             ImportError: TensorFlow is not installed.
@@ -346,51 +343,39 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             ...     print(dataset.element_spec, int(dataset.cardinality()))
             TensorSpec(shape=(None, 3), dtype=tf.float32, name=None) 3
         """
-        from kerasfeed.adapters.keras.dataset import keras_dataset  # imports TensorFlow
+        from kerasfeed.adapters.tensorflow.dataset import batches_dataset
 
         refuse_skip(self.job.policy, "to_tf_dataset()")
         refuse_second_sharding(self.shard.count)
         self.follow_sequence()
         count = check_integer("epochs", epochs, 1) * len(self)
-        given = count, deterministic, self.refreshes.planned
-        return keras_dataset(
-            partial(begin_cursor, self, *given), self, partial(self._dataset_run, *given), device=device, count=count,
-            begin_loop=partial(FeedLoop, self.clock, count, counted=deterministic),
+        begin = partial(
+            begin_cursor, self, count, deterministic, self.refreshes.planned, contextvars.copy_context()
         )  # fmt: skip
+        return batches_dataset(begin, self.element_spec, count=count, device=device)
 
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> FeedRun:
         if request.method:
             refuse_skip(self.job.policy, f"{request.method}()")
         self.follow_sequence()
         has_order = not self.plan.order.is_sequential
-        self._warn_of_order(request)
+        if request.method == "predict" and has_order:
+            self._loader.failure_log.deferred_warnings.defer("predict", _PREDICTED_IN_ORDER, FeedWarning)
+            self._loader.failure_log.deferred_warnings.issue()
         # If Keras also shuffled batches, an order would gain nothing, and shards would take different steps.
         shuffled = request.shuffle and not has_order and self.plan.shard_count == 1
         return FeedRun(self, iterator, request, shuffled=shuffled)
-
-    def _dataset_run(
-        self, batches: int, in_order: bool, generations: tuple[int, ...], iterator: Any, request: TrainerRequest
-    ) -> FeedRun:
-        """Make the run of a Keras iterator over the feed's dataset."""
-        self.refreshes.refuse_others(generations)
-        self._warn_of_order(request)
-        return FeedRun(self, iterator, request, shuffled=False, batches=batches, in_order=in_order)
-
-    def _warn_of_order(self, request: TrainerRequest) -> None:
-        if request.method == "predict" and not self.plan.order.is_sequential:
-            self._loader.failure_log.deferred_warnings.defer("predict", _PREDICTED_IN_ORDER, FeedWarning)
-            self._loader.failure_log.deferred_warnings.issue()
 
     def _keras_hook(self, *, begins: bool) -> None:
         position = trainer_position()
         if position is not None and (position.method != "fit" or position.epoch is None):
             return
-        began, self._hooked_epoch_runs = self._hooked_epoch_runs, begins
+        began, self._hooked = self._hooked, None
         if begins:
-            self.clock.begin_other()
-        elif began:
+            self._hooked = self.clock.claim_epochs()
+        elif began is not None:
             self.request_log.clear()
-            self.end_fit_epoch()
+            self.end_fit_epoch(began.stop)
         else:  # a PyDataset around the feed usually forwards this hook only
             self.clock.resume((self.clock.current + 1) * self.clock.steps)
             self.hooks.leave()

@@ -91,7 +91,7 @@ class Handover:
                 self._error = raised
         return True
 
-    def received(self, place: Any) -> None:
+    def received(self, position: Any) -> None:
         """Do nothing: Keras reports to the run. See `Cursor.received`."""
 
     def close(self, returned: list[Any]) -> None:
@@ -109,7 +109,7 @@ class Handover:
             raise EndOfData
         try:
             number, log = max(0, self.taken_count - self._run.seen_at_begin), self._run.feed.request_log
-            place, batch = log.timed(number, self._cursor.take, timeout)
+            position, batch = log.timed(number, self._cursor.take, timeout)
             batch = self._run.convert(batch)
         except EndOfData:
             self._end()
@@ -120,7 +120,7 @@ class Handover:
             note_causes(error)  # Keras raises it `from None`
             raise
         self.taken_count += 1
-        return place, batch
+        return position, batch
 
 
 class EpochSteps(int):

@@ -17,15 +17,17 @@ from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
-from kerasfeed.feeds.cursor import Cursor, check_alive
+from kerasfeed.feeds.cursor import Convert, Cursor, check_alive
 from kerasfeed.feeds.sharding import refuse_second_sharding
-from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
+from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.feeds.stream_merge import StreamPosition
 from kerasfeed.loaders.arguments import refuse_skip
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+_KEPT = 8  # more batches than Keras and its backends prefetch
 
 
 class StreamRun(KerasRun):
@@ -36,7 +38,7 @@ class StreamRun(KerasRun):
         self._stream_cursor: StreamCursor | None = None
         self._leaving = threading.RLock()
 
-    closed = SUPERSEDED
+    closed = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
 
     def begin_epoch(self, epoch: int) -> int | None:
         """See `KerasRun.begin_epoch`; returns the rest of a resumed epoch with `steps_per_epoch`."""
@@ -54,7 +56,7 @@ class StreamRun(KerasRun):
             self.feed.end_fit()
         self._stream_cursor = cursor = StreamCursor(
             self.feed_reference, None if self.steps_per_epoch else 1, required=True,
-            building=self.request.builds and not self.built, kept=KEPT + self.execution,
+            building=self.request.builds and not self.built, kept=_KEPT + self.execution,
         )  # fmt: skip
         return cursor
 
@@ -65,7 +67,7 @@ class StreamRun(KerasRun):
             position, feed = self.position(before=False), self.feed_reference()
             cursor, self._stream_cursor = self._stream_cursor, None
             if cursor is not None:
-                if position is not None and feed is not None and not cursor.left:
+                if position is not None and feed is not None:
                     feed.note_position(position)
                 cursor.close([])
 
@@ -85,7 +87,7 @@ class StreamRun(KerasRun):
         After a stopped fit, Keras may release the data much later.
         """
         if self._stream_cursor is not None:  # None between two epochs; each epoch begins a new cursor
-            self._stream_cursor.superseded = self.superseded = True
+            self.superseded = True
         self.close()
 
 
@@ -248,11 +250,12 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
             [0. 1. 2.]
             [3. 4. 5.]
         """
-        from kerasfeed.adapters.keras.dataset import keras_dataset  # imports TensorFlow
+        from kerasfeed.adapters.tensorflow.dataset import batches_dataset
 
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
         refuse_second_sharding(self.plan.shard_count)
-        return keras_dataset(partial(_begin_cursor, self), self, self._keras_run, device=device)
+        begin = partial(_begin_cursor, self, contextvars.copy_context())
+        return batches_dataset(begin, self.element_spec, count=None, device=device)
 
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> StreamRun:
         if request.method:
@@ -263,12 +266,12 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         return run
 
 
-def _begin_cursor(feed: BaseStreamFeed, context: contextvars.Context) -> Cursor:
-    return feed.cursors.begin(partial(_begun, weakref.ref(feed)), context)
+def _begin_cursor(feed: BaseStreamFeed, context: contextvars.Context, convert: Convert) -> Cursor:
+    return feed.cursors.begin(partial(_begun, weakref.ref(feed), convert), context)
 
 
-def _begun(feed: Callable[[], BaseStreamFeed | None]) -> StreamCursor:
+def _begun(feed: Callable[[], BaseStreamFeed | None], convert: Convert) -> Cursor:
     known = check_alive(feed())
     cursor = known.begin_loop()
     known.note_position(None)
-    return cursor
+    return convert(cursor)

@@ -308,11 +308,13 @@ def _is_keras(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("keras.")
 
 
-def refuse_division(shard_count: int) -> None:
+def refuse_division(shard_count: int, *, has_seed: bool) -> None:
     """Refuse an unsharded feed if several processes would each train on all.
 
+    Accept it if all processes hold one replica of the model, because these must load the same scenes.
+
     Raises:
-        ValueError: The feed is unsharded, and there are several processes.
+        ValueError: The feed is unsharded, and several processes need a part each, or the same seed.
     """
     library: Any = getattr(sys.modules.get("keras"), "distribution", None)
     distribution = library.distribution() if hasattr(library, "distribution") else None
@@ -325,10 +327,16 @@ def refuse_division(shard_count: int) -> None:
             "If so, each trains on all scenes: use kf.Feed(..., shard='auto'), which gives each process its own",
             FeedWarning,
         )
-    elif several:
+    elif several and getattr(distribution, "num_model_replicas", 0) != 1:
         raise ValueError(
             "keras.distribution runs in several processes with auto_shard_dataset=True, and Keras divides no feed: "
-            "each would train on all scenes. Use kf.Feed(..., shard='auto'), which gives each process its own"
+            "each would train on all scenes. Use kf.Feed(..., shard='auto'), made after set_distribution(), which "
+            "gives each process its own"
+        )
+    elif several and not has_seed:
+        raise ValueError(
+            "keras.distribution spreads one model over several processes, which must load the same scenes: use "
+            "kf.Feed(..., seed=0), for example"
         )
 
 

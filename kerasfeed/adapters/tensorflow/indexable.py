@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.feeds.cursor import EndOfData, check_alive
+from kerasfeed.feeds.cursor import Convert, Cursor, EndOfData, check_alive
 from kerasfeed.loaders.arguments import check_seed
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer, without_reproduction
 from kerasfeed.loaders.sequence_argument import check_sequence
@@ -103,8 +103,8 @@ def from_indexable(
     structure = spec.unflatten([ArraySpec((None, *field.shape), field.dtype) for field in spec.fields])
     iterations = itertools.count()
 
-    def begin(_: Any) -> ScenesCursor:
-        return ScenesCursor(weakref.ref(readers), next(iterations), length, in_order=deterministic)
+    def begin(convert: Convert) -> Cursor:
+        return convert(ScenesCursor(weakref.ref(readers), next(iterations), length, in_order=deterministic))
 
     return scenes_dataset(begin, structure, count=length)
 
@@ -174,7 +174,7 @@ class ScenesCursor:
         self._next += len(scenes)
         self._ready.extend(scenes)
 
-    def received(self, place: int | None) -> None:
+    def received(self, position: int | None) -> None:
         """Do nothing: positions are not used here. See `kerasfeed.feeds.cursor.Cursor.received`."""
 
     def close(self, returned: list[Any]) -> None:

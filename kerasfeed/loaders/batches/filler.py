@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter, runs_of
+from kerasfeed.loaders.batches.scene_writer import Overflow, SceneWriter, runs_of
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.readers import read_cost
 from kerasfeed.sequences.base import SceneContext
@@ -84,7 +84,7 @@ class Filler:
         serial: int,
         context: SceneContext,
         note: Note,
-    ) -> Beside:
+    ) -> Overflow:
         """Load the scenes of rows [start, stop) of a slot.
 
         Args:
@@ -99,7 +99,7 @@ class Filler:
             FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
             CancelledTaskError: The batch was given up.
         """
-        beside: Beside = {}
+        overflow: Overflow = {}
         previous = read_cost.enter(self._meter)
         row, index = start, None
         try:
@@ -107,14 +107,14 @@ class Filler:
                 if self._copy_kept is not None and view.control[0] != serial:
                     out = [field[start:stop] for field in view.fields]
                     if self._copy_kept(view.indices[start:stop], self._structure, out):
-                        return beside
+                        return overflow
                 if self._get_batch is not None and view.control[0] != serial:
                     note[1] = MANY
-                    self._load_batch(view, start, stop, context, beside)
-                    return beside
+                    self._load_batch(view, start, stop, context, overflow)
+                    return overflow
                 control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
                 runs = runs_of(self._layout, view, start, stop)
-                write, places, collate = self._writer.write, self._writer.places(view, runs), self._collate
+                write, destinations, collate = self._writer.write, self._writer.destinations(view, runs), self._collate
                 take = runs[0].takes if len(runs) == 1 and runs[0] is not None else None  # 1 us of 7 for a list
                 scenes = []
                 for row, index in enumerate(view.indices[start:stop].tolist(), start):
@@ -130,7 +130,7 @@ class Filler:
                     if read_into is None:
                         scene = sequence[index]
                         if take is None or not take(row, scene):
-                            write(view, row, scene, places, beside)
+                            write(view, row, scene, destinations, overflow)
                         continue
                     if not self._checked:
                         mark_unwritten(view, row, row + 1)
@@ -139,9 +139,9 @@ class Filler:
                         self._check(view, row, context, "read_into")
                 for number, run in enumerate(runs):
                     if run is not None and (left := run.finish()):
-                        beside[number] = left
+                        overflow[number] = left
                 if collate is not None:
-                    self._collate_all(collate, scenes, view, context, note, beside)
+                    self._collate_all(collate, scenes, view, context, note, overflow)
         except (CancelledTaskError, FailedTaskError):
             raise
         except BaseException as error:
@@ -149,13 +149,13 @@ class Filler:
         finally:
             read_cost.enter(previous)
             self._meter.note_scenes(stop - start)
-        return beside
+        return overflow
 
-    def put(self, view: SlotView, scene: Any) -> Beside:
+    def put(self, view: SlotView, scene: Any) -> Overflow:
         """Write an item that is a batch, and was read early, into the row of a slot; return values without room."""
-        beside: Beside = {}
-        self._writer.write(view, 0, scene, self._writer.places(view), beside)
-        return beside
+        overflow: Overflow = {}
+        self._writer.write(view, 0, scene, self._writer.destinations(view), overflow)
+        return overflow
 
     @property
     def reads_ahead(self) -> bool:
@@ -202,38 +202,38 @@ class Filler:
                 )
         self._checked = True
 
-    def _load_batch(self, view: SlotView, start: int, stop: int, context: SceneContext, beside: Beside) -> None:
+    def _load_batch(self, view: SlotView, start: int, stop: int, context: SceneContext, overflow: Overflow) -> None:
         """Load rows [start, stop) with `get_batch`."""
         assert self._get_batch is not None
         if isinstance(context, SeedingContext):
             # Task sizes depend on scene times. Scenes are loaded one by one, so that their random numbers do not.
             if stop - start > 1:
                 for row in range(start, stop):
-                    self._load_batch(view, row, row + 1, context, beside)
+                    self._load_batch(view, row, row + 1, context, overflow)
                 return
             context.move_to(int(view.indices[start]))
         context.move_to(None)
         indices = view.indices[start:stop].copy()
         if not self._takes_out:
-            self._writer.write_batch(view, start, stop, self._get_batch(indices), None, beside)
+            self._writer.write_batch(view, start, stop, self._get_batch(indices), None, overflow)
             return
         out = rows_of(self._spec, view, slice(start, stop))
         if not self._checked:
             mark_unwritten(view, start, stop)
         batch = self._get_batch(indices, out=out)
         if batch is not None:
-            self._writer.write_batch(view, start, stop, batch, flatten(out)[0], beside)
+            self._writer.write_batch(view, start, stop, batch, flatten(out)[0], overflow)
         if not self._checked:
             self._check(view, start, context, "get_batch")
 
     def _collate_all(
-        self, collate: Custom, scenes: list[Any], view: SlotView, context: SceneContext, note: Note, beside: Beside
+        self, collate: Custom, scenes: list[Any], view: SlotView, context: SceneContext, note: Note, overflow: Overflow
     ) -> None:
         context.begin_collate(view.control[2])
         note[1] = MANY
         try:
             batch = collate.function(scenes.copy())  # the function may change the list
-            self._writer.write(view, 0, batch, self._writer.places(view), beside)
+            self._writer.write(view, 0, batch, self._writer.destinations(view), overflow)
         except BaseException as error:
             read = [index for index in view.indices.tolist() if index >= 0]
             if isinstance(error, Exception) and (difference := difference_text(list(zip(read, scenes, strict=False)))):

@@ -79,7 +79,7 @@ class Layout:
         return self.forms[number] if self.forms else None
 
     @property
-    def places_per_field(self) -> int:
+    def rows_per_field(self) -> int:
         """Number of rows that every field has room for: one if items are batches already."""
         return self.rows if self.batched else 1
 
@@ -107,13 +107,13 @@ class Layout:
         return align(max(ALIGNMENT, _FORM_HEADROOM * self.largest[number]), itemsize)
 
     @cached_property
-    def places(self) -> tuple[FieldLocation, ...]:
+    def locations(self) -> tuple[FieldLocation, ...]:
         """The position of each field."""
         return self._map[0]
 
     @cached_property
     def _map(self) -> tuple[tuple[FieldLocation, ...], int]:
-        rows = self.places_per_field
+        rows = self.rows_per_field
         cursor = align(_HEADER + 8 * self.rows)
         tables = []
         for number, field in enumerate(self.spec.fields):
@@ -123,20 +123,20 @@ class Layout:
                 if self.form(number) is not None and self.fixed_shape(number) is None:
                     starts, cursor = cursor, align(cursor + 8 * rows)
             tables.append((shapes, starts))
-        places = []
+        locations = []
         for number, row_bytes in enumerate(self.row_bytes):
             offset = align(cursor, mmap.PAGESIZE) if row_bytes >= _LARGE_ROW else cursor
             cursor = align(offset + row_bytes * rows)
             mask_bytes = self._mask_bytes(number, row_bytes)
-            places.append(FieldLocation(offset, row_bytes, *tables[number], cursor, mask_bytes))
+            locations.append(FieldLocation(offset, row_bytes, *tables[number], cursor, mask_bytes))
             cursor = align(cursor + mask_bytes)
-        return tuple(places), cursor
+        return tuple(locations), cursor
 
     @cached_property
     def stacked(self) -> tuple[tuple[tuple[int, ...], np.dtype[Any], int] | None, ...]:
         """Shape of a scene's part, dtype and offset of every field that needs no assembly; None for others."""
         return tuple(
-            (tuple(size or 0 for size in field.shape), field.dtype, self.places[number].offset)
+            (tuple(size or 0 for size in field.shape), field.dtype, self.locations[number].offset)
             if field.is_fixed and self.form(number) is None
             else None
             for number, field in enumerate(self.spec.fields)
@@ -185,24 +185,24 @@ class SlotView:
         self.shapes: list[NDArray[np.int64] | None] = []
         self.starts: list[NDArray[np.int64] | None] = []
         self.fields: list[NDArray[Any]] = []
-        rows = layout.places_per_field
-        for number, (field, place) in enumerate(zip(layout.spec.fields, layout.places, strict=True)):
+        rows = layout.rows_per_field
+        for number, (field, location) in enumerate(zip(layout.spec.fields, layout.locations, strict=True)):
             self.fields.append(field_array(layout, number, rows, memory, base))
             has_shapes = not field.is_fixed and not field.is_text
-            self.shapes.append(table(place.shapes, rows, len(field.shape)) if has_shapes else None)
-            self.starts.append(table(place.starts, rows) if place.starts != place.shapes else None)
+            self.shapes.append(table(location.shapes, rows, len(field.shape)) if has_shapes else None)
+            self.starts.append(table(location.starts, rows) if location.starts != location.shapes else None)
 
 
 def field_array(layout: Layout, number: int, rows: int, memory: Any, base: int) -> NDArray[Any]:
     """One field of the first `rows` rows of the slot at `base`, as in `SlotView.fields`."""
-    field, place = layout.spec.fields[number], layout.places[number]
-    offset, shape = base + place.offset, layout.fixed_shape(number)
+    field, location = layout.spec.fields[number], layout.locations[number]
+    offset, shape = base + location.offset, layout.fixed_shape(number)
     if shape is not None:
         return np.ndarray((rows, *shape), field.dtype, buffer=memory, offset=offset)
     if layout.form(number) is not None:
-        count = rows * (place.row_bytes // max(1, field.dtype.itemsize))
+        count = rows * (location.row_bytes // max(1, field.dtype.itemsize))
         return np.ndarray(count, field.dtype, buffer=memory, offset=offset)
-    return np.ndarray(rows * place.row_bytes, np.uint8, buffer=memory, offset=offset)
+    return np.ndarray(rows * location.row_bytes, np.uint8, buffer=memory, offset=offset)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

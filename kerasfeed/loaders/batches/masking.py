@@ -12,7 +12,7 @@ import optree
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_empty
-from kerasfeed.loaders.batches.scene_writer import Beside
+from kerasfeed.loaders.batches.scene_writer import Overflow
 from kerasfeed.spec.field_forms import Form, Padded
 from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
@@ -85,20 +85,20 @@ def with_weights(batch: Any, rows: int, empty_rows: Collection[int], filler: int
     return (*batch, weights)
 
 
-def fill_empty_rows(view: SlotView, layout: Layout, beside: Beside, rows: int, empty_rows: Collection[int]) -> None:
+def fill_empty_rows(view: SlotView, layout: Layout, overflow: Overflow, rows: int, empty_rows: Collection[int]) -> None:
     """Fill the empty rows of a slot with zeros and empty text, in the shape of the other rows."""
     whole = next((row for row in range(rows) if row not in empty_rows), None)
     for number, field in enumerate(layout.spec.fields):
         if layout.form(number) is not None:
             continue  # `FormedField` fills these rows
         if field.is_text:
-            values = beside.setdefault(number, {})
+            values = overflow.setdefault(number, {})
             like = _empty_text(field, None if whole is None else values[whole])
             values.update(dict.fromkeys(empty_rows, like))
         elif field.is_fixed:
             view.fields[number][list(empty_rows)] = np.zeros((), field.dtype)
         else:
-            _fill_sized(view, number, field, beside, whole, empty_rows)
+            _fill_sized(view, number, field, overflow, whole, empty_rows)
 
 
 def _empty_text(field: ArraySpec, like: Any) -> Any:
@@ -108,7 +108,7 @@ def _empty_text(field: ArraySpec, like: Any) -> Any:
 
 
 def _fill_sized(
-    view: SlotView, number: int, field: ArraySpec, beside: Beside, whole: int | None, empty_rows: Collection[int]
+    view: SlotView, number: int, field: ArraySpec, overflow: Overflow, whole: int | None, empty_rows: Collection[int]
 ) -> None:
     shapes = view.shapes[number]
     assert shapes is not None
@@ -116,7 +116,7 @@ def _fill_sized(
     zeros = np.zeros(shape, field.dtype)
     for row in empty_rows:
         shapes[row] = shape
-        if beside.get(number):  # the other rows are too large, and are outside the slot too
-            beside[number][row] = zeros
+        if overflow.get(number):  # the other rows are too large, and are outside the slot too
+            overflow[number][row] = zeros
             continue
         np.ndarray(shape, field.dtype, buffer=view.fields[number].data, offset=row * zeros.nbytes)[...] = 0

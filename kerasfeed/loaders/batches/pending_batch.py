@@ -19,7 +19,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty, field_array
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
-from kerasfeed.loaders.batches.scene_writer import COMPLETE, Beside, pad_into
+from kerasfeed.loaders.batches.scene_writer import COMPLETE, Overflow, pad_into
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
@@ -40,7 +40,7 @@ class FormedField:
         assert shapes is not None
         self._layout, self._number, self._form = layout, number, form
         self._dtype = layout.spec.fields[number].dtype
-        self._beside, self._empty_rows = batch.beside.get(number, {}), batch.empty_rows
+        self._beside, self._empty_rows = batch.overflow.get(number, {}), batch.empty_rows
         self._memory, self._base = memory, base
         self._shapes = shapes[: self._rows]
         self._starts = None if starts is None else starts[: self._rows]
@@ -98,11 +98,11 @@ class FormedField:
 
     def _mask(self, form: Padded, array: NDArray[Any], shapes: NDArray[np.int64], copy: bool) -> NDArray[np.bool_]:
         shape = tuple(size or 0 for size in form.mask_shape(array.shape[1:]))
-        place = self._layout.places[self._number]
-        if copy or len(array) * prod(shape) > place.mask_bytes:
+        location = self._layout.locations[self._number]
+        if copy or len(array) * prod(shape) > location.mask_bytes:
             mask = aligned_empty((len(array), *shape), MASK)
         else:
-            mask = np.ndarray((len(array), *shape), MASK, buffer=self._memory, offset=self._base + place.mask)
+            mask = np.ndarray((len(array), *shape), MASK, buffer=self._memory, offset=self._base + location.mask)
         form.fill_mask(mask, shapes)
         return mask
 
@@ -122,8 +122,8 @@ class FormedField:
 
     def _row(self, items: NDArray[Any], row: int) -> NDArray[Any]:
         if row in self._beside and row not in self._empty_rows:
-            beside: NDArray[Any] = self._beside[row]
-            return beside
+            overflow: NDArray[Any] = self._beside[row]
+            return overflow
         assert self._starts is not None
         start, shape = int(self._starts[row]), tuple(self._shapes[row].tolist())
         return items[start : start + prod(shape)].reshape(shape)
@@ -187,7 +187,7 @@ class BatchInProgress:
         self.landed = False  # whether no worker can write to its slot any more, so that it can be delivered
         self.empty_rows: set[int] = set()  # rows without a scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, number of stand-ins tried
-        self.beside: Beside = {}
+        self.overflow: Overflow = {}
         self.failure: BaseException | None = None
         self.failure_row = rows
         self.future: Future[Any] = SlotFuture(slot, self.serial)
@@ -202,10 +202,10 @@ class BatchInProgress:
         """Whether the consumer has given it up. Not the future's state: Ctrl-C may have left its lock held."""
         return bool(self.slot.view.control[0] == self.serial)
 
-    def add(self, start: int, stop: int, beside: Beside) -> None:
+    def add(self, start: int, stop: int, overflow: Overflow) -> None:
         """Count rows [start, stop) as done."""
-        for number, values in beside.items():
-            self.beside.setdefault(number, {}).update(values)
+        for number, values in overflow.items():
+            self.overflow.setdefault(number, {}).update(values)
         self.missing -= stop - start
 
     def fail(self, start: int, stop: int, row: int, error: BaseException) -> None:
@@ -259,12 +259,12 @@ class BatchInProgress:
             if self.on_error == "skip" and len(self.empty_rows) == self.rows:
                 return None
             if layout.batched:  # else the batch was made without these rows
-                fill_empty_rows(self.slot.view, layout, self.beside, self.rows, self.empty_rows)
+                fill_empty_rows(self.slot.view, layout, self.overflow, self.rows, self.empty_rows)
                 if self.on_error == "skip":
                     kept = [row for row in range(self.rows) if row not in self.empty_rows]
         leaves: list[Any] = []
         for number, stacked in enumerate(layout.stacked):
-            if stacked is not None and number not in self.beside:
+            if stacked is not None and number not in self.overflow:
                 shape, dtype, offset = stacked
                 whole = (self.rows, *shape) if layout.batched else shape
                 leaf = np.ndarray(whole, dtype, buffer=memory, offset=base + offset)
@@ -273,7 +273,7 @@ class BatchInProgress:
                 continue
             else:
                 field = layout.spec.fields[number]
-                leaf = self._field(number, field, self.beside.get(number, {}), layout, memory, base)
+                leaf = self._field(number, field, self.overflow.get(number, {}), layout, memory, base)
                 if field.is_text:
                     leaves.append(leaf if kept is None else leaf[kept])
                     continue
@@ -284,22 +284,22 @@ class BatchInProgress:
         return with_weights(batch, self.rows, self.empty_rows, self.filler or 0)
 
     def _field(
-        self, number: int, field: ArraySpec, beside: Mapping[int, Any], layout: Layout, memory: Any, base: int
+        self, number: int, field: ArraySpec, overflow: Mapping[int, Any], layout: Layout, memory: Any, base: int
     ) -> Any:
         path, view = layout.spec.paths[number], self.slot.view
         if field.is_text:
             if not layout.batched:
-                return beside[0]
-            return stack_text(path, [beside[row] for row in range(self.rows)], view.indices)
-        if beside and not layout.batched:
-            return aligned_copy(beside[0])
+                return overflow[0]
+            return stack_text(path, [overflow[row] for row in range(self.rows)], view.indices)
+        if overflow and not layout.batched:
+            return aligned_copy(overflow[0])
         shapes = view.shapes[number]
         assert shapes is not None
         shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
-        if beside:
+        if overflow:
             stacked = aligned_empty((self.rows, *shape), field.dtype)
-            for row, value in beside.items():
+            for row, value in overflow.items():
                 stacked[row] = value
             return stacked
         whole = (self.rows, *shape) if layout.batched else shape
-        return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.places[number].offset)
+        return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.locations[number].offset)

@@ -144,7 +144,7 @@ def pad_into(target: NDArray[Any], array: NDArray[Any], form: Padded) -> None:
 
 
 # Values outside the slot: field number -> row -> value.
-Beside = dict[int, dict[int, Any]]
+Overflow = dict[int, dict[int, Any]]
 _PYTHON_TYPE = {"b": bool, "i": int, "f": float, "c": complex}
 
 
@@ -171,20 +171,20 @@ class SceneWriter:
             for number, field in enumerate(layout.spec.fields)
         ]
 
-    def places(self, view: SlotView, runs: Sequence[RowRun | None] = ()) -> list[Any]:
+    def destinations(self, view: SlotView, runs: Sequence[RowRun | None] = ()) -> list[Any]:
         """Return the targets and checks of the fields of one slot; `runs` comes from `runs_of`."""
         runs = runs or [None] * len(self._checks)
         return [(target, run, *check) for target, run, check in zip(view.fields, runs, self._checks, strict=True)]
 
-    def write(self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside) -> None:
+    def write(self, view: SlotView, row: int, scene: Any, destinations: list[Any], overflow: Overflow) -> None:
         """Write one scene.
 
         Args:
             view: The slot.
             row: Row of the slot.
             scene: The scene.
-            places: The result of `places(view)`.
-            beside: Receives values without room in the slot.
+            destinations: The result of `destinations(view)`.
+            overflow: Receives values without room in the slot.
 
         Raises:
             SpecError: The scene does not match the layout's spec.
@@ -193,7 +193,7 @@ class SceneWriter:
             leaves = [scene] if self._is_leaf else self._flatten(scene)
         except ValueError:
             leaves = self._other_leaves(view, row, scene)
-        for leaf, (target, run, dtype, shape, number, field, python_type) in zip(leaves, places):  # noqa: B905 - 1 us
+        for leaf, (target, run, dtype, shape, number, field, python_type) in zip(leaves, destinations):  # noqa: B905 - 1 us
             kind = type(leaf)
             if kind is np.ndarray and leaf.dtype is dtype and leaf.shape == shape:  # the usual case
                 target[row] = leaf
@@ -208,7 +208,7 @@ class SceneWriter:
                     raise self._wrong_structure(view, row, scene)
             if not exact:
                 if run is None:
-                    self._write_other(view, row, number, field, leaf, beside)
+                    self._write_other(view, row, number, field, leaf, overflow)
                 else:
                     run.add(row, self._coerced(view, row, number, field, leaf))
                 continue
@@ -226,10 +226,12 @@ class SceneWriter:
         except ValueError:
             raise self._wrong_structure(view, row, scene) from None
 
-    def _write_other(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside) -> None:
+    def _write_other(
+        self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, overflow: Overflow
+    ) -> None:
         array = self._coerced(view, row, number, field, leaf)
         if field.is_text:
-            beside.setdefault(number, {})[row] = array  # text is immutable, and arrays of it were copied by coerce
+            overflow.setdefault(number, {})[row] = array  # text is immutable, and arrays of it were copied by coerce
             return
         if field.is_fixed and (array.shape == field.shape or not self._are_batches):
             view.fields[number][row] = array
@@ -238,7 +240,7 @@ class SceneWriter:
         if shapes is not None:
             shapes[row] = array.shape
         if shapes is None or array.nbytes > self._layout.row_bytes[number]:
-            beside.setdefault(number, {})[row] = array.copy()  # the sequence may reuse its array for the next scene
+            overflow.setdefault(number, {})[row] = array.copy()  # the sequence may reuse its array for the next scene
             return
         # Rows of one batch must agree in shape, so each begins at its number times its size, without gaps.
         target = np.ndarray(array.shape, array.dtype, buffer=view.fields[number].data, offset=row * array.nbytes)
@@ -273,7 +275,7 @@ class SceneWriter:
         return f"scene {view.indices[row]}" if not self._whole else "the batch that collate returned"
 
     def write_batch(
-        self, view: SlotView, start: int, stop: int, batch: Any, written: list[Any] | None, beside: Beside
+        self, view: SlotView, start: int, stop: int, batch: Any, written: list[Any] | None, overflow: Overflow
     ) -> None:
         """Copy the result of `get_batch`, except leaves that are the arrays `written`, which it was given."""
         count = stop - start
@@ -300,7 +302,7 @@ class SceneWriter:
                 view.fields[number][start:stop] = array
                 continue
             for row in range(start, stop):
-                self._write_other(view, row, number, field, _weakened(array[row - start], field), beside)
+                self._write_other(view, row, number, field, _weakened(array[row - start], field), overflow)
 
     def _wrong_batch(self, batch: Any) -> SpecError:
         return SpecError(

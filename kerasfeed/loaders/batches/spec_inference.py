@@ -203,7 +203,7 @@ def layout_for(job: Job, specs: Specs) -> Layout:
         and (not job.plan.length or job.plan.length - 1 not in by_index)
     ):
         spec = with_open_rows(spec)  # the last batch is often smaller than the first
-    if job.weighs:
+    if job.has_weights:
         check_maskable(spec, padded=job.plan.pad_remainder)
         check_weight_forms(spec, forms)
     largest = tuple(

@@ -67,12 +67,12 @@ def reproduction(calls: str, worker: str) -> str:
     return f"{_REPRODUCTION}{calls}" + (f"\n{_ONLY_HERE}" if worker.startswith("worker process") else "")
 
 
-def for_consumer(error: BaseException, place: SceneLocation, traceback: str = "") -> BaseException:
+def for_consumer(error: BaseException, location: SceneLocation, traceback: str = "") -> BaseException:
     """Return the exception to raise in the consumer, with the location as a note; see `noted`.
 
     The note replaces an earlier note on the same object for the same scene.
     """
-    return noted(error, str(place), traceback, replaces=f"kerasfeed: {place.scenes}, ")
+    return noted(error, str(location), traceback, replaces=f"kerasfeed: {location.scenes}, ")
 
 
 def without_reproduction(error: BaseException) -> None:

@@ -198,13 +198,13 @@ class FailureLog:
 
     def _too_many(self, index: int) -> tuple[int, int, int] | None:
         """Count `index` as failed; return (failed, total, allowed) if too many have failed, else None."""
-        place = bisect.bisect_left(self._failed, index)
-        if self._failed[place : place + 1] != [index]:
-            self._failed.insert(place, index)
+        position = bisect.bisect_left(self._failed, index)
+        if self._failed[position : position + 1] != [index]:
+            self._failed.insert(position, index)
         if self._length:
             counts = [(len(self._failed), self._length, self.policy.most_failed(self._length))]
         else:  # among the scenes up to each failed one, so that the order of the workers does not matter
-            seen = ((k + 1, self._failed[k] // self._shard_count + 1) for k in range(place, len(self._failed)))
+            seen = ((k + 1, self._failed[k] // self._shard_count + 1) for k in range(position, len(self._failed)))
             counts = [(count, length, self.policy.most_failed_so_far(length)) for count, length in seen]
         return next((found for found in counts if found[0] > found[2]), None)
 

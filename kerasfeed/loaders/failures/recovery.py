@@ -29,9 +29,9 @@ class Recovery:
             error = self.failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
             if error is None:
                 continue
-            place = next((place for place, (start, stop) in enumerate(ranges) if start <= row < stop), None)
-            if place is not None:
-                ranges[place : place + 1] = self.handle(batch, *ranges[place], row, error)
+            number = next((number for number, (start, stop) in enumerate(ranges) if start <= row < stop), None)
+            if number is not None:
+                ranges[number : number + 1] = self.handle(batch, *ranges[number], row, error)
         return ranges
 
     def handle(

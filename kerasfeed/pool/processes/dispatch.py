@@ -8,7 +8,8 @@ from collections.abc import Container, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from kerasfeed.pool.base import Pool, PoolOptions, Runner
+from kerasfeed.errors import FeedWarning
+from kerasfeed.pool.base import Pool, PoolOptions, Runner, large_text
 from kerasfeed.pool.environment import managers_key, search_path
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.processes.pipes import Pipes
@@ -20,6 +21,8 @@ from kerasfeed.pool.resource_errors import DESCRIPTORS, is_of_memory, naming_des
 from kerasfeed.pool.task import Task
 from kerasfeed.util import standard_descriptors
 from kerasfeed.util.user_modules import module_values
+
+_LARGE = 100_000_000  # bytes of a sequence that each worker copies: above, a warning names the remedy
 
 
 class Dispatch(Pool):
@@ -139,6 +142,9 @@ class Dispatch(Pool):
             if is_of_memory(error):
                 raise
             raise self.runner.unpicklable(error) from error
+        if self.shared_objects.copied_bytes > _LARGE:
+            text = large_text(self.options.who, self.runner.target, self.shared_objects.copied_bytes)
+            self.options.deferred_warnings.defer("large objects", text, FeedWarning)
 
     def _send(self, tasks: Sequence[Task]) -> None:
         """Send tasks. The caller holds `lock`."""

@@ -123,7 +123,13 @@ def copy_as_sent(value: Any, *, shares: bool) -> Any:
 
 
 class SharedObjects:
-    """The shared file, in the parent or in one worker."""
+    """The shared file, in the parent or in one worker.
+
+    Attributes:
+        copied_bytes: Size of the last posted object without the arrays that workers share; each worker has a copy.
+    """
+
+    copied_bytes = 0
 
     def __init__(self, fd: int, workers: int, unpickle: Callable[..., Any] = pickle.loads) -> None:
         """Open the file of descriptor `fd`, already sized by `SharedObjects.create`."""
@@ -153,6 +159,7 @@ class SharedObjects:
             Exception: `value` does not pickle.
         """
         parts = pickled(value)
+        self.copied_bytes = parts[0].nbytes
         table = align(8 * (1 + len(parts)))
         starts, cursor = [], table
         for part in parts:

@@ -138,16 +138,16 @@ class ChunkedReader:
         self._tiles = [(part.number, part.target[1:], part.source[1:]) for part in tiles if len(tiles) <= _MOST_TILES]
         self._row_is_chunk = grid.chunks == (1, *grid.shape[1:]) and len(grid.shape) > 1
 
-    def row_into(self, place: int, out: NDArray[Any]) -> None:
-        """Read row `place` of axis 0 into `out`, which has a row's shape; raises like `read`."""
+    def row_into(self, row: int, out: NDArray[Any]) -> None:
+        """Read row `row` of axis 0 into `out`, which has a row's shape; raises like `read`."""
         if self._row_is_chunk and not self._pipeline.refusal:
-            self._place(ChunkPart(place, (), (0,), True), out, read_cost.current())
+            self._place(ChunkPart(row, (), (0,), True), out, read_cost.current())
             return
-        number, within = divmod(place, self._row_chunks)
+        number, within = divmod(row, self._row_chunks)
         number *= self._row_stride
         parts = [ChunkPart(number + tile, target, (within, *source), False) for tile, target, source in self._tiles]
         if not parts or not self._copy_kept(parts, out):  # too many chunks, or not all in the cache
-            self._read([*self._grid.pieces((range(place, place + 1),)), *self._inner], out[np.newaxis])
+            self._read([*self._grid.pieces((range(row, row + 1),)), *self._inner], out[np.newaxis])
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
         """Fill `out`, which has the box's shape and plain items.
@@ -186,19 +186,19 @@ class ChunkedReader:
         self.counters.add(hits=len(parts))
         return True
 
-    def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
-        """Begin to decode the chunks of rows `places`, up to half of the cache.
+    def ahead(self, rows: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
+        """Begin to decode the chunks of `rows`, up to half of the cache.
 
         Args:
-            places: int64[n], each within axis 0.
+            rows: int64[n], each within axis 0.
             owner: The open file. A task holds it only while it runs.
         """
-        if self._nbytes > self._cache.limit // 2 or not len(places):
+        if self._nbytes > self._cache.limit // 2 or not len(rows):
             return
         if self._row_is_chunk and not self._keeps_whole:
             return  # the row is decoded straight into its destination: decoding ahead gains nothing
         meter = read_cost.current()
-        numbers = np.unique(places // self._row_chunks) * self._row_stride
+        numbers = np.unique(rows // self._row_chunks) * self._row_stride
         most = self._cache.limit // 2 // self._nbytes
         first = self._first_key
         tails = range(first, first + self._row_stride)  # of the chunks of a row
@@ -247,14 +247,14 @@ class ChunkedReader:
         key = self._first_key + number
         chunk, found = self._cache.get(key), True
         if chunk is None:
-            place = self._index.find(number)
-            if place is None:
+            location = self._index.find(number)
+            if location is None:
                 return None
             with self._lock:
                 if keep:
-                    chunk, found = self._cache.get_or_load(key, lambda: self._decoded(number, place, meter))
+                    chunk, found = self._cache.get_or_load(key, lambda: self._decoded(number, location, meter))
                 else:
-                    chunk, found = self._decoded(number, place, meter), False
+                    chunk, found = self._decoded(number, location, meter), False
         if found:
             self.counters.add(hits=1)
         return chunk
@@ -268,19 +268,19 @@ class ChunkedReader:
         chunk = self.load(part.number, meter, keep=not is_done)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
 
-    def _decoded(self, number: int, place: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:
+    def _decoded(self, number: int, location: ChunkLocation, meter: read_cost.Meter | None) -> NDArray[Any]:
         """Read and decode a stored chunk; return its full shape."""
         begin = time.perf_counter()
         if self._pipeline.refusal:
             found = self._decoded_by_h5py(number)
         else:
-            data = self._source.read(place.address, place.size)
-            found = np.frombuffer(self._pipeline.decode(data, place.mask), self._dtype).reshape(self._grid.chunks)
+            data = self._source.read(location.address, location.size)
+            found = np.frombuffer(self._pipeline.decode(data, location.mask), self._dtype).reshape(self._grid.chunks)
         seconds = time.perf_counter() - begin
-        self.counters.add(nbytes=place.size)
+        self.counters.add(nbytes=location.size)
         for each in (self.counters.meter, meter):
             if each is not None:
-                each.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)
+                each.note(self._storage, location.position, nbytes=self._nbytes, seconds=seconds)
         return found
 
     def _decoded_by_h5py(self, number: int) -> NDArray[Any]:

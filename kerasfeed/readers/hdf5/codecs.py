@@ -169,8 +169,8 @@ def _shuffle(values: tuple[int, ...]) -> Decoder | None:
             fast(source[:whole], out[:whole], width)
         else:
             planes, mixed = source[:whole].reshape(width, -1), out[:whole].reshape(-1, width)
-            for place in range(width):  # 3 times faster than one transposed copy
-                mixed[:, place] = planes[place]
+            for offset in range(width):  # 3 times faster than one transposed copy
+                mixed[:, offset] = planes[offset]
         out[whole:] = source[whole:]
         return out
 
@@ -250,15 +250,15 @@ def _lz4_blocks(module: ModuleType, data: bytes, width: int, size: int | None) -
     if (size is not None and total != size) or not block or block % (8 * width):
         raise DecodeError(f"a bitshuffle header of {total:,} bytes in blocks of {block:,}")
     pieces: list[Bytes] = []
-    place, grouped = 12, total // (8 * width) * 8 * width
+    offset, grouped = 12, total // (8 * width) * 8 * width
     for done in range(0, grouped, block):
-        (stored,) = struct.unpack(">I", data[place : place + 4])
-        place += 4
-        if stored > len(data) - place:
+        (stored,) = struct.unpack(">I", data[offset : offset + 4])
+        offset += 4
+        if stored > len(data) - offset:
             raise DecodeError("a bitshuffle block reaches beyond the chunk")
-        pieces.append(module.lz4_decode(data[place : place + stored], out=min(block, grouped - done)))
-        place += stored
-    return b"".join((*pieces, data[place:])), block // width
+        pieces.append(module.lz4_decode(data[offset : offset + stored], out=min(block, grouped - done)))
+        offset += stored
+    return b"".join((*pieces, data[offset:])), block // width
 
 
 _SLACK = 64

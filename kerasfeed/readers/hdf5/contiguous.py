@@ -31,12 +31,12 @@ class ContiguousReader:
         self._row_nbytes = math.prod(self._row_shape) * itemsize
         self._strides = tuple(math.prod(layout.shape[axis + 1 :]) * itemsize for axis in range(1, len(layout.shape)))
 
-    def row_into(self, place: int, out: NDArray[Any]) -> None:
-        """Read row `place` of axis 0 into `out`, which has a row's shape; raises like `read`."""
+    def row_into(self, position: int, out: NDArray[Any]) -> None:
+        """Read row `position` of axis 0 into `out`, which has a row's shape; raises like `read`."""
         if not out.flags.c_contiguous:
-            self._rows(range(place, place + 1), out[np.newaxis])
+            self._rows(range(position, position + 1), out[np.newaxis])
             return
-        self._source.read_into(self._address + place * self._row_nbytes, out)
+        self._source.read_into(self._address + position * self._row_nbytes, out)
         self.counters.add(nbytes=self._row_nbytes)
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
@@ -51,26 +51,26 @@ class ContiguousReader:
         else:
             self._parts(box[0], box[1:], out)
 
-    def _rows(self, places: Any, out: NDArray[Any]) -> None:
+    def _rows(self, positions: Any, out: NDArray[Any]) -> None:
         """Read whole rows, each run of neighbours at once."""
         into = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-        for begin, end in runs(places):
-            self._source.read_into(self._address + int(places[begin]) * self._row_nbytes, into[begin:end])
+        for begin, end in runs(positions):
+            self._source.read_into(self._address + int(positions[begin]) * self._row_nbytes, into[begin:end])
         self.counters.add(nbytes=out.nbytes)
         if into is not out:
             out[...] = into
 
-    def _parts(self, places: Any, inner: tuple[range, ...], out: NDArray[Any]) -> None:
+    def _parts(self, positions: Any, inner: tuple[range, ...], out: NDArray[Any]) -> None:
         """Read the same part of several rows, each from its first to its last byte."""
-        if isinstance(places, range) and len(places) > 1 and self._row_nbytes < _ROW_NBYTES:
+        if isinstance(positions, range) and len(positions) > 1 and self._row_nbytes < _ROW_NBYTES:
             raise Declined("parts of many short rows")
         first = sum(part.start * stride for part, stride in zip(inner, self._strides, strict=True))
         last = sum((part.stop - 1) * stride for part, stride in zip(inner, self._strides, strict=True))
         data = np.empty(last - first + self._dtype.itemsize, np.uint8)
         part: NDArray[Any] = np.ndarray(out.shape[1:], self._dtype, data.data, strides=self._strides)
-        for target, place in zip(out, places, strict=True):
+        for target, position in zip(out, positions, strict=True):
             into = target if target.nbytes == data.nbytes and target.flags.c_contiguous else data
-            self._source.read_into(self._address + int(place) * self._row_nbytes + first, into)
+            self._source.read_into(self._address + int(position) * self._row_nbytes + first, into)
             if into is data:
                 target[...] = part
-        self.counters.add(nbytes=data.nbytes * len(places))
+        self.counters.add(nbytes=data.nbytes * len(positions))

@@ -20,7 +20,7 @@ from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.error_messages import named, note_source
 from kerasfeed.readers.hdf5.inspection import check_sources, missing_filters
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
-from kerasfeed.readers.hdf5.selection import Box, Selection, checked_place, checked_places, plan, runs
+from kerasfeed.readers.hdf5.selection import Box, Selection, checked_position, checked_positions, plan, runs
 from kerasfeed.readers.hdf5.stats import ReadStats
 from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
@@ -233,10 +233,10 @@ class HDF5Dataset:
             shape = opened.shape
             if not shape:
                 raise TypeError(f"dataset {self.name!r} has no axis to take rows of")
-            places = checked_places(indices, shape[0], 0, self.name)
+            positions = checked_positions(indices, shape[0], 0, self.name)
             if out is not None:
                 _check_out(out, opened.dtype, self.name)
-            return self._read(shared, opened, places, out)  # type: ignore[no-any-return]
+            return self._read(shared, opened, positions, out)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, ".take(...)")
 
@@ -249,7 +249,7 @@ class HDF5Dataset:
         row: int | None = None
         planned: Selection | None = None
         if reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
-            row, wanted = checked_place(int(selection), shape[0], 0, self.name), shape[1:]
+            row, wanted = checked_position(int(selection), shape[0], 0, self.name), shape[1:]
         elif shape is not None:
             planned = plan(selection, shape, self.name)
             if planned is not None:
@@ -296,8 +296,8 @@ class HDF5Dataset:
         try:
             shared, opened = self._open()
             if isinstance(opened.reader, ChunkedReader):  # other readers cannot decode ahead
-                places = checked_places(indices, opened.shape[0], 0, self.name)
-                opened.reader.ahead(places, weakref.ref(shared))
+                positions = checked_positions(indices, opened.shape[0], 0, self.name)
+                opened.reader.ahead(positions, weakref.ref(shared))
         except Exception:  # noqa: BLE001  # the read itself raises it again
             return
 
@@ -367,14 +367,14 @@ def _read_through_h5py(dataset: Any, selection: Any, planned: Selection | None) 
 
 def _read_box(dataset: Any, box: Box, out: NDArray[Any]) -> None:
     """Fill `out` with a box, and rows that are not a range run by run."""
-    inner = [slice(places.start, places.stop) for places in box[1:]]
+    inner = [slice(positions.start, positions.stop) for positions in box[1:]]
     if isinstance(box[0], range):
         _put(dataset[(slice(box[0].start, box[0].stop), *inner)], out)
         return
-    places, inverse = np.unique(box[0], return_inverse=True)
-    found = np.empty((len(places), *out.shape[1:]), out.dtype)
-    for begin, end in runs(places):
-        _put(dataset[(slice(int(places[begin]), int(places[end - 1]) + 1), *inner)], found[begin:end])
+    positions, inverse = np.unique(box[0], return_inverse=True)
+    found = np.empty((len(positions), *out.shape[1:]), out.dtype)
+    for begin, end in runs(positions):
+        _put(dataset[(slice(int(positions[begin]), int(positions[end - 1]) + 1), *inner)], found[begin:end])
     _put(found[inverse], out)
 
 

@@ -81,12 +81,12 @@ def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
         return
     first, last = index.stored(0), index.stored(len(index) - 1)
     for number in {first, last}:
-        place = index.find(number)
-        assert place is not None
+        location = index.find(number)
+        assert location is not None
         corner = tuple(part.start for part in grid.region(number))
         with phil:  # h5py before 3.16 does not take its lock here
             mask, data = dataset.id.read_direct_chunk(corner)
-        if (mask, data) != (place.mask, _bytes(source, place.address, place.size)):
+        if (mask, data) != (location.mask, _bytes(source, location.address, location.size)):
             raise Declined("self-check: HDF5 finds other bytes")
     _check_chunk(source, dataset, layout, first)
     if grid.is_edge(first) != grid.is_edge(last):
@@ -96,14 +96,14 @@ def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
 def _check_chunk(source: ByteSource, dataset: Any, layout: Chunked, number: int) -> None:
     if layout.pipeline.refusal:  # h5py decodes it
         return
-    place, region = layout.index.find(number), layout.grid.region(number)
-    assert place is not None
+    location, region = layout.index.find(number), layout.grid.region(number)
+    assert location is not None
     try:
         expected = dataset[region]
     except OSError:
         return  # damaged: each read reports it
     try:
-        data = layout.pipeline.decode(_bytes(source, place.address, place.size), place.mask)
+        data = layout.pipeline.decode(_bytes(source, location.address, location.size), location.mask)
     except DecodeError as error:
         raise Declined(f"self-check: {message_of(error)}") from None
     ours = np.frombuffer(data, layout.dtype).reshape(layout.grid.chunks)
@@ -116,10 +116,10 @@ def _check_items(source: ByteSource, dataset: Any, layout: Contiguous) -> None:
     if not math.prod(layout.shape):
         return
     itemsize = layout.dtype.itemsize
-    for corner, place in (((0,) * len(layout.shape), 0), (tuple(n - 1 for n in layout.shape), -1)):
+    for corner, index in (((0,) * len(layout.shape), 0), (tuple(n - 1 for n in layout.shape), -1)):
         expected = np.empty((), layout.dtype)
         expected[()] = dataset[corner]
-        position = layout.address + (place % math.prod(layout.shape)) * itemsize
+        position = layout.address + (index % math.prod(layout.shape)) * itemsize
         if _bytes(source, position, itemsize) != expected.tobytes():
             raise Declined("self-check: h5py reads other values")
 
@@ -312,8 +312,8 @@ def _check_source(dataset: h5py.Dataset, folder: str, file_name: str, name: str)
     else:
         prefixes = os.environ.get("HDF5_VDS_PREFIX", "").replace("${ORIGIN}", folder).split(os.pathsep)
         names = (file_name, os.path.basename(file_name))  # noqa: PTH119 - HDF5 tries both
-        places = [Path(place, each) for each in names for place in (*filter(None, prefixes), folder, "")]
-        path = next((place for place in places if place.is_file()), None)
+        paths = [Path(parent, each) for each in names for parent in (*filter(None, prefixes), folder, "")]
+        path = next((path for path in paths if path.is_file()), None)
         if path is None:
             raise FileNotFoundError(f"its source {name!r} is in {file_name!r}, a file that does not exist")
         opened = h5py.File(path, "r")

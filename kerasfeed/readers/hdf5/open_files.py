@@ -260,12 +260,12 @@ class Registry:
             how: The way to open it.
             identity: Identity of the present file; None if only h5py's driver can access it.
         """
-        place: tuple[Any, ...] = (path,)
+        file_key: tuple[Any, ...] = (path,)
         if identity is not None:  # at a URL, another version is another file
-            place = identity if is_url(path) else (identity.device, identity.inode)
+            file_key = identity if is_url(path) else (identity.device, identity.inode)
         # Options of HDF5's default driver only tune it. A handle per set of options would mean several of one file.
         options = "" if how.driver is None and not is_url(path) else repr(how.options)
-        key = (*place, how.swmr, how.driver, options)
+        key = (*file_key, how.swmr, how.driver, options)
         with HDF5_LOCK, self._lock:
             shared = self._files.get(key)
             if shared is None:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LISTED_RUNS = 16  # for longer lists, h5py takes longer than one read per run of neighbours
-Places = NDArray[np.int64]
-Axis = range | Places | tuple[Places, ...]
+Positions = NDArray[np.int64]
+Axis = range | Positions | tuple[Positions, ...]
 """The selection of one axis: a range, or int64[n] in any order. For k neighbouring axes, points: k of int64[n]."""
 Box = tuple[Any, ...]
 """Rows, or the same part of each: axis 0 a range of step 1 or int64[n] in any order; other axes ranges of step 1."""
@@ -88,7 +88,7 @@ class Selection:
     @property
     def row_size(self) -> int:
         """Number of elements in the box around the selection of one row."""
-        return math.prod(len(places) for places, _ in self.inner)
+        return math.prod(len(positions) for positions, _ in self.inner)
 
     def blocks(self, most: int) -> Iterator[Block]:
         """Split the selection, which has at least one element, into pieces. A box is one piece.
@@ -101,13 +101,13 @@ class Selection:
             begin = 0
             while begin < len(lead[0]):  # rows are in order, because they come from a mask
                 end = int(np.searchsorted(lead[0], lead[0][begin] + step))
-                points = tuple(places[begin:end] for places in lead)
+                points = tuple(positions[begin:end] for positions in lead)
                 inner = Selection((points, *self.axes[1:]), ()).inner
                 yield Block(slice(begin, end), *zip(*around(points[0]), *inner, strict=True))
                 begin = end
             return
         rows = np.array(lead) if isinstance(lead, range) and lead.step != 1 else lead
-        boxes, picks = [places for places, _ in self.inner], [pick for _, pick in self.inner]
+        boxes, picks = [positions for positions, _ in self.inner], [pick for _, pick in self.inner]
         for begin in range(0, len(rows), len(rows) if self.is_box else step):
             end = len(rows) if self.is_box else begin + step
             yield Block(slice(begin, end), (rows[begin:end], *boxes), None if self.is_box else (slice(None), *picks))
@@ -135,9 +135,9 @@ def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
         return None
     axes: list[Axis] = []
     found: list[int] = []
-    place = lists = 0
+    axis_number = lists = 0
     for part in parts:
-        axis = _axis(part, shape, place, name)
+        axis = _axis(part, shape, axis_number, name)
         if axis is None:
             return None
         if isinstance(axis, int):
@@ -146,29 +146,29 @@ def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
             lists += not isinstance(axis, range)
             axes.append(axis)
             found.append(len(axis[0]) if isinstance(axis, tuple) else len(axis))
-        place += _width(part)
-    return None if lists > 1 or place != len(shape) else Selection(tuple(axes), tuple(found))
+        axis_number += _width(part)
+    return None if lists > 1 or axis_number != len(shape) else Selection(tuple(axes), tuple(found))
 
 
-def runs(places: range | Places) -> list[tuple[int, int]]:
-    """(begin, end) of runs of neighbours in `places`, which is not empty; a range of step 1 is one run."""
-    if isinstance(places, range):
-        return [(0, len(places))]
-    begins = (np.flatnonzero(np.diff(places) != 1) + 1).tolist()
-    return [*pairwise([0, *begins, len(places)])]
+def runs(positions: range | Positions) -> list[tuple[int, int]]:
+    """(begin, end) of runs of neighbours in `positions`, which is not empty; a range of step 1 is one run."""
+    if isinstance(positions, range):
+        return [(0, len(positions))]
+    begins = (np.flatnonzero(np.diff(positions) != 1) + 1).tolist()
+    return [*pairwise([0, *begins, len(positions)])]
 
 
 def around(axis: Axis) -> list[tuple[Any, Any]]:
     """For each axis: the range of step 1 around the selection, and the index that picks the selection from it."""
     if isinstance(axis, tuple):
-        return [pair for places in axis for pair in around(places)]
+        return [pair for positions in axis for pair in around(positions)]
     if isinstance(axis, range):
         return [(range(min(axis[0], axis[-1]), max(axis[0], axis[-1]) + 1), slice(None, None, axis.step))]
     low = int(axis.min())
     return [(range(low, int(axis.max()) + 1), axis - low)]
 
 
-def checked_places(indices: Any, size: int, axis: int, name: str) -> NDArray[np.int64]:
+def checked_positions(indices: Any, size: int, axis: int, name: str) -> NDArray[np.int64]:
     """Convert integers, which may be negative, to int64[n] from 0.
 
     Raises:
@@ -186,11 +186,11 @@ def checked_places(indices: Any, size: int, axis: int, name: str) -> NDArray[np.
     low, high = int(array.min()), int(array.max())
     if high >= size or low < -size:
         raise _out_of_range(high if high >= size else low, size, axis, name)
-    places = array.astype(np.int64, copy=False)
-    return places if low >= 0 else np.where(places < 0, places + size, places)
+    positions = array.astype(np.int64, copy=False)
+    return positions if low >= 0 else np.where(positions < 0, positions + size, positions)
 
 
-def checked_place(index: int, size: int, axis: int, name: str) -> int:
+def checked_position(index: int, size: int, axis: int, name: str) -> int:
     """Convert an integer, which may be negative, to an index from 0.
 
     Raises:
@@ -228,9 +228,9 @@ def _width(part: Any) -> int:
     return part.ndim if isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.ndim > 1 else 1
 
 
-def _axis(part: Any, shape: tuple[int, ...], place: int, name: str) -> Axis | int | None:
+def _axis(part: Any, shape: tuple[int, ...], axis_number: int, name: str) -> Axis | int | None:
     """The selection of one axis by `part`, or an integer; None if h5py must interpret it."""
-    size = shape[place]
+    size = shape[axis_number]
     if isinstance(part, slice):
         try:
             return range(size)[part]
@@ -239,20 +239,20 @@ def _axis(part: Any, shape: tuple[int, ...], place: int, name: str) -> Axis | in
     if isinstance(part, bool | np.bool_ | str | bytes) or part is None:
         return None
     if isinstance(part, np.ndarray) and part.ndim:
-        return _listed(part, shape, place, name)
+        return _listed(part, shape, axis_number, name)
     try:
         index = operator.index(part)
     except TypeError:
         return None
-    return checked_place(index, size, place, name)
+    return checked_position(index, size, axis_number, name)
 
 
-def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, name: str) -> Axis | None:
+def _listed(array: NDArray[Any], shape: tuple[int, ...], axis_number: int, name: str) -> Axis | None:
     if array.dtype == np.bool_:
-        if array.shape != shape[place : place + array.ndim]:
+        if array.shape != shape[axis_number : axis_number + array.ndim]:
             return None
         coordinates = np.nonzero(array)
         return coordinates[0] if array.ndim == 1 else coordinates
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         return None
-    return checked_places(array, shape[place], place, name)
+    return checked_positions(array, shape[axis_number], axis_number, name)

@@ -124,26 +124,26 @@ class Grid:
     def pieces(self, box: Box) -> list[list[AxisPiece]]:
         """The parts of each row of chunks along each axis; their product gives the chunks that the box touches."""
         return [
-            _range(places, chunk, stride) if isinstance(places, range) else _listed(places, chunk, stride)
-            for places, chunk, stride in zip(box, self.chunks, self.strides, strict=False)
+            _range(positions, chunk, stride) if isinstance(positions, range) else _listed(positions, chunk, stride)
+            for positions, chunk, stride in zip(box, self.chunks, self.strides, strict=False)
         ]
 
 
-def _range(places: range, chunk: int, stride: int) -> list[AxisPiece]:
+def _range(positions: range, chunk: int, stride: int) -> list[AxisPiece]:
     pieces = []
-    for number in range(places.start // chunk, -(-places.stop // chunk)):
+    for number in range(positions.start // chunk, -(-positions.stop // chunk)):
         first = number * chunk
-        begin, end = max(first, places.start), min(first + chunk, places.stop)
-        target, source = slice(begin - places.start, end - places.start), slice(begin - first, end - first)
+        begin, end = max(first, positions.start), min(first + chunk, positions.stop)
+        target, source = slice(begin - positions.start, end - positions.start), slice(begin - first, end - first)
         pieces.append(AxisPiece(number * stride, target, source, end - begin == chunk))
     return pieces
 
 
-def _listed(places: NDArray[np.int64], chunk: int, stride: int) -> list[AxisPiece]:
-    numbers, within = np.divmod(places, chunk)
+def _listed(positions: NDArray[np.int64], chunk: int, stride: int) -> list[AxisPiece]:
+    numbers, within = np.divmod(positions, chunk)
     order, starts = _groups(numbers)
     pieces = []
-    for low, high in zip(starts, [*starts[1:], len(places)], strict=True):
+    for low, high in zip(starts, [*starts[1:], len(positions)], strict=True):
         members = order[low:high]
         number = int(numbers[members[0]])
         source, target = _run(within[members]), _run(members)
@@ -160,12 +160,12 @@ def _groups(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
     return order, [0, *starts.tolist()]
 
 
-def _run(places: NDArray[np.int64]) -> Any:
-    """A slice if the places are consecutive (NumPy copies slices 3 to 20 times faster), else the places."""
-    first, count = int(places[0]), len(places)
-    if int(places[-1]) - first == count - 1 and (count < 3 or bool((np.diff(places) == 1).all())):
+def _run(positions: NDArray[np.int64]) -> Any:
+    """Return a slice for consecutive positions (NumPy copies slices 3 to 20 times faster), else the positions."""
+    first, count = int(positions[0]), len(positions)
+    if int(positions[-1]) - first == count - 1 and (count < 3 or bool((np.diff(positions) == 1).all())):
         return slice(first, first + count)
-    return places
+    return positions
 
 
 class ChunkIndex:
@@ -196,13 +196,13 @@ class ChunkIndex:
 
     def find(self, number: int) -> ChunkLocation | None:
         """Where chunk `number` is stored; None if it is missing."""
-        place = number
+        position = number
         if self.numbers is not None:
-            place = bisect_left(self.numbers, number)
-            if place == len(self.numbers) or self.numbers[place] != number:
+            position = bisect_left(self.numbers, number)
+            if position == len(self.numbers) or self.numbers[position] != number:
                 return None
-        mask = 0 if self.masks is None else self.masks.item(place)
-        return ChunkLocation(place, self.addresses.item(place), self.sizes.item(place), mask)
+        mask = 0 if self.masks is None else self.masks.item(position)
+        return ChunkLocation(position, self.addresses.item(position), self.sizes.item(position), mask)
 
     def stored(self, position: int) -> int:
         """The number of the stored chunk at `position` of the index."""

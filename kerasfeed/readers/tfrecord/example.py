@@ -174,7 +174,7 @@ class Example:
         self._features = self._message.features.feature
 
     @property
-    def beside(self) -> str:
+    def other_fields(self) -> str:
         """Describe other contents than features, which are not read."""
         numbers = sorted({field.field_number for field in UnknownFieldSet(self._message)})
         if numbers == [2]:

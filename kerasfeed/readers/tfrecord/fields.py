@@ -134,7 +134,7 @@ class _FieldCodec:
         if found is None:
             held = example.names()
             why = "holds no list" if self.path in held else f"is missing; it has {', '.join(held) or '-'}"
-            more = f"; the record also holds {example.beside}" if example.beside else ""
+            more = f"; the record also holds {example.other_fields}" if example.other_fields else ""
             raise SpecError(f"feature {self.path!r} {why}{more}")
         if not self.field.is_text:
             numbers = self._numbers(found)
@@ -217,10 +217,10 @@ def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
         SpecError: The records disagree; the message names them and the feature.
     """
     for record, example in examples:
-        if example.beside:
+        if example.other_fields:
             raise SpecError(
-                f"{record} holds {example.beside}, but only the features of a tf.train.Example are read. Give spec= "
-                "with the features you want, and parse the rest from .record(index). Or write the scenes with "
+                f"{record} holds {example.other_fields}, but only the features of a tf.train.Example are read. Give "
+                "spec= with the features you want, and parse the rest from .record(index). Or write the scenes with "
                 "kf.write_tfrecords"
             )
     wanted = sorted({name for _, example in examples for name in example.names()})

@@ -112,7 +112,7 @@ def write_hdf5(
         shutil.rmtree(folder)
 
     files = FileSet(
-        beside=out,
+        target=out,
         names=(out,),
         arguments={"scenes_per_chunk": scenes_per_chunk, "compression": compression, "shuffle": bool(shuffle)},
         most=-(-length // (scenes_per_chunk or 1)),

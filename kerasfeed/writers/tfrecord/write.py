@@ -127,7 +127,7 @@ def write_tfrecords(
         write_sidecar(sidecar, found, files, assignment=assignment, compression=compression, seed=options.seed)
 
     files = FileSet(
-        beside=sidecar,
+        target=sidecar,
         names=(*paths, sidecar),
         arguments={"num_shards": count, "assignment": assignment, "compression": compression},
         most=count,

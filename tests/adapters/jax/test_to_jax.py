@@ -23,7 +23,7 @@ def test_a_batch_is_not_copied(device):
             assert [leaf.unsafe_buffer_pointer() for leaf in optree.tree_leaves(batch)] == made[step]
 
 
-def test_an_array_that_a_computation_was_given_for_good_keeps_its_values_and_its_memory():
+def test_donating_an_array_does_not_change_its_memory():
     double = jax.jit(lambda array: array * 2, donate_argnums=0)
     with kf.Feed(np.arange(4096.0, dtype=np.float32).reshape(64, 64), 4, workers=2, worker_type="thread") as feed:
         results = []
@@ -37,7 +37,7 @@ def test_an_array_that_a_computation_was_given_for_good_keeps_its_values_and_its
         del results, result, alias, batch, expected
 
 
-def test_memory_is_free_once_no_array_refers_to_it():
+def test_memory_is_reused_after_the_last_array_is_deleted():
     with kf.Feed(np.zeros((4000, 1024), np.float32), 4, workers=2, worker_type="thread") as feed:
         for _ in range(2):
             for _batch in feed.to_jax():
@@ -47,7 +47,7 @@ def test_memory_is_free_once_no_array_refers_to_it():
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="JAX finds no GPU")
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_batches_that_a_busy_gpu_gets_are_those_of_the_feed(prefetch):
+def test_a_busy_gpu_receives_the_batches_of_the_feed(prefetch):
     matrix, sums = jax.numpy.ones((2048, 2048)), []
     with kf.Feed(Large(160), 4, workers=2, worker_type="process", max_memory=1 << 27) as feed:
         for step, batch in enumerate(feed.to_jax(prefetch=prefetch, epochs=3)):
@@ -59,7 +59,7 @@ def test_batches_that_a_busy_gpu_gets_are_those_of_the_feed(prefetch):
     assert np.stack(sums).tolist() == 3 * (np.arange(160).reshape(40, 4) * Large.values).tolist()
 
 
-def test_integers_that_jax_would_cut_off_are_refused_by_the_name_of_their_field():
+def test_the_error_for_integers_too_large_for_jax_names_their_field():
     for large in (np.int64(2**31), np.int64(-(2**31) - 1), np.uint64(2**32)):
         with kf.Feed([{"id": large}] * 2, 2, workers=0) as feed:
             with pytest.raises(OverflowError, match=r"field 'id' has values from .* set jax_enable_x64"):
@@ -73,7 +73,7 @@ def test_integers_that_jax_would_cut_off_are_refused_by_the_name_of_their_field(
         assert next(iter(feed.to_jax())).tolist() == [-(2**31), 2**31 - 1]
 
 
-def test_a_ragged_field_is_its_values_and_its_row_splits():
+def test_a_ragged_field_becomes_its_values_and_row_splits():
     scenes = [np.arange(length, dtype=np.int32) for length in (1, 3, 2)]
     with kf.Feed(scenes, 3, collate="ragged", workers=0) as feed:
         (batch,) = feed.to_jax()
@@ -90,7 +90,7 @@ def test_arguments_are_checked():
         assert "JAX" in repr(feed.to_jax())
 
 
-def test_a_stream_feeds_jax():
+def test_to_jax_accepts_a_stream():
     def numbers():
         yield from (np.full(3, number, np.float32) for number in range(5))
 
@@ -98,7 +98,7 @@ def test_a_stream_feeds_jax():
         assert [batch[:, 0].tolist() for batch in feed.to_jax(epochs=2)] == [[0, 1], [2, 3], [4]] * 2
 
 
-def test_a_loop_that_was_left_holds_no_memory():
+def test_an_abandoned_loop_holds_no_memory():
     with kf.Feed(Mixed(), 8, workers=2, worker_type="thread") as feed:
         iterator = iter(feed.to_jax())
         next(iterator)
@@ -236,7 +236,7 @@ print("done")
 
 
 @pytest.mark.heavy
-def test_processes_make_one_batch_of_the_shards_of_their_feeds(tmp_path):
+def test_processes_combine_shards_of_feeds_into_one_global_batch(tmp_path):
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]

@@ -64,7 +64,7 @@ def test_a_feed_dropped_in_the_middle_of_an_epoch_ends_its_workers(kind):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-def test_iterators_left_half_way_disturb_no_later_epoch(kind):
+def test_abandoned_iterators_do_not_affect_later_epochs(kind):
     with _feed(kind) as feed:
         left = []
         for epoch in range(5):
@@ -77,7 +77,7 @@ def test_iterators_left_half_way_disturb_no_later_epoch(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_iterator_left_half_way_gives_its_scenes_up(kind, tmp_path):
+def test_dropping_an_iterator_cancels_its_pending_scenes(kind, tmp_path):
     if kind == "inline":
         pytest.skip("loads nothing ahead")
     sequence = scenes.Held(tmp_path, 400, free=_expected(0, 400)[0])
@@ -187,7 +187,7 @@ def _open_read_close(kind, number):
 
 @pytest.mark.heavy
 @needs_proc
-def test_feeds_by_the_hundred_leave_everything_as_it_was():
+def test_hundreds_of_feeds_leak_no_threads_processes_or_memory():
     # Only one feed in 25 uses processes, because a worker process takes 0.3 s to start.
     for number in range(20):
         _open_read_close("thread", number)

@@ -50,7 +50,7 @@ def _train(monitor, clock, moments, steps_per_execution=1):
         monitor.on_train_batch_end(first + steps_per_execution - 1)
 
 
-def test_an_epoch_adds_up_the_waits_of_its_steps(monkeypatch):
+def test_the_wait_of_an_epoch_is_the_sum_over_its_steps(monkeypatch):
     clock = Clock(monkeypatch)
     monitor = _monitor([1.0, 1.5, 6.0])
     _train(monitor, clock, [(0, 2), (2, 3), (3, 8)])
@@ -60,7 +60,7 @@ def test_an_epoch_adds_up_the_waits_of_its_steps(monkeypatch):
     assert logs == {"scenes_per_second": 10 / 8, "input_wait_share": 0.5}
 
 
-def test_validation_is_no_part_of_an_epochs_time(monkeypatch):
+def test_the_time_of_an_epoch_excludes_validation(monkeypatch):
     clock = Clock(monkeypatch)
     monitor = _monitor([0.0, 0.0, 0.0])
     _train(monitor, clock, [(0, 1), (1, 2), (2, 4)])
@@ -70,7 +70,7 @@ def test_validation_is_no_part_of_an_epochs_time(monkeypatch):
     assert monitor.epochs[0].seconds == 4.0
 
 
-def test_several_steps_an_execution_count_each(monkeypatch):
+def test_every_step_of_an_execution_is_counted(monkeypatch):
     clock = Clock(monkeypatch)
     monitor = _monitor([1.0, 1.5, 4.0], steps_per_execution=2)
     # It waits 1.5 s until both batches of the first execution are there, and 1 s for the batch of the second.
@@ -81,7 +81,7 @@ def test_several_steps_an_execution_count_each(monkeypatch):
     assert monitor.epochs[0].wait_seconds == pytest.approx(2.5)
 
 
-def test_a_late_end_of_a_step_does_not_disturb_the_next(monkeypatch):
+def test_a_late_report_of_a_step_does_not_affect_the_next_step(monkeypatch):
     clock = Clock(monkeypatch)
     monitor = _monitor([0.0, 3.0, 3.0])
     monitor.on_epoch_begin(0)
@@ -97,7 +97,7 @@ def test_a_late_end_of_a_step_does_not_disturb_the_next(monkeypatch):
     assert monitor.epochs[0].steps == 3
 
 
-def test_a_batch_that_comes_while_the_device_still_computes_is_not_waited_for(monkeypatch):
+def test_a_batch_ready_before_the_device_finishes_adds_no_wait(monkeypatch):
     clock = Clock(monkeypatch)
     monitor = _monitor([0.0, 3.0, 5.0])
     monitor.on_epoch_begin(0)
@@ -116,7 +116,7 @@ def test_a_batch_that_comes_while_the_device_still_computes_is_not_waited_for(mo
     assert monitor.epochs[0].wait_seconds == 0.5
 
 
-def test_an_epoch_that_is_stopped_counts_the_steps_it_made(monkeypatch):
+def test_a_stopped_epoch_counts_only_its_completed_steps(monkeypatch):
     clock = Clock(monkeypatch)
     monitor = _monitor([0.0, 0.0, 0.0])
     _train(monitor, clock, [(0, 1), (1, 2)])
@@ -124,7 +124,7 @@ def test_an_epoch_that_is_stopped_counts_the_steps_it_made(monkeypatch):
     assert (monitor.epochs[0].steps, monitor.epochs[0].scenes) == (2, 8)
 
 
-def test_where_each_item_is_a_batch_items_are_counted(monkeypatch):
+def test_without_batch_size_the_monitor_counts_items(monkeypatch):
     clock = Clock(monkeypatch)
     monitor = _monitor([0.0, 0.0], length=2, batch_size=None)
     _train(monitor, clock, [(0, 1), (1, 2)])
@@ -149,7 +149,7 @@ class Slow(kf.SceneSequence):
 
 
 class Computing(keras.callbacks.Callback):
-    """Extends every step by some seconds, and until the scenes of the next one are there."""
+    """Extends every step by some seconds, and until the next step's scenes are loaded."""
 
     def __init__(self, sequence, seconds):
         super().__init__()
@@ -183,7 +183,7 @@ def test_training_that_computes_nothing_waits_for_its_input(steps_per_execution)
 
 
 @pytest.mark.heavy
-def test_training_that_computes_longer_than_loading_hardly_waits():
+def test_training_slower_than_loading_hardly_waits():
     sequence = Slow()
     with kf.Feed(sequence, 6, workers=4, worker_type="thread") as feed:
         monitor, _ = _fit(feed, [Computing(sequence, 0.04)])
@@ -202,7 +202,7 @@ def test_training_on_the_tf_dataset_is_timed_too():
     assert all(0 <= timing.input_wait_share <= 1 for timing in monitor.epochs)
 
 
-def test_the_batches_of_a_stream_count_as_full_ones():
+def test_the_monitor_counts_the_scenes_of_a_stream():
     def scenes():
         for index in range(24):
             yield np.full(1, index, np.float32), np.full(1, index, np.float32)
@@ -215,7 +215,7 @@ def test_the_batches_of_a_stream_count_as_full_ones():
     assert [(epoch.epoch, epoch.steps, epoch.scenes) for epoch in monitor.epochs] == [(0, 4, 24), (1, 4, 24)]
 
 
-def test_a_monitor_of_what_is_no_feed_is_refused_at_once():
+def test_a_monitor_refuses_an_object_that_is_not_a_feed():
     with pytest.raises(TypeError, match="needs the feed passed to fit, received a ndarray"):
         kf.InputMonitor(np.zeros((4, 2)))
 
@@ -223,16 +223,16 @@ def test_a_monitor_of_what_is_no_feed_is_refused_at_once():
 # ---- its messages
 
 
-def test_the_monitor_reports_every_epoch_and_gives_the_reasons_once(capsys):
+def test_the_monitor_reports_every_epoch_and_explains_only_the_first(capsys):
     scenes = kf.Map(np.zeros((4, 2), np.float32), _slow)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", run_eagerly=True)
     with kf.Feed(scenes, batch_size=1, workers=0) as feed:
         monitor = kf.InputMonitor(feed)
         model.fit(feed, epochs=3, callbacks=[monitor], verbose=2)
-        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kerasfeed: ")]
-        assert [line.split(" of epoch ")[1][0] for line in told] == ["0", "1", "2"]
-        assert ["loaded" in line for line in told] == [True, False, False]
+        reports = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kerasfeed: ")]
+        assert [line.split(" of epoch ")[1][0] for line in reports] == ["0", "1", "2"]
+        assert ["loaded" in line for line in reports] == [True, False, False]
         assert "of epoch 2 for input" in monitor.verdict
         lines = repr(monitor).splitlines()
     assert lines[0].startswith("InputMonitor of Feed(")
@@ -248,7 +248,7 @@ def _slow(scene):
 # ---- the feed
 
 
-def test_a_monitor_of_another_feed_than_the_one_that_is_trained_on_warns():
+def test_a_monitor_warns_if_fit_trains_on_another_feed():
     scenes = kf.Zip(np.zeros((8, 4), np.float32), np.zeros(8, np.float32))
     with kf.Feed(scenes, 4, workers=0) as feed, kf.Feed(scenes, 4, workers=0) as other:
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])

@@ -33,7 +33,7 @@ def epochs_of(feed, steps, first, stop):
 @pytest.mark.parametrize(
     ("steps", "workers", "worker_type"), [(8, *WORKERS[0]), (3, *WORKERS[-1]), *((k, 2, "thread") for k in (3, 8, 6))]
 )
-def test_steps_per_epoch_cut_the_stream_into_epochs(steps, workers, worker_type):
+def test_steps_per_epoch_divides_the_stream_into_epochs(steps, workers, worker_type):
     with make_feed(22, workers=workers, worker_type=worker_type) as feed:  # 4 steps, the last one short
         trainer = Trainer()
         trainer.fit(feed, epochs=3, steps_per_epoch=steps)
@@ -41,7 +41,7 @@ def test_steps_per_epoch_cut_the_stream_into_epochs(steps, workers, worker_type)
 
 
 @pytest.mark.parametrize("steps", [None, 3, 5, 12])
-def test_the_initial_epoch_decides_where_the_stream_is_entered(steps):
+def test_initial_epoch_sets_the_start_in_the_stream(steps):
     with make_feed() as feed:
         trainer = Trainer()
         trainer.fit(feed, initial_epoch=3, epochs=5, steps_per_epoch=steps)
@@ -58,7 +58,7 @@ def test_executions_of_several_steps_end_with_the_epoch(executions, steps):
 
 
 @pytest.mark.heavy
-def test_validation_and_evaluation_in_between_change_nothing():
+def test_validation_and_evaluation_do_not_affect_the_training_epochs():
     with make_feed() as feed, make_feed(12, seed=5) as validation:
         other = Trainer()
 
@@ -72,7 +72,7 @@ def test_validation_and_evaluation_in_between_change_nothing():
         assert trainer.record.tested == [stream(validation, 0, 1)] * 3
 
 
-def test_a_fit_continues_in_mid_stream_at_its_initial_epoch():
+def test_a_fit_continues_the_stream_at_its_initial_epoch():
     with make_feed() as feed:
         trainer = Trainer()
         trainer.fit(feed, epochs=2, steps_per_epoch=3)
@@ -80,7 +80,7 @@ def test_a_fit_continues_in_mid_stream_at_its_initial_epoch():
         assert trainer.trained == epochs_of(feed, 3, 0, 4)
 
 
-def test_without_an_initial_epoch_a_second_fit_begins_with_an_epoch_of_the_feed_that_is_new():
+def test_without_initial_epoch_a_second_fit_starts_a_new_epoch_of_the_feed():
     with make_feed() as feed:
         trainer = Trainer()
         trainer.fit(feed, epochs=1, steps_per_epoch=3)
@@ -89,7 +89,7 @@ def test_without_an_initial_epoch_a_second_fit_begins_with_an_epoch_of_the_feed_
         assert [int(label) for _, labels in feed for label in labels.ravel()] == stream(feed, 12, 16)
 
 
-def test_an_early_stop_and_a_stop_within_an_epoch_leave_whole_epochs():
+def test_after_an_early_stop_the_next_fit_starts_a_whole_epoch():
     with make_feed() as feed:
         trainer = Trainer()
         stop = keras.callbacks.EarlyStopping(monitor="consumed", patience=0, mode="max", min_delta=100)
@@ -99,7 +99,7 @@ def test_an_early_stop_and_a_stop_within_an_epoch_leave_whole_epochs():
         assert trainer.trained[-1] == stream(feed, 12, 16)
 
 
-def test_keras_s_shuffle_of_the_batches_is_a_function_of_seed_and_epoch():
+def test_the_batch_shuffle_of_keras_depends_only_on_seed_and_epoch():
     orders = []
     for _ in range(2):
         with make_feed(48, shuffle=False) as feed:
@@ -115,26 +115,13 @@ def test_keras_s_shuffle_of_the_batches_is_a_function_of_seed_and_epoch():
         assert trainer.trained[0] != orders[0][0]
 
 
-def test_a_sequence_with_hooks_enters_an_epoch_when_the_stream_does():
+def test_epoch_hooks_of_a_sequence_follow_the_stream():
     sequence = Stateful()  # 6 batches
     with kf.Feed(sequence, None, workers=2, worker_type="thread") as feed:
         trainer = Trainer()
         trainer.fit(feed, epochs=3, steps_per_epoch=4)
         assert trainer.trained == [[100] * 4, [100] * 2 + [201] * 2, [201] * 4]
         assert (sequence.began, sequence.ended) == (2, 2)
-
-
-@pytest.mark.heavy
-@pytest.mark.skipif(BACKEND == "torch", reason="two backends show it")
-@pytest.mark.parametrize("steps", [None, 3])
-def test_the_epochs_of_a_dataset_are_those_of_keras(steps):
-    with make_feed() as feed:
-        model = keras.Sequential([keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
-        trainer = Trainer(model=model)  # not built: JAX takes a batch to build it
-        trainer.fit(feed.to_tf_dataset(), initial_epoch=2, epochs=4, steps_per_epoch=steps, shuffle=False)
-        trainer.fit(feed.to_tf_dataset(epochs=2), initial_epoch=4, epochs=5, shuffle=False)
-        assert trainer.trained == [*epochs_of(feed, steps or 4, 2, 4), stream(feed, 32, 40)]
-        assert feed.get_state()["epoch"] == 10
 
 
 def test_a_feed_of_one_step_trains():

@@ -29,7 +29,7 @@ def model():
     return model
 
 
-# The three share one adapter, and on JAX and PyTorch no exception becomes text.
+# The three methods share one adapter, and on JAX and PyTorch no exception becomes text.
 ELSEWHERE = [("fit", pair) for pair in PAIRS]
 ON_TENSORFLOW = [("fit", case) for case in CASES] + [(way, pair) for way in ("evaluate", "predict") for pair in PAIRS]
 
@@ -38,7 +38,7 @@ ON_TENSORFLOW = [("fit", case) for case in CASES] + [(way, pair) for way in ("ev
 @pytest.mark.parametrize(
     ("method", "case"), ON_TENSORFLOW if BACKEND == "tensorflow" else ELSEWHERE, indirect=["case"], ids=str
 )
-def test_an_exception_arrives_as_itself_from(method, case, model):
+def test_keras_methods_raise_the_exception_of_a_scene_unchanged(method, case, model):
     feed, *kind = case
     with pytest.raises(BaseException) as caught:
         getattr(model, method)(feed, verbose=0)
@@ -66,7 +66,7 @@ class Unfit(keras.layers.Layer):
 
 @on_tensorflow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_of_the_model_is_left_as_it_is_though_a_scene_ahead_has_failed(workers):
+def test_an_error_of_the_model_is_raised_although_a_prefetched_scene_failed(workers):
     import tensorflow as tf
 
     model = keras.Sequential([keras.Input((1,)), Unfit(), identity()])
@@ -80,7 +80,7 @@ def test_an_error_of_the_model_is_left_as_it_is_though_a_scene_ahead_has_failed(
 
 @on_tensorflow
 @pytest.mark.parametrize("arguments", [{"run_eagerly": True}, {"steps_per_execution": 2}, {"jit_compile": True}])
-def test_an_exception_arrives_as_itself_however_the_steps_run(feed, arguments):
+def test_compiled_and_eager_steps_raise_the_exception_unchanged(feed, arguments):
     model = keras.Sequential([identity()])
     model.compile("sgd", "mse", **{"jit_compile": False, **arguments})
     with pytest.raises(ValueError, match="bad scan") as caught:
@@ -89,7 +89,7 @@ def test_an_exception_arrives_as_itself_however_the_steps_run(feed, arguments):
 
 
 @on_tensorflow
-def test_an_exception_of_the_validation_arrives_as_itself(feed, model):
+def test_validation_raises_the_exception_of_a_scene_unchanged(feed, model):
     with kf.Feed(np.ones((12, 2, 1), np.float32), 6, workers=1) as training:
         data = training.to_tf_dataset().map(lambda pair: (pair[:, 0], pair[:, 1]))
         with pytest.raises(ValueError, match="bad scan") as caught:
@@ -97,15 +97,14 @@ def test_an_exception_of_the_validation_arrives_as_itself(feed, model):
     assert_arrived(caught.value, "ordinary", 2, "thread")
 
 
-@pytest.mark.parametrize("data", ["feed", "dataset"][: 2 if BACKEND == "tensorflow" else 1])
-def test_no_exception_is_kept_once_fit_has_ended(data, feed, model):
+def test_no_exception_is_kept_once_fit_has_ended(feed, model):
     def errors():
         gc.collect()
         return [each for each in gc.get_objects() if type(each) is ValueError and "bad scan" in str(each)]
 
     def fit():
         with pytest.raises(ValueError, match="bad scan"):
-            model.fit(feed if data == "feed" else feed.to_tf_dataset(), verbose=0)
+            model.fit(feed, verbose=0)
 
     fit()
-    wait_until(lambda: not errors())  # TensorFlow's threads may be in a call that was given it
+    wait_until(lambda: not errors())  # TensorFlow's threads may still be in a call with it

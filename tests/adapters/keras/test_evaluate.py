@@ -49,7 +49,7 @@ def losses(feed, epoch):
     return [float(np.mean((x - y) ** 2)) for x, y in feed.epoch(epoch)]
 
 
-def test_each_batch_is_measured_alone_in_every_repeat(model):
+def test_evaluate_measures_each_batch_separately_in_every_repeat(model):
     with kf.Feed(Values(noisy=True), 8, shuffle=True, seed=4, workers=2, worker_type="thread") as feed:
         found = kf.evaluate(model, feed, repeats=3)
         by_hand = [losses(feed, epoch) for epoch in range(3)]
@@ -62,14 +62,14 @@ def test_each_batch_is_measured_alone_in_every_repeat(model):
     assert later["loss"].values == pytest.approx(by_hand[2], rel=1e-5)
 
 
-def test_the_mean_is_what_keras_evaluates(model):
+def test_the_mean_equals_the_result_of_keras_evaluate(model):
     with kf.Feed(Values(), 8, seed=4, workers=0) as feed:
         found = kf.evaluate(model, feed)
         keras_says = model.evaluate(feed, verbose=0, return_dict=True)
     assert {name: metric.mean for name, metric in found.items()} == pytest.approx(keras_says, rel=1e-5)
 
 
-def test_the_feeds_own_epochs_and_the_model_are_left_alone(model):
+def test_evaluate_changes_neither_the_model_nor_the_epoch_of_the_feed(model):
     model.evaluate(np.ones((3, 1)), np.zeros((3, 1)), verbose=0)
     state = [np.array(keras.ops.convert_to_numpy(variable.value)) for variable in model.variables]
     metrics = [np.array(keras.ops.convert_to_numpy(variable.value)) for variable in model.metrics_variables]
@@ -103,7 +103,7 @@ def test_a_callback_may_evaluate_in_the_middle_of_an_epoch():
     assert trained[True] == pytest.approx(trained[False], rel=1e-6)
 
 
-def test_rows_of_weight_0_and_batches_of_nothing_else_are_left_out(model):
+def test_evaluate_skips_rows_of_weight_zero(model):
     weights = np.ones(22)
     weights[[1, 2]] = 0
     weights[8:16] = 0
@@ -137,7 +137,7 @@ class Ones(keras.Model):
         return keras.ops.ones((keras.ops.shape(splits)[0] - 1, 1))
 
 
-def test_ragged_batches_count_their_rows_and_not_their_values():
+def test_evaluate_counts_rows_of_ragged_batches_not_values():
     model = Ones()
     model.compile(loss="mse", run_eagerly=True)
     scenes = [(np.ones((k % 3 + 1, 1), np.float32), np.full(1, k, np.float32)) for k in range(7)]
@@ -150,7 +150,7 @@ def test_ragged_batches_count_their_rows_and_not_their_values():
     assert (padded.rows.tolist(), padded.values) == ([4, 3], pytest.approx(found.values))
 
 
-def test_rows_of_ragged_fields_are_left_out_whole():
+def test_evaluate_drops_whole_rows_of_ragged_fields():
     ragged = kf.RaggedArray(np.arange(6.0), np.array([0, 1, 3, 3, 6]))
     x, y, weight, count = _counting(ragged, np.arange(4), np.array([0.0, 1, 1, 0]))
     assert [part.tolist() for part in (*x, y, weight)] == [[1, 2], [0, 2, 2], [1, 2], [1, 1]]
@@ -158,7 +158,7 @@ def test_rows_of_ragged_fields_are_left_out_whole():
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="there are ragged tensors in TensorFlow alone")
-def test_rows_of_ragged_tensors_are_left_out_whole():
+def test_evaluate_drops_whole_rows_of_ragged_tensors():
     import tensorflow as tf
 
     ragged = tf.ragged.constant([[0.0], [1, 2], [], [3, 4, 5]])
@@ -167,7 +167,7 @@ def test_rows_of_ragged_tensors_are_left_out_whole():
     assert _counting(ragged, None, None)[3] == 4
 
 
-def test_models_of_several_outputs_and_metrics_that_are_arrays():
+def test_evaluate_supports_several_outputs_and_array_metrics():
     class PerClass(keras.metrics.Metric):
         def __init__(self):
             super().__init__(name="per_class")
@@ -200,7 +200,7 @@ def test_models_of_several_outputs_and_metrics_that_are_arrays():
     assert found["one_per_class[1]"].values.tolist() == [1, 5, 4]
 
 
-def test_scenes_without_labels_and_models_with_a_loss_of_their_own():
+def test_evaluate_supports_unlabelled_scenes_with_a_custom_loss():
     class Self(keras.Model):
         def __init__(self):
             super().__init__()
@@ -221,7 +221,7 @@ def test_scenes_without_labels_and_models_with_a_loss_of_their_own():
 
 @pytest.mark.heavy
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras refuses it on PyTorch")
-def test_several_steps_an_execution_are_single_ones_here():
+def test_evaluate_runs_single_steps_despite_steps_per_execution():
     model = identity_model(steps_per_execution=3)
     with kf.Feed(Values(), 8, workers=0) as feed:
         model.evaluate(feed, verbose=0)
@@ -231,7 +231,7 @@ def test_several_steps_an_execution_are_single_ones_here():
         assert model.evaluate(feed, verbose=0, return_dict=True)["loss"] == pytest.approx(found["loss"].mean, rel=1e-5)
 
 
-def test_shards_evaluated_apart_merge_into_the_evaluation_of_the_whole(model):
+def test_evaluations_of_shards_merge_into_the_evaluation_of_all_scenes(model):
     shards = []
     for shard in range(2):
         with kf.Feed(Values(), 4, shard_index=shard, shard_count=2, workers=0) as feed:
@@ -243,7 +243,7 @@ def test_shards_evaluated_apart_merge_into_the_evaluation_of_the_whole(model):
     assert merged["loss"].rows.tolist() == [4, 4, 3, 4, 4, 3]
 
 
-def test_any_batches_and_a_part_of_them_can_be_evaluated(model):
+def test_evaluate_accepts_any_iterable_of_batches_and_a_number_of_steps(model):
     batches = [(np.full((n, 1), n, np.float32), np.zeros((n, 1), np.float32)) for n in (4, 2, 3)]
     assert kf.evaluate(model, batches, repeats=2, steps=2)["loss"].values.tolist() == [16, 4, 16, 4]
 
@@ -285,7 +285,7 @@ def test_bad_arguments_of_evaluate_are_refused(model, call, kind, says):
         call(model)
 
 
-def test_a_batch_that_fails_leaves_no_loop_open_while_its_exception_is_held(model, monkeypatch):
+def test_evaluate_closes_its_loop_when_a_batch_fails(model, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError
 

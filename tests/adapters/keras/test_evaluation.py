@@ -18,7 +18,7 @@ def distribution(values, rows=None, repeats=None, name="loss"):
 VALUES = [3.0, 1.0, 4.0, 1.5, 9.0, 2.0]
 
 
-def test_of_equal_batches_mean_deviation_and_error_are_the_textbooks():
+def test_statistics_of_equal_batches_match_the_textbook_formulas():
     found = distribution(VALUES)
     assert found.count == 6
     assert found.mean == pytest.approx(np.mean(VALUES))
@@ -29,21 +29,21 @@ def test_of_equal_batches_mean_deviation_and_error_are_the_textbooks():
     )
 
 
-def test_a_batch_weighs_as_many_as_it_has_rows():
+def test_batches_are_weighted_by_their_rows():
     found = distribution([1.0, 4.0], rows=[30, 10])
     assert found.mean == 1.75
     assert found.std == pytest.approx(np.sqrt((30 * 0.75**2 + 10 * 2.25**2) / (40 - 1000 / 40)))
     assert found.standard_error == pytest.approx(found.std / np.sqrt(40**2 / 1000))
 
 
-def test_repeats_of_the_same_scenes_do_not_make_the_mean_look_more_certain():
+def test_repeats_of_the_same_scenes_do_not_reduce_the_standard_error():
     once = distribution(VALUES)
     thrice = distribution(VALUES * 3, repeats=np.repeat([0, 1, 2], 6))
     assert thrice.standard_error == pytest.approx(thrice.std / np.sqrt(6))
     assert thrice.standard_error == pytest.approx(once.standard_error, rel=0.1)
 
 
-def test_the_standard_error_is_how_far_means_of_other_batches_lie():
+def test_the_standard_error_predicts_the_spread_of_means():
     rng = np.random.default_rng(0)
     draws = [distribution(rng.normal(5, 2, 16)) for _ in range(2000)]
     assert np.std([draw.mean for draw in draws]) == pytest.approx(
@@ -51,7 +51,7 @@ def test_the_standard_error_is_how_far_means_of_other_batches_lie():
     )
 
 
-def test_one_batch_has_no_deviation_and_what_is_not_finite_is_not_hidden():
+def test_one_batch_has_no_deviation_and_non_finite_values_stay_visible():
     assert np.isnan(distribution([2.0]).std)
     assert np.isnan(distribution([2.0, np.nan]).mean)
     assert np.isnan(distribution([2.0, np.inf]).std)
@@ -64,7 +64,7 @@ def evaluation(seed, repeats=2):
     return kf.Evaluation([distribution(rng.normal(size=10), rows, passes, name) for name in ("loss", "accuracy")])
 
 
-def test_the_evaluations_of_shards_merge_into_that_of_the_whole():
+def test_evaluations_of_shards_merge_into_one_evaluation():
     shards = [evaluation(seed) for seed in range(3)]
     whole = shards[0].merge(shards[1:])
     assert list(whole) == ["loss", "accuracy"]
@@ -77,14 +77,14 @@ def test_the_evaluations_of_shards_merge_into_that_of_the_whole():
     assert shards[0].merge(shards[1])["loss"].count == 20
 
 
-def test_evaluations_of_different_metrics_or_something_else_do_not_merge():
+def test_merge_refuses_different_metrics_and_other_objects():
     with pytest.raises(ValueError, match=r"different metrics cannot be merged: \['accuracy', 'loss'\] and \['loss'\]"):
         evaluation(0).merge(kf.Evaluation([distribution(VALUES)]))
     with pytest.raises(TypeError, match=r"received a dict; Evaluation\.from_dict"):
         evaluation(0).merge([{}])
 
 
-def test_an_evaluation_travels_as_json():
+def test_an_evaluation_round_trips_through_json():
     whole = evaluation(1)
     text = json.dumps(whole.to_dict())
     back = kf.Evaluation.from_dict(json.loads(text))
@@ -95,7 +95,7 @@ def test_an_evaluation_travels_as_json():
             kf.Evaluation.from_dict(wrong)
 
 
-def test_an_evaluation_is_a_table_in_text_and_in_html():
+def test_an_evaluation_prints_as_a_table_in_text_and_html():
     text = str(kf.Evaluation([distribution(VALUES, name="<b>"), distribution([1e-7] * 6, name="accuracy")]))
     first, _, head, one, other = text.splitlines()
     assert first == "Evaluation: 6 batches, 48 scenes, 1 repeat"

@@ -10,7 +10,7 @@ from kerasfeed.util.polling import NotYet
 
 
 class Batches:
-    """Gives the batches 0, 1, ... before `stop`; raises at `bad`; those from `late` on are not ready at once."""
+    """Yields batches 0, 1, ... before `stop`; raises at `bad`; batches from `late` on are not ready immediately."""
 
     def __init__(self, stop, *, bad=-1, late=99):
         self.stop, self.bad, self.late, self.taken = stop, bad, late, 0
@@ -34,7 +34,7 @@ def handover(batches, convert=lambda batch: batch, *, shared=False):
     return Handover(run, batches)
 
 
-def test_what_is_handed_over_was_waited_for_before_and_one_more_is_taken_where_it_is_there():
+def test_a_shared_handover_takes_one_more_batch_if_ready():
     batches = Batches(5, late=2)
     cursor = handover(batches, lambda batch: -batch, shared=True)
     with pytest.raises(NotYet):
@@ -43,13 +43,13 @@ def test_what_is_handed_over_was_waited_for_before_and_one_more_is_taken_where_i
     assert cursor.ensure(1)
     assert batches.taken == 2  # one ahead
     assert cursor.ensure(2)
-    assert batches.taken == 2  # the third is not there yet
+    assert batches.taken == 2  # the third is not ready
     assert [cursor.take(1) for _ in range(2)] == [(0, 0), (1, -1)]
     with pytest.raises(NotYet):
         cursor.take(0.01)
 
 
-def test_an_error_of_the_batch_ahead_is_raised_in_its_turn():
+def test_an_error_of_a_prefetched_batch_is_raised_in_its_turn():
     cursor = handover(Batches(5, bad=1), shared=True)
     assert cursor.ensure(1)
     assert cursor.take(1) == (0, 0)
@@ -68,7 +68,7 @@ def test_consumer_sees_end_of_data_without_delay(late):
     assert not cursor.ensure(3)
 
 
-def test_one_that_is_not_shared_is_taken_from_without_being_waited_for():
+def test_an_unshared_handover_is_taken_from_without_waiting():
     cursor = handover(Batches(2))
     assert cursor.ensure(1)
     assert [cursor.take(None) for _ in range(2)] == [(0, 0), (1, 1)]
@@ -76,7 +76,7 @@ def test_one_that_is_not_shared_is_taken_from_without_being_waited_for():
         cursor.take(None)
 
 
-def test_nothing_is_taken_of_one_that_is_closed():
+def test_a_closed_handover_takes_no_batches():
     batches = Batches(2)
     cursor = handover(batches)
     cursor.close([])

@@ -1,4 +1,4 @@
-"""Training on batches that other hosts load, on TensorFlow alone: behind the loader nothing knows the backend."""
+"""Training on batches that other hosts load, only on TensorFlow, because the loader does not depend on the backend."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ def results(**workers):
         return trained, model.evaluate(in_order, verbose=0), np.asarray(model.predict(in_order, verbose=0))
 
 
-def test_a_model_is_trained_evaluated_and_asked_on_hosts_as_it_is_without_workers():
+def test_fit_evaluate_and_predict_give_equal_results_with_hosts_and_without_workers():
     trained, evaluated, predicted = results(workers=1, hosts=SubprocessHosts())
     expected = results(workers=0)
     assert (trained, evaluated) == expected[:2]

@@ -1,6 +1,6 @@
 """A feed in `fit`, `evaluate` and `predict`, epoch by epoch: on TensorFlow here, and the same again on JAX and PyTorch.
 
-What a model consumes is recorded inside the compiled step, by a metric that notes every label.
+A metric records every label inside the compiled step.
 """
 
 import random
@@ -38,7 +38,7 @@ def feed():
 
 @pytest.mark.heavy
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the others have no dataset to tune")
-def test_no_thread_tunes_the_dataset_that_keras_makes_of_a_feed(feed, monkeypatch):
+def test_the_dataset_of_keras_has_autotune_disabled(feed, monkeypatch):
     import tensorflow as tf
 
     made = []
@@ -62,7 +62,7 @@ def test_every_epoch_of_fit_is_a_new_shuffle_of_every_scene(workers, worker_type
             assert len({tuple(order) for order in trainer.trained}) == 3
 
 
-def test_keras_shuffles_the_batches_of_a_feed_without_an_order_and_nothing_else():
+def test_keras_shuffles_only_the_batches_of_an_unshuffled_feed():
     random.seed(3)
     with make_feed(shuffle=False) as feed:
         trainer = Trainer()
@@ -71,7 +71,7 @@ def test_keras_shuffles_the_batches_of_a_feed_without_an_order_and_nothing_else(
         assert trainer.trained != [order_of(feed, epoch) for epoch in range(3)]
 
 
-def test_the_order_of_a_shuffled_feed_is_its_own_in_fit_too(feed):
+def test_fit_keeps_the_order_of_a_shuffled_feed(feed):
     trainer = Trainer()
     trainer.fit(feed, epochs=3)  # shuffle=True is Keras's default
     assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
@@ -98,7 +98,7 @@ class Noted(Numbered):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("hooked", [False, True])
-def test_workers_begin_the_next_epoch_while_keras_ends_this_one(hooked):
+def test_workers_prefetch_the_next_epoch_while_keras_ends_the_current_one(hooked):
     sequence = Noted(24)
     if hooked:  # a sequence that changes between epochs must not be read ahead
         sequence = type("Hooked", (Noted,), {"on_epoch_end": lambda self: None})(24)
@@ -122,13 +122,13 @@ def test_workers_begin_the_next_epoch_while_keras_ends_this_one(hooked):
         assert trainer.trained[-1] == order_of(feed, 3)
 
 
-def test_the_epochs_are_those_of_keras_from_the_initial_epoch_on(feed):
+def test_initial_epoch_sets_the_epoch_of_the_feed(feed):
     trainer = Trainer()
     trainer.fit(feed, initial_epoch=5, epochs=7, shuffle=False)
     assert trainer.trained == [order_of(feed, 5), order_of(feed, 6)]
 
 
-def test_a_second_fit_goes_on_with_new_epochs(feed):
+def test_a_second_fit_continues_with_new_epochs(feed):
     trainer = Trainer()
     trainer.fit(feed, epochs=2, shuffle=False)
     trainer.fit(feed, epochs=2, shuffle=False)
@@ -138,7 +138,7 @@ def test_a_second_fit_goes_on_with_new_epochs(feed):
     assert next(iter(feed))[1].ravel().tolist() == batches_of(feed, 10)[0]
 
 
-def test_loops_and_fits_take_turns_in_the_epochs(feed):
+def test_loops_and_fits_share_one_sequence_of_epochs(feed):
     trainer = Trainer()
     assert [int(y) for _, labels in feed for y in labels.ravel()] == order_of(feed, 0)
     trainer.fit(feed, epochs=2, shuffle=False)
@@ -164,7 +164,7 @@ def test_a_resumed_training_resumes_the_epochs(feed, tmp_path):
         assert trainer.trained == [order_of(feed, 3), order_of(feed, 4)]
 
 
-def test_an_interrupted_fit_is_followed_by_whole_and_new_epochs(feed):
+def test_a_fit_after_an_interrupted_fit_trains_on_whole_new_epochs(feed):
     def interrupt(batch):
         if batch == 1:
             raise KeyboardInterrupt
@@ -178,7 +178,7 @@ def test_an_interrupted_fit_is_followed_by_whole_and_new_epochs(feed):
 
 
 @pytest.mark.heavy
-def test_a_fit_stopped_within_an_epoch_is_followed_by_whole_epochs(feed):
+def test_a_fit_after_a_stopped_fit_trains_on_whole_epochs(feed):
     def stop(batch):
         if batch == 1:
             trainer.model.stop_training = True
@@ -192,7 +192,7 @@ def test_a_fit_stopped_within_an_epoch_is_followed_by_whole_epochs(feed):
 
 
 @pytest.mark.parametrize("steps", [2, 4])
-def test_fewer_steps_an_epoch_than_the_feed_has_cut_it_into_parts(steps):
+def test_a_smaller_steps_per_epoch_divides_an_epoch_of_the_feed(steps):
     with make_feed(48) as feed:
         trainer = Trainer()
         trainer.fit(feed, epochs=8 // steps, steps_per_epoch=steps, shuffle=False)
@@ -200,7 +200,7 @@ def test_fewer_steps_an_epoch_than_the_feed_has_cut_it_into_parts(steps):
         assert sorted(index for order in trainer.trained for index in order) == list(range(48))
 
 
-def test_as_many_steps_an_epoch_as_the_feed_has_change_nothing(feed):
+def test_steps_per_epoch_equal_to_the_feed_length_has_no_effect(feed):
     trainer = Trainer()
     trainer.fit(feed, epochs=3, steps_per_epoch=4, shuffle=False)
     assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
@@ -209,7 +209,7 @@ def test_as_many_steps_an_epoch_as_the_feed_has_change_nothing(feed):
 @pytest.mark.heavy
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras on PyTorch takes one step an execution")
 @pytest.mark.parametrize("executions", [2, 3, 4])
-def test_several_steps_an_execution_change_nothing(executions):
+def test_steps_per_execution_does_not_change_the_scenes(executions):
     with make_feed(72) as feed:
         trainer = Trainer(steps_per_execution=executions)
         trainer.fit(feed, epochs=2, shuffle=False)
@@ -232,7 +232,7 @@ def test_the_shards_of_a_step_make_up_its_global_batch():
 # ---- evaluation and prediction
 
 
-def test_validation_leaves_the_epochs_of_training_alone(feed):
+def test_validation_does_not_change_the_training_epochs(feed):
     with kf.Feed(Numbered(10), 4, workers=2, worker_type="thread") as validation:
         trainer = Trainer()
         history = trainer.fit(feed, epochs=3, shuffle=False, validation_data=validation)
@@ -243,7 +243,7 @@ def test_validation_leaves_the_epochs_of_training_alone(feed):
 
 
 @pytest.mark.heavy
-def test_a_few_steps_of_validation_are_the_first_ones_every_time(feed):
+def test_validation_steps_select_the_first_batches_every_time(feed):
     with kf.Feed(Numbered(20), 4, workers=2, worker_type="thread") as validation:
         trainer = Trainer()
         trainer.fit(feed, epochs=3, shuffle=False, validation_data=validation, validation_steps=2, validation_freq=2)
@@ -252,7 +252,7 @@ def test_a_few_steps_of_validation_are_the_first_ones_every_time(feed):
         assert trainer.record.tested == [list(range(8))] * 3
 
 
-def test_a_feed_may_be_validated_on_itself(feed):
+def test_a_feed_can_be_both_training_and_validation_data(feed):
     trainer = Trainer()
     trainer.fit(feed, epochs=2, shuffle=False, validation_data=feed)
     assert trainer.trained == [order_of(feed, 0), order_of(feed, 1)]
@@ -275,7 +275,7 @@ def test_evaluate_and_predict_read_every_scene_and_do_not_advance(feed):
 
 
 @pytest.mark.heavy
-def test_an_evaluation_within_an_epoch_leaves_it_alone(feed):
+def test_evaluation_during_an_epoch_does_not_affect_training(feed):
     other = Trainer()
 
     def evaluate(batch):
@@ -288,7 +288,7 @@ def test_an_evaluation_within_an_epoch_leaves_it_alone(feed):
     assert [sorted(order) for order in other.record.tested] == [list(range(24))] * 3
 
 
-def test_a_callback_that_peeks_into_the_feed_leaves_the_epoch_alone(feed):
+def test_a_callback_that_reads_the_feed_does_not_affect_the_epoch(feed):
     def peek(batch):
         assert len(next(iter(feed))[0]) == 6
         assert feed[0][0].shape == (6, 1)
@@ -300,7 +300,7 @@ def test_a_callback_that_peeks_into_the_feed_leaves_the_epoch_alone(feed):
 
 
 @pytest.mark.heavy
-def test_a_fit_on_a_class_with_hooks_ends_with_an_error_if_a_callback_begins_another_epoch():
+def test_a_callback_cannot_start_another_epoch_of_a_sequence_with_hooks():
     with kf.Feed(scenes.Reordered(), 4, workers=0) as feed:
         trainer = Trainer(after_batch=lambda batch: next(iter(feed)))
         with pytest.raises(RuntimeError, match=r"only one epoch of it can be loaded at a time.*use feed\[0\]"):
@@ -310,7 +310,7 @@ def test_a_fit_on_a_class_with_hooks_ends_with_an_error_if_a_callback_begins_ano
         assert [sorted(order) for order in trainer.trained] == [list(range(40))] * 2
 
 
-def test_a_single_array_is_predicted_on():
+def test_predict_accepts_scenes_that_are_single_arrays():
     with kf.Feed(np.arange(10, dtype=np.float32)[:, None], 4, workers=1) as feed:
         assert Trainer().model.predict(feed, verbose=0).ravel().tolist() == list(range(10))
         assert Trainer().model.predict(feed, steps=2, verbose=0).ravel().tolist() == list(range(8))

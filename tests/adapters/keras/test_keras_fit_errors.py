@@ -57,13 +57,13 @@ def test_an_exception_reaches_the_caller_of_fit(workers, worker_type, error):
         assert "in __getitem__" in text
 
 
-def test_a_stop_iteration_in_a_scene_does_not_end_the_epoch_in_silence():
+def test_a_stop_iteration_in_a_scene_raises_scene_error():
     with kf.Feed(Fragile(None, StopIteration("early")), 6, workers=2, worker_type="thread") as feed:
         _raised_by_fit(feed, kf.SceneError, "the sequence raised StopIteration: early")
 
 
 @pytest.mark.heavy
-def test_training_goes_on_after_an_exception(tmp_path):
+def test_fit_works_again_after_an_exception(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
     with kf.Feed(Fragile(flag, OSError("no disk")), 6, workers=2, worker_type="thread") as feed:
@@ -93,7 +93,7 @@ def test_a_feed_closed_within_an_epoch_ends_fit_with_an_error():
     [(-1, ValueError, "at least 1, received -1"), (2.5, TypeError, "an integer")],
     ids=str,
 )
-def test_steps_that_are_no_number_of_batches_are_refused_and_no_fit_is_endless(feed, steps, error, message):
+def test_steps_must_be_a_number_of_batches(feed, steps, error, message):
     model = Trainer().model
     with pytest.raises(error, match=f"^steps_per_epoch must be {message}"):
         model.fit(feed, steps_per_epoch=steps, verbose=0)
@@ -103,10 +103,10 @@ def test_steps_that_are_no_number_of_batches_are_refused_and_no_fit_is_endless(f
         model.evaluate(feed, steps=steps, verbose=0)
 
 
-def test_as_little_memory_as_two_batches_suffices():
+def test_memory_for_two_batches_suffices():
     with make_feed(max_memory=2 * 4096) as feed:
         trainer = Trainer()
-        with warnings.catch_warnings():  # a backend that keeps the last batch leaves none to fill
+        with warnings.catch_warnings():  # if a backend keeps the last batch, no memory is left for another
             warnings.filterwarnings("ignore", "the consumer keeps so many batches", kf.FeedWarning)
             trainer.fit(feed, epochs=2, shuffle=False)
         assert trainer.trained == [order_of(feed, 0), order_of(feed, 1)]
@@ -139,7 +139,7 @@ def test_a_feed_is_released_after_fit(worker_type):
 
 @pytest.mark.heavy
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="once is enough: it takes 4 s")
-def test_a_script_that_closes_nothing_ends_cleanly(tmp_path):
+def test_a_script_that_never_closes_its_feed_exits_cleanly(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import lean_keras, keras, kerasfeed as kf\n"

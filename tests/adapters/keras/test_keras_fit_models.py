@@ -39,7 +39,7 @@ def feed():
 
 
 @pytest.mark.heavy
-def test_a_model_that_is_not_built_yet_loses_no_scene(feed):
+def test_an_unbuilt_model_trains_on_every_scene(feed):
     trainer = Trainer(model=keras.Sequential([identity()]))
     trainer.fit(feed, epochs=2, shuffle=False)
     assert trainer.trained == [order_of(feed, 0), order_of(feed, 1)]
@@ -47,7 +47,7 @@ def test_a_model_that_is_not_built_yet_loses_no_scene(feed):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [{"jit_compile": True}, {"jit_compile": "auto"}, {"run_eagerly": True}])
-def test_compiled_and_eager_steps_see_the_same(feed, arguments):
+def test_compiled_and_eager_steps_train_on_the_same_scenes(feed, arguments):
     if BACKEND == "torch" and arguments.get("jit_compile") is True:
         pytest.skip("torch.compile needs a C++ compiler and takes a minute")
     trainer = Trainer(**arguments)
@@ -56,7 +56,7 @@ def test_compiled_and_eager_steps_see_the_same(feed, arguments):
 
 
 @pytest.mark.heavy
-def test_a_model_with_a_fit_of_its_own_sees_the_same(feed):
+def test_a_model_that_overrides_fit_trains_on_the_same_scenes(feed):
     class Own(keras.Model):
         def __init__(self):
             super().__init__()
@@ -73,7 +73,7 @@ def test_a_model_with_a_fit_of_its_own_sees_the_same(feed):
     assert trainer.trained == [order_of(feed, 2), order_of(feed, 3)]
 
 
-def test_a_fit_in_another_thread_sees_the_same(feed):
+def test_a_fit_in_another_thread_trains_on_the_same_scenes(feed):
     trainer = Trainer(run_eagerly=True)
     thread = threading.Thread(target=trainer.fit, args=(feed,), kwargs={"epochs": 2, "shuffle": False})
     thread.start()
@@ -82,7 +82,7 @@ def test_a_fit_in_another_thread_sees_the_same(feed):
 
 
 @pytest.mark.heavy
-def test_a_fit_within_a_fit_has_epochs_of_its_own(feed):
+def test_nested_fits_have_separate_epochs(feed):
     with make_feed(12) as inner:
         other = Trainer(run_eagerly=True)
 
@@ -114,7 +114,7 @@ STRUCTURES = {
 
 
 class Structured(kf.SceneSequence):
-    """Scenes that are all alike."""
+    """Equal scenes."""
 
     def __init__(self, name):
         self.name = name
@@ -140,7 +140,7 @@ class Summed(keras.Model):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_every_structure_that_keras_takes_is_trained_on(name):
+def test_fit_accepts_every_structure_of_keras(name):
     a, b = keras.Input((1,), name="a"), keras.Input((1,), name="b")
     total = keras.layers.Add()([a, b])
     scene = STRUCTURES[name]()
@@ -187,7 +187,7 @@ def test_class_weights_weigh_the_classes(form, data):
 @pytest.mark.heavy
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 @pytest.mark.parametrize("built", [True, False])
-def test_hooks_are_called_once_an_epoch_and_workers_see_their_state(workers, worker_type, built):
+def test_hooks_run_once_per_epoch_and_workers_see_their_changes(workers, worker_type, built):
     sequence = Stateful()
     with kf.Feed(sequence, None, workers=workers, worker_type=worker_type) as feed:
         trainer = Trainer(model=None if built else keras.Sequential([identity()]))
@@ -200,7 +200,7 @@ def test_hooks_are_called_once_an_epoch_and_workers_see_their_state(workers, wor
 
 
 @pytest.mark.heavy
-def test_hooks_stay_in_step_with_training_when_there_is_validation():
+def test_validation_does_not_trigger_hooks_of_the_training_sequence():
     sequence, other = Stateful(), Stateful(3)
     with (
         kf.Feed(sequence, None, workers=2, worker_type="thread") as feed,
@@ -269,8 +269,8 @@ def test_the_error_for_dicts_of_x_and_y_asks_for_a_pair():
     with kf.Feed(scenes_of_dicts, 4, workers=0) as feed:
         model = OfDicts()
         model.compile("sgd", "mse")
-        told = pytest.warns(kf.FeedWarning, match=r'a tuple instead of the dict: \(scene\["x"\], scene\["y"\]\)')
-        with told, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own errors, which say less
+        draws = pytest.warns(kf.FeedWarning, match=r'a tuple instead of the dict: \(scene\["x"\], scene\["y"\]\)')
+        with draws, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own errors, which say less
             model.fit(feed, verbose=0)
         own = StepOfDicts()
         own.compile("sgd", "mse")

@@ -16,7 +16,7 @@ pytestmark = MARKS
 @pytest.fixture
 def distribution(monkeypatch):
     """What `keras.distribution.distribution()` returns in one of several processes."""
-    found = SimpleNamespace(_is_multi_process=True, auto_shard_dataset=True)
+    found = SimpleNamespace(_is_multi_process=True, auto_shard_dataset=True, num_model_replicas=2)
     monkeypatch.setattr(keras.distribution, "distribution", lambda: found)
     return found
 
@@ -26,12 +26,12 @@ def feed_of(**arguments):
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
-def test_a_feed_of_all_scenes_is_refused_where_keras_would_train_on_it_in_every_process(method, distribution):
+def test_a_feed_of_all_scenes_is_refused_in_multi_process_training(method, distribution):
     with feed_of() as feed, pytest.raises(ValueError, match=r"each would train on all scenes. Use .*shard='auto'"):
         getattr(Trainer().model, method)(feed, verbose=0)
 
 
-def test_a_shard_of_a_feed_is_taken_there(distribution):
+def test_a_shard_of_a_feed_is_accepted_in_multi_process_training(distribution):
     with feed_of(shard=(1, 2)) as feed:
         trainer = Trainer()
         trainer.fit(feed, epochs=2)
@@ -39,7 +39,7 @@ def test_a_shard_of_a_feed_is_taken_there(distribution):
         assert set(trainer.trained[0]) < set(range(24))
 
 
-def test_a_feed_of_all_scenes_is_accepted_if_keras_does_not_divide_it(distribution):
+def test_a_feed_of_all_scenes_is_accepted_without_auto_sharding(distribution):
     distribution.auto_shard_dataset = False
     with feed_of() as feed:
         trainer = Trainer()
@@ -47,7 +47,17 @@ def test_a_feed_of_all_scenes_is_accepted_if_keras_does_not_divide_it(distributi
         assert trainer.trained == [order_of(feed, 0)]
 
 
-def test_where_keras_does_not_tell_of_processes_a_feed_of_all_scenes_is_warned_of(distribution):
+def test_processes_that_hold_one_model_all_train_on_all_scenes_if_these_are_the_same(distribution):
+    distribution.num_model_replicas = 1
+    with feed_of(seed=3) as feed:
+        trainer = Trainer()
+        trainer.fit(feed)
+        assert trainer.trained == [order_of(feed, 0)]
+    with feed_of(seed=None) as feed, pytest.raises(ValueError, match=r"must load the same scenes: use .*seed=0"):
+        Trainer().fit(feed)
+
+
+def test_an_unknown_number_of_processes_draws_a_warning(distribution):
     del distribution._is_multi_process
     with (
         feed_of() as feed,
@@ -56,7 +66,7 @@ def test_where_keras_does_not_tell_of_processes_a_feed_of_all_scenes_is_warned_o
         Trainer().fit(feed)
 
 
-def test_two_threads_may_train_at_once_on_feeds_of_their_own():
+def test_two_threads_can_train_on_separate_feeds_at_once():
     feeds = [make_feed(seed=seed) for seed in (1, 2)]
     trainers = [Trainer(), Trainer()]
     errors = []

@@ -22,7 +22,7 @@ class Stopped(Exception):
 
 
 class At(keras.callbacks.Callback):
-    """Calls a function after one of all batches."""
+    """Calls a function after a given batch, counted over all epochs."""
 
     def __init__(self, count, function):
         super().__init__()
@@ -61,7 +61,7 @@ def trained(folder, fit, callbacks, **arguments):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("steps_per_execution", range(1, min(2, MOST) + 1))
-def test_a_fit_whose_loop_is_that_of_keras_3_10_resumes_at_the_very_batch(tmp_path, steps_per_execution):
+def test_a_fit_with_the_loop_of_keras_3_10_resumes_at_the_exact_batch(tmp_path, steps_per_execution):
     fit = fit_of_3_10()
     with pytest.raises(Stopped):
         trained(tmp_path, fit, [At(7 // steps_per_execution, stop)], steps_per_execution=steps_per_execution)
@@ -71,7 +71,7 @@ def test_a_fit_whose_loop_is_that_of_keras_3_10_resumes_at_the_very_batch(tmp_pa
 
 
 @pytest.mark.parametrize(("steps_per_execution", "after", "step"), [(1, 3, 3), (2, 1, 2), (3, 1, 3)][:MOST])
-def test_the_state_of_a_feed_is_right_where_the_loop_is_that_of_keras_3_10(steps_per_execution, after, step):
+def test_the_state_of_a_feed_is_correct_in_the_loop_of_keras_3_10(steps_per_execution, after, step):
     model, states = make_model(steps_per_execution=steps_per_execution), []
     with make_feed() as feed:
         note = At(after, lambda: states.append(feed.get_state()))
@@ -79,7 +79,7 @@ def test_the_state_of_a_feed_is_right_where_the_loop_is_that_of_keras_3_10(steps
     assert [(state["epoch"], state["step"]) for state in states] == [(0, step)]
 
 
-def test_a_fit_whose_step_has_an_unknown_name_trains_and_tells_its_state():
+def test_a_fit_with_a_renamed_step_variable_trains_and_has_a_state():
     fit, trainer, states = renamed_fit({"begin_step": "first_step"}), Trainer(), []
     with make_feed(batch_size=6, length=24) as feed:
         ask = At(2, lambda: states.append(feed.get_state()))
@@ -95,7 +95,7 @@ def test_a_fit_with_unknown_epochs_is_refused(name):
         renamed_fit({name: f"the_{name}"})(trainer.model, feed, verbose=0)
 
 
-def test_where_keras_takes_no_adapter_of_others_a_feed_is_a_dataset_all_the_same(monkeypatch):
+def test_without_external_data_adapters_fit_uses_a_dataset_and_warns(monkeypatch):
     monkeypatch.setattr("keras.src.trainers.data_adapters.data_adapter.DataAdapter", type("Another", (), {}))
     trainer = Trainer()
     with make_feed(batch_size=6, length=24) as feed:
@@ -104,13 +104,13 @@ def test_where_keras_takes_no_adapter_of_others_a_feed_is_a_dataset_all_the_same
         assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
 
 
-def test_a_keras_that_does_not_ask_for_the_end_of_an_epoch_is_given_no_adapter(monkeypatch):
+def test_a_keras_with_another_training_loop_gets_no_adapter(monkeypatch):
     assert issubclass(kf.Feed, data_adapter_class())
     monkeypatch.setattr("kerasfeed.adapters.keras.trainer.LOOP", "another_name")
     assert not issubclass(kf.Feed, data_adapter_class())
 
 
-def test_where_keras_takes_no_adapter_of_others_it_starts_no_threads_for_the_workers_of_a_feed(monkeypatch):
+def test_without_external_data_adapters_keras_starts_no_worker_threads(monkeypatch):
     monkeypatch.setattr("keras.src.trainers.data_adapters.data_adapter.DataAdapter", type("Another", (), {}))
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -131,13 +131,13 @@ def test_where_keras_takes_no_adapter_of_others_it_starts_no_threads_for_the_wor
 
 
 @pytest.mark.parametrize("name", ["y", "sample_weight"])
-def test_targets_and_weights_beside_a_feed_are_refused_as_keras_does(name):
+def test_targets_and_weights_with_a_feed_raise_the_error_of_keras(name):
     trainer = Trainer()
     with make_feed() as feed, pytest.raises(ValueError, match=f"`{name}` should not be passed"):
         trainer.fit(feed, **{name: [1.0]})
 
 
-def test_the_switch_of_keras_for_short_epochs_holds_for_a_feed():
+def test_the_short_epoch_option_of_keras_applies_to_a_feed():
     trainer = Trainer()
     with make_feed(batch_size=6, length=24) as feed:
         keras.config.set_max_steps_per_epoch(2)
@@ -149,8 +149,8 @@ def test_the_switch_of_keras_for_short_epochs_holds_for_a_feed():
         assert [len(epoch) for epoch in trainer.trained] == [12] * 3
 
 
-def test_a_batch_that_a_trainer_takes_to_build_the_model_comes_again():
-    """Like the trainer of Keras 3.16 on JAX: it takes the data of its iterator, and then resets it."""
+def test_a_batch_taken_to_build_the_model_is_delivered_again():
+    """Keras 3.16 on JAX takes a batch of its iterator to build the model, and then resets the iterator."""
     trainer = {"__name__": "keras.trainer_of_3_16"}
     exec("def _maybe_symbolic_build(iterator):\n    return next(iterator.data_adapter.get_jax_iterator())", trainer)
     row = kf.ArraySpec((1,), np.dtype(np.float32))

@@ -7,5 +7,5 @@ import pytest
 @backends.each_file
 @pytest.mark.heavy
 @pytest.mark.timeout(2 * backends.SECONDS)
-def test_all_tests_of_keras_hold_on_pytorch(request, file):
+def test_all_keras_tests_pass_on_pytorch(request, file):
     backends.assert_holds_on("torch", request)

@@ -50,7 +50,7 @@ def predicted(model, feed):
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_indices_are_the_scenes_of_the_rows_in_the_order_of_delivery(order, cut):
+def test_indices_lists_scenes_in_delivery_order(order, cut):
     with feed_of(**ORDERS[order], **CUTS[cut]) as feed:
         for epoch in (0, 3):
             found = feed.indices(epoch)
@@ -62,7 +62,7 @@ def test_indices_are_the_scenes_of_the_rows_in_the_order_of_delivery(order, cut)
 @pytest.mark.light(where=lambda order, cut: cut in ("whole", "a filled shard") or order == "bucketed")
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_rows_of_a_prediction_are_those_of_indices_before_and_after_it(model, order, cut):
+def test_indices_match_the_prediction_before_and_after_it(model, order, cut):
     if BACKEND != "tensorflow" and cut != "a filled shard":
         pytest.skip("behind the loader nothing knows the backend")
     with feed_of(**ORDERS[order], **CUTS[cut]) as feed:
@@ -71,7 +71,7 @@ def test_rows_of_a_prediction_are_those_of_indices_before_and_after_it(model, or
         assert rows == before == feed.indices().tolist()
 
 
-def test_predictions_are_put_back(model):
+def test_indices_restore_the_scene_order_of_predictions(model):
     with feed_of(shuffle=True, workers=2) as feed, pytest.warns(kf.FeedWarning, match="order of the feed"):
         rows = model.predict(feed, verbose=0)
     in_order = np.empty_like(rows)
@@ -80,7 +80,7 @@ def test_predictions_are_put_back(model):
 
 
 @pytest.mark.heavy
-def test_indices_are_those_of_the_prediction_after_loops_fits_and_evaluations():
+def test_indices_match_the_prediction_after_loops_fits_and_evaluations():
     trainer = Trainer()
     with feed_of(shuffle=True, workers=2) as feed:
         for use in (
@@ -94,7 +94,7 @@ def test_indices_are_those_of_the_prediction_after_loops_fits_and_evaluations():
             assert predicted(trainer.model, feed) == before == feed.indices().tolist()
 
 
-def test_indices_are_those_of_a_prediction_in_a_callback():
+def test_indices_match_a_prediction_in_a_callback():
     with feed_of(shuffle=True) as feed:
         seen = []
 
@@ -110,7 +110,7 @@ def test_indices_are_those_of_a_prediction_in_a_callback():
         assert rows == before == after
 
 
-def test_a_prediction_warns_once_of_an_order_of_the_feed(model):
+def test_predict_warns_once_about_a_shuffled_feed(model):
     with feed_of(shuffle=True) as feed:
         with pytest.warns(kf.FeedWarning, match=r"row k is for scene feed.indices\(\)\[k\]") as caught:
             model.predict(feed, verbose=0)
@@ -120,7 +120,7 @@ def test_a_prediction_warns_once_of_an_order_of_the_feed(model):
             model.predict(feed, verbose=0)
 
 
-def test_only_predictions_of_shuffled_feeds_warn():
+def test_unshuffled_predictions_fit_and_evaluate_draw_no_warning():
     trainer = Trainer()
     with warnings.catch_warnings():
         warnings.simplefilter("error", kf.FeedWarning)
@@ -131,7 +131,7 @@ def test_only_predictions_of_shuffled_feeds_warn():
             trainer.model.evaluate(feed, verbose=0)
 
 
-def test_indices_of_items_that_are_batches_are_one_a_step():
+def test_indices_has_one_entry_per_step_if_items_are_batches():
     batches = [(np.full((rows, 1), rows), np.zeros((rows, 1))) for rows in (3, 1, 2)]
     with kf.Feed(batches, None, shuffle=True, seed=1, workers=0) as feed:
         found = feed.indices()
@@ -139,12 +139,12 @@ def test_indices_of_items_that_are_batches_are_one_a_step():
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(-1, ValueError), (0.5, TypeError), ("0", TypeError)])
-def test_indices_refuse_what_is_no_epoch(epoch, error):
+def test_indices_refuses_an_invalid_epoch(epoch, error):
     with feed_of() as feed, pytest.raises(error, match="epoch"):
         feed.indices(epoch)
 
 
-def test_the_indices_of_a_million_scenes_are_one_call():
+def test_indices_returns_a_million_scenes_in_one_call():
     with kf.Feed(np.zeros(1_000_000, np.uint8), 32, shuffle=True, seed=1, workers=0) as feed:
         found = feed.indices(2)
     assert np.array_equal(np.sort(found), np.arange(1_000_000))

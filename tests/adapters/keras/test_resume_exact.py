@@ -1,4 +1,4 @@
-"""`BackupAndRestore`: a killed training ends with the same state as an undisturbed one, on every backend.
+"""`BackupAndRestore`: a killed training ends with the same state as an uninterrupted one, on every backend.
 
 A kill is an exception here, after which only the files on the disk are used. The next run of the script begins with
 another seed, so that state that is not restored differs.
@@ -24,7 +24,7 @@ STEPS = 16  # four epochs; then EarlyStopping ends it
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """Stands for a killed process."""
 
 
 def kill_at(batch):
@@ -69,7 +69,7 @@ COMPILED = [(7, True), (16, False)]  # takes half as long again
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("batch", "behind"), KILLS)
-def test_killed_at_any_step_a_training_ends_with_the_numbers_of_an_undisturbed_one(batch, behind, tmp_path, folder):
+def test_a_training_killed_at_any_step_gives_the_result_of_an_uninterrupted_one(batch, behind, tmp_path, folder):
     eager = (batch, behind) not in COMPILED
     with pytest.raises(Killed):
         exact_script.train(tmp_path / "backup", behind=behind, others=[kill_at(batch)], run_eagerly=eager)
@@ -80,9 +80,7 @@ def test_killed_at_any_step_a_training_ends_with_the_numbers_of_an_undisturbed_o
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("save_freq", [3, "epoch"])
-def test_saved_seldom_and_killed_twice_a_training_ends_with_the_numbers_of_an_undisturbed_one(
-    save_freq, tmp_path, folder
-):
+def test_a_rarely_saved_training_killed_twice_gives_the_same_result(save_freq, tmp_path, folder):
     eager = {"save_freq": save_freq, "run_eagerly": True}
     for seed, batch in enumerate((10, 5)):
         with pytest.raises(Killed):
@@ -91,7 +89,7 @@ def test_saved_seldom_and_killed_twice_a_training_ends_with_the_numbers_of_an_un
 
 
 class Two(keras.Model):
-    """Trains alternately with two optimizers that only its steps build."""
+    """Trains alternately with two optimizers, which are built in its steps."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +102,7 @@ class Two(keras.Model):
         return self.dense(x)
 
 
-def test_optimizers_in_a_dict_that_were_built_in_steps_are_restored(tmp_path):
+def test_optimizers_in_a_dict_built_during_steps_are_restored(tmp_path):
     def state_of(model):
         return {name: keras.ops.convert_to_numpy(each).tolist() for name, each in variables_of(model).items()}
 
@@ -159,7 +157,7 @@ class Keeping(keras.callbacks.Callback):
         Keeping,
     ],
 )
-def test_callbacks_whose_state_is_saved_are_refused_after_the_backup(tmp_path, make):
+def test_stateful_callbacks_after_the_backup_are_refused(tmp_path, make):
     with make_feed() as feed:
         backup, other = kf.BackupAndRestore(feed, tmp_path / "backup"), make()
         message = f"{type(other).__name__} comes after BackupAndRestore, .*: put BackupAndRestore last"
@@ -168,7 +166,7 @@ def test_callbacks_whose_state_is_saved_are_refused_after_the_backup(tmp_path, m
 
 
 @pytest.mark.heavy
-def test_a_training_that_has_nothing_left_keeps_the_best_weights_of_early_stopping(tmp_path):
+def test_a_finished_training_keeps_the_best_weights_of_early_stopping(tmp_path):
     def fit():
         rising = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 10.0**epoch)
         stop = keras.callbacks.EarlyStopping("loss", mode="min", patience=9, restore_best_weights=True)
@@ -185,7 +183,7 @@ def test_a_training_that_has_nothing_left_keeps_the_best_weights_of_early_stoppi
 
 
 @pytest.mark.heavy
-def test_more_epochs_after_the_last_one_are_trained_as_if_all_had_been_asked_for_at_once(tmp_path):
+def test_training_for_more_epochs_equals_one_longer_training(tmp_path):
     def fit(folder, epochs):
         keras.utils.set_random_seed(0)
         reduce = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e9)
@@ -199,7 +197,7 @@ def test_more_epochs_after_the_last_one_are_trained_as_if_all_had_been_asked_for
     assert fit("a", 6) == fit("b", 6)
 
 
-def test_a_training_that_early_stopping_has_ended_is_not_gone_on_with(tmp_path):
+def test_a_training_ended_by_early_stopping_does_not_continue(tmp_path):
     def fit():
         stop = keras.callbacks.EarlyStopping(monitor="loss", patience=1, min_delta=1e9)
         with make_feed() as feed:
@@ -212,7 +210,7 @@ def test_a_training_that_early_stopping_has_ended_is_not_gone_on_with(tmp_path):
 
 
 class Remembering(keras.callbacks.Callback):
-    """Keeps state of its own."""
+    """Has state that no method saves."""
 
     def __init__(self):
         super().__init__()
@@ -225,15 +223,15 @@ class Remembering(keras.callbacks.Callback):
         self.started = True
 
 
-def test_a_callback_that_changes_and_does_not_tell_its_state_is_named_with_what_changes(tmp_path):
+def test_a_warning_names_a_callback_with_unsaved_state(tmp_path):
     with make_feed() as feed:
         backup = kf.BackupAndRestore(feed, tmp_path / "backup", save_freq=1)
-        with pytest.warns(kf.FeedWarning, match="the callback Remembering changes its seen and started in tr") as told:
+        with pytest.warns(kf.FeedWarning, match="the callback Remembering changes its seen and started in tr") as found:
             make_model(run_eagerly=True).fit(feed, epochs=2, callbacks=[Remembering(), backup], verbose=0)
-    assert [each.category for each in told].count(kf.FeedWarning) == 1
+    assert [each.category for each in found].count(kf.FeedWarning) == 1
 
 
-def test_what_callbacks_tell_comes_back_to_those_of_the_same_class_in_their_order():
+def test_callback_states_return_to_callbacks_of_the_same_class_in_order():
     class Telling(keras.callbacks.Callback):
         def __init__(self, **state):
             super().__init__()
@@ -264,7 +262,7 @@ def test_what_callbacks_tell_comes_back_to_those_of_the_same_class_in_their_orde
         CallbackStates([Telling(n=object())], None).get({})
 
 
-def test_a_file_of_arrays_that_was_cut_short_or_changed_is_never_believed(tmp_path):
+def test_a_truncated_or_changed_file_of_arrays_is_refused(tmp_path):
     path = tmp_path / "arrays.npz"
     arrays = {"a/0": np.arange(100.0), "b": np.ones((), ml_dtypes.bfloat16) * 3, "c": np.array("text")}
     write_arrays(path, {"hook": "batch"}, arrays.items())

@@ -1,4 +1,4 @@
-"""`BackupAndRestore`, `FeedCheckpoint`: a training killed anywhere ends as if it had not been, on all backends.
+"""`BackupAndRestore`, `FeedCheckpoint`: a killed training ends like an uninterrupted one, on all backends.
 
 A kill is an exception here, after which only the files on the disk are used; `test_resume_kill.py` kills for real.
 """
@@ -30,7 +30,7 @@ OFFSET = ["tensorflow", "jax", "torch"].index(BACKEND)
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """Stands for a killed process."""
 
 
 class Moments:
@@ -74,7 +74,7 @@ def moments(monkeypatch):
 
 
 def whole(folder, moments, **options):
-    """Run the script to its end, undisturbed."""
+    """Run the script to its end, without a kill."""
     moments.begin()
     return train(folder, moments, **options)
 
@@ -112,7 +112,7 @@ def train(folder, moments=None, *, save_freq=2, pair=False, dataset=None, model=
 @pytest.mark.heavy
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("pair", {"jax": [False], "torch": [True]}.get(BACKEND, [False, True]))
-def test_killed_at_any_moment_and_once_more_a_training_sees_the_batches_of_an_undisturbed_one(pair, tmp_path, moments):
+def test_a_training_killed_twice_at_any_moment_sees_every_batch_once(pair, tmp_path, moments):
     eager = {"model": {"run_eagerly": True}, "pair": pair, "save_freq": 3}
     assert whole(tmp_path / "whole", moments, **eager) == undisturbed(8)
     count = moments.count
@@ -160,12 +160,7 @@ WAYS = {
     "dataset of two epochs": {"dataset": lambda feed: feed.to_tf_dataset(epochs=2), "count": 16},
     "mapped dataset": {"dataset": mapped},
     "mapped endless dataset": {"dataset": lambda feed: mapped(feed).repeat(), "steps_per_epoch": 3, "count": 6},
-    "dataset, steps below the feed's": {"dataset": lambda feed: feed.to_tf_dataset(), "steps_per_epoch": 3, "count": 6},
     "executions": {"model": {"steps_per_execution": 2}, "feed": {"length": 40}, "count": 14, "save_freq": 4},
-    "executions of a dataset": {
-        "model": {"steps_per_execution": 3}, "feed": {"length": 40}, "count": 14, "save_freq": 3,
-        "dataset": lambda feed: feed.to_tf_dataset(),
-    },
     "accumulated gradients": {"model": {"optimizer": "accumulating"}},
     "loss scale": {"model": {"optimizer": "scaled"}, "save_freq": 1},
 }  # fmt: skip
@@ -187,7 +182,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize(
     "way", [pytest.param(way, marks=pytest.mark.versions if way in VERSIONS_WAYS else ()) for way in WAYS]
 )
-def test_a_training_goes_on_in_mid_epoch(way, tmp_path, moments):
+def test_a_training_resumes_within_an_epoch(way, tmp_path, moments):
     options = {"count": 8, "first": 0, **WAYS[way]}
     if way not in BACKENDS_WAYS.get(BACKEND, WAYS):
         pytest.skip("another backend shows it")
@@ -208,7 +203,7 @@ def test_a_training_goes_on_in_mid_epoch(way, tmp_path, moments):
 @pytest.mark.heavy
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras takes one batch an execution there")
 @pytest.mark.parametrize(("execution", "share"), [(2, 0.5), (3, 0.6)])
-def test_epochs_that_end_within_an_execution_are_continued(execution, share, tmp_path, moments):
+def test_epochs_that_end_within_an_execution_resume(execution, share, tmp_path, moments):
     options = {
         "model": {"steps_per_execution": execution}, "feed": {"length": 66}, "steps_per_epoch": 5, "epochs": 3,
     }  # fmt: skip
@@ -221,7 +216,7 @@ def test_epochs_that_end_within_an_execution_are_continued(execution, share, tmp
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("between", [{"shuffle": True}, {"shuffle": False}])
-def test_batches_that_keras_shuffles_are_resumed_in_their_order(between, tmp_path, moments):
+def test_batches_shuffled_by_keras_resume_in_the_same_order(between, tmp_path, moments):
     unordered = {"feed": {"shuffle": False}, "save_freq": 1, "shuffle": True}
     expected = whole(tmp_path / "whole", moments, **unordered)
     assert expected != undisturbed(8, shuffle=False)
@@ -233,7 +228,7 @@ def test_batches_that_keras_shuffles_are_resumed_in_their_order(between, tmp_pat
 
 
 @pytest.mark.parametrize("trained", [1, 6])  # before the first record; after the record at the end of the epoch
-def test_batches_that_keras_shuffles_are_resumed_in_their_order_behind_what_is_recorded(trained, tmp_path):
+def test_batches_shuffled_by_keras_resume_in_order_after_the_last_record(trained, tmp_path):
     ends = itertools.count(1)
 
     def stop(batch, logs):
@@ -256,14 +251,14 @@ def test_batches_that_keras_shuffles_are_resumed_in_their_order_behind_what_is_r
 
 
 @pytest.mark.heavy
-def test_the_adapter_and_the_workers_may_change_in_mid_epoch(tmp_path, moments):
+def test_the_adapter_and_the_workers_can_change_within_an_epoch(tmp_path, moments):
     killed(tmp_path, moments, 12, save_freq=1)
     changed = {"dataset": lambda feed: feed.to_tf_dataset()} if BACKEND != "torch" else {}
     found = whole(tmp_path, moments, feed={"workers": 2, "worker_type": "thread"}, **changed)
     assert found == undisturbed(8)
 
 
-def test_the_file_is_a_state_of_the_feed_that_a_loop_resumes_from(tmp_path, moments):
+def test_a_loop_can_resume_from_the_saved_file(tmp_path, moments):
     killed(tmp_path, moments, 16, save_freq=1)
     content = json.loads((tmp_path / "backup" / "feed.json").read_text())
     with make_feed() as feed:
@@ -279,7 +274,7 @@ def test_the_file_is_a_state_of_the_feed_that_a_loop_resumes_from(tmp_path, mome
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("steps", [None, 3])
-def test_a_callback_may_ask_where_training_stands(steps):
+def test_get_state_in_a_callback_returns_the_position_of_training(steps):
     asked = {}
 
     def note(name):
@@ -305,7 +300,7 @@ def test_a_callback_may_ask_where_training_stands(steps):
 
 
 @pytest.mark.heavy
-def test_a_fit_after_a_state_is_set_begins_there(tmp_path):
+def test_a_fit_after_set_state_starts_at_that_state(tmp_path):
     with make_feed() as feed:
         feed.set_state(feed.get_state(epoch=1, step=2))
         model = make_model()
@@ -317,7 +312,7 @@ def test_a_fit_after_a_state_is_set_begins_there(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_fit_that_was_stopped_in_mid_epoch_is_continued(tmp_path):
+def test_a_fit_stopped_within_an_epoch_continues(tmp_path):
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             self.model.stop_training = batch == 1
@@ -334,7 +329,7 @@ def test_a_fit_that_was_stopped_in_mid_epoch_is_continued(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_fit_that_has_nothing_left_to_train_says_so(tmp_path):
+def test_a_finished_fit_warns_and_trains_nothing(tmp_path):
     with make_feed() as feed:
         model = make_model()
         ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
@@ -346,7 +341,7 @@ def test_a_fit_that_has_nothing_left_to_train_says_so(tmp_path):
 
 
 @pytest.mark.heavy
-def test_after_a_fit_that_a_callback_stopped_the_feed_knows_its_position_and_after_an_error_it_does_not():
+def test_get_state_works_after_a_stopped_fit_and_not_after_an_error():
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == 1:

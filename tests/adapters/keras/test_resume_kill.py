@@ -1,6 +1,6 @@
-"""A training process that is killed (SIGKILL), started again and killed again, ends like an undisturbed one.
+"""A training process that is killed (SIGKILL), started again and killed again, ends like an uninterrupted one.
 
-Only on TensorFlow: the files on the disk are those that `test_resume_fit.py` tests on every backend.
+Only on TensorFlow: `test_resume_fit.py` tests the same files on every backend.
 """
 
 import signal
@@ -28,7 +28,7 @@ def run(forked):
 
 
 @pytest.mark.heavy
-def test_a_training_process_that_was_killed_twice_saw_the_batches_of_an_undisturbed_one(tmp_path, run):
+def test_a_training_process_killed_twice_sees_every_batch_once(tmp_path, run):
     for kill_at in (13, 6):
         run("resumable_script.py", tmp_path, kill_at)
     assert {path.name for path in tmp_path.iterdir()} == {"backup"}
@@ -41,7 +41,7 @@ def test_a_training_process_that_was_killed_twice_saw_the_batches_of_an_undistur
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["replayed", "steps"])
-def test_a_training_process_on_a_stream_that_was_killed_twice_ends_as_an_undisturbed_one(tmp_path, run, kind):
+def test_a_training_process_on_a_stream_killed_twice_gives_the_same_result(tmp_path, run, kind):
     undisturbed = run("stream_script.py", tmp_path / "undisturbed", -1, kind)
     for kill_at in (13, 6):  # the second time in another epoch than the first
         run("stream_script.py", tmp_path / "killed", kill_at, kind)

@@ -15,7 +15,7 @@ pytestmark = MARKS
 
 
 @pytest.mark.heavy
-def test_a_model_that_was_not_restored_begins_again_with_a_warning(tmp_path):
+def test_a_model_that_was_not_restored_starts_over_with_a_warning(tmp_path):
     with make_feed() as feed:
         ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
         make_model().fit(feed, epochs=1, callbacks=[ours], verbose=0)
@@ -33,7 +33,7 @@ def _refused(feed, path, message, *, data=None, model=None, **fit):
         (model or make_model()).fit(feed if data is None else data, epochs=1, callbacks=[ours], verbose=0, **fit)
 
 
-def test_a_file_that_does_not_fit_is_refused_with_what_differs(tmp_path):
+def test_the_error_for_a_file_of_another_training_names_the_difference(tmp_path):
     path = tmp_path / "feed.json"
     with make_feed() as feed, make_feed(seed=8) as other, make_feed(length=40) as longer:
         model = make_model()
@@ -57,7 +57,7 @@ def test_a_file_that_does_not_fit_is_refused_with_what_differs(tmp_path):
         _refused(feed, path, r"counted 0 iterations, but the training began at 1\. It is another model, or was rest")
 
 
-def test_a_file_of_other_steps_an_epoch_is_refused_and_the_feed_stays_where_it_is(tmp_path):
+def test_a_file_with_other_steps_per_epoch_is_refused_without_moving_the_feed(tmp_path):
     model, path = make_model(), tmp_path / "feed.json"
     stop = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda step, logs: setattr(model, "stop_training", step > 0)
@@ -81,7 +81,7 @@ def test_a_file_of_other_steps_an_epoch_is_refused_and_the_feed_stays_where_it_i
         (b"\xff\xfe\x00", "it is not JSON"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_is(text, message, tmp_path):
+def test_a_damaged_or_foreign_file_is_refused_and_not_changed(text, message, tmp_path):
     path = tmp_path / "feed.json"
     content = text if isinstance(text, bytes) else text.encode()
     path.write_bytes(content)
@@ -90,7 +90,7 @@ def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_is(text, message, t
     assert path.read_bytes() == content
 
 
-def test_bad_arguments_and_places_are_refused(tmp_path):
+def test_bad_arguments_are_refused(tmp_path):
     with make_feed() as feed:
         with pytest.raises(
             TypeError, match=r"^FeedCheckpoint\(feed, ...\) resumes a kerasfeed.Feed or .*, received a list"
@@ -108,7 +108,7 @@ def test_bad_arguments_and_places_are_refused(tmp_path):
             kf.FeedCheckpoint(feed, tmp_path / "feed.json").on_train_begin()
 
 
-def test_a_record_is_replaced_as_a_whole_and_leaves_nothing_beside_it(tmp_path, monkeypatch):
+def test_a_record_is_replaced_atomically_without_leftover_files(tmp_path, monkeypatch):
     path = tmp_path / "new folder" / "feed.json"
     with make_feed() as feed:
         make_model().fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path, save_freq=1)], verbose=0)
@@ -122,7 +122,7 @@ def test_a_record_is_replaced_as_a_whole_and_leaves_nothing_beside_it(tmp_path, 
     assert [each.name for each in path.parent.iterdir()] == ["feed.json"]
 
 
-def test_the_records_that_are_kept_are_few_and_the_first_is_among_them(tmp_path):
+def test_the_file_keeps_few_records_including_the_first(tmp_path):
     path = tmp_path / "feed.json"
     with make_feed(length=240) as feed:
         make_model().fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path, save_freq=1)], verbose=0)
@@ -132,7 +132,7 @@ def test_the_records_that_are_kept_are_few_and_the_first_is_among_them(tmp_path)
     assert path.stat().st_size < 4096
 
 
-def test_iterations_that_do_not_grow_evenly_are_not_guessed_at(tmp_path):
+def test_unknown_iteration_counts_are_refused(tmp_path):
     path = tmp_path / "feed.json"
     with make_feed() as feed:
         make_model().fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path)], verbose=0)
@@ -147,7 +147,7 @@ def test_iterations_that_do_not_grow_evenly_are_not_guessed_at(tmp_path):
         gan.at(12)
 
 
-def test_all_optimizers_of_a_model_count():
+def test_iterations_include_all_optimizers_of_a_model():
     class Two(keras.Model):
         """Trains with its own optimizer besides the one it was compiled with."""
 
@@ -169,7 +169,7 @@ def test_all_optimizers_of_a_model_count():
         iterations_of(plain)
 
 
-def test_loss_scales_tell_skipped_batches_apart_and_are_known_before_the_optimizer_is_built():
+def test_the_loss_scale_is_known_before_the_optimizer_is_built():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0), "mse")
     assert scale_of(model) == 8.0
@@ -182,7 +182,7 @@ def test_loss_scales_tell_skipped_batches_apart_and_are_known_before_the_optimiz
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the other backends make the weights as fit begins")
-def test_a_backup_refuses_a_model_that_is_built_by_name_alone(tmp_path):
+def test_a_backup_refuses_a_model_marked_built_without_weights(tmp_path):
     class Net(keras.Model):
         def __init__(self):
             super().__init__()
@@ -235,7 +235,7 @@ def test_a_folder_of_a_model_without_its_feed_is_refused(tmp_path):
             model.fit(feed, callbacks=[kf.BackupAndRestore(feed, folder)], verbose=0)
 
 
-def test_the_backup_that_was_restored_is_not_replaced_by_one_that_cannot_be_read(tmp_path):
+def test_an_unreadable_backup_does_not_replace_the_restored_one(tmp_path):
     folder = tmp_path / "backup"
     latest, previous = folder / "latest.npz", folder / "previous.npz"
     with make_feed() as feed:

@@ -97,7 +97,7 @@ class Steps(kf.SceneSequence):
 
 @pytest.mark.parametrize("arguments", [{}, {"order": kf.Bucketed([1 + 2 * index % 5 for index in range(13)], [3])}])
 @pytest.mark.parametrize("batch_size", few([5, 20, 2]))
-def test_weights_of_every_step_are_exact_where_scenes_are_padded_to_one_length(batch_size, arguments):
+def test_weighted_metrics_are_exact_if_scenes_are_padded_to_one_length(batch_size, arguments):
     model = keras.Sequential([keras.Input((6, 3)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile("sgd", "mse", weighted_metrics=[keras.metrics.MeanSquaredError(name="squares")], jit_compile=JIT)
     scenes = [Steps()[index] for index in range(13)]
@@ -109,7 +109,7 @@ def test_weights_of_every_step_are_exact_where_scenes_are_padded_to_one_length(b
     assert found["squares"] == pytest.approx(exact, rel=2e-5)
 
 
-def test_without_filler_nothing_changes(evaluation):
+def test_loss_and_metrics_without_filler_are_exact(evaluation):
     sequence = Regression(17)
     found = evaluation.evaluate(sequence, 4, pad_remainder=False)
     assert found["squares"] == pytest.approx(evaluation.exact(sequence)["squares"], rel=2e-5)
@@ -117,7 +117,7 @@ def test_without_filler_nothing_changes(evaluation):
 
 
 @pytest.mark.parametrize("length", [1, 17, 30])
-def test_the_loss_is_divided_by_all_rows_and_its_metric_by_the_scenes(evaluation, length):
+def test_the_loss_divides_by_all_rows_and_its_metric_by_the_scenes(evaluation, length):
     sequence = Regression(length)
     exact = evaluation.exact(sequence)["squares"]
     found = evaluation.evaluate(sequence, 8)
@@ -126,7 +126,7 @@ def test_the_loss_is_divided_by_all_rows_and_its_metric_by_the_scenes(evaluation
     assert found["squares"] == pytest.approx(exact, rel=2e-5)
 
 
-def test_a_loss_that_divides_by_the_weights_counts_a_short_batch_as_much_as_a_full_one():
+def test_a_loss_divided_by_the_weights_counts_short_and_full_batches_equally():
     evaluation = Evaluation(keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"))
     sequence = Regression(17)
     found = evaluation.evaluate(sequence, 8)
@@ -139,7 +139,7 @@ def test_a_loss_that_divides_by_the_weights_counts_a_short_batch_as_much_as_a_fu
 
 
 @pytest.mark.heavy
-def test_fit_trains_on_filled_up_batches_and_validates_exactly():
+def test_fit_trains_on_batches_with_filler_and_validates_exactly():
     evaluation = Evaluation()
     sequence, held_out = Regression(22), Regression(13)
     with (

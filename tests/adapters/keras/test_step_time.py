@@ -39,7 +39,7 @@ def _state(model):
 
 @pytest.mark.heavy
 @pytest.mark.versions
-def test_a_model_that_was_measured_is_as_it_was():
+def test_measuring_step_time_does_not_change_the_model():
     model = _model()
     model.fit(*BATCH, verbose=0)
     before = _state(model)
@@ -47,7 +47,7 @@ def test_a_model_that_was_measured_is_as_it_was():
     assert _state(model) == before
 
 
-def test_a_model_that_has_not_trained_is_as_it_would_be_before_its_first_step():
+def test_measuring_an_untrained_model_leaves_its_optimizer_at_zero():
     model = _model(built=False)
     step_time.step_seconds(model, BATCH, 0.02)
     assert int(model.optimizer.iterations) == 0
@@ -55,7 +55,7 @@ def test_a_model_that_has_not_trained_is_as_it_would_be_before_its_first_step():
     assert all(not np.any(value) for path, value in _state(model).items() if "momentum" in path)
 
 
-def test_a_model_without_an_optimizer_is_measured_and_put_back():
+def test_measuring_restores_a_model_without_an_optimizer():
     class Counts(keras.Model):
         def __init__(self):
             super().__init__()
@@ -76,7 +76,7 @@ def test_a_model_without_an_optimizer_is_measured_and_put_back():
 
 @pytest.mark.heavy
 @pytest.mark.versions
-def test_a_step_that_raises_leaves_the_model_as_it_was():
+def test_a_step_that_raises_does_not_change_the_model():
     model = _model()
     model.fit(*BATCH, verbose=0)
     before = _state(model)
@@ -87,7 +87,7 @@ def test_a_step_that_raises_leaves_the_model_as_it_was():
 
 @pytest.mark.heavy
 @pytest.mark.versions
-def test_the_share_of_the_wait_is_that_of_the_batches():
+def test_wait_share_measures_the_time_spent_on_batches():
     def late():
         time.sleep(0.2)
         return BATCH
@@ -98,7 +98,7 @@ def test_the_share_of_the_wait_is_that_of_the_batches():
 
 @pytest.mark.heavy
 @pytest.mark.versions
-def test_a_profile_with_a_model_says_what_training_waits_for(few_processes):
+def test_a_profile_with_a_model_reports_the_wait_of_training(few_processes):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     with kf.Feed(scenes_costs.Waits(), 8, workers=1, worker_type="thread") as feed:
@@ -121,7 +121,7 @@ class Loud(kf.InputMonitor):
         super().set_params({**params, "verbose": 1})
 
 
-def test_the_monitor_tells_what_each_epoch_waited_for_and_why_the_first_did(capsys):
+def test_the_monitor_reports_the_wait_of_each_epoch_and_its_reason(capsys):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     model.compile("sgd", "mse")

@@ -45,7 +45,7 @@ def model_of_texts(shape=()):
 @on_tensorflow
 @pytest.mark.parametrize(("workers", "kind"), WORKERS)
 @pytest.mark.parametrize("name", FEEDS)
-def test_text_is_trained_on_evaluated_and_predicted(name, workers, kind):
+def test_fit_evaluate_and_predict_accept_text(name, workers, kind):
     model = model_of_texts()
     with FEEDS[name](workers, kind) as feed:
         losses = model.fit(feed, epochs=2, verbose=0).history["loss"]
@@ -57,13 +57,13 @@ def test_text_is_trained_on_evaluated_and_predicted(name, workers, kind):
 
 @on_tensorflow
 @pytest.mark.parametrize(("form", "shape"), [(str.encode, ()), (np.str_, ()), (rows_of, (1,))])
-def test_every_form_of_text_is_trained_on(form, shape):
+def test_fit_accepts_every_form_of_text(form, shape):
     with text_feed(0, "thread", form) as feed:
         assert model_of_texts(shape).fit(feed, verbose=0).history["loss"] == [0.0]
 
 
 @on_tensorflow
-def test_text_is_weighted_by_class():
+def test_class_weights_apply_to_text():
     model = model_of_texts()
     with text_feed(0, "thread") as feed:
         assert model.fit(feed, class_weight={2: 0.0}, verbose=0).history["loss"] == [0.0]
@@ -72,7 +72,7 @@ def test_text_is_weighted_by_class():
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="there text is trained on")
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 @pytest.mark.parametrize("name", FEEDS)
-def test_text_is_refused_with_the_field_and_the_remedy(name, method):
+def test_text_is_refused_with_its_field_and_a_remedy(name, method):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with FEEDS[name](0, "thread") as feed, pytest.raises(TypeError, match=r"field '0.text' is text") as caught:

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
-def test_a_batch_is_not_copied_and_may_be_written_to(device):
+def test_tensors_are_writable_and_share_memory_with_the_batch(device):
     with kf.Feed(Mixed(), 8, workers=2, worker_type="thread") as feed, addresses_made(feed) as made:
         for step, batch in enumerate(feed.to_torch(device)):
             assert [tensor.data_ptr() for tensor in optree.tree_leaves(batch)] == made[step]
@@ -21,7 +21,7 @@ def test_a_batch_is_not_copied_and_may_be_written_to(device):
                 tensor.zero_()
 
 
-def test_what_is_written_to_a_tensor_stays_in_its_batch():
+def test_writing_to_a_tensor_does_not_affect_other_batches():
     with kf.Feed(np.arange(12.0).reshape(12, 1), 4, workers=2, worker_type="thread") as feed:
         for _ in range(3):
             seen = []
@@ -31,7 +31,7 @@ def test_what_is_written_to_a_tensor_stays_in_its_batch():
             assert seen == list(range(12))
 
 
-def test_memory_is_free_once_no_tensor_refers_to_it_and_not_before():
+def test_memory_is_reused_only_after_the_last_tensor_is_deleted():
     with kf.Feed(np.arange(400).reshape(400, 1), 4, workers=2, worker_type="thread") as feed:
         kept = [batch[1:] for batch in feed.to_torch()][:5]
         for _ in range(3):
@@ -61,7 +61,7 @@ def test_tensors_have_the_dtype_of_the_field(dtype):
     assert batch.to(torch.complex64).tolist() == [[0, 1, 1]] * 2
 
 
-def test_arrays_that_pytorch_could_not_write_to_are_copied():
+def test_read_only_arrays_are_copied():
     stored = np.arange(6.0).reshape(2, 3)
     stored.flags.writeable = False
     batches = [stored, stored[:, ::-1], np.asfortranarray(stored)]
@@ -72,7 +72,7 @@ def test_arrays_that_pytorch_could_not_write_to_are_copied():
     assert stored.sum() == 15
 
 
-def test_a_device_gets_batches_ahead_and_the_state_is_that_of_the_consumer():
+def test_the_state_follows_the_consumer_while_batches_are_prefetched():
     with kf.Feed(Mixed(), 8, workers=2, worker_type="thread") as feed:
         for step, batch in enumerate(feed.to_torch("meta")):
             assert all(tensor.device.type == "meta" for tensor in batch.values())
@@ -80,7 +80,7 @@ def test_a_device_gets_batches_ahead_and_the_state_is_that_of_the_consumer():
             assert state["epoch"] * len(feed) + state["step"] == step + 1
 
 
-def test_a_ragged_field_is_its_values_and_its_row_splits():
+def test_a_ragged_field_becomes_its_values_and_row_splits():
     scenes = [np.arange(length, dtype=np.float32) for length in (1, 3, 2)]
     with kf.Feed(scenes, 3, collate="ragged", workers=0) as feed:
         (batch,) = feed.to_torch()
@@ -104,7 +104,7 @@ def test_arguments_are_checked():
         assert "PyTorch on cpu" in repr(feed.to_torch())
 
 
-def test_streams_feed_pytorch():
+def test_to_torch_accepts_streams():
     with kf.StreamFeed(lambda: iter(np.arange(4, dtype=np.float32)), 2) as feed:
         assert [batch.tolist() for batch in feed.to_torch()] == [[0, 1], [2, 3]]
 
@@ -112,7 +112,7 @@ def test_streams_feed_pytorch():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("pin_memory", ["auto", True])
-def test_batches_that_a_busy_gpu_gets_are_those_of_the_feed(pin_memory, prefetch):
+def test_a_busy_gpu_receives_the_batches_of_the_feed(pin_memory, prefetch):
     matrix = torch.ones(2048, 2048, device="cuda")
     sums = []
     with kf.Feed(Large(160), 4, workers=2, worker_type="process", max_memory=1 << 27) as feed:
@@ -149,5 +149,5 @@ print("done")
 
 
 @pytest.mark.heavy
-def test_a_model_of_keras_on_pytorch_takes_batches_as_they_are(tmp_path):
+def test_a_keras_model_on_pytorch_accepts_the_tensors_unchanged(tmp_path):
     assert finish(launch(tmp_path, KERAS)) == "done\n"

@@ -65,14 +65,14 @@ def test_a_model_is_fitted_and_evaluated_on_padded_batches(collate, mask_too):
         assert model.evaluate(feed.to_tf_dataset(), verbose=0) == 0.0
 
 
-def test_classes_may_be_weighed_where_batches_are_padded():
+def test_class_weights_apply_to_padded_batches():
     model = _sum_over(False)
     model.compile(loss="mse")
     with _feed("pad") as feed:
         assert model.fit(feed, verbose=0, class_weight={4: 2.0, 9: 0.5}).history["loss"] == [0.0]
 
 
-def test_padded_batches_may_fail_and_be_masked():
+def test_a_failed_scene_of_a_padded_batch_is_masked():
     class Failing(Counted):
         def __getitem__(self, index):
             if index == 9:
@@ -143,7 +143,7 @@ def test_a_dataset_of_padded_batches_knows_which_axes_vary():
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="one backend proves it")
-def test_a_dataset_holds_what_a_function_made():
+def test_a_dataset_holds_the_batches_of_a_collate_function():
     import tensorflow as tf
 
     def joined(scenes):

@@ -1,13 +1,10 @@
-"""An exception of a scene through `to_tf_dataset`: unchanged in loops and in `fit`, a TensorFlow error from a graph."""
-
-import gc
-import weakref
+"""An exception of a scene through `to_tf_dataset`: an error of TensorFlow that has its whole text."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from error_kinds import LIGHT, PAIRS, Raising, assert_arrived, assert_told
+from error_kinds import LIGHT, PAIRS, Raising, assert_told
 from keras_fits import identity
 
 import kerasfeed as kf
@@ -28,9 +25,11 @@ def _raised_in_a_loop(dataset):
 
 
 @pytest.mark.light(where=lambda case: case in PAIRS)
-def test_an_exception_arrives_as_itself_in_a_loop(case):
+def test_an_exception_arrives_in_a_loop_as_an_error_of_tensorflow_with_its_whole_text(case):
     feed, *kind = case
-    assert_arrived(_raised_in_a_loop(feed.to_tf_dataset()), *kind)
+    error = _raised_in_a_loop(feed.to_tf_dataset())
+    assert isinstance(error, tf.errors.UnknownError)
+    assert_told(str(error), *kind)
 
 
 # The loop above tests all cases; `fit`, `evaluate` and `predict` only iterate, and use the same text in messages.
@@ -40,26 +39,17 @@ each_pair = pytest.mark.parametrize("case", PAIRS, indirect=True, ids=str)
 @pytest.mark.light(where=lambda method, case: case in (LIGHT if method == "fit" else LIGHT[:1]))
 @each_pair
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
-def test_an_exception_arrives_as_itself_from(method, case, model):
+def test_the_error_of_a_keras_method_has_the_whole_text(method, case, model):
     feed, *kind = case
     arguments = {"shuffle": False} if method == "fit" else {}
     with pytest.raises(BaseException) as caught:
         getattr(model, method)(feed.to_tf_dataset(), verbose=0, **arguments)
-    assert_arrived(caught.value, *kind)
+    assert_told(str(caught.value), *kind)
 
 
 @pytest.mark.light(where=lambda case: case in LIGHT)
 @each_pair
-def test_the_error_of_a_mapped_dataset_tells_all(case):
-    feed, *kind = case
-    error = _raised_in_a_loop(feed.to_tf_dataset().map(lambda x, y: x))
-    assert isinstance(error, tf.errors.UnknownError)
-    assert_told(str(error), *kind)
-
-
-@pytest.mark.light(where=lambda case: case in LIGHT)
-@each_pair
-def test_the_error_of_a_graph_tells_all(case):
+def test_the_error_of_a_graph_has_the_whole_text(case):
     feed, *kind = case
     dataset = feed.to_tf_dataset()
 
@@ -94,10 +84,10 @@ def _values(dataset):
     return [float(value) for batch in dataset for value in batch.numpy().ravel()]
 
 
-def test_the_dataset_is_what_tensorflow_takes_it_for(sound):
+def test_the_dataset_is_an_ordinary_dataset_of_tensorflow(sound):
     dataset = sound.to_tf_dataset()
     assert isinstance(dataset, tf.data.Dataset)
-    assert repr(dataset).startswith("<KerasDataset element_spec=TensorSpec")
+    assert type(dataset).__module__.startswith("tensorflow.")
     assert int(dataset.cardinality()) == len(dataset) == 4
     zipped = tf.data.Dataset.zip((dataset, dataset.take(2)))
     assert len(list(zipped)) == 2
@@ -133,7 +123,7 @@ def test_the_dataset_is_saved_and_snapshot(sound, tmp_path):
     assert _values(tf.data.Dataset.load(str(tmp_path / "saved"))) == list(range(24))
 
 
-def test_an_iterator_goes_on_after_an_exception(feed):
+def test_an_iterator_continues_after_an_exception(feed):
     iterator = iter(feed.to_tf_dataset())
     found = []
     while True:
@@ -141,12 +131,12 @@ def test_an_iterator_goes_on_after_an_exception(feed):
             found.append(float(next(iterator)[0][0, 0]))
         except StopIteration:
             break
-        except ValueError:
+        except tf.errors.UnknownError:
             found.append("bad scan")
     assert found == [0, 6, "bad scan", 18]
 
 
-def test_an_error_of_a_later_step_of_the_graph_is_left_as_it_is(feed):
+def test_an_error_of_a_later_step_of_the_graph_is_unchanged(feed):
     def refuse(x, y):
         with tf.control_dependencies([tf.debugging.assert_less(x, 7.0, message="too large")]):
             return tf.identity(x)
@@ -156,32 +146,3 @@ def test_an_error_of_a_later_step_of_the_graph_is_left_as_it_is(feed):
     assert isinstance(error, tf.errors.InvalidArgumentError)
     assert "too large" in str(error)
     assert error.__cause__ is None
-
-
-def test_no_exception_outlives_its_dataset(feed):
-    dataset = feed.to_tf_dataset()
-    assert isinstance(_raised_in_a_loop(dataset.map(lambda x, y: x)), tf.errors.UnknownError)
-    raised = weakref.ref(dataset._source)
-    assert len(raised()._errors) == 1
-    assert isinstance(_raised_in_a_loop(dataset), ValueError)
-    assert len(raised()._errors) == 1
-    del dataset
-    gc.collect()
-    assert raised() is None
-
-
-def test_few_of_many_unread_exceptions_are_kept():
-    with kf.Feed(_AllBad(), 1, workers=2, worker_type="thread") as feed:
-        dataset = feed.to_tf_dataset()
-        assert len(list(dataset.ignore_errors())) == 5  # the scenes of the spec
-        assert len(dataset._source._errors) <= 5
-
-
-class _AllBad(kf.SceneSequence):
-    def __len__(self):
-        return 101
-
-    def __getitem__(self, index):
-        if index % 25:
-            raise ValueError(f"bad scan {index}")
-        return np.float32(index)

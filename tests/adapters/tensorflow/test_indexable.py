@@ -67,7 +67,7 @@ def test_dtypes_arrive_unharmed(dtype):
 
 
 @pytest.mark.parametrize("calls", [1, 12])
-def test_as_many_scenes_are_read_at_once_as_calls_were_asked_for(calls):
+def test_num_parallel_calls_scenes_are_read_at_once(calls):
     class Meeting(Numbered):
         def __getitem__(self, index):
             if begun and index < calls:
@@ -113,7 +113,7 @@ def test_a_call_of_tensorflow_takes_all_scenes_that_have_been_read():
     assert max(counts) >= 8
 
 
-def test_without_an_order_whatever_is_read_first_comes_first():
+def test_without_an_order_scenes_come_as_soon_as_they_are_read():
     class OneSlow(Numbered):
         def __getitem__(self, index):
             if index == 0 and threading.current_thread() is not threading.main_thread() and begun:
@@ -149,7 +149,7 @@ def test_random_numbers_are_a_function_of_seed_iteration_and_index():
 
 
 @pytest.mark.parametrize("kind", [ValueError, StopIteration, KeyError])
-def test_an_exception_arrives_as_itself_and_the_scene_after_it_comes(kind):
+def test_an_exception_arrives_unchanged_and_the_next_scene_follows(kind):
     iterator = iter(kf.from_indexable(scenes.Failing(13, kind("bad scan")), num_parallel_calls=3))
     assert [int(next(iterator)[1]) for _ in range(13)] == list(range(13))
     arriving = kf.SceneError if kind is StopIteration else kind
@@ -159,7 +159,7 @@ def test_an_exception_arrives_as_itself_and_the_scene_after_it_comes(kind):
     assert [int(label) for _, label in iterator] == list(range(14, 37))
 
 
-def test_from_a_graph_an_exception_tells_its_text_and_the_others_come():
+def test_an_exception_in_a_graph_keeps_its_text_and_the_other_scenes_follow():
     dataset = kf.from_indexable(scenes.Failing(13, ValueError("bad scan")), num_parallel_calls=2)
     with pytest.raises(tf.errors.UnknownError, match="ValueError: bad scan"):
         list(dataset.batch(8))
@@ -211,7 +211,7 @@ def test_scenes_that_are_all_empty_arrive():
     assert [scene.shape for scene in found] == [(0, 2)] * 5
 
 
-def test_a_sequence_that_uses_its_array_again_harms_nothing():
+def test_a_sequence_that_reuses_its_array_gives_the_right_scenes():
     class Reusing(Numbered):
         def __init__(self, length):
             super().__init__(length)
@@ -225,7 +225,7 @@ def test_a_sequence_that_uses_its_array_again_harms_nothing():
     assert found == [[index] * 5 for index in range(200)]
 
 
-def test_hooks_of_workers_are_called_in_each_thread_and_what_they_raise_arrives():
+def test_worker_hooks_are_called_in_each_thread_and_their_exceptions_arrive():
     class Hooked(Numbered):
         def on_worker_begin(self, worker):
             began.append((worker.index, worker.count, worker.worker_type))
@@ -251,7 +251,7 @@ def test_hooks_of_workers_are_called_in_each_thread_and_what_they_raise_arrives(
         kf.from_indexable(Hooked(24), num_parallel_calls=1)
 
 
-def test_what_is_not_a_sequence_of_scenes_is_refused():
+def test_an_object_that_is_not_a_sequence_of_scenes_is_refused():
     with pytest.raises(
         TypeError, match=r"from_indexable\(\) needs a sequence that can be indexed, received a generator"
     ):
@@ -353,7 +353,7 @@ def test_a_program_may_end_while_scenes_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["int4", "float8_e4m3fn", "bfloat16"])
-def test_dtypes_that_tf_data_does_not_cut_into_rows_arrive(dtype):
+def test_dtypes_that_tf_data_cannot_unbatch_arrive(dtype):
     numbers = np.arange(6).reshape(3, 2).astype(getattr(ml_dtypes, dtype))
     found = np.array([scene.numpy() for scene in kf.from_indexable(numbers)])
     assert found.dtype == numbers.dtype

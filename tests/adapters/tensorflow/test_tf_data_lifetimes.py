@@ -45,7 +45,7 @@ def test_waiting_workers_are_not_limited_by_the_cores(tmp_path):
         assert sum(labels.shape[0] for _, labels in dataset) == 64
 
 
-def test_waiting_feeds_leave_room_for_the_rest_of_the_graph(tmp_path):
+def test_waiting_feeds_do_not_block_the_rest_of_the_graph(tmp_path):
     with kf.Feed(scenes.Meeting(tmp_path, 8), 1, workers=8, worker_type="thread") as feed:
         dataset = feed.to_tf_dataset().map(
             lambda _, index: tf.numpy_function(lambda i: i * 2, [index], tf.int64), num_parallel_calls=8
@@ -56,7 +56,7 @@ def test_waiting_feeds_leave_room_for_the_rest_of_the_graph(tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_an_iterator_abandoned_half_way_leaks_nothing_and_the_next_epoch_is_whole(worker_type):
+def test_an_abandoned_iterator_leaks_nothing_and_the_next_epoch_is_complete(worker_type):
     with kf.Feed(scenes.Slow(100, 0.001), 2, shuffle=True, workers=2, worker_type=worker_type) as feed:
         dataset = feed.to_tf_dataset()
         for epoch in range(3):
@@ -98,7 +98,7 @@ def test_the_dataset_keeps_the_feed_alive_and_releases_it(worker_type):
 
 
 @pytest.mark.heavy
-def test_a_feed_that_was_a_dataset_only_briefly_is_released():
+def test_a_feed_whose_dataset_was_deleted_is_released():
     feed = kf.Feed(scenes.Clouds(), 8, workers=1, worker_type="thread")
     alive = weakref.ref(feed)
     for _ in range(5):
@@ -126,7 +126,7 @@ def test_the_graph_of_a_session_keeps_the_feed_alive_and_releases_it():
 
 
 @pytest.mark.heavy
-def test_a_dataset_of_a_function_outlives_the_tracing_of_it():
+def test_a_dataset_made_in_a_function_outlives_its_tracing():
     def make():
         feed = kf.Feed(scenes.Clouds(40), 8, workers=1, worker_type="thread")
 
@@ -166,7 +166,7 @@ def test_threads_iterate_datasets_of_one_feed_at_once():
         assert set(found) == {tuple(order_of(feed, epoch)) for epoch in range(4)}
 
 
-def test_no_thread_tunes_the_dataset():
+def test_tensorflow_runs_no_autotune_thread_for_the_dataset():
     """A thread that drops an iterator would wait for it, sometimes for seconds, holding the GIL."""
     with kf.Feed(Numbered(8), 4, workers=2, worker_type="thread") as feed:
         assert feed.to_tf_dataset().options().autotune.enabled is False
@@ -176,7 +176,7 @@ def test_no_thread_tunes_the_dataset():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_context_and_ends_with_the_loop(stream):
+def test_without_workers_one_thread_reads_the_scenes_with_the_context_of_the_dataset(stream):
     class Noting(Numbered):
         def __getitem__(self, index):
             threads.add(threading.current_thread())
@@ -189,6 +189,7 @@ def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_cont
     variable = contextvars.ContextVar("variable", default="default")
     threads, found = set(), []
     with (kf.StreamFeed if stream else kf.Feed)(generate if stream else Noting(12), 3, workers=0, seed=5) as feed:
+        variable.set("of the dataset")
         dataset = feed.to_tf_dataset()
         expected = None
         if not stream:
@@ -196,10 +197,9 @@ def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_cont
             list(feed.epoch(0))
             expected = [number for _, number in found]
         threads.clear(), found.clear()
-        variable.set("of the loop")
         assert len(list(dataset)) == 4
         read = found if not stream else found[-6:]  # the first batches of a stream were read for the spec
-        assert {value for value, _ in read} == {"of the loop"}
+        assert {value for value, _ in read} == {"of the dataset"}
         if not stream:
             assert [number for _, number in found] == expected
         own = [thread for thread in threads if thread.name == "kerasfeed-cursor"]

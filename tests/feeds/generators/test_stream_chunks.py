@@ -23,39 +23,35 @@ def test_scenes_of_different_kinds_keep_their_order_in_one_block():
         np.zeros(3), np.ones(3), np.ones(4), np.zeros(0), np.float32(3), 4, 5.0, "a", b"b", True, np.arange(6)[::2],
         np.array(["x", "y"], object), np.arange(4, dtype=">i2"), np.zeros((2, 2)), np.zeros((1, 2)), np.ones(3), 2j,
     ]  # fmt: skip
-    writer = BlockWriter(4096)
-    for _ in range(2):
-        writer.begin(np.empty(4096, np.uint8))
-        for scene in scenes:
-            writer.add(scene)
-        assert_same(taken_out(writer), scenes)
+    writer = BlockWriter(np.empty(4096, np.uint8))
+    for scene in scenes:
+        writer.add(scene)
+    assert_same(taken_out(writer), scenes)
 
 
 @pytest.mark.parametrize("even", [True, False])
 def test_a_block_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
-    writer, memory = BlockWriter(10_240), np.empty(30_000, np.uint8)
+    memory = np.empty(10_240, np.uint8)
     for nbytes, wanted in ((1000, (8, 11)), (10_240, (1, 1)), (50_000, (1, 1)), (4000, (2, 2))):
-        writer.begin(memory)
+        writer = BlockWriter(memory)
         scenes = []
         while not writer.is_full:
             scenes.append(np.full(nbytes - (0 if even else len(scenes)), 7, np.uint8))
             writer.add(scenes[-1])
         assert wanted[0] <= len(scenes) <= wanted[1]
-        assert writer.fits == (nbytes < 30_000)
+        assert writer.fits == (nbytes < 10_240)
         assert_same(taken_out(writer), scenes)
 
 
 def test_text_fills_a_block_too():
-    writer = BlockWriter(10_000)
-    writer.begin(np.empty(20_000, np.uint8))
+    writer = BlockWriter(np.empty(10_000, np.uint8))
     while not writer.is_full:
         writer.add("x" * 1000)
     assert taken_out(writer) == ["x" * 1000] * 8
 
 
 def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_block():
-    writer = BlockWriter(10_000)
-    writer.begin(np.empty(20_000, np.uint8))
+    writer = BlockWriter(np.empty(10_000, np.uint8))
     scenes = [np.full(nbytes, nbytes % 251, np.uint8) for nbytes in (100, 200, 50_000)]
     for scene in scenes:
         assert writer.fits
@@ -76,7 +72,6 @@ def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_block():
     ids=["empty", "field of None", "set"],
 )
 def test_what_no_batch_can_hold_is_refused(scene, told):
-    writer = BlockWriter(1024)
-    writer.begin(np.empty(2000, np.uint8))
+    writer = BlockWriter(np.empty(2000, np.uint8))
     with pytest.raises(SpecError, match=told):
         writer.add(scene)

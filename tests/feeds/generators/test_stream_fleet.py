@@ -85,24 +85,7 @@ def test_where_all_generators_are_ahead_of_the_consumer_each_gives_about_as_much
     assert min(given) > 5_000
 
 
-def test_scenes_that_follow_a_slow_one_at_once_do_not_wait_for_the_next_slow_one(fleet_of):
-    go_on = [threading.Event() for _ in range(2)]
-
-    def make_generator(n, count):
-        for k in range(9):
-            if k in (5, 7):
-                go_on[k > 5].wait(60)
-                time.sleep(0.01)
-            yield k
-
-    feed = fleet_of("thread", make_generator)
-    feed.begin(0)
-    go_on[0].set()
-    assert feed.take(7) == list(range(7))
-    go_on[1].set()
-
-
-def test_of_scenes_that_are_there_none_waits_for_one_that_is_not(fleet_of):
+def test_the_first_scene_waits_for_no_other(fleet_of):
     go_on = threading.Event()
 
     def make_generator(n, count):
@@ -115,22 +98,6 @@ def test_of_scenes_that_are_there_none_waits_for_one_that_is_not(fleet_of):
     assert feed.take(2) == [0, 1]
     go_on.set()
     assert feed.take(100) == [0, 1]
-
-
-@pytest.mark.parametrize(("burst", "late"), [(2, 0), (20, 0), (30, 0), (200, 200 // 16)])
-def test_of_a_burst_of_scenes_next_to_nothing_waits_for_the_scene_after_it(fleet_of, burst, late):
-    go_on = threading.Event()
-
-    def make_generator():
-        yield from range(burst)
-        go_on.wait(60)
-        yield burst
-
-    feed = fleet_of("thread", make_generator, 1)
-    feed.begin(0)
-    assert feed.take(burst - late) == list(range(burst - late))
-    go_on.set()
-    assert feed.take(1)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def _assert_same_end(one, other):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
-def test_every_loader_equals_the_inline_loader_whatever_is_drawn(kind):
+def test_every_loader_equals_the_inline_loader_for_random_arguments(kind):
     make, examples = LOADERS[kind]
 
     @settings(deadline=None, max_examples=examples, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -107,7 +107,7 @@ def test_every_loader_equals_the_inline_loader_whatever_is_drawn(kind):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
-def test_every_scene_comes_exactly_once_an_epoch_over_all_shards(kind):
+def test_all_shards_together_deliver_every_scene_once_per_epoch(kind):
     make, examples = LOADERS[kind]
 
     @settings(deadline=None, max_examples=examples, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -70,7 +70,7 @@ VIEWS = [
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("make", VIEWS)
-def test_the_traceback_of_a_worker_process_holds_the_users_line(make):
+def test_the_traceback_of_a_worker_process_contains_the_user_s_line(make):
     text = note_of(raised_by(kf.Feed(make(), 4, workers=1, worker_type="process"), OSError))
     assert "test_error_frames.py" in files_in(text)
     assert "in load" in text
@@ -80,7 +80,7 @@ def test_the_traceback_of_a_worker_process_holds_the_users_line(make):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", VIEWS)
-def test_an_exception_has_no_frames_of_kerasfeed_between_the_loop_and_the_users_line(make, workers):
+def test_an_exception_has_no_kerasfeed_frames_before_the_user_s_line(make, workers):
     error = raised_by(kf.Feed(make(), 4, workers=workers, worker_type="thread"), OSError)
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours = (
@@ -94,12 +94,12 @@ def test_an_exception_has_no_frames_of_kerasfeed_between_the_loop_and_the_users_
 
 
 @pytest.mark.heavy
-def test_a_scene_that_no_batch_can_hold_tells_what_is_wrong():
+def test_the_error_for_an_unsupported_scene_gives_the_reason():
     text = note_of(raised_by(kf.Feed(Misfit(), 4, workers=1, worker_type="process"), SpecError))
     assert "SpecError: scene 0: field 'scene' is of type set" in text
 
 
-def test_a_worker_that_cannot_begin_tells_the_users_frames():
+def test_a_worker_that_fails_to_start_reports_the_user_s_frames():
     error = raised_by(kf.Feed(Unbegun(), 4, workers=1, worker_type="process"), WorkerStartError)
     text = "\n".join([str(error), *getattr(error, "__notes__", ())])
     assert files_in(text)[-1] == "test_error_frames.py"
@@ -111,7 +111,7 @@ def failing():
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_the_traceback_of_a_generator_ends_with_the_users_line(workers, worker_type):
+def test_the_traceback_of_a_generator_ends_with_the_user_s_line(workers, worker_type):
     feed = kf.StreamFeed(failing, 1, workers=min(workers, 1), worker_type=worker_type)
     with feed, pytest.raises(OSError, match="no such room") as raised:
         list(feed)
@@ -119,7 +119,7 @@ def test_the_traceback_of_a_generator_ends_with_the_users_line(workers, worker_t
         assert files_in(note_of(raised.value))[-1] == "test_error_frames.py"
 
 
-def test_frames_of_kerasfeed_that_the_user_has_called_stay():
+def test_frames_of_kerasfeed_called_by_the_user_are_kept():
     try:
         kf.Zip(Broken(), [1])
     except ValueError as error:
@@ -138,7 +138,7 @@ class Cell(kf.SceneSequence):
 """
 
 
-def test_the_traceback_of_a_class_from_a_notebooks_cell_has_its_lines(monkeypatch):
+def test_the_traceback_of_a_class_in_a_notebook_cell_shows_its_lines(monkeypatch):
     lines = CELL.splitlines(keepends=True)
     monkeypatch.setitem(linecache.cache, "/cells/3.py", (len(CELL), None, lines, "/cells/3.py"))  # as IPython does
     names = {"kf": kf, "__name__": "__main__"}

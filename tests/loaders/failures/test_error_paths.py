@@ -14,23 +14,23 @@ def _caught(action):
     return caught.value
 
 
-def test_an_exception_arrives_in_a_loop(case):
+def test_a_loop_raises_the_exception_of_a_scene(case):
     feed, *kind = case
     assert_arrived(_caught(lambda: list(feed.epoch(3))), *kind, epoch=3)
 
 
-def test_an_exception_arrives_from_the_batch_of_a_step(case):
+def test_indexing_a_feed_raises_the_exception_of_a_scene(case):
     feed, *kind = case
     assert_arrived(_caught(lambda: feed[2]), *kind)
     assert len(feed[1]) == 2
 
 
-def test_a_reproduced_batch_raises_it_in_the_calling_thread(case):
+def test_load_of_a_batch_raises_in_the_calling_thread(case):
     feed, kind, *_ = case
     assert_arrived(_caught(lambda: kf.load(feed, epoch=4, step=2)), kind, 0, "thread", epoch=4)
 
 
-def test_a_reproduced_scene_raises_it_in_the_calling_thread(case):
+def test_load_of_a_scene_raises_in_the_calling_thread(case):
     feed, kind, *_ = case
     if kind == "spec":
         assert kf.load(feed, epoch=4, index=BAD)[1].shape == (2,)
@@ -47,7 +47,7 @@ def test_a_reproduced_scene_raises_it_in_the_calling_thread(case):
 # ---- locations
 
 
-def test_an_exception_raised_again_and_again_tells_the_last_place_alone():
+def test_an_exception_raised_repeatedly_names_only_the_last_location():
     error = ValueError("bad")
     for epoch in range(5):
         assert for_consumer(error, SceneLocation((7,), epoch, 1, "worker thread 0")) is error
@@ -84,11 +84,11 @@ def test_an_exception_raised_again_and_again_tells_the_last_place_alone():
         ),
     ],
 )
-def test_a_place_says_how_to_come_there_again(place, text):
+def test_the_text_of_a_location_says_how_to_reproduce_it(place, text):
     assert str(place) == text
 
 
-def test_the_text_of_an_exception_tells_its_causes_once():
+def test_the_text_of_an_exception_contains_its_causes_once():
     def fail():
         try:
             raise KeyError("root")

@@ -28,14 +28,14 @@ def test_failures_are_a_table_with_index_epoch_exception_and_count(feed_on, kind
     assert len(feed.failures[1:]) == 1
 
 
-def test_failures_are_noted_also_where_they_are_raised(feed_on):
+def test_raised_failures_are_recorded_in_the_table(feed_on):
     feed = feed_on("process", faulty.Raising((7,)), shuffle=False)
     with pytest.raises(ValueError, match="scene 7 is broken"):
         list(feed.epoch(0))
     assert [row.index for row in feed.failures] == [7]
 
 
-def test_a_table_escapes_what_exceptions_say_and_shows_a_hundred_rows():
+def test_a_table_escapes_messages_and_shows_a_hundred_rows():
     rows = [FailedScene(index, 0, 0, "ValueError: <script>", 1) for index in range(130)]
     html = FailureTable(rows, forgotten=5)._repr_html_()
     assert "<script>" not in html
@@ -44,7 +44,7 @@ def test_a_table_escapes_what_exceptions_say_and_shows_a_hundred_rows():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_error_log_gets_a_line_of_json_for_every_failure(feed_on, kind, tmp_path):
+def test_the_error_log_contains_a_json_line_per_failure(feed_on, kind, tmp_path):
     path = tmp_path / "failures.jsonl"
     path.write_text('{"earlier": true}\n')
     feed = feed_on(kind, faulty.Raising((7, 20)), on_error="replace", shuffle=False, error_log=path)
@@ -58,7 +58,7 @@ def test_the_error_log_gets_a_line_of_json_for_every_failure(feed_on, kind, tmp_
     assert "scene 7, epoch 1, step 0" in lines[0]["traceback"]
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_costs_no_batch(feed_on, tmp_path):
+def test_an_unwritable_error_log_warns_once_and_loses_no_batch(feed_on, tmp_path):
     folder = tmp_path / "there"
     folder.mkdir()
     feed = feed_on("thread", faulty.Raising((7, 20)), on_error="replace", error_log=folder / "log")

@@ -24,17 +24,17 @@ from kerasfeed.pool.processes.stack_dumps import StackDumps
 
 @pytest.mark.light(where=lambda way: way is faulty.hang)
 @pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
-def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, way):
+def test_a_hung_worker_is_replaced_and_its_scene_is_retried(feed_of, tmp_path, way):
     feed = feed_of(faulty.Faulty(way, folder=tmp_path, times=1), timeout=2.0)
-    told = r"^worker process \d+ \(pid \d+\) was ended because scene 7 \(.*\) took longer than timeout=2.0 s.* A new"
-    with pytest.warns(kf.FeedWarning, match=told) as caught:
+    pattern = r"^worker process \d+ \(pid \d+\) was ended because scene 7 \(.*\) took longer than timeout=2.0 s.* A new"
+    with pytest.warns(kf.FeedWarning, match=pattern) as caught:
         assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     assert not any("SIGKILL" in str(each.message) for each in caught)
     assert feed.stats().respawns == 1
 
 
 @pytest.mark.heavy
-def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
+def test_the_error_for_a_scene_that_always_hangs_shows_the_worker_s_stack(feed_of):
     feed = feed_of(faulty.Faulty(faulty.hang), timeout=1.0, shuffle=False)
     with pytest.raises(kf.SceneTimeoutError) as caught:
         list(feed.epoch(0))
@@ -53,7 +53,7 @@ def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
         assert len(list(feed.epoch(0))) == 5
     respawns = feed.stats().respawns
     assert len(list(feed.epoch(1))) == 5
-    assert feed.stats().respawns == respawns  # known by now, so it is not tried again
+    assert feed.stats().respawns == respawns  # it is known to fail, so it is not retried
     assert feed.failures[0].exception.startswith("SceneTimeoutError: scene 7")
 
 
@@ -65,7 +65,7 @@ def test_many_short_scenes_do_not_add_up_to_a_timeout(feed_of):
 
 
 @pytest.mark.heavy
-def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes():
+def test_the_error_for_a_hung_thread_shows_its_stack_and_suggests_processes():
     over = threading.Event()
 
     class Waits(scenes.Clouds):
@@ -90,7 +90,7 @@ def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes()
 
 
 @pytest.mark.heavy
-def test_a_thread_that_hangs_while_the_spec_is_inferred_fails_its_own_scene_alone():
+def test_a_hang_during_spec_inference_fails_only_its_own_scene():
     over = threading.Event()
 
     class Waits(scenes.Clouds):
@@ -112,7 +112,7 @@ def _loads(feed, step):
 
 
 @pytest.mark.heavy
-def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
+def test_hung_threads_that_hold_all_memory_raise_instead_of_deadlocking():
     over = threading.Event()
 
     class Waits(scenes.Clouds):
@@ -143,7 +143,7 @@ def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
 
 
 @pytest.mark.heavy
-def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
+def test_a_hanging_on_worker_begin_is_reported(monkeypatch):
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
     over = threading.Event()
 
@@ -153,19 +153,19 @@ def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
 
     for workers, name in ((0, "the calling thread"), (1, "worker thread 0")):
         over.clear()
-        told = pytest.warns(
+        warning = pytest.warns(
             kf.FeedWarning, match=rf"{name} is still loading the sequence \(on_worker_begin\), since \d+ s"
         )
         arguments = {"worker_type": "thread", "timeout": 0.5} if workers else {}
         feed = kf.Feed(Begins(), 8, workers=workers, **arguments)
-        with feed, told as found, once_told(found, over.set):
+        with feed, warning as found, once_told(found, over.set):
             feed[0]
         assert "no progress" not in str(found[0].message)
         assert found[0].filename == __file__
 
 
 @pytest.mark.heavy
-def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
+def test_the_timeout_allows_read_ahead_as_long_as_loading(feed_of):
     class Announces(scenes.Clouds):
         def read_ahead(self, indices):
             time.sleep(0.2 * len(indices))
@@ -178,11 +178,11 @@ def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
 def _stalls(action, hold):
     """The warnings of a stall; the first one removes the file `hold`. A warning of a slow start does not count."""
     hold.touch()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with once_told(told, hold.unlink, what="no progress"):
+        with once_told(caught, hold.unlink, what="no progress"):
             action()
-    return [each for each in told if "no progress" in str(each.message)]
+    return [each for each in caught if "no progress" in str(each.message)]
 
 
 @pytest.mark.heavy
@@ -190,13 +190,13 @@ def _stalls(action, hold):
     ("workers", "worker_type", "name"),
     [(0, "auto", "the calling thread"), (1, "thread", "worker thread 0"), (1, "process", "worker process 0")],
 )
-def test_no_default_hangs_in_silence(monkeypatch, tmp_path, workers, worker_type, name):
+def test_hangs_are_reported_with_default_options(monkeypatch, tmp_path, workers, worker_type, name):
     with kf.Feed(scenes.Held(tmp_path, 1), 1, workers=workers, worker_type=worker_type) as feed:
         feed[0]  # starts the worker
         (tmp_path / "hold").touch()
         monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
-        told = pytest.warns(kf.FeedWarning, match=rf"no progress for \d+ s: {name}.* is still loading scene 0")
-        with told as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.0):
+        warning = pytest.warns(kf.FeedWarning, match=rf"no progress for \d+ s: {name}.* is still loading scene 0")
+        with warning as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.0):
             line = inspect.currentframe().f_lineno + 1
             feed[0]
         assert [(each.filename, each.lineno) for each in caught] == [(__file__, line)]
@@ -249,7 +249,7 @@ def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
     monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
 
-    def look_once_begun():  # before, a busy machine starts the interpreter
+    def look_once_begun():  # without this, a busy machine is still starting the interpreter
         wait_until((tmp_path / "begun").exists)
         monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
 
@@ -257,16 +257,16 @@ def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
     thread.start()
     with kf.Feed(slow_module.Rooms(), 1, workers=1, worker_type="process") as feed:
         message = r"worker process 0 \(pid \d+\) is still loading the sequence and"
-        with pytest.warns(kf.FeedWarning, match=message) as told, once_told(told, (tmp_path / "told").touch):
+        with pytest.warns(kf.FeedWarning, match=message) as caught, once_told(caught, (tmp_path / "told").touch):
             assert feed[0].tolist() == [0]
         thread.join()
-        assert len(told) == 1
-        text = str(told[0].message)
+        assert len(caught) == 1
+        text = str(caught[0].message)
         assert "slow_to_import.py" in text
         assert "in wait" in text
         assert "no progress" not in text
         assert "timeout" not in text
-        assert told[0].filename == __file__
+        assert caught[0].filename == __file__
 
 
 @pytest.mark.heavy
@@ -275,7 +275,7 @@ def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
     [(way, *workers) for way in ("fit", "dataset", "thread") for workers in ((0, "thread"), (1, "process"))]
     + [("stream", 1, "thread"), ("stream", 1, "process")],
 )
-def test_a_stall_names_the_user_s_line_from(monkeypatch, tmp_path, way, workers, worker_type):
+def test_the_warning_of_a_stall_names_the_user_s_line(monkeypatch, tmp_path, way, workers, worker_type):
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
     lines = []
 
@@ -304,11 +304,11 @@ def test_a_stall_names_the_user_s_line_from(monkeypatch, tmp_path, way, workers,
 
     action = consume_in_thread if way == "thread" else consume
     with feed:
-        told = _stalls(lambda: action(feed), pairs.hold)
-    assert [(each.filename, each.lineno) for each in told] == [(__file__, lines[0])]
+        stalls = _stalls(lambda: action(feed), pairs.hold)
+    assert [(each.filename, each.lineno) for each in stalls] == [(__file__, lines[0])]
 
 
-def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed_of):
+def test_a_worker_survives_an_early_request_for_its_stack(feed_of):
     feed = feed_of(scenes.Clouds())
     for pid in feed.stats().pids:
         os.kill(pid, STACK_SIGNAL)
@@ -317,7 +317,7 @@ def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed
 
 
 @pytest.mark.heavy
-def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch, tmp_path):
+def test_the_stack_of_a_stalled_worker_is_requested_once(feed_of, monkeypatch, tmp_path):
     asked = []
     ask = StackDumps.ask
     monkeypatch.setattr(StackDumps, "ask", lambda stacks, pid: asked.append(pid) or ask(stacks, pid))
@@ -325,7 +325,7 @@ def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch, tmp_path):
     feed[0]  # starts the worker
     (tmp_path / "hold").touch()
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
-    told = pytest.warns(kf.FeedWarning, match="no progress")
-    with told as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.5):
+    warning = pytest.warns(kf.FeedWarning, match="no progress")
+    with warning as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.5):
         feed[0]
     assert len(asked) == 1

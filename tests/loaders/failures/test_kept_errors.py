@@ -13,7 +13,7 @@ BAD = (11, 12, 13, 16, 17, 18)
 
 
 class Failing(kf.SceneSequence):
-    """Scenes float64[4096]; those of the steps `BAD`, which are not read first, raise or differ in shape."""
+    """Scenes float64[4096]; scenes of the steps `BAD`, which are not read first, raise or differ in shape."""
 
     def __init__(self, raises):
         self.raises = raises
@@ -41,7 +41,7 @@ def no_collector():
 @pytest.mark.parametrize("kind", WORKERS)
 @pytest.mark.timeout(3 * SECONDS)
 @pytest.mark.filterwarnings("ignore:the consumer keeps so many batches:kerasfeed.FeedWarning")
-def test_batches_go_on_at_max_memory_while_every_exception_is_kept(no_collector, kind, raises):
+def test_kept_exceptions_do_not_hold_memory_of_batches(no_collector, kind, raises):
     workers, worker_type = WORKERS[kind]
     kept = []
     with kf.Feed(Failing(raises), 4, workers=workers, worker_type=worker_type, max_memory=1_200_000) as feed:

@@ -1,4 +1,4 @@
-"""Scenes that fail: replaced, masked or skipped, alike in every loader, and never unreported."""
+"""Scenes that fail: replaced, masked or skipped in the same way by every loader, and always reported."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def _bits(batches):
 @pytest.mark.light(where=lambda kind, sequence: kind != "process" or type(sequence) is faulty.Raising)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sequence", [faulty.Raising((7, 20)), faulty.RaisingBatches((7, 20))], ids=["scene", "batch"])
-def test_replace_puts_another_scene_in_the_row_and_touches_no_other(feed_on, kind, sequence):
+def test_replace_substitutes_a_scene_and_changes_no_other_row(feed_on, kind, sequence):
     whole = np.concatenate(_labels(feed_on("inline", scenes.Clouds())))
     found = np.concatenate(_labels(feed_on(kind, sequence, on_error="replace")))
     differ = np.flatnonzero(whole != found)
@@ -39,14 +39,14 @@ def test_replace_puts_another_scene_in_the_row_and_touches_no_other(feed_on, kin
 @pytest.mark.parametrize(
     "sequence", [faulty.Raising((0, 7, 8, 36)), faulty.RaisingBatches((0, 7, 8, 36))], ids=["scene", "batch"]
 )
-def test_all_loaders_deal_alike_with_failed_scenes(feed_on, kind, on_error, sequence):
+def test_all_loaders_handle_failed_scenes_identically(feed_on, kind, on_error, sequence):
     reference = feed_on("inline", faulty.Raising(sequence.bad), on_error=on_error, max_failures=10)
     other = feed_on(kind, sequence, on_error=on_error, max_failures=10, workers=2)
     for epoch in (0, 3):
         assert _bits(other.epoch(epoch)) == _bits(reference.epoch(epoch))
 
 
-def test_a_replacement_has_the_random_numbers_of_its_own_scene(feed_on):
+def test_a_replacement_uses_the_random_numbers_of_its_own_scene(feed_on):
     class Augmented(scenes.Augmented):
         def __getitem__(self, index):
             if index == 7:
@@ -95,7 +95,7 @@ def test_mask_zeroes_the_row_and_its_weight_and_keeps_every_shape(feed_on, kind)
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_mask_sets_a_weight_that_scenes_bring_themselves(feed_on, kind):
+def test_mask_zeroes_weights_provided_by_scenes(feed_on, kind):
     batches = list(feed_on(kind, faulty.Weighted((7,)), on_error="mask").epoch(0))
     weights = np.concatenate([weight for _, _, weight in batches])
     assert sorted(weights.tolist()) == [0.0] + [0.5] * 36
@@ -125,7 +125,7 @@ def test_every_kind_of_field_can_be_masked_skipped_and_replaced(feed_on, kind, o
 @pytest.mark.light(where=lambda kind, bad: kind != "process" or bad == (3, 4, 5))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [(4,), (3, 4), (9, 11), (3, 4, 5)])
-def test_a_masked_row_takes_the_shape_of_its_batch(feed_on, kind, bad):
+def test_a_masked_row_has_the_shape_of_its_batch(feed_on, kind, bad):
     feed = feed_on(kind, faulty.RaisingSized(bad), 3, on_error="mask", shuffle=False, max_failures=5)
     for step, (values, labels, weights) in enumerate(feed.epoch(0)):
         good = [index for index in range(3 * step, 3 * step + 3) if index not in bad]
@@ -139,7 +139,7 @@ def test_a_masked_row_takes_the_shape_of_its_batch(feed_on, kind, bad):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_skip_leaves_rows_out_and_whole_batches_where_nothing_is_left(feed_on, kind):
+def test_skip_drops_rows_and_batches_without_rows(feed_on, kind):
     feed = feed_on(
         kind, faulty.Raising((0, 8, 9, 10, 11, 12, 13, 14, 15)), on_error="skip", shuffle=False, max_failures=9
     )
@@ -150,7 +150,7 @@ def test_skip_leaves_rows_out_and_whole_batches_where_nothing_is_left(feed_on, k
         feed[1]
 
 
-def test_skip_says_that_it_is_not_for_fit_nor_for_tf_data(feed_on):
+def test_skip_is_refused_by_fit_and_to_tf_dataset(feed_on):
     import keras
 
     feed = feed_on("thread", faulty.Raising(), on_error="skip")
@@ -180,7 +180,7 @@ def test_fit_and_tf_data_train_on_a_feed_with_bad_scenes(feed_on, on_error):
 
 
 @pytest.mark.heavy
-def test_the_loss_of_a_masked_batch_is_that_of_its_other_scenes(feed_on):
+def test_the_loss_of_a_masked_batch_uses_only_its_other_scenes(feed_on):
     import keras
 
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer="ones")])
@@ -195,14 +195,14 @@ def test_the_loss_of_a_masked_batch_is_that_of_its_other_scenes(feed_on):
 @pytest.mark.light(where=lambda kind, on_error: kind != "process" or on_error == "replace")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("on_error", ["replace", "mask", "skip"])
-def test_the_scenes_that_the_spec_is_inferred_from_may_fail_too(feed_on, kind, on_error):
+def test_on_error_applies_to_scenes_read_for_the_spec(feed_on, kind, on_error):
     feed = feed_on(kind, faulty.Raising((0, 9, 18, 36)), on_error=on_error, max_failures=4, shuffle=False)
     assert sum(len(labels) for labels in _labels(feed)) == (33 if on_error == "skip" else 37)
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_every_scene_fails_the_first_error_is_raised(feed_on, kind):
+def test_if_every_scene_fails_the_first_error_is_raised(feed_on, kind):
     feed = feed_on(kind, faulty.Raising(range(37)), on_error="replace", max_failures=1.0)
     with pytest.raises(ValueError, match="scene 0 is broken"):
         next(iter(feed))
@@ -210,7 +210,7 @@ def test_where_every_scene_fails_the_first_error_is_raised(feed_on, kind):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_more_failures_than_max_failures_end_the_feed_and_the_last_is_the_cause(feed_on, kind):
+def test_more_failures_than_max_failures_raise_with_the_last_as_cause(feed_on, kind):
     feed = feed_on(kind, faulty.Raising((5, 6, 7)), on_error="replace", max_failures=2, shuffle=False)
     with pytest.raises(
         kf.TooManyFailuresError, match=r"3 of 37 scenes failed and on_error='replace' allows 2 \(max_failures: 2\)"
@@ -221,7 +221,7 @@ def test_more_failures_than_max_failures_end_the_feed_and_the_last_is_the_cause(
 
 
 @pytest.mark.parametrize(("given", "borne"), [(None, 10), (0.05, 5), (0.29, 29), (1, 1)])
-def test_max_failures_is_a_count_or_a_share_and_a_tenth_by_default(feed_on, given, borne):
+def test_max_failures_is_a_count_or_a_fraction_and_defaults_to_a_tenth(feed_on, given, borne):
     feed = feed_on("inline", faulty.Raising(range(50, 50 + borne), length=100), on_error="skip", max_failures=given)
     assert sum(map(len, _labels(feed))) == 100 - borne
     feed = feed_on("inline", faulty.Raising(range(50, 51 + borne), length=100), on_error="skip", max_failures=given)
@@ -246,7 +246,7 @@ class Announced(faulty.Raising):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_scenes_that_cannot_be_announced_are_read_without(feed_on, kind):
+def test_scenes_are_read_although_read_ahead_fails(feed_on, kind):
     feed = feed_on(kind, Announced(), on_error="replace")
     assert _labels(feed) == _labels(feed_on("inline", faulty.Raising(), on_error="replace"))
     assert {row.index for row in feed.failures} == {None, 7}
@@ -277,7 +277,7 @@ def test_scenes_that_cannot_be_announced_are_read_without(feed_on, kind):
         ({"on_error": "mask", "batch_size": None}, ValueError, "'mask' needs a batch_size"),
     ],
 )
-def test_an_argument_that_makes_no_sense_is_refused(arguments, error, message):
+def test_invalid_on_error_arguments_are_refused(arguments, error, message):
     arguments = {"batch_size": 8, "workers": 0, **arguments}
     with pytest.raises(error, match=message):
         kf.Feed(scenes.Clouds(), **arguments)
@@ -285,7 +285,7 @@ def test_an_argument_that_makes_no_sense_is_refused(arguments, error, message):
 
 @pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_mask_refuses_scenes_without_a_place_for_a_weight(feed_on, kind):
+def test_mask_refuses_scenes_of_a_structure_without_weights(feed_on, kind):
     feed = feed_on(kind, scenes.Nested(), on_error="mask")
     with pytest.raises(
         kf.SpecError, match=r"a scene must be \(x, y\) or \(x, y, sample_weight\); received the structure {"
@@ -294,7 +294,7 @@ def test_mask_refuses_scenes_without_a_place_for_a_weight(feed_on, kind):
 
 
 @pytest.mark.parametrize("on_error", ["replace", "skip"])
-def test_items_that_are_batches_already_can_be_replaced_or_skipped(feed_on, on_error):
+def test_items_that_are_batches_can_be_replaced_or_skipped(feed_on, on_error):
     class Batches(scenes.Reshuffled):
         def __getitem__(self, index):
             if index == 1:
@@ -308,7 +308,7 @@ def test_items_that_are_batches_already_can_be_replaced_or_skipped(feed_on, on_e
 
 
 @pytest.mark.heavy
-def test_a_replacement_that_fails_too_is_replaced_in_turn(feed_on):
+def test_a_failed_replacement_is_replaced_again(feed_on):
     good = set(range(0, 37, 3))
     feed = feed_on("process", faulty.Raising(set(range(37)) - good), on_error="replace", max_failures=1.0)
     labels = np.concatenate(_labels(feed))

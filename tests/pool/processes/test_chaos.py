@@ -1,6 +1,6 @@
 """Everything at once: kills, slow and raising and deadly scenes, greedy consumers, early ends.
 
-A few rounds with other seeds each time, or as long as `KERASFEED_CHAOS_SECONDS` says.
+A few rounds with new seeds each time, or as many as fit into `KERASFEED_CHAOS_SECONDS`.
 """
 
 import os
@@ -126,7 +126,7 @@ class Round:
 @pytest.mark.heavy
 @pytest.mark.timeout(600 + 4 * SECONDS)
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(SECONDS - 2.0, marks=pytest.mark.heavy)], ids=["some", "more"])
-def test_chaos_loses_and_changes_nothing(seconds):
+def test_random_faults_neither_lose_nor_change_batches(seconds):
     seed = int(os.environ.get("KERASFEED_CHAOS_SEED", time.time_ns() % 1_000_000))
     rng = random.Random(seed)
     deadline = time.monotonic() + seconds

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from every_pool import gives, outcome_of, outcomes_of
-from pool_kinds import Do, Told
+from pool_kinds import Do, RecordedTask
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError, WorkerStartError
@@ -22,9 +22,9 @@ def _worker(pool):
     return pool.run(FutureTask(Do.TELL_WORKER, 0)).result(SECONDS)
 
 
-def test_a_thread_does_all_tasks_and_no_process_is_started(make, target):
+def test_the_first_thread_runs_all_tasks_without_a_process(make, target):
     pool = make("process", 2, most_workers=2)
-    tasks = [Told(Do.GIVE, number) for number in range(400)]
+    tasks = [RecordedTask(Do.GIVE, number) for number in range(400)]
     pool.submit(tasks)
     assert outcomes_of(tasks) == [("done", number) for number in range(400)]
     pool.wait_until_idle()
@@ -40,7 +40,7 @@ def test_the_thread_has_a_copy_that_follows_the_changes_of_the_object(make, targ
     pool.refresh(lambda: setattr(target, "state", "second"))
     assert pool.run(FutureTask(Do.SEE_OBJECT, 0)).result(SECONDS) == "second"
     pool.refresh(lambda: setattr(target, "fails_to_begin", True))
-    outcome, place, error, _ = outcome_of(pool, Told(Do.GIVE, 3))
+    outcome, place, error, _ = outcome_of(pool, RecordedTask(Do.GIVE, 3))
     assert (outcome, place.method) == ("failed", "on_worker_begin")
     assert "no such disk" in str(error)
     pool.refresh(lambda: setattr(target, "fails_to_begin", False))
@@ -48,17 +48,17 @@ def test_the_thread_has_a_copy_that_follows_the_changes_of_the_object(make, targ
     assert target.noted("begun") == ["0 1 thread"] * 3
 
 
-def test_a_begin_hook_that_fails_is_an_error_as_of_a_process(make, target):
+def test_a_failing_begin_hook_raises_as_in_a_process(make, target):
     target.fails_to_begin = True
     pool = make("process", 2, most_workers=2)
     with pytest.raises(WorkerStartError, match="could not load the sequence: OSError: no such disk"):
         pool.run(FutureTask(Do.GIVE, 1)).result(SECONDS)
 
 
-def test_close_gives_up_what_the_thread_has_and_waits_for_it(make, target):
+def test_close_cancels_the_tasks_of_the_thread_and_waits_for_it(make, target):
     pool = make("process", 2, most_workers=2)
     target.hold()
-    tasks = [Told(Do.HANG, number) for number in range(6)]
+    tasks = [RecordedTask(Do.HANG, number) for number in range(6)]
     pool.submit(tasks)
     wait_until((target.folder / "begun 0").exists)
     threading.Timer(0.2, target.release).start()
@@ -67,9 +67,9 @@ def test_close_gives_up_what_the_thread_has_and_waits_for_it(make, target):
     assert target.noted("ended") == ["first"]
 
 
-def test_processes_take_over_and_no_task_is_lost_or_done_twice(make, target):
+def test_processes_take_over_without_losing_or_repeating_a_task(make, target):
     pool = make("process", 2, most_workers=4)
-    tasks = [Told(Do.GIVE, number) for number in range(3000)]
+    tasks = [RecordedTask(Do.GIVE, number) for number in range(3000)]
     pool.submit(tasks[:1000])
     pool.take_processes(2, at_once=False)
     pool.submit(tasks[1000:2000])
@@ -85,10 +85,10 @@ def test_processes_take_over_and_no_task_is_lost_or_done_twice(make, target):
 
 
 @pytest.mark.heavy
-def test_processes_that_die_as_they_start_lose_no_task_of_the_thread(make, target):
+def test_processes_that_die_at_start_lose_no_task_of_the_thread(make, target):
     pool = make("process", 2, most_workers=2)
     target.hold()
-    tasks = [Told(Do.HANG, number) for number in range(4)]
+    tasks = [RecordedTask(Do.HANG, number) for number in range(4)]
     pool.submit(tasks)
     wait_until((target.folder / "begun 0").exists)
     pool.take_processes(2, at_once=False)
@@ -103,14 +103,14 @@ def test_processes_that_die_as_they_start_lose_no_task_of_the_thread(make, targe
     assert all(len(task.outcomes) == 1 for task in tasks)
 
 
-def test_processes_that_are_to_do_all_at_once_do_what_the_thread_has_not_begun(make, target):
+def test_take_processes_at_once_moves_all_unstarted_tasks_to_processes(make, target):
     pool = make("process", 1, most_workers=2)
     pool.take_processes(1, at_once=True)
     assert [_worker(pool) for _ in range(20)] == [(0, 1, "process")] * 20
     assert target.noted("begun") == ["0 1 process"]
 
 
-def test_a_system_that_starts_no_process_keeps_the_thread(make, monkeypatch):
+def test_the_thread_continues_if_no_process_can_be_started(make, monkeypatch):
     def refuse(*given):
         raise OSError("no more processes")
 

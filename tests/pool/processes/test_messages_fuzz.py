@@ -45,14 +45,14 @@ integers = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @settings(max_examples=EXAMPLES)
 @given(st.binary(max_size=3 * TASK_BYTES))
-def test_any_bytes_are_a_task_or_a_value_error(record):
+def test_any_bytes_decode_to_a_task_or_raise_value_error(record):
     with suppress(ValueError):
         assert encode_task(*decode_task(record)) == record
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.binary(max_size=5 * RESULT_BYTES))
-def test_any_bytes_are_results_or_a_value_error(data):
+def test_any_bytes_decode_to_results_or_raise_value_error(data):
     with suppress(ValueError):
         assert len(decode_results(data)) * RESULT_BYTES == len(data)
 
@@ -87,7 +87,7 @@ def _loader():
     return ProcessLoader(Job(scenes.Slow(37, 0.03), Plan(37, 8), 1, 1 << 30, 4))
 
 
-def _await_error_then_go_on(loader, futures):
+def _await_error_then_continue(loader, futures):
     """Every future ends with the right batch or an error, at least one with an error; then the loader continues."""
     errors = 0
     for step, future in enumerate(futures):
@@ -100,7 +100,7 @@ def _await_error_then_go_on(loader, futures):
             assert labels.tolist() == expected.tolist()
             assert (points[:, 0, 0] == 100 * expected).all()
     assert errors
-    with suppress(KerasfeedError):  # the failure of the pool may show only now
+    with suppress(KerasfeedError):  # the pool may notice its failure only now
         loader.submit(0, 0).result(timeout=20)
     assert loader.submit(0, 2).result(timeout=20)[1].tolist() == list(range(16, 24))
     loader.close()
@@ -109,7 +109,7 @@ def _await_error_then_go_on(loader, futures):
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("name", BROKEN_RESULTS)
-def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
+def test_a_broken_result_is_an_error_and_the_loader_continues(name):
     record = BROKEN_RESULTS[name]
     loader = _loader()
     try:
@@ -119,7 +119,7 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
             number = max(pool.tasks) if record.number == NUMBER else record.number
             record = record._replace(number=number).encode()
         os.write(pool.pipes.result_in, record)
-        _await_error_then_go_on(loader, futures)
+        _await_error_then_continue(loader, futures)
     finally:
         loader.close()
 
@@ -127,14 +127,14 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
+def test_a_broken_payload_is_an_error_and_the_loader_continues(name):
     loader = _loader()
     pool = loader._ready().pool
     futures = [loader.submit(0, step) for step in range(5)]
     payload = PAYLOADS[name]
     pool.workers[0].inbox.extend(payload)
     os.write(pool.pipes.result_in, Result(Status.DONE, max(pool.tasks), 0, len(payload), 0.1).encode())
-    _await_error_then_go_on(loader, futures)
+    _await_error_then_continue(loader, futures)
 
 
 @pytest.mark.heavy
@@ -172,10 +172,10 @@ class Worker:
         _, self.offset = self.memory.grow(self.segment_bytes)
         fds = self.pipes.tasks_out[0], self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd
         self.handle = start_worker(0, PoolOptions(1, "the test"), fds)
-        told = []
-        while not told:
-            told += [result.status for result in self.pipes.results()]
-        assert told[-1] == Status.STARTED
+        statuses = []
+        while not statuses:
+            statuses += [result.status for result in self.pipes.results()]
+        assert statuses[-1] == Status.STARTED
 
     def task(self, kind=LOAD, segment_offset=None, segment_bytes=None, slot_offset=0, start=0, stop=8):
         segment_offset = self.offset if segment_offset is None else segment_offset
@@ -239,13 +239,13 @@ WRONG_TASKS = {
 
 @pytest.mark.light(where=lambda name: name == "rows beyond the slot")
 @pytest.mark.parametrize("name", WRONG_TASKS)
-def test_a_wrong_task_is_answered_or_ends_the_worker_without_a_fault(worker, name):
+def test_a_wrong_task_is_answered_or_ends_the_worker_cleanly(worker, name):
     worker.send(WRONG_TASKS[name](worker))
     worker.send(encode_task(STOP, 0, ()))
     assert _exit_code(worker) in (0, 1)
 
 
-def test_a_worker_heeds_nothing_that_comes_over_its_link_and_ends_with_it(worker):
+def test_a_worker_ignores_data_on_its_link_and_ends_when_it_closes(worker):
     worker.handle.link.send(b"garbage" * 1000)
     worker.send(worker.task())
     assert worker.pipes.results()[0].status == Status.DONE
@@ -253,5 +253,5 @@ def test_a_worker_heeds_nothing_that_comes_over_its_link_and_ends_with_it(worker
     assert worker.handle.process.wait(timeout=60) == -signal.SIGKILL  # like its process group
 
 
-def test_the_link_of_a_worker_is_one_of_an_anonymous_pair(worker):
+def test_the_link_of_a_worker_is_an_anonymous_socket_pair(worker):
     assert worker.handle.link.getsockname() == worker.handle.link.getpeername() == ""

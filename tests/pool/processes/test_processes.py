@@ -102,7 +102,7 @@ def test_a_worker_imports_no_framework_even_when_the_script_did(run_script):
 
 
 @pytest.mark.heavy
-def test_a_feed_left_open_ends_cleanly_with_the_script(run_script):
+def test_an_unclosed_feed_ends_cleanly_with_the_script(run_script):
     script = """
         import numpy as np
         import kerasfeed as kf
@@ -116,7 +116,7 @@ def test_a_feed_left_open_ends_cleanly_with_the_script(run_script):
 
 
 @pytest.mark.heavy
-def test_a_module_beside_the_script_is_found_by_workers(run_script, tmp_path):
+def test_workers_find_a_module_next_to_the_script(run_script, tmp_path):
     (tmp_path / "rooms_module.py").write_text(
         "import numpy as np\nclass Rooms:\n    def __len__(self): return 4\n"
         "    def __getitem__(self, index): return np.float32(index)\n"
@@ -156,13 +156,13 @@ PRINTS_WITHOUT_STANDARD_DESCRIPTORS = """
 
 
 @pytest.mark.parametrize("redirect", [pytest.param("<&-", marks=pytest.mark.heavy), ">&- 2>&-"])
-def test_what_is_printed_without_standard_descriptors_changes_no_batch(run_script, tmp_path, redirect):
+def test_printing_without_standard_descriptors_changes_no_batch(run_script, tmp_path, redirect):
     run_script(PRINTS_WITHOUT_STANDARD_DESCRIPTORS.replace("PRINTED", "[1, 2]"), redirect=redirect)
     assert (tmp_path / "found").read_text() == repr([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]] * 2)
 
 
 @pytest.mark.heavy
-def test_what_workers_print_does_not_reach_a_file_that_the_program_opened_in_place_of_stdout(run_script, tmp_path):
+def test_output_of_workers_does_not_reach_a_file_opened_as_descriptor_1(run_script, tmp_path):
     opened = """
     import os
     os.set_inheritable(os.open("users_file", os.O_RDWR | os.O_CREAT), True)  # as HDF5 opens files
@@ -172,7 +172,7 @@ def test_what_workers_print_does_not_reach_a_file_that_the_program_opened_in_pla
 
 
 @pytest.mark.parametrize("how", ["sys.frozen = True", "sys.executable = program"])
-def test_a_program_that_is_no_python_is_never_started_as_a_worker(run_script, tmp_path, how):
+def test_an_executable_that_is_not_python_is_never_started_as_a_worker(run_script, tmp_path, how):
     done = run_script(f"""
         import os, sys, warnings
         from kerasfeed.feeds.base import BaseFeed
@@ -208,7 +208,7 @@ def test_a_program_that_is_no_python_is_never_started_as_a_worker(run_script, tm
 
 
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
-def test_a_process_that_multiprocessing_has_started_sends_workers_its_main_module(run_script, start):
+def test_a_process_of_multiprocessing_sends_its_main_module_to_workers(run_script, start):
     done = run_script(f"""
         import functools, multiprocessing, sys
         import light_keras
@@ -236,7 +236,7 @@ def test_a_process_that_multiprocessing_has_started_sends_workers_its_main_modul
     assert done.stdout == "[[3, 4], [5, 6]]\n"
 
 
-def test_scenes_may_share_a_dict_of_a_manager_of_multiprocessing(run_script):
+def test_scenes_can_share_a_dict_of_a_multiprocessing_manager(run_script):
     done = run_script("""
         import multiprocessing
         import kerasfeed as kf
@@ -257,7 +257,7 @@ def test_scenes_may_share_a_dict_of_a_manager_of_multiprocessing(run_script):
     assert done.stdout == "[[0.0, 1.0], [2.0, 3.0]] [0, 1, 2, 3]\n"
 
 
-def test_what_a_script_sets_in_its_modules_and_not_in_workers_is_warned_of_once(run_script):
+def test_a_warning_names_module_settings_that_differ_in_workers(run_script):
     done = run_script("""
         import os, pathlib, sys, warnings
         from kerasfeed.feeds.base import BaseFeed
@@ -301,7 +301,7 @@ def test_what_a_script_sets_in_its_modules_and_not_in_workers_is_warned_of_once(
 
 
 @pytest.mark.heavy
-def test_workers_of_an_optimized_program_leave_out_assertions_too(run_script):
+def test_workers_of_python_with_option_o_skip_assertions(run_script):
     done = run_script("""
         import os, pathlib, subprocess, sys
         pathlib.Path("rooms.py").write_text(chr(10).join([
@@ -333,7 +333,7 @@ class Raw(scenes.Clouds):
         return np.frombuffer(os.pread(self.descriptor, 8, 8 * index))
 
 
-def test_a_descriptor_of_the_parent_fails_in_workers_and_reads_nothing_else(tmp_path):
+def test_a_descriptor_of_the_parent_is_invalid_in_workers(tmp_path):
     np.ones(64).tofile(tmp_path / "x")
     descriptor = os.open(tmp_path / "x", os.O_RDONLY)
     loader = _loader(Raw(descriptor))
@@ -354,7 +354,7 @@ class Deadly(scenes.Clouds):
 
 
 @pytest.mark.heavy
-def test_a_worker_that_dies_is_an_error_of_its_batch_and_names_scene_and_ending():
+def test_the_error_for_a_dead_worker_names_scene_and_cause():
     loader = _loader(Deadly())
     futures = [loader.submit(2, step) for step in range(5)]
     errors = [future.exception(timeout=60) for future in futures]
@@ -379,7 +379,7 @@ def test_a_batch_submitted_while_a_worker_dies_fails_with_its_death():
 
 
 @pytest.mark.heavy
-def test_a_feed_survives_its_workers():
+def test_a_loader_continues_after_all_its_workers_were_killed():
     loader = _loader(scenes.Clouds())
     loader.submit(0, 0).result()
     for pid in loader.stats().pids:
@@ -400,14 +400,14 @@ class Unloadable(scenes.Clouds):
         return __import__, ("a_module_that_does_not_exist",)
 
 
-def test_a_sequence_that_does_not_load_in_a_worker_says_why():
+def test_the_error_for_a_sequence_that_does_not_load_in_a_worker_gives_the_reason():
     loader = _loader(Unloadable())
     with pytest.raises(WorkerStartError, match=r"could not load the sequence: ModuleNotFoundError.*must be importable"):
         loader.submit(0, 0)
     loader.close()
 
 
-def test_a_sequence_that_cannot_be_pickled_says_what_to_do():
+def test_the_error_for_an_unpicklable_sequence_names_a_remedy():
     import threading
 
     class Locked(scenes.Clouds):
@@ -436,7 +436,7 @@ class Big(kf.SceneSequence):
 
 @pytest.mark.heavy
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps")
-def test_a_large_array_is_shared_by_all_workers_and_copied_into_none():
+def test_a_large_array_is_shared_by_all_workers_without_copies():
     nbytes = 200 << 20
     sequence = Big(nbytes)
     loader = _loader(sequence, batch_size=64, workers=3)
@@ -446,12 +446,12 @@ def test_a_large_array_is_shared_by_all_workers_and_copied_into_none():
         assert batch[0, 0] == step * 64
     for pid in loader.stats().pids:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().split()
-        own = int(rollup[rollup.index("Anonymous:") + 1]) << 10  # its own pages, not those of the shared file
+        own = int(rollup[rollup.index("Anonymous:") + 1]) << 10  # its own pages, without the pages of the shared file
         assert own < nbytes / 4
     loader.close()
 
 
-def test_a_memory_map_travels_as_its_file_s_name(tmp_path):
+def test_a_memory_map_is_sent_as_the_name_of_its_file(tmp_path):
     path = tmp_path / "values.npy"
     values = np.arange(1 << 20, dtype=np.float32).reshape(-1, 64)
     np.save(path, values)
@@ -476,7 +476,7 @@ def test_a_memory_map_travels_as_its_file_s_name(tmp_path):
     loader.close()
 
 
-def test_workers_that_cannot_be_started_leave_nothing_behind(monkeypatch):
+def test_workers_that_cannot_be_started_leak_nothing(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     for _ in range(3):
         with pytest.raises(OSError, match="nonexistent"):
@@ -503,7 +503,7 @@ def test_a_file_in_the_working_directory_does_not_shadow_the_standard_library(ru
 
 
 @pytest.mark.heavy
-def test_a_worker_may_write_to_its_arrays_without_touching_anyone_elses():
+def test_a_worker_can_write_to_its_arrays_without_changing_others():
     class Scratch(Big):
         def __getitem__(self, index):
             self.values[index] += 1
@@ -525,7 +525,7 @@ class Threads(kf.SceneSequence):
 
 
 @pytest.mark.heavy
-def test_libraries_in_workers_do_not_start_a_thread_a_core_each(monkeypatch):
+def test_libraries_in_workers_do_not_start_one_thread_per_core(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     loader = _loader(Threads(), batch_size=1, workers=2)
     blas, omp = loader.submit(0, 0).result()[0].split()
@@ -555,18 +555,18 @@ def test_records_survive_encoding():
 @pytest.mark.parametrize(
     "record", [b"", b"x", encode_task(1, 1, ())[:-1], encode_task(-1, 1, ()), encode_task(1, -1, ())]
 )
-def test_a_broken_task_is_a_value_error(record):
+def test_a_broken_task_raises_value_error(record):
     with pytest.raises(ValueError, match="a task has"):
         decode_task(record)
 
 
-def test_a_broken_result_is_a_value_error():
+def test_a_broken_result_raises_value_error():
     with pytest.raises(ValueError, match="records of"):
         decode_results(b"x" * 41)
 
 
 @pytest.mark.heavy
-def test_more_tasks_than_a_pipe_holds_are_all_done():
+def test_more_tasks_than_a_pipe_holds_all_complete():
     loader = _loader(scenes.Slow(20_000, 0.0), batch_size=20_000)
     _ = loader.spec
     loader._sessions.present.timing.seconds = 1.0  # single scenes: 80 bytes each, far more than the pipe takes
@@ -574,7 +574,7 @@ def test_more_tasks_than_a_pipe_holds_are_all_done():
     loader.close()
 
 
-def test_a_ctrl_c_while_workers_end_leaves_no_descriptors(monkeypatch):
+def test_ctrl_c_while_workers_end_leaks_no_descriptors(monkeypatch):
     def started():
         options = PoolOptions(1, "a test", timeout=None, tries=1, environment=Environment.now())
         return make_pool(CallRunner([1.0], 0), options, "process")

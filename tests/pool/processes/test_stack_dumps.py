@@ -17,7 +17,7 @@ Current thread 0x2 (most recent call first):
 """
 
 
-def test_the_user_s_part_of_a_report_is_what_the_main_thread_was_at():
+def test_the_user_s_part_of_a_stack_dump_is_that_of_the_main_thread():
     for users in ("/home/me/", "/home/me/kerasfeed/sequences/", "/home/me/kerasfeed/pool/"):
         found = users_part(REPORT.format(package=PACKAGE_FOLDER, users=users))
         assert found == f'  File "{users}rooms.py", line 7 in __getitem__\n  File "{users}deep.py", line 2 in inner'

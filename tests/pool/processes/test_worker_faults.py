@@ -40,7 +40,7 @@ SCENE, BATCH = faulty.Faulty, faulty.FaultyBatches
     [*((SCENE, way) for way in faulty.DEADLY), (BATCH, "segfault")],
     ids=[*(f"scene-{way}" for way in faulty.DEADLY), "batch-segfault"],
 )
-def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, tmp_path, way, kind):
+def test_a_dead_worker_is_replaced_without_changing_a_batch(feed_of, tmp_path, way, kind):
     sequence = kind(faulty.DEADLY[way], (7, 20, 21), folder=tmp_path, times=2)
     feed = feed_of(sequence)
     with pytest.warns(kf.FeedWarning, match=faulty.ENDINGS[way]) as caught:
@@ -52,7 +52,7 @@ def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, 
     assert not feed.failures
 
 
-def test_the_peak_of_a_worker_that_died_before_the_first_check_is_known():
+def test_the_peak_memory_of_a_short_lived_worker_is_known():
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-S", "-c", "bytearray(100 << 20)"]
     handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), inherited_peak=0)
@@ -65,7 +65,7 @@ def test_the_peak_of_a_worker_that_died_before_the_first_check_is_known():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("way", ["segfault", "sigkill"])  # the others are named above
-def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way, monkeypatch):
+def test_the_error_for_a_scene_that_repeatedly_kills_workers_names_all_deaths(feed_of, way, monkeypatch):
     monkeypatch.setattr(
         worker_process, "own_peak", lambda: 0
     )  # the peak of a worker is known, whatever this process held
@@ -85,7 +85,7 @@ def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all
 
 
 @pytest.mark.heavy
-def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_path):
+def test_max_failures_limits_how_often_a_scene_can_end_its_worker(feed_of, tmp_path):
     feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=3), max_failures=4)
     with pytest.warns(kf.FeedWarning):
         assert bits(feed.epoch(0)) == reference(scenes.Augmented())
@@ -101,7 +101,7 @@ def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_pat
     [(SCENE, "mask"), (SCENE, "skip"), (BATCH, "replace")],
     ids=["scene-mask", "scene-skip", "batch-replace"],
 )
-def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind):
+def test_on_error_handles_a_deadly_scene_like_a_raising_one(feed_of, on_error, kind):
     class Raising(faulty.Faulty):
         def __getitem__(self, index):
             if index in self.bad:
@@ -118,7 +118,7 @@ def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind
 
 
 @pytest.mark.heavy
-def test_a_feed_goes_on_after_an_error(feed_of):
+def test_a_feed_continues_after_a_worker_died(feed_of):
     feed = feed_of(faulty.Faulty(faulty.leave), shuffle=False)
     with pytest.raises(kf.WorkerDiedError):
         feed[0]
@@ -158,7 +158,7 @@ def test_a_whole_fit_completes_while_a_worker_is_killed_three_times_a_second(fee
 
 
 @pytest.mark.heavy
-def test_scenes_that_random_kills_hit_are_not_blamed(feed_of):
+def test_scenes_hit_by_random_kills_are_not_blamed(feed_of):
     feed = feed_of(scenes.Slow(44, 0.08), 4, on_error="replace")
     expected = reference(scenes.Clouds(44), batch_size=4)
     with pytest.warns(kf.FeedWarning), Killer(feed, 0.3):
@@ -167,7 +167,7 @@ def test_scenes_that_random_kills_hit_are_not_blamed(feed_of):
     assert not feed.failures
 
 
-def test_a_death_is_held_against_a_scene_unless_others_die_for_no_reason():
+def test_a_death_counts_for_a_scene_unless_workers_die_between_scenes():
     deaths = CrashPolicy()
     killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7")
     crashed = dataclasses.replace(killed, ending="was killed by SIGSEGV")
@@ -179,7 +179,7 @@ def test_a_death_is_held_against_a_scene_unless_others_die_for_no_reason():
     assert deaths.enough(dataclasses.replace(killed, hung=True), 2) == 2
 
 
-def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
+def test_a_scene_that_loads_in_another_worker_is_not_blamed():
     deaths = CrashPolicy()
     killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7")
     deaths.at_place(7, killed)
@@ -188,13 +188,13 @@ def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
     assert deaths.at_place(7, killed) == 1
 
 
-def _after_a_massacre(feed):
+def _epoch_after_killing_workers(feed):
     for pid in feed.stats().pids:
         os.kill(pid, signal.SIGKILL)
     return bits(feed.epoch(0))
 
 
-def test_a_start_that_a_signal_ends_is_tried_again_ten_times_with_growing_pauses():
+def test_a_start_ended_by_a_signal_is_retried_ten_times_with_growing_pauses():
     deaths = CrashPolicy()
     crashed = Crash("worker process 0", "was killed by SIGSEGV", started=False)
     pauses = []
@@ -229,7 +229,7 @@ class KilledAtStart(scenes.Clouds):
 
 
 @pytest.mark.heavy
-def test_workers_that_signals_end_while_they_start_are_started_again(tmp_path):
+def test_workers_killed_by_signals_while_starting_are_restarted(tmp_path):
     with BaseFeed(KilledAtStart(tmp_path), 8, workers=1, worker_type="process") as feed:
         with pytest.warns(kf.FeedWarning, match="was killed by SIGABRT while it started"):
             assert len(list(feed.epoch(0))) == 5
@@ -255,8 +255,8 @@ def _runs(pid):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 @pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
-@pytest.mark.parametrize("end", [BaseFeed.close, pytest.param(_after_a_massacre, marks=pytest.mark.heavy)])
-def test_programs_that_a_scene_starts_end_with_its_worker_unless_they_have_a_session_of_their_own(end):
+@pytest.mark.parametrize("end", [BaseFeed.close, pytest.param(_epoch_after_killing_workers, marks=pytest.mark.heavy)])
+def test_programs_started_by_a_scene_end_with_its_worker_except_daemons(end):
     with BaseFeed(StartsPrograms(1), 1, workers=1, worker_type="process") as feed:
         obeying, stubborn, daemon = (int(pid[0]) for pid in feed[0])
         try:
@@ -269,7 +269,7 @@ def test_programs_that_a_scene_starts_end_with_its_worker_unless_they_have_a_ses
             os.kill(daemon, signal.SIGKILL)
 
 
-def test_how_a_worker_ended_is_unknown_if_the_program_ignores_its_children(tmp_path):
+def test_the_cause_of_death_is_unknown_if_the_program_ignores_sigchld(tmp_path):
     sequence = faulty.Faulty(faulty.sigkill, folder=tmp_path, times=1)
     handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
@@ -283,16 +283,16 @@ def test_how_a_worker_ended_is_unknown_if_the_program_ignores_its_children(tmp_p
 
 
 @pytest.mark.heavy
-def test_workers_killed_between_scenes_cost_nothing(feed_of):
+def test_workers_killed_between_scenes_lose_no_batch(feed_of):
     feed = feed_of(scenes.Augmented())
     first = bits(feed.epoch(0))
     with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL (between two scenes|while it started)"):
-        found = [_after_a_massacre(feed) for _ in range(3)]
+        found = [_epoch_after_killing_workers(feed) for _ in range(3)]
     assert found == [first] * 3
     assert 2 <= feed.stats().respawns <= 6
 
 
-def _stopped_beside_a_death(feed):
+def _epoch_with_a_stopped_and_a_killed_worker(feed):
     iterator = feed.epoch(0)
     found = bits([next(iterator)])
     stopped, killed = feed.stats().pids
@@ -304,15 +304,15 @@ def _stopped_beside_a_death(feed):
 
 
 @pytest.mark.heavy
-def test_a_stopped_worker_that_wakes_after_its_tasks_were_sent_again_does_no_harm(feed_of):
+def test_a_stopped_worker_that_resumes_after_its_tasks_were_resent_is_harmless(feed_of):
     feed = feed_of(scenes.Slow(200, 0.002))
     expected = bits(feed.epoch(0))
     with pytest.warns(kf.FeedWarning):
-        found = [_stopped_beside_a_death(feed) for _ in range(5)]
+        found = [_epoch_with_a_stopped_and_a_killed_worker(feed) for _ in range(5)]
     assert found == [expected] * 5
 
 
-def test_memory_that_the_system_refuses_is_the_scene_s_error(feed_of):
+def test_a_memory_error_is_an_error_of_its_scene(feed_of):
     feed = feed_of(faulty.Faulty(faulty.hold_too_much), on_error="replace")
     assert sum(len(batch[1]) for batch in feed.epoch(0)) == 37
     assert "Error" in feed.failures[0].exception
@@ -320,7 +320,7 @@ def test_memory_that_the_system_refuses_is_the_scene_s_error(feed_of):
 
 
 @pytest.mark.heavy
-def test_a_scene_that_dies_while_the_spec_is_inferred_is_tried_again_or_replaced(feed_of, tmp_path):
+def test_a_scene_that_kills_its_worker_during_spec_inference_is_retried_or_replaced(feed_of, tmp_path):
     feed = feed_of(faulty.Faulty(faulty.sigkill, (0,), folder=tmp_path, times=2))
     with pytest.warns(kf.FeedWarning):
         assert bits(feed.epoch(0)) == reference(scenes.Augmented())
@@ -336,7 +336,7 @@ class DiesAtStart(scenes.Clouds):
 
 
 @pytest.mark.heavy
-def test_workers_that_die_at_start_are_given_up(feed_of):
+def test_repeated_deaths_at_start_raise_worker_died_error(feed_of):
     feed = feed_of(DiesAtStart())
     with pytest.raises(kf.WorkerDiedError, match="ended with exit code 3 before it could load the sequence"):
         next(iter(feed))
@@ -349,7 +349,7 @@ def test_a_worker_that_closes_all_its_descriptors_is_replaced(feed_of, tmp_path)
         assert bits(feed.epoch(0)) == reference(scenes.Augmented())
 
 
-def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, tmp_path):
+def test_a_dead_worker_is_detected_although_a_child_holds_its_socket(feed_of, tmp_path):
     def die_and_leave_a_child():
         if os.fork() == 0:
             time.sleep(8)
@@ -362,7 +362,7 @@ def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, t
 
 
 @pytest.mark.heavy
-def test_a_feed_continues_with_its_workers_if_no_more_can_be_started(feed_of, monkeypatch):
+def test_a_feed_continues_with_fewer_workers_if_no_more_can_be_started(feed_of, monkeypatch):
     start = pool.start_worker
 
     def scarce(number, *others, **options):
@@ -407,7 +407,7 @@ class Reopens(scenes.Clouds):
 
 
 @pytest.mark.heavy
-def test_a_worker_that_could_not_begin_an_epoch_tries_again(feed_of, tmp_path):
+def test_a_worker_that_failed_to_begin_an_epoch_retries(feed_of, tmp_path):
     feed = feed_of(Reopens(tmp_path), workers=1, max_queue_size=1)
     assert len(list(feed.epoch(0))) == 5
     with pytest.raises(OSError, match="not yet") as caught:
@@ -431,7 +431,7 @@ class Closes(scenes.Clouds):
         return {**self.__dict__, "feed": None}
 
 
-def test_a_feed_that_an_epoch_hook_closes_says_that_it_is_closed(feed_of):
+def test_a_feed_closed_by_an_epoch_hook_raises_feed_closed_error(feed_of):
     sequence = Closes()
     feed = feed_of(sequence)
     feed[0]
@@ -442,7 +442,7 @@ def test_a_feed_that_an_epoch_hook_closes_says_that_it_is_closed(feed_of):
         feed[0]
 
 
-def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothing(feed_of, tmp_path):
+def test_a_warning_raised_as_an_error_reaches_the_user_and_loses_no_batch(feed_of, tmp_path):
     feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=1))
     with pytest.raises(kf.FeedWarning):
         list(feed.epoch(0))
@@ -459,17 +459,17 @@ def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothi
         ("ended with exit code 1", "see its output on stderr"),
     ],
 )
-def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
+def test_the_error_for_a_death_at_start_fits_its_cause(ending, why):
     death = Crash("worker process 0 (pid 7)", ending, started=False)
     text = start_text(death)
     assert f"worker process 0 (pid 7) {ending} before it could load the sequence; " in text
     assert why in text
 
 
-def test_two_consumers_issue_what_waits_once():
+def test_two_consumers_issue_a_deferred_warning_once():
     class OneTurnLate(deque):
         def __bool__(self):
-            return True  # for a thread that another overtakes before it takes the warnings
+            return True  # as if another thread took the warnings first
 
     deferred_warnings = DeferredWarnings()
     deferred_warnings._waiting = OneTurnLate()
@@ -481,7 +481,7 @@ def test_two_consumers_issue_what_waits_once():
     deferred_warnings.issue_last()
 
 
-def test_hoarding_is_warned_of_once_and_harms_nothing():
+def test_keeping_too_many_batches_warns_once_and_is_harmless():
     with kf.Feed(scenes.Clouds(400), 4, workers=2, worker_type="thread", max_memory=1 << 15) as feed:
         with pytest.warns(
             kf.FeedWarning, match="the consumer keeps so many batches that they fill max_memory"

@@ -33,7 +33,7 @@ def labels(feed):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_index_is_a_file_and_a_row_of_it(paths, tmp_path, form):
+def test_an_index_maps_to_a_file_and_a_row(paths, tmp_path, form):
     files = kf.FileSequence(paths, Noting(tmp_path / "log", form))
     assert len(files) == sum(COUNTS)
     assert [int(y) for _, y in files] == expected()
@@ -47,7 +47,7 @@ def test_an_index_is_a_file_and_a_row_of_it(paths, tmp_path, form):
             files[index]
 
 
-def test_a_file_may_be_a_dict_an_array_or_nested_columns(paths):
+def test_read_file_can_return_a_dict_an_array_or_nested_columns(paths):
     def nested(path):
         with np.load(path) as file:
             names = [f"scene {y}" for y in file["y"]]
@@ -68,7 +68,7 @@ def test_a_file_may_be_a_dict_an_array_or_nested_columns(paths):
     assert (scene["in"][1], scene["out"]) == ("scene 201", 201)
 
 
-def test_a_file_may_give_its_scenes_only_when_asked(paths):
+def test_read_file_can_return_a_lazy_sequence(paths):
     asked = []
 
     class Lazy(kf.SceneSequence):
@@ -89,7 +89,7 @@ def test_a_file_may_give_its_scenes_only_when_asked(paths):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_kept_cannot_be_changed_through_a_scene(paths, tmp_path, form):
+def test_changing_a_scene_does_not_change_the_cache(paths, tmp_path, form):
     files = kf.FileSequence(paths, Noting(tmp_path / "log", form))
     with pytest.raises(ValueError, match="read-only"):
         files[0][0][:] = 7
@@ -100,7 +100,7 @@ def test_what_is_kept_cannot_be_changed_through_a_scene(paths, tmp_path, form):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("form", "shuffle"), [("columns", True), ("list", False)])
-def test_all_workers_give_the_same_bits(paths, tmp_path, form, shuffle):
+def test_all_kinds_of_workers_deliver_the_same_bits(paths, tmp_path, form, shuffle):
     batches = []
     for workers, worker_type in WORKERS:
         files = kf.FileSequence(paths, Noting(tmp_path / "log", form))
@@ -110,12 +110,12 @@ def test_all_workers_give_the_same_bits(paths, tmp_path, form, shuffle):
     assert len(batches[0]) == 18
 
 
-def test_a_sequence_of_an_interactive_class_and_lambda_survives_the_way_to_a_process(paths):
+def test_interactive_classes_and_lambdas_can_be_sent_to_a_process(paths):
     with kf.Feed(kf.FileSequence(paths, lambda path: np.load(path)["y"]), 5, workers=1, worker_type="process") as feed:
         assert [int(y) for batch in feed for y in batch] == expected()
 
 
-def test_pickling_leaves_what_is_kept_behind_and_counts_nothing_again(paths, read):
+def test_pickling_drops_the_cache_and_keeps_the_counts(paths, read):
     files = kf.FileSequence(paths, read)
     _ = files[0], files.block_of
     small = len(pickle.dumps(files))
@@ -130,7 +130,7 @@ def test_pickling_leaves_what_is_kept_behind_and_counts_nothing_again(paths, rea
 # ---- how often files are read
 
 
-def test_a_file_is_read_once_for_all_its_scenes(paths, read):
+def test_each_file_is_read_once_for_all_its_scenes(paths, read):
     files = kf.FileSequence(paths, read, count=COUNTS)
     assert read.reads() == []
     _ = list(files), list(files)
@@ -143,7 +143,7 @@ def test_a_file_is_read_once_for_all_its_scenes(paths, read):
     assert int(files[0][1]) == 0
 
 
-def test_no_more_files_and_bytes_are_kept_than_allowed(paths, read):
+def test_the_cache_stays_within_its_limits_of_files_and_bytes(paths, read):
     few = kf.FileSequence(paths, read, cache_files=2)
     small = kf.FileSequence(paths, read, cache_bytes=12 * 20)  # the largest file, or two small ones
     nothing = kf.FileSequence(paths, read, cache_bytes=0)
@@ -153,10 +153,10 @@ def test_no_more_files_and_bytes_are_kept_than_allowed(paths, read):
             assert files.stats().kept <= kept
         assert files.stats().reads == 5
     _ = few[0], few[33], few[8], few[0]
-    assert few.stats().again == 3  # the first two files had left, and then file 0 again
+    assert few.stats().again == 3  # the first two files were evicted, and then file 0 again
 
 
-def test_threads_that_want_one_file_wait_for_the_one_that_reads_it(tmp_path):
+def test_threads_wait_for_another_thread_that_reads_the_same_file(tmp_path):
     reads = []
 
     def slowly(path):
@@ -180,7 +180,7 @@ def test_threads_that_want_one_file_wait_for_the_one_that_reads_it(tmp_path):
     assert sorted(reads) == [1, 2]
 
 
-def test_a_failed_read_lets_the_others_try(tmp_path):
+def test_other_threads_retry_after_a_failed_read(tmp_path):
     tries = []
 
     def at_the_third(path):
@@ -210,7 +210,7 @@ def test_a_failed_read_lets_the_others_try(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*worker_type='thread':kerasfeed.ReadCostWarning")  # true for processes
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
-def test_an_order_of_whole_files_reads_each_file_once_an_epoch_in_each_process(tmp_path, workers, worker_type):
+def test_an_order_of_whole_files_reads_each_file_once_per_epoch_and_process(tmp_path, workers, worker_type):
     counts = [80] * 20
     paths = write_files(tmp_path, counts)
     read = Noting(tmp_path / "reads.log")
@@ -228,11 +228,11 @@ def test_an_order_of_whole_files_reads_each_file_once_an_epoch_in_each_process(t
         by_process.setdefault(process, []).append(path)
     assert 1 <= len(by_process) <= (workers if worker_type == "process" else 1)
     for reads in by_process.values():
-        assert len(reads) <= 20 + 2  # a worker that lags behind may need a file that has left the cache
+        assert len(reads) <= 20 + 2  # a slow worker may need a file that was evicted
     assert len({path for _, path in read.reads()}) >= 20 - 8 * len(by_process)  # the others were cached
 
 
-def test_a_full_shuffle_of_files_that_do_not_fit_is_warned_of_with_the_remedy(tmp_path, read):
+def test_a_full_shuffle_of_files_larger_than_the_cache_warns_with_a_remedy(tmp_path, read):
     counts = [40] * 6
     files = kf.FileSequence(write_files(tmp_path, counts), read, counts, cache_files=1)
     with (
@@ -260,7 +260,7 @@ def test_the_warning_for_processes_that_each_read_every_file_suggests_threads(tm
         labels([*feed, *feed])
 
 
-def test_other_orders_and_notebooks_see_an_ordinary_sequence(paths):
+def test_other_orders_and_notebooks_treat_files_as_an_ordinary_sequence(paths):
     files = kf.FileSequence(paths, np.load)
     assert isinstance(files, kf.SceneSequence)
     by_class = kf.Balanced(kf.labels_of(files, "y", workers=0) // 100)

@@ -20,7 +20,7 @@ def paths(tmp_path):
 
 
 @pytest.mark.parametrize("count", [None, list(COUNTS), np.array(COUNTS), lambda path: len(np.load(path)["y"])])
-def test_counts_are_given_or_found(paths, count):
+def test_counts_are_given_or_determined(paths, count):
     files = kf.FileSequence(paths, np.load, count)
     assert files.counts.tolist() == list(COUNTS)
     assert files.counts.dtype == np.int64
@@ -28,12 +28,12 @@ def test_counts_are_given_or_found(paths, count):
         files.counts[0] = 3
 
 
-def test_one_integer_stands_for_every_file(tmp_path):
+def test_one_integer_is_the_count_of_every_file(tmp_path):
     files = kf.FileSequence(write_files(tmp_path, [4, 4]), np.load, 4)
     assert [int(scene["y"]) for scene in files] == expected([4, 4])
 
 
-def test_files_are_counted_several_at_a_time_where_the_function_says_so_and_never_many():
+def test_a_thread_safe_function_counts_a_few_files_in_parallel():
     running, most, lock, several = [0], [0], threading.Lock(), threading.Event()
 
     def read_file(path):
@@ -54,21 +54,21 @@ def test_files_are_counted_several_at_a_time_where_the_function_says_so_and_neve
     assert 2 <= most[0] <= 8
 
 
-def test_a_glob_stands_for_its_files_in_natural_order(tmp_path):
+def test_a_glob_expands_in_natural_order(tmp_path):
     for number in (10, 2, 1):
         np.save(tmp_path / f"part-{number}.npy", np.full(2, number))
     files = kf.FileSequence(str(tmp_path / "*.npy"), np.load)
     assert [int(scene) for scene in files] == [1, 1, 2, 2, 10, 10]
 
 
-def test_a_data_frame_is_a_file_of_its_rows():
+def test_read_file_can_return_a_data_frame():
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     frame = pandas.DataFrame({"x": [1.0, 2.0], "y": [3, 4]}, index=[7, 5])
     files = kf.FileSequence(["a"], lambda path: frame)
     assert [(float(scene["x"]), int(scene["y"])) for scene in files] == [(1.0, 3), (2.0, 4)]
 
 
-def test_files_are_counted_one_after_the_other_by_a_function_that_says_nothing_of_threads():
+def test_a_function_not_declared_thread_safe_counts_files_one_by_one():
     running = []
 
     def read_file(path):
@@ -83,7 +83,7 @@ def test_files_are_counted_one_after_the_other_by_a_function_that_says_nothing_o
 # ---- bad files
 
 
-def test_a_file_that_cannot_be_counted_is_an_error_that_names_it(paths):
+def test_the_error_for_a_file_that_cannot_be_counted_names_it(paths):
     Path(paths[4]).write_bytes(b"damaged")
     with pytest.raises(Exception, match="pickle") as caught:
         kf.FileSequence(paths, np.load)
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_counted_is_an_error_that_names_it(paths):
     assert note.startswith(f"kerasfeed: while the scenes of {paths[4]!r} were counted; on_error='skip' leaves")
 
 
-def test_files_that_cannot_be_counted_are_left_out_where_that_was_asked_for(paths):
+def test_on_error_skip_leaves_out_files_that_cannot_be_counted(paths):
     Path(paths[4]).write_bytes(b"damaged")
     Path(paths[0]).unlink()
     with pytest.warns(kf.FeedWarning, match=r"2 of 6 files cannot be read and are left out: '.*part-000.npz': FileNot"):
@@ -102,7 +102,7 @@ def test_files_that_cannot_be_counted_are_left_out_where_that_was_asked_for(path
     assert [int(scene["y"]) for scene in files] == [y for y in expected() if y // 100 in (2, 3, 5)]
 
 
-def test_nothing_but_bad_files_is_an_error(paths):
+def test_only_bad_files_is_an_error(paths):
     with pytest.raises(ValueError, match=r"none of the 1 files could be read\. The first: 'no-such-file'"):
         kf.FileSequence(["no-such-file"], np.load, on_error="skip")
 
@@ -130,17 +130,17 @@ def _counted_in_a_terminal(monkeypatch, quiet):
             os.close(main)
 
 
-def test_counting_that_takes_long_shows_a_bar_in_a_terminal(monkeypatch):
+def test_slow_counting_shows_a_progress_bar_in_a_terminal(monkeypatch):
     shown = _counted_in_a_terminal(monkeypatch, 0.0)
     assert "counting scenes" in shown
     assert "6/6" in shown
 
 
-def test_counting_that_is_quick_shows_nothing(monkeypatch):
+def test_quick_counting_shows_no_progress_bar(monkeypatch):
     assert _counted_in_a_terminal(monkeypatch, 60.0) == ""
 
 
-def test_counting_shows_nothing_without_a_terminal(paths, capfd, monkeypatch):
+def test_counting_without_a_terminal_shows_no_progress_bar(paths, capfd, monkeypatch):
     monkeypatch.setattr(counts, "_QUIET_SECONDS", 0.0)
     kf.FileSequence(paths, np.load)
     assert capfd.readouterr() == ("", "")

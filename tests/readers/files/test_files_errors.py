@@ -36,7 +36,7 @@ def test_the_error_of_a_file_names_file_and_row_and_keeps_its_type(paths, tmp_pa
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
-def test_scenes_of_a_damaged_file_are_dealt_with_by_the_feeds_own_on_error(paths, workers, worker_type):
+def test_on_error_applies_to_scenes_of_a_damaged_file(paths, workers, worker_type):
     files = kf.FileSequence(paths, np.load)
     Path(paths[4]).write_bytes(b"")
     with kf.Feed(
@@ -50,7 +50,7 @@ def test_scenes_of_a_damaged_file_are_dealt_with_by_the_feeds_own_on_error(paths
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("change", "says"), [(-1, "has 8 scenes, but 9 were counted"), (1, "scenes, but 9 were")])
-def test_a_file_whose_count_has_changed_is_an_error_that_names_it(paths, tmp_path, form, change, says):
+def test_the_error_for_a_file_with_a_changed_count_names_it(paths, tmp_path, form, change, says):
     files = kf.FileSequence(paths, Noting(tmp_path / "log", form))
     np.savez(paths[5], x=np.zeros((9 + change, 3), np.float32), y=np.arange(9 + change))
     with pytest.raises(ValueError, match=f"part-005.npz.*{says}.*Make a new FileSequence"):
@@ -88,7 +88,7 @@ RETURNED = {
 
 
 @pytest.mark.parametrize("says", RETURNED)
-def test_what_holds_no_scenes_is_refused_with_the_forms_that_do(says):
+def test_the_error_for_an_unsupported_return_value_lists_the_supported_ones(says):
     with pytest.raises((TypeError, ValueError), match=says):
         kf.FileSequence(["a"], lambda path: RETURNED[says])
 
@@ -119,7 +119,7 @@ def test_bad_arguments_are_refused_before_anything_is_read(paths, read_file, opt
         kf.FileSequence(paths, read_file, **options)
 
 
-def test_the_first_of_several_files_that_cannot_be_counted_is_reported(paths):
+def test_the_first_of_several_uncountable_files_is_reported(paths):
     begun = threading.Event()
 
     def bad(path):

@@ -25,7 +25,7 @@ def views_of(files):
 
 
 @pytest.mark.parametrize("name", views_of(range(34)))
-def test_files_are_the_blocks_of_views_of_them_too(paths, tmp_path, name):
+def test_views_of_files_keep_files_as_blocks(paths, tmp_path, name):
     view = views_of(kf.FileSequence(paths, Noting(tmp_path / "log"), COUNTS))[name]
     scenes = [int(y) for _, y in view]
     order = kf.BlockShuffled(view, window=1)
@@ -36,7 +36,7 @@ def test_files_are_the_blocks_of_views_of_them_too(paths, tmp_path, name):
     assert changes == order.reads_per_epoch(len(view)) - 1 <= 5
 
 
-def test_views_of_blocks_of_one_size_that_do_not_stay_whole_tell_them_apart():
+def test_views_of_blocks_name_each_block_if_blocks_are_split():
     class Blocks(kf.SceneSequence):
         block_size = 4
 
@@ -60,12 +60,12 @@ def test_views_of_blocks_of_one_size_that_do_not_stay_whole_tell_them_apart():
         assert not hasattr(view, "block_of")
 
 
-def test_a_sequence_of_files_goes_for_the_block_of_each_scene(paths):
+def test_block_of_accepts_a_sequence_of_files(paths):
     files = kf.FileSequence(paths, np.load)
     assert kf.BlockShuffled(block_of=files) == kf.BlockShuffled(files) == kf.BlockShuffled(block_of=files.block_of)
 
 
-def test_scenes_of_files_are_padded_and_a_run_over_them_is_resumed_exactly(paths):
+def test_padded_scenes_of_files_resume_exactly(paths):
     def long(path):
         return [(np.arange(y % 5 + 1, dtype=np.float32), int(y)) for y in np.load(path)["y"]]
 

@@ -47,15 +47,15 @@ def _damage(path, index):
 
 
 def _assert_named_once(error, path):
-    told = [str(error), *error.__notes__[:2]]
-    places = [text for text in told if "'points'" in text and repr(str(path)) in text and "Traceback" not in text]
-    assert len(places) == 1, told
+    texts = [str(error), *error.__notes__[:2]]
+    places = [text for text in texts if "'points'" in text and repr(str(path)) in text and "Traceback" not in text]
+    assert len(places) == 1, texts
 
 
 @pytest.mark.light(where=lambda reader, worker_type: worker_type != "process" or reader == "direct")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (2, "thread"), (1, "process")])
-def test_a_chunk_that_does_not_decode_names_dataset_file_and_scene(path, reader, workers, worker_type):
+def test_the_error_for_a_damaged_chunk_names_dataset_file_and_scene(path, reader, workers, worker_type):
     _damage(path, 13)
     with kf.Feed(Rooms(path, **_options(reader)), 6, workers=workers, worker_type=worker_type) as feed:
         assert feed.sequence.file["points"].reader.kind == reader
@@ -68,7 +68,7 @@ def test_a_chunk_that_does_not_decode_names_dataset_file_and_scene(path, reader,
 @pytest.mark.light(where=lambda reader, worker_type: worker_type != "process" or reader == "direct")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_an_index_out_of_range_names_dataset_and_file(path, reader, worker_type):
+def test_the_error_for_an_index_out_of_range_names_dataset_and_file(path, reader, worker_type):
     class Beyond(Rooms):
         def __getitem__(self, index):
             return self.file["points"][index + (20 if index == 13 else 0)]
@@ -121,7 +121,7 @@ def test_a_file_that_is_locked_is_named_with_the_dataset(path):
 
 
 @pytest.mark.heavy
-def test_a_dataset_that_is_not_there_is_named_once(path):
+def test_the_error_for_a_missing_dataset_names_it_once(path):
     class Wrong(Rooms):
         def __getitem__(self, index):
             return self.file["walls"][index]
@@ -150,14 +150,14 @@ def elsewhere(tmp_path):
     return tmp_path
 
 
-def test_a_source_that_is_missing_or_renamed_is_an_error_and_no_fill_value(elsewhere):
+def test_a_missing_source_of_a_virtual_dataset_raises_instead_of_the_fill_value(elsewhere):
     with kf.HDF5File(elsewhere / "whole.h5") as file:
         assert file["virtual"][1].tolist() == file["above"][0].tolist() == [1, 1, 1, 1]
     (elsewhere / "part1.h5").rename(elsewhere / "kept.h5")
     for name in ("virtual", "above"):
         with kf.HDF5File(elsewhere / "whole.h5") as file:
-            told = rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that does not"
-            with pytest.raises(FileNotFoundError, match=told):
+            text = rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that does not"
+            with pytest.raises(FileNotFoundError, match=text):
                 file[name][0]
             with pytest.raises(FileNotFoundError, match=r"in 'part1\.h5'"):
                 file[name].take([0])
@@ -171,7 +171,7 @@ def test_a_source_that_is_missing_or_renamed_is_an_error_and_no_fill_value(elsew
         file["virtual"][0]
 
 
-def test_an_external_file_that_is_cut_off_or_missing_is_an_error(elsewhere):
+def test_a_truncated_or_missing_external_file_raises(elsewhere):
     with kf.HDF5File(elsewhere / "whole.h5") as file:
         assert file["external"][:].tolist() == list(range(8))
         os.truncate(elsewhere / "raw1", 5)

@@ -24,7 +24,7 @@ def _array(value, nbytes=100):
     return np.full(nbytes, value, np.uint8)
 
 
-def test_what_was_used_longest_ago_leaves_first_and_the_bound_holds():
+def test_the_cache_evicts_least_recently_used_chunks_and_keeps_its_bound():
     cache = ChunkCache(350)
     for key in range(3):
         assert cache.get_or_load(key, lambda key=key: _array(key))[1] is False
@@ -43,7 +43,7 @@ def test_what_was_used_longest_ago_leaves_first_and_the_bound_holds():
     assert cache.get(0) is not None
 
 
-def test_what_is_kept_cannot_be_written():
+def test_cached_arrays_are_read_only():
     cache = ChunkCache(1000)
     array, _ = cache.get_or_load(0, lambda: _array(1))
     with pytest.raises(ValueError, match="read-only"):
@@ -51,7 +51,7 @@ def test_what_is_kept_cannot_be_written():
 
 
 @pytest.mark.parametrize("limit", [0, 1000])
-def test_one_thread_decodes_and_the_others_wait_for_it(limit):
+def test_one_thread_decodes_a_chunk_while_the_others_wait(limit):
     cache, calls, begun = ChunkCache(limit), [], threading.Barrier(6, timeout=30)
     found = []
 
@@ -107,7 +107,7 @@ def test_a_failed_decode_lets_the_next_thread_try():
 
 
 @pytest.mark.parametrize("where", ["begin", "wait", "load"])
-def test_an_interrupted_reader_blocks_no_other(where, monkeypatch):
+def test_an_interrupted_reader_does_not_block_others(where, monkeypatch):
     cache = ChunkCache(1000)
 
     def interrupt(*_):
@@ -143,7 +143,7 @@ class _InterruptedLock:
         pass
 
 
-def test_work_whose_caller_is_interrupted_ends_only_after_its_helpers(monkeypatch):
+def test_an_interrupted_share_call_waits_for_its_helpers(monkeypatch):
     set_threads(monkeypatch, 1)
     helping, ended, caller = threading.Event(), threading.Event(), threading.current_thread()
 
@@ -165,7 +165,7 @@ def test_work_whose_caller_is_interrupted_ends_only_after_its_helpers(monkeypatc
     assert ended.is_set()
 
 
-def test_work_whose_caller_is_interrupted_again_and_again_ends_only_after_its_helpers(monkeypatch):
+def test_a_repeatedly_interrupted_share_call_waits_for_its_helpers(monkeypatch):
     set_threads(monkeypatch, 1)
     helping, ended, caller = threading.Event(), threading.Event(), threading.current_thread()
 
@@ -209,7 +209,7 @@ def test_destinations_are_not_held_while_all_threads_are_busy(monkeypatch):
     assert busy.result()
 
 
-def test_items_that_fail_in_a_helper_s_hands_fail_the_caller(monkeypatch):
+def test_an_error_of_the_items_in_a_helper_is_raised_in_the_caller(monkeypatch):
     set_threads(monkeypatch, 1)
     failed, caller = threading.Event(), threading.current_thread()
 
@@ -220,7 +220,7 @@ def test_items_that_fail_in_a_helper_s_hands_fail_the_caller(monkeypatch):
         def __next__(self):
             if threading.current_thread() is caller:
                 if failed.is_set():
-                    raise StopIteration  # as of a generator that has raised
+                    raise StopIteration  # like a generator that has raised
                 return 0
             failed.set()
             raise MemoryError
@@ -229,7 +229,7 @@ def test_items_that_fail_in_a_helper_s_hands_fail_the_caller(monkeypatch):
         share(Items(), lambda _: failed.wait(30), 1)
 
 
-def test_forgetting_never_waits_and_happens_later_if_necessary():
+def test_forget_never_blocks_and_is_deferred_if_necessary():
     cache = ChunkCache(1000)
     keys = cache.reserve(2)
     for key in keys:
@@ -241,7 +241,7 @@ def test_forgetting_never_waits_and_happens_later_if_necessary():
     assert cache.weight == 100
 
 
-def test_many_files_share_one_bound_and_free_their_part_as_they_close(tmp_path, monkeypatch):
+def test_many_files_share_one_cache_bound_and_release_their_share_on_close(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "cache", ChunkCache(5 * 4000))
     data = np.arange(4000, dtype=np.float32).reshape(4, 1000)
     files = []
@@ -264,11 +264,11 @@ def test_many_files_share_one_bound_and_free_their_part_as_they_close(tmp_path, 
     assert registry.cache.weight == 0
 
 
-def test_decoding_one_chunk_does_not_block_decoding_another():
+def test_threads_decode_different_chunks_in_parallel():
     cache, both = ChunkCache(1000), threading.Barrier(2, timeout=30)
 
     def load():
-        both.wait()  # fails unless both threads are here at once
+        both.wait()  # fails unless both threads are here at the same time
         return _array(1)
 
     threads = [threading.Thread(target=cache.get_or_load, args=(key, load)) for key in range(2)]
@@ -298,7 +298,7 @@ def test_the_bound_is_a_sixteenth_of_memory_and_at_most_a_gibibyte(monkeypatch):
         (None, TypeError, "received None"),
     ],
 )
-def test_a_bound_that_is_none_says_what_is(tmp_path, value, error, message):
+def test_the_error_for_an_invalid_bound_lists_valid_ones(tmp_path, value, error, message):
     with pytest.raises(error, match=message):
         kf.HDF5File(tmp_path / "any.h5", chunk_cache=value)
 
@@ -318,7 +318,7 @@ def _read(data, order):
         assert np.array_equal(data[index], expected[index])
 
 
-def test_each_chunk_is_decoded_once_when_the_cache_holds_the_dataset(path):
+def test_each_chunk_is_decoded_once_if_the_dataset_fits_in_the_cache(path):
     order = np.random.default_rng(0).permutation(40)
     with kf.HDF5File(path, chunk_cache=16_000) as file:
         _read(file["x"], order)
@@ -331,7 +331,7 @@ def test_each_chunk_is_decoded_once_when_the_cache_holds_the_dataset(path):
 
 
 @pytest.mark.parametrize(("limit", "least"), [(0, 30), (8_000, 10)])
-def test_chunks_that_left_the_cache_are_counted_when_they_are_decoded_again(path, limit, least):
+def test_evicted_chunks_are_counted_when_decoded_again(path, limit, least):
     order = np.random.default_rng(0).permutation(40)
     with kf.HDF5File(path, chunk_cache=limit) as file:
         _read(file["x"], order)
@@ -341,7 +341,7 @@ def test_chunks_that_left_the_cache_are_counted_when_they_are_decoded_again(path
     assert stats.again >= least
 
 
-def test_boxes_that_overlap_decode_chunks_once_though_the_cache_holds_only_some(tmp_path):
+def test_overlapping_boxes_decode_chunks_once_with_a_small_cache(tmp_path):
     volume = np.random.default_rng(0).integers(0, 9, (16, 16, 16), np.uint8)
     with h5py.File(tmp_path / "volume.h5", "w") as file:
         file.create_dataset("volume", data=volume, chunks=(4, 4, 4), compression=1)
@@ -386,7 +386,7 @@ def test_chunks_that_h5py_decodes_are_kept_and_decoded_once(scaled):
     assert 0 < stats.decoded <= 47
 
 
-def test_what_h5py_decodes_keeps_to_the_bound_and_to_the_caches_that_the_user_asks_of_hdf5(scaled):
+def test_chunks_decoded_by_h5py_respect_chunk_cache_and_rdcc_nbytes(scaled):
     path, volume = scaled
     rows = [(slice(index, index + 1), slice(None), slice(None)) for index in range(40)]
     for options, decoded in (({"chunk_cache": 5 * 2**14}, 100), ({"chunk_cache": 0}, 0), ({"rdcc_nbytes": 2**22}, 0)):
@@ -397,7 +397,7 @@ def test_what_h5py_decodes_keeps_to_the_bound_and_to_the_caches_that_the_user_as
             assert decoded or not file["x"].stats().decoded
 
 
-def test_rows_of_whole_chunks_that_only_hdf5_decodes_are_kept_if_all_of_them_fit(tmp_path):
+def test_rows_decoded_by_hdf5_are_cached_only_if_all_of_them_fit(tmp_path):
     rows = np.arange(8 * 5000, dtype="i4").reshape(8, 5000) % 99
     with h5py.File(tmp_path / "rows.h5", "w") as file:
         file.create_dataset("x", data=rows, chunks=(1, 5000), scaleoffset=0)
@@ -409,7 +409,7 @@ def test_rows_of_whole_chunks_that_only_hdf5_decodes_are_kept_if_all_of_them_fit
             assert file["x"].stats().decoded == decoded
 
 
-def test_threads_and_a_callback_that_hold_the_lock_of_hdf5_read_such_chunks(scaled):
+def test_threads_and_callbacks_with_the_hdf5_lock_read_chunks_decoded_by_h5py(scaled):
     path, volume = scaled
     wrong = []
 
@@ -429,7 +429,7 @@ def test_threads_and_a_callback_that_hold_the_lock_of_hdf5_read_such_chunks(scal
     assert not wrong
 
 
-def test_threads_and_a_callback_that_hold_the_lock_of_hdf5_open_the_same_datasets(tmp_path):
+def test_threads_and_callbacks_with_the_hdf5_lock_open_the_same_datasets(tmp_path):
     path, names = tmp_path / "many.h5", [f"x{number}" for number in range(64)]
     with h5py.File(path, "w") as file:
         for name in names:
@@ -451,7 +451,7 @@ def test_threads_and_a_callback_that_hold_the_lock_of_hdf5_open_the_same_dataset
     assert not wrong
 
 
-def test_a_file_that_is_cut_while_h5py_decodes_its_chunks_is_an_error(scaled):
+def test_a_file_truncated_while_h5py_decodes_its_chunks_raises(scaled):
     path, _ = scaled
     with kf.HDF5File(path) as file:
         assert file["x"][0, 0, 0] >= 0
@@ -467,7 +467,7 @@ def test_take_reads_each_chunk_once_even_without_a_cache(path):
         assert file["x"].stats().decoded == 10
 
 
-def test_files_of_equal_bounds_share_a_cache_and_others_do_not(path):
+def test_only_files_with_equal_bounds_share_a_cache(path):
     with kf.HDF5File(path) as one, kf.HDF5File(path) as same, kf.HDF5File(path, chunk_cache=0) as other:
         for file in (one, same, other):
             assert file["x"][1, 0] == 100
@@ -476,7 +476,7 @@ def test_files_of_equal_bounds_share_a_cache_and_others_do_not(path):
         assert other["x"].stats().decoded == 1
 
 
-def test_rows_decoded_ahead_are_there_when_they_are_read(path):
+def test_read_ahead_decodes_rows_before_they_are_read(path):
     with kf.HDF5File(path, chunk_cache=16_000) as file:
         data = file["x"]
         data.read_ahead(np.arange(20))
@@ -490,7 +490,7 @@ def test_rows_decoded_ahead_are_there_when_they_are_read(path):
         assert data.stats().decoded == 5
 
 
-def test_no_more_is_decoded_ahead_than_half_of_the_cache_holds(path):
+def test_read_ahead_fills_at_most_half_of_the_cache(path):
     with kf.HDF5File(path, chunk_cache=6_400) as file, kf.HDF5File(path, chunk_cache=3_000) as small:
         for each in (file, small):
             each["x"].read_ahead(np.arange(40))
@@ -501,7 +501,7 @@ def test_no_more_is_decoded_ahead_than_half_of_the_cache_holds(path):
 
 
 @pytest.mark.parametrize("window", [1, 2, 4])
-def test_however_often_it_is_asked_decoding_ahead_pushes_out_nothing_that_is_still_to_be_read(tmp_path, window):
+def test_repeated_read_ahead_evicts_no_chunk_that_is_still_needed(tmp_path, window):
     path = tmp_path / "kerasfeed.h5"
     values = np.random.default_rng(0).integers(0, 99, (16 * 64, 50)).astype("f4")
     with h5py.File(path, "w") as file:
@@ -519,7 +519,7 @@ def test_however_often_it_is_asked_decoding_ahead_pushes_out_nothing_that_is_sti
         assert (data.stats().decoded, data.stats().again) == (16, 0)
 
 
-def test_decoding_ahead_goes_on_after_what_was_asked_for_is_never_read(path, monkeypatch):
+def test_read_ahead_continues_after_requested_rows_are_never_read(path, monkeypatch):
     with kf.HDF5File(path, chunk_cache=6_400) as file:
         data = file["x"]
         for expected, rows in ((2, np.arange(8)), (2, np.arange(8, 16)), (4, np.arange(8, 16))):
@@ -532,7 +532,7 @@ def test_decoding_ahead_goes_on_after_what_was_asked_for_is_never_read(path, mon
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_rows_that_are_whole_chunks_are_not_decoded_twice_for_being_decoded_ahead(tmp_path, again):
+def test_read_ahead_does_not_decode_whole_chunk_rows_twice(tmp_path, again):
     path = tmp_path / "kerasfeed.h5"
     values = np.random.default_rng(0).integers(0, 9, (40, 500)).astype("f4")
     with h5py.File(path, "w") as file:

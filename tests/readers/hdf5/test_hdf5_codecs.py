@@ -1,4 +1,4 @@
-"""Decoded filters: exactly the bytes, or an error, which names a missing package."""
+"""Decoded filters: exactly the bytes, or an error that names a missing package."""
 
 import os
 import struct
@@ -38,7 +38,7 @@ def _noise(nbytes, seed=0):
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 16])
 @pytest.mark.parametrize("nbytes", [0, 5, 48, 50, 1001])
-def test_shuffled_and_deflated_bytes_come_back(installed, width, nbytes):
+def test_shuffled_and_deflated_bytes_are_restored(installed, width, nbytes):
     data = _noise(nbytes)
     pipeline = Pipeline((Filter(SHUFFLE, (width,)), Filter(DEFLATE, (4,))), nbytes)
     stored = zlib.compress(_shuffled(data, width))
@@ -50,7 +50,7 @@ def test_shuffled_and_deflated_bytes_come_back(installed, width, nbytes):
 
 @pytest.mark.parametrize("change", ["short", "long", "cut", "flipped", "empty"])
 @pytest.mark.parametrize("mask", [0, 1])
-def test_what_does_not_give_the_bytes_of_a_chunk_is_an_error(installed, change, mask):
+def test_stored_bytes_that_do_not_decode_to_a_chunk_raise(installed, change, mask):
     data = _noise(4000)
     pipeline = Pipeline((Filter(SHUFFLE, (4,)), Filter(DEFLATE, (4,))), 4000)
     whole = zlib.compress(data.tobytes())
@@ -66,7 +66,7 @@ def test_what_does_not_give_the_bytes_of_a_chunk_is_an_error(installed, change, 
 
 
 @pytest.mark.parametrize("nbytes", [1, 2, 7, 4096, 300_001])
-def test_the_checksum_is_the_one_that_hdf5_writes(tmp_path, nbytes):
+def test_the_checksum_equals_the_one_written_by_hdf5(tmp_path, nbytes):
     pytest.importorskip("imagecodecs")
     data = np.random.default_rng(1).integers(0, 256, nbytes).astype(np.uint8)
     with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
@@ -83,7 +83,7 @@ def test_the_checksum_is_the_one_that_hdf5_writes(tmp_path, nbytes):
             pipeline.decode(cut, 0)
 
 
-def test_a_blosc_header_that_lies_about_sizes_is_refused():
+def test_a_blosc_header_with_wrong_sizes_is_refused():
     pytest.importorskip("imagecodecs")
     pipeline = Pipeline((Filter(codecs.BLOSC, (2, 2, 4, 64)),), 64)
     with pytest.raises(DecodeError, match="no blosc header"):
@@ -92,7 +92,7 @@ def test_a_blosc_header_that_lies_about_sizes_is_refused():
         pipeline.decode(bytes(4) + struct.pack("<III", 2**32 - 1, 64, 20) + bytes(4), 0)
 
 
-def test_a_bitshuffle_header_that_lies_about_sizes_is_refused():
+def test_a_bitshuffle_header_with_wrong_sizes_is_refused():
     pytest.importorskip("imagecodecs")
     pipeline = Pipeline((Filter(codecs.BITSHUFFLE, (0, 4, 4, 0, 2)),), 64)
     for header in (struct.pack(">QI", 2**60, 32), struct.pack(">QI", 64, 0), struct.pack(">QI", 64, 33), b"ab"):
@@ -107,7 +107,7 @@ def test_a_filter_without_a_decoder_is_named(each):
     assert Pipeline((each,), 8).refusal == f"no decoder for {each.name}"
 
 
-def test_a_missing_package_leaves_its_filter_to_h5py_and_says_what_to_install(tmp_path, monkeypatch):
+def test_without_a_package_h5py_decodes_its_filter_and_the_reader_names_it(tmp_path, monkeypatch):
     path = tmp_path / "kerasfeed.h5"
     data = np.arange(400, dtype="f4").reshape(20, 20)
     with h5py.File(path, "w") as file:
@@ -136,7 +136,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["installed", "missing"])
-def test_a_filter_that_this_process_has_not_registered_is_looked_for_or_named(tmp_path, is_there):
+def test_an_unregistered_filter_is_loaded_or_named_in_the_error(tmp_path, is_there):
     pytest.importorskip("hdf5plugin")
     write = (
         "import h5py, hdf5plugin, numpy as np\n"

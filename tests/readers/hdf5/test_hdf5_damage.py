@@ -58,7 +58,7 @@ class Finding:
     @property
     def wrong(self) -> dict[str, str]:
         """Queries whose verdict is a defect."""
-        return {query: told for query, told in self.found.items() if told not in ALLOWED}
+        return {query: outcome for query, outcome in self.found.items() if outcome not in ALLOWED}
 
 
 def _watch(path, folder, readers, numbers):
@@ -67,13 +67,13 @@ def _watch(path, folder, readers, numbers):
     command = [sys.executable, "-W", "ignore", str(script), str(path), str(folder), readers, *map(str, numbers)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    findings = [Finding(one["number"], one["what"], one["found"]) for one in told if "found" in one]
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    findings = [Finding(one["number"], one["what"], one["found"]) for one in records if "found" in one]
     if done.returncode != 0:
-        assert told, f"the harness itself failed: {done.stderr[-2000:]}"
-        assert "starts" in told[-1], f"the harness itself failed: {done.stderr[-2000:]}"
-        ended = f"{told[-1]['starts']} ended with {done.returncode}: {done.stderr[-3000:]}"
-        findings.append(Finding(told[-1]["number"], told[-1]["what"], {}, ended))
+        assert records, f"the harness itself failed: {done.stderr[-2000:]}"
+        assert "starts" in records[-1], f"the harness itself failed: {done.stderr[-2000:]}"
+        ended = f"{records[-1]['starts']} ended with {done.returncode}: {done.stderr[-3000:]}"
+        findings.append(Finding(records[-1]["number"], records[-1]["what"], {}, ended))
     return findings
 
 
@@ -101,7 +101,7 @@ def folder(tmp_path_factory):
 @pytest.mark.heavy
 @pytest.mark.timeout(600 + 2 * NUMBER)
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
+def test_a_damaged_file_raises_or_reads_as_in_h5py(folder, name):
     pipeline, chunks, libver = FILES[name]
     filters = PIPELINES[pipeline]
     if reason := lacking(filters.needs):
@@ -117,10 +117,10 @@ def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
     assert not wrong, "\n".join(wrong)
 
     # Some damage must have had an effect; otherwise the assertions above are empty.
-    told = Counter(told for finding in findings for told in finding.found.values())
+    counts = Counter(outcome for finding in findings for outcome in finding.found.values())
     assert len(findings) > NUMBER // 2
-    assert told["harmless"] > 0
-    assert told["same"] + told["both refuse"] + told["we refuse"] > NUMBER
+    assert counts["harmless"] > 0
+    assert counts["same"] + counts["both refuse"] + counts["we refuse"] > NUMBER
 
 
 @pytest.mark.heavy
@@ -134,7 +134,7 @@ def test_every_flipped_bit_of_a_checked_chunk_is_detected(folder, name):
         file.create_dataset("data", data=data, chunks=(4, 8), **filters.arguments())
         place = file["data"].id.get_chunk_info(2)
     whole = path.read_bytes()
-    told = Counter()
+    counts = Counter()
     for number in range(0, 8 * place.size, max(1, 8 * place.size // 250)):
         flipped = bytearray(whole)
         flipped[place.byte_offset + number // 8] ^= 1 << number % 8
@@ -145,14 +145,14 @@ def test_every_flipped_bit_of_a_checked_chunk_is_detected(folder, name):
                 ours = file["data"][9]
             except OSError as error:
                 assert "'data'" in str(error)  # noqa: PT017  most flips raise, those in unused bits may not
-                told["refused"] += 1
+                counts["refused"] += 1
             else:
                 assert np.array_equal(ours, data[9]), number
-                told["right"] += 1
-    assert told["refused"] > 0.9 * told.total()
+                counts["right"] += 1
+    assert counts["refused"] > 0.9 * counts.total()
 
 
-def test_the_harness_tells_wrong_data_from_right(folder):
+def test_the_harness_distinguishes_wrong_data_from_correct_data(folder):
     path = folder / "verdicts.h5"
     data = values((40, 24), "f4")
     with h5py.File(path, "w") as file:
@@ -168,11 +168,11 @@ def test_the_harness_tells_wrong_data_from_right(folder):
     assert set(verdict(truth, refused, path, truth).values()) == {"we answer rightly"}
     assert set(verdict(refused, truth, path, truth).values()) == {"we refuse"}
     assert verdict(Refusal("AttributeError", "?"), truth, path, truth)["[3]"].startswith("unclear")
-    assert not {told for told in verdict(other, truth, path, truth).values() if told != "harmless"} & ALLOWED
+    assert not {outcome for outcome in verdict(other, truth, path, truth).values() if outcome != "harmless"} & ALLOWED
 
 
 @pytest.mark.heavy
-def test_the_harness_tells_a_crash_from_an_end(folder):
+def test_the_harness_distinguishes_a_crash_from_a_normal_exit(folder):
     path = folder / "crash.h5"
     with h5py.File(path, "w") as file:
         file["data"] = values((40, 24), "f4")

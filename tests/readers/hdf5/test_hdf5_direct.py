@@ -38,7 +38,7 @@ NAMES = ["scene", "block", "big", "plain"]
 
 @pytest.mark.parametrize("limit", [0, 20_000, "auto"])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_way_of_reading_gives_the_same_rows(path, name, limit):
+def test_every_read_method_returns_the_same_rows(path, name, limit):
     rows = np.random.default_rng(1).integers(-64, 64, 50)
     with kf.HDF5File(path, chunk_cache=limit) as file:
         data = file[name]
@@ -84,7 +84,7 @@ def test_missing_chunks_are_the_fill_value(path):
         (np.broadcast_to(np.float32(0), (40, 9)), ValueError, "out is read-only"),
     ],
 )
-def test_a_destination_that_does_not_fit_says_why(path, name, out, error, message):
+def test_the_error_for_an_unsuitable_destination_gives_the_reason(path, name, out, error, message):
     with kf.HDF5File(path) as file:
         with pytest.raises(error, match=message):
             file[name].read_into(3, out)
@@ -93,7 +93,7 @@ def test_a_destination_that_does_not_fit_says_why(path, name, out, error, messag
                             else np.broadcast_to(np.float32(0), (2, 40, 9)))  # fmt: skip
 
 
-def test_two_threads_decode_at_once(path, monkeypatch):
+def test_two_threads_decode_in_parallel(path, monkeypatch):
     both, original = threading.Barrier(2, timeout=60), Pipeline.decode
     with kf.HDF5File(path, chunk_cache=0) as file:
         data = file["scene"]
@@ -137,7 +137,7 @@ def test_take_decodes_large_chunks_with_the_help_of_free_threads(tmp_path, monke
         assert threading.current_thread().name in names
 
 
-def test_the_error_of_a_helping_thread_is_raised_here(tmp_path, monkeypatch):
+def test_an_error_of_a_helper_thread_is_raised_in_the_caller(tmp_path, monkeypatch):
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.zeros((8, 200_000), "u1"), chunks=(1, 200_000), compression=1)
@@ -159,7 +159,7 @@ def test_the_error_of_a_helping_thread_is_raised_here(tmp_path, monkeypatch):
             data.take(np.arange(8))
 
 
-def test_a_chunk_that_cannot_be_decoded_is_left_to_h5py_and_counted(path):
+def test_h5py_reads_a_chunk_that_cannot_be_decoded_and_the_fallback_is_counted(path):
     with h5py.File(path) as reference:
         place = reference["block"].id.get_chunk_info(12)
         first = place.chunk_offset[0]
@@ -196,7 +196,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_copy_that_opens_the_file_later_finds_that_it_changed(path, change):
+def test_a_pickled_copy_detects_that_the_file_changed(path, change):
     with kf.HDF5File(path) as file:
         file["scene"][0]
         sent = pickle.dumps(file["scene"])
@@ -210,7 +210,7 @@ def test_a_copy_that_opens_the_file_later_finds_that_it_changed(path, change):
 
 
 @pytest.mark.parametrize("name", ["scene", "plain"])
-def test_a_file_modified_while_open_is_an_error_until_it_is_closed(path, name):
+def test_reading_a_file_modified_while_open_raises_until_it_is_closed(path, name):
     with kf.HDF5File(path, chunk_cache=0) as file:
         data = file[name]
         data[0]
@@ -222,7 +222,7 @@ def test_a_file_modified_while_open_is_an_error_until_it_is_closed(path, name):
         assert np.array_equal(data[1], VALUES[1])
 
 
-def test_the_index_takes_at_most_24_bytes_a_chunk(tmp_path):
+def test_the_index_needs_at_most_24_bytes_per_chunk(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("full", data=np.zeros((2000, 4), "f4"), chunks=(1, 4))
@@ -234,7 +234,7 @@ def test_the_index_takes_at_most_24_bytes_a_chunk(tmp_path):
             assert sum(part.nbytes for part in vars(index).values() if part is not None) <= most * 2000
 
 
-def test_the_index_of_a_few_chunks_of_very_many_places_takes_a_few_bytes(tmp_path):
+def test_the_index_of_a_sparse_dataset_needs_a_few_bytes(tmp_path):
     rows = 1 << 40
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as file:
@@ -287,7 +287,7 @@ def test_a_forked_child_reads_while_the_threads_of_its_parent_decode(path):
     assert run.stdout.strip() == "[0, 0, 0, 0, 0]", run.stderr
 
 
-def test_a_process_ends_while_chunks_are_being_decoded_ahead(path):
+def test_a_process_can_exit_during_read_ahead(path):
     code = f"""
         import numpy as np, kerasfeed as kf
         file = kf.HDF5File({str(path)!r})
@@ -306,7 +306,7 @@ def test_a_process_ends_while_chunks_are_being_decoded_ahead(path):
     assert (run.returncode, run.stdout.strip(), run.stderr) == (0, "done", "")
 
 
-def test_a_file_closed_with_chunks_still_to_decode_ahead_is_closed(path):
+def test_a_file_closed_during_read_ahead_is_closed(path):
     file = kf.HDF5File(path)
     for _ in range(20):
         file["block"].read_ahead(np.arange(64))
@@ -315,7 +315,7 @@ def test_a_file_closed_with_chunks_still_to_decode_ahead_is_closed(path):
     file.close()
 
 
-def test_a_url_is_read_through_fsspec_and_past_h5py(path):
+def test_a_url_is_read_through_fsspec_without_h5py(path):
     pytest.importorskip("fsspec")
     with kf.HDF5File(f"file://{path}") as file:
         assert file["scene"].reader.kind == "direct"
@@ -339,7 +339,7 @@ def test_a_path_as_uri_opens(tmp_path, name):
         assert file["x"][2] == 2
 
 
-def test_the_contents_of_a_file_are_shown_as_text_and_as_a_table(path):
+def test_the_contents_of_a_file_are_shown_as_text_and_html(path):
     with h5py.File(path, "r+") as file:
         file["group/<names>"] = ["a", "b"]
         file["group"].attrs["unit"] = "m"
@@ -362,7 +362,7 @@ def test_the_contents_of_a_file_are_shown_as_text_and_as_a_table(path):
         assert "<names>" not in file["group"]._repr_html_()
 
 
-def test_block_size_is_the_rows_of_a_chunk(path):
+def test_block_size_is_the_number_of_rows_in_a_chunk(path):
     with kf.HDF5File(path) as file:
         assert [file[name].block_size for name in (*NAMES, "sparse")] == [1, 10, 7, 1, 5]
         assert file["scene"].nbytes == VALUES.nbytes

@@ -59,7 +59,7 @@ def _later(path):
 
 @contextlib.contextmanager
 def _process(script):
-    """A Python process that runs the script, answers lines with lines, and ends when told "end"."""
+    """A Python process that runs the script, answers each line with a line, and ends at the line "end"."""
     code = "import sys\ndef tell(text): print(text, flush=True)\n" + textwrap.dedent(script)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     pipe = subprocess.PIPE
@@ -163,7 +163,7 @@ def test_rows_that_another_process_appends_are_followed_with_swmr(tmp_path, comp
                 data[rows]
 
 
-def test_swmr_travels_with_a_pickled_file(tmp_path):
+def test_a_pickled_file_keeps_swmr(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     with _process(WRITER.format(path=str(path), mode="w", compression=None, swmr=True)) as ask:
         assert ask() == "ready"
@@ -175,7 +175,7 @@ def test_swmr_travels_with_a_pickled_file(tmp_path):
                 assert copy["data"][:, 0].tolist() == list(range(7))
 
 
-def test_a_file_that_another_process_writes_is_refused_until_it_is_done(plain):
+def test_a_file_locked_by_a_writer_is_refused_until_it_is_closed(plain):
     script = WRITER.format(path=str(plain), mode="r+", compression=None, swmr=False)
     with _process(script) as ask:
         assert ask() == "ready"
@@ -185,7 +185,7 @@ def test_a_file_that_another_process_writes_is_refused_until_it_is_done(plain):
         assert not difference(file["data"][:], WHOLE)
 
 
-def test_a_file_that_is_read_keeps_writers_out_until_it_is_closed(plain):
+def test_an_open_file_locks_out_writers_until_it_is_closed(plain):
     script = f"""
         import h5py
         for line in sys.stdin:
@@ -203,7 +203,7 @@ def test_a_file_that_is_read_keeps_writers_out_until_it_is_closed(plain):
         assert ask("") == "opened"
 
 
-def test_a_file_left_half_written_by_a_killed_writer_is_an_error(tmp_path):
+def test_a_half_written_file_of_a_killed_writer_raises(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     script = f"""
         import h5py, numpy as np, os
@@ -245,16 +245,16 @@ READER = """
 
 
 @pytest.mark.parametrize("share", [0.5, 0.0])
-def test_a_file_cut_while_open_is_an_error_and_never_a_crash(path, share):
+def test_a_file_truncated_while_open_raises_and_never_crashes(path, share):
     with _process(READER.format(path=str(path))) as ask:
         assert ask() == "ready"
         os.truncate(path, int(share * path.stat().st_size))
-        told = [ask(""), *(ask() for _ in range(4))]
-    assert all(path.name in one or one == "read" for one in told), told
-    assert all(one.startswith("OSError") for one in told[:4]), told
+        answers = [ask(""), *(ask() for _ in range(4))]
+    assert all(path.name in one or one == "read" for one in answers), answers
+    assert all(one.startswith("OSError") for one in answers[:4]), answers
 
 
-def test_a_file_cut_again_and_again_during_reads_never_ends_the_process(tmp_path):
+def test_repeated_truncation_during_reads_never_crashes_the_process(tmp_path):
     """The file may be truncated between size check and read; mapped memory would end the process (SIGBUS)."""
     path = tmp_path / "kerasfeed.h5"
     rows = values((4000, 100), "u1")
@@ -299,7 +299,7 @@ def test_a_file_cut_again_and_again_during_reads_never_ends_the_process(tmp_path
             cutting.join()
 
 
-def test_a_file_rewritten_in_place_while_open_gives_an_error_or_the_data_of_one_of_both(path):
+def test_a_file_rewritten_while_open_raises_or_gives_unmixed_data(path):
     """Its chunks have moved; a read must not return a mixture. The reader checks five times a second."""
     other = (WHOLE + 1000).astype("f4")
     with kf.HDF5File(path) as file:
@@ -322,11 +322,11 @@ def test_a_file_rewritten_in_place_while_open_gives_an_error_or_the_data_of_one_
 
 
 @pytest.mark.parametrize("how", ["replaced", "rewritten", "grown"])
-def test_a_worker_that_finds_another_file_than_the_first_process_says_so(path, how):
+def test_a_worker_reports_that_the_file_changed_since_it_was_first_opened(path, how):
     with kf.HDF5File(path) as file:
         dataset = file["data"]
         assert not difference(dataset[1], WHOLE[1])
-        told = pickle.dumps(dataset)
+        pickled = pickle.dumps(dataset)
     _later(path)
     if how == "replaced":
         other = path.with_name("other.h5")
@@ -339,7 +339,7 @@ def test_a_worker_that_finds_another_file_than_the_first_process_says_so(path, h
             writer["more"] = np.arange(10)
     script = f"""
         import pickle
-        dataset = pickle.loads({told!r})
+        dataset = pickle.loads({pickled!r})
         try:
             dataset[1]
             tell("read")
@@ -356,17 +356,17 @@ def test_a_file_that_did_not_change_is_read_by_any_worker(path):
     with kf.HDF5File(path) as file:
         dataset = file["data"]
         dataset[1]
-        told = pickle.dumps(dataset)
+        pickled = pickle.dumps(dataset)
     script = f"""
         import pickle
-        dataset = pickle.loads({told!r})
+        dataset = pickle.loads({pickled!r})
         tell(dataset[1].tobytes().hex())
         """
     with _process(script) as ask:
         assert ask() == WHOLE[1].tobytes().hex()
 
 
-def test_an_open_file_whose_name_goes_away_is_read_to_the_end(path):
+def test_an_open_file_remains_readable_after_it_is_deleted(path):
     with kf.HDF5File(path) as file:
         data = file["data"]
         assert not difference(data[0], WHOLE[0])

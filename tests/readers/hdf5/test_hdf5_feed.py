@@ -48,7 +48,7 @@ def test_a_feed_reads_the_file_with_every_kind_of_worker(path, workers, worker_t
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_a_dataset_alone_is_a_sequence(path, worker_type):
+def test_a_dataset_is_a_sequence(path, worker_type):
     with h5py.File(path) as reference:
         points = reference["points"][()]
     file = kf.HDF5File(path)
@@ -59,7 +59,7 @@ def test_a_dataset_alone_is_a_sequence(path, worker_type):
     file.close()
 
 
-def test_rows_of_variable_length_that_are_all_of_one_length_are_scenes(tmp_path):
+def test_variable_length_rows_of_equal_length_are_scenes(tmp_path):
     path, expected = tmp_path / "kerasfeed.h5", np.arange(3, dtype="f4") + np.arange(4)[:, None]
     with h5py.File(path, "w") as file:
         rows = file.create_dataset("rows", (4,), h5py.vlen_dtype("f4"))
@@ -75,7 +75,7 @@ def test_rows_of_variable_length_that_are_all_of_one_length_are_scenes(tmp_path)
         assert np.array_equal(batch, expected)
 
 
-def test_each_worker_process_opens_a_handle_of_its_own(path):
+def test_each_worker_process_opens_its_own_handle(path):
     class Handles(Rooms):
         def __getitem__(self, index):
             points = super().__getitem__(index)[0]
@@ -91,7 +91,7 @@ def test_each_worker_process_opens_a_handle_of_its_own(path):
 
 
 @pytest.mark.heavy
-def test_a_damaged_scene_reaches_the_consumer_with_its_index_and_file(path):
+def test_the_error_for_a_damaged_scene_names_its_index_and_file(path):
     with h5py.File(path) as reference:
         place = reference["gzip"].id.get_chunk_info(2)  # scenes 6, 7, 8: not scenes of the spec
     damaged = bytearray(path.read_bytes())
@@ -113,7 +113,7 @@ def test_a_damaged_scene_reaches_the_consumer_with_its_index_and_file(path):
     file.close()
 
 
-def test_a_forked_child_reads_with_a_handle_of_its_own(path):
+def test_a_forked_child_opens_its_own_handle(path):
     # kerasfeed never forks, but other libraries of the user may.
     script = textwrap.dedent(f"""
         import os, sys
@@ -144,7 +144,7 @@ def test_importing_the_reader_loads_no_framework():
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_the_real_point_clouds_arrive_unharmed(real_data, worker_type):
+def test_real_point_clouds_are_delivered_unchanged(real_data, worker_type):
     path = Path(real_data) / "bimnet10_test.h5"
     with h5py.File(path) as reference:
         data, label = reference["data"][()], reference["label"][()]

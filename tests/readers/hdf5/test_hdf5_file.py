@@ -91,7 +91,7 @@ def test_every_dataset_equals_h5py_in_value_and_description(path):
                 assert len(ours) == len(theirs)
 
 
-def test_attributes_are_those_of_the_dataset(path):
+def test_attrs_returns_the_attributes_of_the_dataset(path):
     with kf.HDF5File(path) as file:
         assert file["points"].attrs == {"unit": "metre", "scale": 2.5}
         assert file["labels"].attrs == {}
@@ -119,7 +119,7 @@ def test_a_dataset_becomes_an_array(path):
                 np.array(file["labels"], copy=False)
 
 
-def test_a_field_of_a_compound_is_selected_by_name(path):
+def test_a_field_of_a_compound_dataset_is_selected_by_name(path):
     with h5py.File(path) as reference, kf.HDF5File(path) as file:
         _assert_equal(file["table"]["b"], reference["table"]["b"])
         _assert_equal(file["table"]["a", 3:5], reference["table"]["a", 3:5])
@@ -140,7 +140,7 @@ def test_a_file_is_opened_when_first_read(path, monkeypatch):
     file.close()
 
 
-def test_closing_closes_and_the_next_read_opens_again(path):
+def test_close_closes_the_file_and_the_next_read_reopens_it(path):
     file = kf.HDF5File(path)
     points = file["points"]
     first = points[3]
@@ -153,7 +153,7 @@ def test_closing_closes_and_the_next_read_opens_again(path):
     file.close()
 
 
-def test_a_closed_file_may_be_rewritten_and_is_read_again(path):
+def test_a_closed_file_can_be_rewritten_and_read_again(path):
     with kf.HDF5File(path) as file:
         labels = file["labels"]
         assert labels[5] == 5
@@ -163,7 +163,7 @@ def test_a_closed_file_may_be_rewritten_and_is_read_again(path):
         assert labels[5] == 77
 
 
-def test_a_file_put_in_the_place_of_an_open_one_is_found_by_a_new_reader(path):
+def test_a_new_reader_opens_the_file_that_replaced_an_open_one(path):
     old = kf.HDF5File(path)
     assert old["labels"][5] == 5
     other = path.with_name("kerasfeed-new.h5")
@@ -192,7 +192,7 @@ def test_a_file_dropped_unclosed_is_closed(path):
     assert _open_descriptors(path) == 0
 
 
-def test_one_process_has_one_handle_whatever_the_names_of_the_file(path, monkeypatch):
+def test_a_process_opens_a_file_once_under_all_its_names(path, monkeypatch):
     link, hard = path.with_name("link.h5"), path.with_name("hard.h5")
     link.symlink_to(path)
     os.link(path, hard)
@@ -213,7 +213,7 @@ def test_one_process_has_one_handle_whatever_the_names_of_the_file(path, monkeyp
 
 
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle])
-def test_what_pickles_is_the_path_alone(path, pickler):
+def test_a_pickle_contains_only_the_path(path, pickler):
     with kf.HDF5File(path) as file:
         dataset = file["points"]
         expected = dataset[7]
@@ -223,7 +223,7 @@ def test_what_pickles_is_the_path_alone(path, pickler):
         assert pickle.loads(pickler.dumps(dataset)).name == "points"
 
 
-def test_a_relative_path_is_resolved_when_the_file_is_made(path, monkeypatch, tmp_path_factory):
+def test_a_relative_path_is_resolved_at_construction(path, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(path.parent)
     file = kf.HDF5File(path.name)
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
@@ -259,8 +259,8 @@ def test_threads_read_through_one_handle(path, monkeypatch):
     file.close()
 
 
-def test_other_options_of_one_file_do_not_end_the_process(tmp_path):
-    """HDF5 does so when one of several handles of a file is closed."""
+def test_opening_one_file_with_other_options_does_not_crash(tmp_path):
+    """HDF5 itself crashes when one of several handles of a file is closed."""
     program = """
 import h5py, numpy as np, kerasfeed as kf
 rows = np.array([(k, "x" * (k % 20)) for k in range(256)], [("a", "f4"), ("name", h5py.string_dtype())])
@@ -302,7 +302,7 @@ def test_threads_read_text_and_rows_of_varying_length(path):
     assert not wrong
 
 
-def test_a_read_is_not_disturbed_by_another_thread_that_closes(path):
+def test_closing_in_another_thread_does_not_affect_a_read(path):
     file = kf.HDF5File(path)
     points, errors = file["points"], []
     expected = points[:]

@@ -78,7 +78,7 @@ def test_every_value_of_a_dataset_that_may_grow_is_read(tmp_path, libver, maxsha
             assert file["x"].reader.reason == "HDF5 lists chunks outside the dataset"
 
 
-def test_holes_at_places_that_hdf5_lists_wrong_are_read_by_h5py(tmp_path):
+def test_h5py_reads_holes_at_offsets_that_hdf5_lists_wrong(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w", libver="latest") as file:
         dataset = file.create_dataset("x", (4, 4), "i4", chunks=(1, 1), maxshape=(4, None), fillvalue=5)

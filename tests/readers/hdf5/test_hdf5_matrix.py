@@ -30,7 +30,7 @@ some_cases = pytest.mark.parametrize("case", [case for case in CASES if case.nam
 
 
 def every_case(function):
-    """Run a test with every file; by default with each eighth, and one of each family."""
+    """Run a test with every file; by default with every eighth, and one of each family."""
     light = pytest.mark.light(where=lambda case: case.name in LIGHT)
     return light(pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)(function))
 
@@ -85,7 +85,7 @@ def test_every_selection_equals_h5py(made, case):
 
 
 @every_case
-def test_lists_take_and_read_into_equal_numpy_without_a_cache(made, case):
+def test_selections_take_and_read_into_equal_numpy_without_a_cache(made, case):
     path, name = made(case), case.datasets[-1]
     whole = _reference(path, name)[1]["()"]
     with kf.HDF5File(path, chunk_cache=0) as file:
@@ -107,7 +107,7 @@ def test_lists_take_and_read_into_equal_numpy_without_a_cache(made, case):
 
 
 @every_case
-def test_the_description_and_the_reader_are_those_due(made, case):
+def test_the_description_and_the_reader_are_as_expected(made, case):
     path = made(case)
     due, _, module = case.reader.partition(" with ")
     if module and importlib.util.find_spec(module) is None:
@@ -130,7 +130,7 @@ def test_the_description_and_the_reader_are_those_due(made, case):
 
 
 @some_cases  # one of each storage, because every selection of every file is compared above
-def test_four_threads_that_open_the_file_at_once_and_a_pickled_copy_read_the_same(made, case):
+def test_four_concurrent_threads_and_a_pickled_copy_read_the_same(made, case):
     path, name = made(case), case.datasets[0]
     asked, theirs = _reference(path, name)
     file = kf.HDF5File(path)
@@ -172,8 +172,8 @@ def test_another_process_reads_every_file_the_same(made):
         f"import sys; sys.path[:0] = {[str(SUPPORT), str(Path(__file__).parent)]!r}\n"
         "import test_hdf5_matrix as matrix; matrix.compare(sys.stdin.buffer)"
     )
-    told = json.dumps(names).encode() + b"\n" + b"".join(sent)
-    done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, timeout=PROGRAM_SECONDS)
+    request = json.dumps(names).encode() + b"\n" + b"".join(sent)
+    done = subprocess.run([sys.executable, "-c", script], input=request, capture_output=True, timeout=PROGRAM_SECONDS)
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads(done.stdout) == {"compared": len(sent), "wrong": {}}
 
@@ -193,7 +193,7 @@ def compare(stream):
 
 
 @pytest.mark.parametrize("name", ["dtype-reference", "dtype-region-reference-gzip"])
-def test_references_point_to_what_they_do_in_h5py(made, name):
+def test_references_have_the_same_targets_as_in_h5py(made, name):
     path = made(next(case for case in CASES if case.name == name))
     with kf.HDF5File(path) as file:
         ours = file["data"][:]
@@ -203,7 +203,7 @@ def test_references_point_to_what_they_do_in_h5py(made, name):
         assert _names_of_references(ours, reference) == theirs
 
 
-def test_the_matrix_holds_at_least_two_hundred_files_most_of_them_read_directly(made):
+def test_the_matrix_has_at_least_200_files_for_both_readers(made):
     assert len({case.name for case in CASES}) == len(CASES) >= 200
     assert sum(case.reader == "direct" for case in CASES) > 0.4 * len(CASES)
     assert sum(case.reader == "h5py" for case in CASES) > 50
@@ -215,7 +215,7 @@ def test_the_matrix_holds_at_least_two_hundred_files_most_of_them_read_directly(
     [*((f"none-{index}", number) for index, number in zip(INDEXES, (0, 1, 3, 4, 5), strict=True)),
      ("implicit-index", 2)],
 )  # fmt: skip
-def test_the_files_use_every_index_of_chunks_that_hdf5_has(made, name, number):
+def test_the_files_use_every_chunk_index_of_hdf5(made, name, number):
     path = made(next(case for case in CASES if case.name == name))
     found = ctypes.c_int(-1)
     with h5py.File(path) as file:
@@ -231,7 +231,7 @@ def test_a_dangling_link_is_a_missing_dataset(made):
             file["dangling"]
 
 
-def test_names_of_one_file_are_one_file(made):
+def test_different_names_of_one_file_share_its_descriptors(made):
     path = made(next(case for case in CASES if case.name == "symlink"))
     names = (path, path.with_name(f"{path.stem}-real.h5"), path.with_name(f"{path.stem}-hard.h5"))
     files = [kf.HDF5File(name) for name in names]
@@ -242,7 +242,7 @@ def test_names_of_one_file_are_one_file(made):
         file.close()
 
 
-def test_the_files_hold_chunks_whose_filter_the_writer_skipped(made):
+def test_the_files_include_chunks_with_a_skipped_filter(made):
     with h5py.File(made(next(case for case in CASES if case.name == "noise-lzf"))) as file:
         identifier = file["data"].id
         masks = {identifier.get_chunk_info(number).filter_mask for number in range(identifier.get_num_chunks())}
@@ -253,7 +253,7 @@ def test_the_files_hold_chunks_whose_filter_the_writer_skipped(made):
     ("shape", "chunks"),
     [((2**37,), (1024,)), ((2**20, 2**20), (64, 64)), ((2**40,), None), ((2**27, 3, 5), (1, 3, 5))],
 )
-def test_a_sparse_dataset_larger_than_memory_is_read_where_it_is_written(tmp_path, shape, chunks):
+def test_a_sparse_dataset_larger_than_memory_can_be_read(tmp_path, shape, chunks):
     """In a process limited to 0.5 GiB more: neither the grid of chunks nor a selection may be expanded."""
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as file:
@@ -282,7 +282,7 @@ print("read")
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("chunk_cache", ["auto", 0, 3000])
-def test_many_threads_with_a_cache_too_small_for_them_read_the_same(tmp_path, chunk_cache):
+def test_many_threads_read_the_same_with_a_small_cache(tmp_path, chunk_cache):
     path = tmp_path / "kerasfeed.h5"
     whole = values((600, 40), "f4")
     with h5py.File(path, "w") as file:
@@ -335,7 +335,7 @@ def test_the_real_point_clouds_equal_h5py(real_data):
         assert file["data"].reader.kind == "direct"
 
 
-def test_a_name_that_is_no_utf8_hides_no_other_dataset(tmp_path):
+def test_a_name_that_is_not_utf8_hides_no_other_dataset(tmp_path):
     """Old writers use other encodings; h5py lists such names as bytes."""
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as file:

@@ -36,7 +36,7 @@ def path(tmp_path):
     return tmp_path / "kerasfeed.h5"
 
 
-def test_files_and_groups_are_mappings_as_those_of_h5py(path):
+def test_files_and_groups_are_mappings_as_in_h5py(path):
     with h5py.File(path) as reference, kf.HDF5File(path) as file:
         assert list(file) == list(file.keys()) == list(reference)
         assert len(file) == len(file.keys()) == len(file.values()) == len(file.items()) == len(reference) == 63
@@ -74,7 +74,7 @@ def test_names_are_listed_without_a_walk_of_the_file(path, monkeypatch):
         assert next(iter(file.items()))[0] == "kind"
 
 
-def test_an_unknown_name_in_a_large_file_looks_at_some_of_it(path, monkeypatch):
+def test_the_error_for_an_unknown_name_in_a_large_file_lists_some_names(path, monkeypatch):
     with kf.HDF5File(path) as file:
         with pytest.raises(KeyError, match=r"holds the datasets loose, scene_00000/label, .* and 101 more"):
             file["x"]
@@ -105,7 +105,7 @@ def linked(tmp_path):
     return tmp_path / "linked.h5"
 
 
-def test_a_dataset_of_another_file_is_not_taken_for_one_of_the_same_name_here(linked):
+def test_a_linked_dataset_is_not_confused_with_a_local_one_of_the_same_name(linked):
     with kf.HDF5File(linked) as file:
         assert np.array_equal(file["there"][:], np.arange(10))
         assert np.array_equal(file["data"][:], np.arange(3))
@@ -126,7 +126,7 @@ def test_errors_name_broken_links_and_datatypes(linked):
             file["kind"]
 
 
-def test_paths_and_tree_follow_links_once_and_show_those_that_lead_nowhere(linked):
+def test_dataset_paths_and_tree_follow_links_once_and_show_broken_ones(linked):
     with kf.HDF5File(linked) as file:
         assert file.dataset_paths() == ["data", "references", "folder/data", "there"]
         assert all(file[path].shape for path in file.dataset_paths())
@@ -145,7 +145,7 @@ def test_paths_and_tree_follow_links_once_and_show_those_that_lead_nowhere(linke
         assert line in lines
 
 
-def test_a_reference_gives_the_object_that_it_stands_for(linked):
+def test_a_reference_returns_its_object(linked):
     with kf.HDF5File(linked) as file:
         there, empty = file["references"][:]
         assert np.array_equal(file[there][:], np.arange(3))
@@ -155,7 +155,7 @@ def test_a_reference_gives_the_object_that_it_stands_for(linked):
             file[empty]
 
 
-def test_after_an_error_of_hdf5_a_damaged_file_is_not_listed(tmp_path, monkeypatch):
+def test_a_damaged_file_is_not_listed_after_an_hdf5_error(tmp_path, monkeypatch):
     path = tmp_path / "damaged.h5"
     with h5py.File(path, "w", libver="latest") as file:
         for number in range(12):  # names in a heap with checksums
@@ -174,7 +174,7 @@ def test_after_an_error_of_hdf5_a_damaged_file_is_not_listed(tmp_path, monkeypat
 # ---- very many files
 
 
-def test_of_more_files_than_a_process_may_open_those_used_longest_ago_are_closed(tmp_path, monkeypatch):
+def test_the_least_recently_used_files_are_closed_at_the_descriptor_limit(tmp_path, monkeypatch):
     paths = [tmp_path / f"{number}.h5" for number in range(12)]
     for number, path in enumerate(paths):
         with h5py.File(path, "w") as file:
@@ -196,7 +196,7 @@ def test_of_more_files_than_a_process_may_open_those_used_longest_ago_are_closed
 # ---- very many small datasets
 
 
-def test_small_datasets_of_a_file_that_has_many_are_what_h5py_gives(path):
+def test_many_small_datasets_equal_h5py(path):
     places = np.array([3, 0, 3])
     with h5py.File(path) as reference, kf.HDF5File(path) as file:
         for number in range(len(LENGTHS)):
@@ -221,7 +221,7 @@ def test_small_datasets_of_a_file_that_has_many_are_what_h5py_gives(path):
                 ours.read_ahead([1, 2])
 
 
-def test_a_small_dataset_of_many_is_examined_when_it_is_read_again(path, monkeypatch):
+def test_one_of_many_small_datasets_is_examined_at_its_second_read(path, monkeypatch):
     examined, original = [], registry.examine
     monkeypatch.setattr(registry, "_EXAMINED_AT_ONCE", 2)
     monkeypatch.setattr(
@@ -246,7 +246,7 @@ def test_a_small_dataset_of_many_is_examined_when_it_is_read_again(path, monkeyp
         assert examined[-1] == "/scene_00020/points"
 
 
-def test_a_small_dataset_of_many_that_is_damaged_gives_the_rows_that_are_whole(tmp_path):
+def test_a_damaged_small_dataset_returns_its_intact_rows(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as file:
         for number in range(4):
@@ -263,7 +263,7 @@ def test_a_small_dataset_of_many_that_is_damaged_gives_the_rows_that_are_whole(t
         assert np.array_equal(file["3"][7], np.arange(35, 40))
 
 
-def test_a_file_that_changes_is_an_error_for_small_datasets_of_many_too(path):
+def test_many_small_datasets_raise_if_the_file_changes(path):
     with kf.HDF5File(path) as file:
         for number in range(5):
             file[f"scene_{number:05d}/points"][:]
@@ -276,7 +276,7 @@ def test_a_file_that_changes_is_an_error_for_small_datasets_of_many_too(path):
         assert np.array_equal(file["scene_00007/points"][:], scene(7))
 
 
-def test_what_other_files_hold_is_not_kept_as_part_of_this_one(tmp_path):
+def test_data_of_other_files_is_not_cached_as_part_of_this_one(tmp_path):
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = np.arange(4)
     with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
@@ -302,7 +302,7 @@ def rows_of(batch):
 
 
 @pytest.mark.parametrize("collate", ["pad", "ragged"])
-def test_the_recipe_for_scenes_in_groups_reads_them_in_every_loader(tmp_path, monkeypatch, collate):
+def test_the_recipe_for_scenes_in_groups_works_in_every_loader(tmp_path, monkeypatch, collate):
     monkeypatch.chdir(tmp_path)
     lengths = [5, 9, 2, 7, 30, 1]
     scans = [np.random.default_rng(n).normal(size=(length, 3)).astype("f4") for n, length in enumerate(lengths)]

@@ -64,12 +64,12 @@ def _refusal(error, read):
 
 
 @pytest.mark.parametrize("name", BAD_SELECTIONS)
-def test_a_selection_that_cannot_be_is_refused_and_names_dataset_and_file(opened, name):
+def test_the_error_for_an_invalid_selection_names_dataset_and_file(opened, name):
     dataset, _ = opened
     selection, error = BAD_SELECTIONS[name]
-    told = _refusal(error, lambda: dataset[selection])
-    assert "'data'" in told
-    assert str(dataset.file.path) in told
+    message = _refusal(error, lambda: dataset[selection])
+    assert "'data'" in message
+    assert str(dataset.file.path) in message
     with pytest.raises(error):
         dataset.read_into(selection, np.empty((20, 6), "f4"))
 
@@ -77,7 +77,7 @@ def test_a_selection_that_cannot_be_is_refused_and_names_dataset_and_file(opened
 @pytest.mark.parametrize(
     ("selection", "told"), [(20, "20"), ((0, 6), "6"), ([0, 20], "20"), (-21, "-21"), ([-21, 0], "-21")]
 )
-def test_an_index_out_of_range_is_named_with_the_size_of_its_axis(opened, selection, told):
+def test_the_error_for_an_index_out_of_range_names_the_axis_size(opened, selection, told):
     message = _refusal(IndexError, lambda: opened[0][selection]).partition("\n")[0]
     assert told in message
     size = 6 if isinstance(selection, tuple) else 20
@@ -85,26 +85,26 @@ def test_an_index_out_of_range_is_named_with_the_size_of_its_axis(opened, select
 
 
 @pytest.mark.parametrize("indices", [[20], [0, -21], [2**40], [-(2**62)]])
-def test_take_refuses_rows_that_are_not_there(opened, indices):
+def test_take_refuses_rows_out_of_range(opened, indices):
     with pytest.raises(IndexError, match=r"'data'"):
         opened[0].take(indices)
     opened[0].read_ahead(indices)  # reading ahead never fails; the read itself does
 
 
 @pytest.mark.parametrize("indices", [[0.5, 1.0], [[0, 1], [2, 3]], ["a"], [None], "text"])
-def test_take_refuses_what_are_not_rows(opened, indices):
+def test_take_refuses_invalid_rows(opened, indices):
     with pytest.raises((TypeError, ValueError, IndexError)):
         opened[0].take(indices)
     opened[0].read_ahead(indices)
 
 
-def test_take_of_no_rows_is_an_empty_array(opened):
+def test_take_of_no_rows_returns_an_empty_array(opened):
     dataset, whole = opened
     for nothing in ([], np.empty(0, int), ()):
         assert not difference(dataset.take(nothing), whole[:0])
 
 
-def test_two_lists_are_refused_as_h5py_refuses_them(opened):
+def test_two_lists_are_refused_as_in_h5py(opened):
     with pytest.raises(TypeError, match=r"list|vector|array"):
         opened[0][[0, 1], [2, 3]]
 
@@ -137,7 +137,7 @@ def _frozen(array):
 
 @pytest.mark.parametrize("name", WRONG_OUTS)
 @pytest.mark.parametrize("method", ["take", "read_into"])
-def test_an_output_that_does_not_fit_is_refused_and_left_alone(opened, name, method):
+def test_an_unsuitable_output_is_refused_and_not_written(opened, name, method):
     out = WRONG_OUTS[name]()
     before = bytes(out) if isinstance(out, bytes) else np.array(out, "f4").tobytes()
     reads = {
@@ -150,7 +150,7 @@ def test_an_output_that_does_not_fit_is_refused_and_left_alone(opened, name, met
 
 @pytest.mark.parametrize("dtype", ["f8", ">f4", "i4", "S4", "?", "O"])
 @pytest.mark.parametrize("method", ["take", "read_into"])
-def test_an_output_of_another_dtype_is_refused_or_gets_the_same_values(opened, dtype, method):
+def test_an_output_of_another_dtype_is_refused_or_receives_the_same_values(opened, dtype, method):
     dataset, whole = opened
     out = np.zeros((3, 6), dtype)
     try:
@@ -180,7 +180,7 @@ def _unaligned(shape):
 
 
 @pytest.mark.parametrize("make", [_strided, _reversed, _columns, _unaligned])
-def test_an_output_of_any_memory_layout_gets_the_right_data_and_nothing_beside_it(opened, make):
+def test_an_output_of_any_memory_layout_receives_exactly_its_data(opened, make):
     dataset, whole = opened
     out = make((3, 6))
     dataset.read_into(np.s_[4:13:4], out)
@@ -195,14 +195,14 @@ def test_an_output_of_any_memory_layout_gets_the_right_data_and_nothing_beside_i
         assert np.count_nonzero(base == -1) == base.size - out.size
 
 
-def test_an_array_of_no_dimensions_receives_a_scalar(opened):
+def test_a_0d_array_receives_a_scalar(opened):
     dataset, whole = opened
     out = np.zeros((), "f4")
     dataset.read_into((7, 2), out)
     assert out == whole[7, 2]
 
 
-def test_what_is_returned_is_the_callers_own(opened):
+def test_the_caller_owns_returned_arrays(opened):
     dataset, whole = opened
     for read in (lambda: dataset[3], lambda: dataset[0:4], lambda: dataset[...], lambda: dataset.take([0, 1])):
         first = read()
@@ -231,7 +231,7 @@ def test_a_refused_read_keeps_no_file_open(path, selection):
         gc.enable()
 
 
-def test_an_error_of_damage_keeps_no_file_open(path):
+def test_an_error_for_damage_keeps_no_file_open(path):
     write_values(path, (20, 6), "f4", **STORAGES["gzip"])
     with h5py.File(path) as reference:
         place = reference["data"].id.get_chunk_info(0)
@@ -250,7 +250,7 @@ def test_an_error_of_damage_keeps_no_file_open(path):
         gc.enable()
 
 
-def test_structures_go_into_an_output_of_the_other_byte_order(path):
+def test_structured_rows_are_written_to_an_output_of_other_byte_order(path):
     dtype = np.dtype([("a", "<i4"), ("b", "<f4")])
     whole = np.zeros((40, 6), dtype)
     whole["a"], whole["b"] = np.arange(240).reshape(40, 6), np.arange(240).reshape(40, 6) / 2
@@ -282,7 +282,7 @@ def ragged(path):
 
 
 @pytest.mark.parametrize("name", ["even", "uneven", "text"])
-def test_one_row_of_text_or_of_variable_length_goes_into_an_array_of_no_dimensions(ragged, name):
+def test_a_0d_object_array_receives_a_row_of_text_or_variable_length(ragged, name):
     out = np.empty((), object)
     ragged[name].read_into(2, out)
     assert np.array_equal(out[()], ragged[name][2])

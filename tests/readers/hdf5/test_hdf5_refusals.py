@@ -18,7 +18,7 @@ def path(tmp_path):
     return hdf5_sample.write(tmp_path / "kerasfeed.h5")
 
 
-def test_a_missing_file_is_named_at_once(tmp_path, monkeypatch):
+def test_the_error_for_a_missing_file_names_it_at_construction(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no file 'scans.h5' in the folder '.*'. Check the path"):
         kf.HDF5File("scans.h5")
@@ -28,14 +28,14 @@ def test_a_missing_file_is_named_at_once(tmp_path, monkeypatch):
         kf.HDF5File(tmp_path)
 
 
-def test_a_file_that_went_away_is_named_when_read(path):
+def test_the_error_for_a_deleted_file_names_it(path):
     file = kf.HDF5File(path)
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"no file 'kerasfeed.h5' in the folder"):
         file["points"]
 
 
-def test_a_file_that_is_not_hdf5_says_so(tmp_path):
+def test_the_error_for_a_file_that_is_not_hdf5_says_so(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     path.write_text("<html>404</html>")
     with pytest.raises(OSError, match=r"cannot open '.*kerasfeed.h5': it is not an HDF5 file \(16 bytes, no HDF5 sig"):
@@ -45,7 +45,7 @@ def test_a_file_that_is_not_hdf5_says_so(tmp_path):
         kf.HDF5File(path)["points"]
 
 
-def test_a_truncated_file_says_that_it_is_damaged(path):
+def test_the_error_for_a_truncated_file_says_that_it_is_damaged(path):
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(OSError, match="it is a damaged HDF5 file, or one still being written"):
@@ -53,13 +53,13 @@ def test_a_truncated_file_says_that_it_is_damaged(path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_keeps_the_type_of_the_error(path):
+def test_an_unreadable_file_raises_permission_error(path):
     path.chmod(0)
     with pytest.raises(PermissionError, match=r"cannot open '.*kerasfeed.h5'"):
         kf.HDF5File(path)["points"]
 
 
-def test_a_file_that_another_process_writes_keeps_the_type_of_the_error(path):
+def test_a_file_locked_by_a_writer_keeps_the_type_of_the_error(path):
     script = f"import h5py, sys; f = h5py.File({str(path)!r}, 'r+'); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1) as writer:
         assert writer.stdout.readline().strip() == b"open"
@@ -80,7 +80,7 @@ def test_a_file_after_a_user_block_is_read(tmp_path):
         assert file["x"][:].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_missing_dataset_names_the_file_and_what_it_holds(path):
+def test_the_error_for_a_missing_dataset_names_the_file_and_its_content(path):
     with kf.HDF5File(path) as file:
         with pytest.raises(
             KeyError, match=r"^.'point' is not in the file; .*kerasfeed.h5.* holds the datasets .*points"
@@ -92,7 +92,7 @@ def test_a_missing_dataset_names_the_file_and_what_it_holds(path):
             file[0]
 
 
-def test_a_file_is_opened_with_the_mode_of_reading_alone(path):
+def test_only_read_mode_is_accepted(path):
     with kf.HDF5File(path, "r") as file:
         assert len(file["points"]) == 20
     with pytest.raises(ValueError, match=r"mode must be \"r\", received 'r\+': an HDF5File only reads"):
@@ -109,7 +109,7 @@ def test_an_option_that_h5py_lacks_is_refused_before_the_file_is_read(path, opti
         assert len(file["points"]) == 20
 
 
-def test_a_missing_dataset_of_a_large_file_lists_a_few(tmp_path):
+def test_the_error_for_a_missing_dataset_of_a_large_file_lists_a_few(tmp_path):
     path = tmp_path / "kerasfeed.h5"
     with h5py.File(path, "w") as writer:
         for number in range(300):
@@ -128,7 +128,7 @@ def test_a_missing_dataset_of_a_large_file_lists_a_few(tmp_path):
         (np.array([1, 2**63], "u8"), r"index 9223372036854775808 is out of range for axis 0"),
     ],
 )
-def test_an_index_out_of_range_names_dataset_axis_and_size(path, selection, message):
+def test_the_error_for_an_index_out_of_range_names_dataset_axis_and_size(path, selection, message):
     with kf.HDF5File(path) as file, pytest.raises(IndexError, match=message) as error:
         file["points"][selection]
     assert "reading 'points'[" in error.value.__notes__[-1]
@@ -136,7 +136,7 @@ def test_an_index_out_of_range_names_dataset_axis_and_size(path, selection, mess
 
 
 @pytest.mark.parametrize("selection", [np.ones(3, bool), "x", None, 1.5, ([1, 2], [0, 1]), (0, 0, 0, 0), (..., ...)])
-def test_a_bad_selection_raises_as_h5py_does_and_names_the_dataset(path, selection):
+def test_a_bad_selection_raises_as_in_h5py_and_names_the_dataset(path, selection):
     with h5py.File(path) as reference, kf.HDF5File(path) as file:
         with pytest.raises(Exception) as theirs:
             reference["points"][selection]
@@ -147,7 +147,7 @@ def test_a_bad_selection_raises_as_h5py_does_and_names_the_dataset(path, selecti
         assert str(path) in ours.value.__notes__[-1]
 
 
-def test_a_damaged_chunk_names_dataset_selection_and_file(path):
+def test_the_error_for_a_damaged_chunk_names_dataset_selection_and_file(path):
     with h5py.File(path) as reference:
         place = reference["gzip"].id.get_chunk_info(2)
     damaged = bytearray(path.read_bytes())

@@ -98,7 +98,7 @@ def _expected(whole, axes):
 @pytest.mark.heavy
 @drawn
 @given(st.data())
-def test_any_selection_equals_numpy_over_the_whole(folder, data):
+def test_any_selection_equals_numpy(folder, data):
     shape, dtype, keywords = data.draw(datasets())
     path = folder / f"{next(_numbers)}.h5"
     whole = write_values(path, shape, dtype, **keywords)
@@ -159,7 +159,7 @@ def test_a_mask_over_several_axes_equals_numpy(folder, data):
 @pytest.mark.parametrize(
     "written_as", [np.asarray, np.ndarray.tolist, lambda mask: (mask, ...), lambda mask: (..., mask)]
 )
-def test_a_mask_over_all_axes_of_what_h5py_reads_equals_numpy_however_it_is_written(tmp_path, count, written_as):
+def test_a_mask_over_all_axes_equals_numpy_if_h5py_reads_the_dataset(tmp_path, count, written_as):
     whole = np.arange(120, dtype=np.int32).reshape(6, 5, 4)
     with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
         file.create_dataset("data", data=whole, chunks=(2, 5, 4), scaleoffset=0)

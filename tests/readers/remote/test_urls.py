@@ -58,8 +58,8 @@ def url(request, folder, tmp_path, monkeypatch):
     """The URL of the folder at each place."""
     monkeypatch.setitem(fsspec.config.conf, "filecache", {"cache_storage": str(tmp_path / "kept")})
     if "http" in request.param:
-        with serving(folder) as told:
-            yield f"{request.param.removesuffix('http').strip() + '::' if ' ' in request.param else ''}{told.url}"
+        with serving(folder) as server:
+            yield f"{request.param.removesuffix('http').strip() + '::' if ' ' in request.param else ''}{server.url}"
         return
     yield {"file": f"file://{folder}", "filecache": f"filecache::file://{folder}"}.get(request.param) or in_memory(
         folder
@@ -73,7 +73,7 @@ def in_memory(folder):
     return "memory://store"
 
 
-def test_an_hdf5_file_is_read_past_h5py_and_gives_what_a_disk_gives(url):
+def test_an_hdf5_file_by_url_is_read_directly_and_equals_a_local_one(url):
     with kf.HDF5File(f"{url}/rows.h5") as file:
         assert sorted(file) == ["plain", "text", "x"]
         assert [file[name].reader.kind for name in ("plain", "x", "text")] == ["direct", "direct", "h5py"]
@@ -88,13 +88,13 @@ def test_an_hdf5_file_is_read_past_h5py_and_gives_what_a_disk_gives(url):
 
 
 @pytest.mark.parametrize("name", ["t-*.tfrecord", "z-?.tfrecord"])
-def test_records_are_read_in_their_order(url, folder, name):
+def test_all_records_by_url_are_read(url, folder, name):
     name = name.replace("?", "*") if "http" in url else name  # there "?" begins a query
     assert np.array_equal(np.sort([scene["x"][0] for scene in kf.TFRecordSequence.read(f"{url}/{name}")]), VALUES[:, 0])
 
 
 @pytest.mark.parametrize("name", ["t-*.tfrecord", "t-{shard:02d}-of-{count:02d}.tfrecord"])
-def test_records_are_found_by_globs_and_patterns_and_their_spec_beside_them(url, folder, name):
+def test_records_and_their_spec_are_found_by_globs_and_patterns(url, folder, name):
     here, there = (kf.TFRecordSequence(f"{place}/{name}") for place in (folder, url))
     assert there.paths == tuple(f"{url}/{Path(path).name}" for path in here.paths)
     assert there.spec == here.spec
@@ -105,7 +105,7 @@ def test_records_are_found_by_globs_and_patterns_and_their_spec_beside_them(url,
         each.close()
 
 
-def test_a_glob_of_urls_takes_no_hidden_files(folder):
+def test_a_glob_of_urls_skips_hidden_files(folder):
     files = fsspec.filesystem("memory")
     files.pipe_file("/hidden/t-0.tfrecord", (folder / "t-00-of-02.tfrecord").read_bytes())
     files.pipe_file("/hidden/.t-0.tfrecord.part", b"")
@@ -116,14 +116,14 @@ def test_a_glob_of_urls_takes_no_hidden_files(folder):
         each.close()
 
 
-def test_a_glob_of_urls_of_files_is_given_to_read_file_one_by_one(url):
+def test_read_file_receives_each_url_of_a_glob(url):
     files = kf.FileSequence(f"{url}/part-*.npz", read_npz)
     assert files.paths == (f"{url}/part-0.npz", f"{url}/part-1.npz")
     assert np.array_equal(np.stack([files[index] for index in range(32)]), VALUES)
     files.close()
 
 
-def test_the_spec_is_found_in_a_folder_whose_name_reads_as_a_glob(folder):
+def test_the_spec_is_found_in_a_folder_with_glob_characters(folder):
     files = fsspec.filesystem("memory")
     for path in folder.glob("t*"):
         files.pipe_file(f"/odd/[x] y/{path.name}", path.read_bytes())
@@ -147,7 +147,7 @@ def test_a_list_may_mix_urls_and_paths(folder):
 # ---- kept copies
 
 
-def test_a_file_that_was_replaced_is_an_error_when_it_is_opened_again(folder):
+def test_reopening_a_replaced_file_raises(folder):
     url = in_memory(folder)
     records = pickle.loads(pickle.dumps(kf.TFRecordSequence(f"{url}/t-*.tfrecord")))
     with kf.HDF5File(f"{url}/rows.h5") as file:
@@ -166,7 +166,7 @@ def test_a_file_that_was_replaced_is_an_error_when_it_is_opened_again(folder):
 # ---- a slow store that fails
 
 
-def test_16_slow_reads_are_done_at_once_and_those_that_fail_are_tried_again(folder):
+def test_slow_reads_run_in_parallel_and_failed_ones_are_retried(folder):
     url = f"slow://{folder}"
     for sequence in (Rooms(f"{url}/rows.h5"), kf.TFRecordSequence(f"{url}/t-*.tfrecord")):
         sequence[0]
@@ -179,12 +179,12 @@ def test_16_slow_reads_are_done_at_once_and_those_that_fail_are_tried_again(fold
 
 
 @pytest.mark.heavy
-def test_worker_processes_read_the_urls_that_they_are_given(folder):
+def test_worker_processes_read_urls(folder):
     with kf.Feed(Rooms(f"slow://{folder}/rows.h5"), 16, workers=2, worker_type="process") as feed:
         assert np.array_equal(np.concatenate(list(feed)), VALUES)
 
 
-def test_a_store_that_fails_three_times_is_an_error_that_names_url_and_cause(folder, monkeypatch):
+def test_the_error_for_a_store_that_fails_three_times_names_url_and_cause(folder, monkeypatch):
     monkeypatch.setattr(remote, "_PAUSES", (0.0, 0.0))
     (folder / "broken.h5").write_bytes((folder / "rows.h5").read_bytes())
     url = f"slow://{folder}/broken.h5"
@@ -194,13 +194,13 @@ def test_a_store_that_fails_three_times_is_an_error_that_names_url_and_cause(fol
         kf.TFRecordSequence(url)
 
 
-def test_a_web_server_that_fails_for_a_moment_is_asked_again(folder, monkeypatch):
+def test_requests_to_a_briefly_failing_web_server_are_retried(folder, monkeypatch):
     monkeypatch.setattr(remote, "_PAUSES", (0.0, 0.0))
-    with serving(folder) as told, kf.HDF5File(f"{told.url}/rows.h5") as file:
-        told.failures += [503, 503]  # for the check of the file, which fsspec requests twice
+    with serving(folder) as server, kf.HDF5File(f"{server.url}/rows.h5") as file:
+        server.failures += [503, 503]  # for the check of the file, which fsspec requests twice
         assert len(file["x"]) == 32
         file["x"][0]
-        told.failures += [500, 429]
+        server.failures += [500, 429]
         assert np.array_equal(file["x"][9], VALUES[9])
 
 
@@ -225,7 +225,7 @@ class ByOthers(ByteSource):
         """Not used."""
 
 
-def test_a_read_does_not_wait_for_ever_where_others_collect_objects_of_h5py(folder):
+def test_garbage_collection_of_h5py_objects_does_not_deadlock_a_read(folder):
     source = FileObject(ByOthers(folder / "rows.h5"))
     with h5py.File(folder / "rows.h5") as here, h5py.File(source, "r", rdcc_nbytes=0) as there:
         for row in range(32):
@@ -247,7 +247,7 @@ def test_a_read_does_not_wait_for_ever_where_others_collect_objects_of_h5py(fold
         ("nope://store/a.h5", ValueError, "cannot read '{}': Protocol not known: nope. fsspec.available_protocols()"),
     ],
 )
-def test_what_is_not_there_is_an_error_that_names_the_url(folder, name, kind, message):
+def test_the_error_for_a_missing_url_names_it(folder, name, kind, message):
     in_memory(folder)
     reads = [kf.TFRecordSequence]
     if "*" in name:
@@ -260,7 +260,7 @@ def test_what_is_not_there_is_an_error_that_names_the_url(folder, name, kind, me
         assert message.format(name) in str(caught.value)
 
 
-def test_a_file_that_is_gone_when_it_is_read_is_a_missing_file(folder):
+def test_a_file_removed_before_it_is_read_raises_file_not_found_error(folder):
     url = f"{in_memory(folder)}/t-00-of-02.tfrecord"
     records = kf.TFRecordSequence(url)
     records[0]
@@ -270,13 +270,13 @@ def test_a_file_that_is_gone_when_it_is_read_is_a_missing_file(folder):
     records.close()
 
 
-def test_a_path_made_of_a_url_is_refused():
+def test_a_url_passed_as_path_object_is_refused():
     for read in (kf.HDF5File, kf.TFRecordSequence, lambda path: kf.FileSequence(path, read_npz)):
         with pytest.raises(ValueError, match="'s3:/bucket/a' is a URL that lost a slash in a Path: pass URLs as text"):
             read(Path("s3://bucket/a"))
 
 
-def test_a_file_by_url_does_not_grow():
+def test_swmr_is_refused_for_a_url():
     with pytest.raises(ValueError, match=r"swmr=True follows a file .* on a local disk, received 's3://b/a'"):
         kf.HDF5File("s3://b/a", swmr=True)
 
@@ -291,7 +291,7 @@ def test_a_file_by_url_does_not_grow():
         ({"sizes": False}, "the server does not say how large the file is. Copy it here first"),
     ],
 )
-def test_a_server_without_ranges_or_sizes_is_an_error_that_says_what_to_do(folder, told, message):
+def test_the_error_for_a_server_without_ranges_or_sizes_names_a_remedy(folder, told, message):
     reads = {
         "large.h5": lambda url: kf.HDF5File(url)["x"],
         "t-00-of-02.tfrecord": lambda url: kf.TFRecordSequence(url)[0],
@@ -303,7 +303,7 @@ def test_a_server_without_ranges_or_sizes_is_an_error_that_says_what_to_do(folde
                 read(url)
 
 
-def test_a_whole_copy_of_a_file_needs_no_ranges(folder, tmp_path, monkeypatch):
+def test_a_server_without_ranges_suffices_if_whole_files_are_copied(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(fsspec.config.conf, "filecache", {"cache_storage": str(tmp_path)})
     with serving(folder, ranges=False) as server, kf.HDF5File(f"filecache::{server.url}/rows.h5") as file:
         assert np.array_equal(file["x"][7], VALUES[7])
@@ -342,7 +342,7 @@ for read in (
 """
 
 
-def test_without_fsspec_a_url_is_an_import_error_that_names_package_and_extra():
+def test_the_import_error_without_fsspec_names_package_and_extra():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=True
     )

@@ -36,7 +36,7 @@ def merged(scenes):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(INT64S | st.integers(0, 127), max_size=40) | st.lists(st.integers(0, 127), max_size=40))
-def test_integers_are_packed_as_protocol_buffers_pack_them(values):
+def test_integers_are_packed_as_in_protocol_buffers(values):
     theirs = tf.train.Feature(int64_list={"value": values}).SerializeToString()
     data = encoded({"x": Values(INT64, np.array(values, np.int64))})
     assert data.endswith(theirs)
@@ -60,7 +60,7 @@ FEATURES = st.dictionaries(
 @pytest.mark.heavy
 @settings(max_examples=200, deadline=None)
 @given(FEATURES)
-def test_an_example_of_ours_is_tensorflows_and_tensorflows_is_ours(features):
+def test_examples_are_interchangeable_with_tensorflow(features):
     data = encoded(features)
     theirs = tf.train.Example.FromString(data)
     assert len(data) == theirs.ByteSize()
@@ -96,7 +96,7 @@ def _example_of(name, kind, inner):
     ],
     ids=["unpacked integers", "unpacked floats", "integers in pieces", "half packed", "floats in pieces"],
 )
-def test_lists_that_other_writers_leave_unpacked_or_in_pieces_are_read(kind, inner, values):
+def test_unpacked_and_split_lists_of_other_writers_are_read(kind, inner, values):
     data = _example_of(b"x", kind, inner)
     assert list(getattr(tf.train.Example.FromString(data).features.feature["x"], f"{kind}_list").value) == values
     assert Example(data).get("x").values.tolist() == values
@@ -104,13 +104,13 @@ def test_lists_that_other_writers_leave_unpacked_or_in_pieces_are_read(kind, inn
 
 @pytest.mark.parametrize("count", [1, 20])
 @pytest.mark.parametrize("end", [b"\x80", b"\x80" * 10 + b"\x00"], ids=["cut off", "too long"])
-def test_a_number_that_is_cut_off_or_too_long_is_an_error(count, end):
+def test_a_truncated_or_too_long_number_raises(count, end):
     data = _example_of(b"x", "int64", _nested((0x0A, b"\x01" * count + end)))
     with pytest.raises(ValueError, match="feature 'x': a number of its list is damaged"):
         Example(data).get("x")
 
 
-def test_large_arrays_are_pieces_of_a_record_without_a_copy():
+def test_large_arrays_are_written_without_a_copy():
     image = np.arange(300 * 300 * 3, dtype=np.uint8).reshape(300, 300, 3)
     points = np.arange(9000, dtype=np.float32).reshape(-1, 9)
     scene = {"image": image, "label": 3, "mask": image[:, :, 0] > 7, "points": points}
@@ -128,7 +128,7 @@ def test_a_record_that_protocol_buffers_cannot_hold_is_refused(monkeypatch):
         record_of(SceneCodec(describe({"x": np.zeros(1000, np.uint8)})), {"x": np.zeros(1000, np.uint8)})
 
 
-def test_what_is_no_example_is_an_error():
+def test_bytes_that_are_not_an_example_raise():
     with pytest.raises(ValueError, match=r"not a serialized tf\.train\.Example"):
         Example(b"junk\xff")
     with pytest.raises(ValueError, match="'x': a list of float32 takes 3 bytes, not a multiple of 4"):
@@ -137,7 +137,7 @@ def test_what_is_no_example_is_an_error():
     assert Example(tf.train.Example(features={"feature": {"x": {}}}).SerializeToString()).get("x") is None
 
 
-def test_a_record_is_framed_as_tensorflow_frames_it(tmp_path):
+def test_a_record_is_framed_as_in_tensorflow(tmp_path):
     records = [b"", b"a", bytes(70_000), b"\xff" * 5]
     with tf.io.TFRecordWriter(str(tmp_path / "x")) as writer:
         for record in records:
@@ -145,7 +145,7 @@ def test_a_record_is_framed_as_tensorflow_frames_it(tmp_path):
     assert (tmp_path / "x").read_bytes() == b"".join(map(frame, records))
 
 
-def test_every_dtype_and_nesting_comes_back_bit_for_bit():
+def test_every_dtype_and_nesting_round_trips_bit_for_bit():
     scenes = list(Everything())
     codec = SceneCodec(merged(scenes))
     for scene in scenes:
@@ -155,7 +155,7 @@ def test_every_dtype_and_nesting_comes_back_bit_for_bit():
 
 
 @pytest.mark.heavy
-def test_tensorflow_parses_every_dtype_into_what_was_written():
+def test_tensorflow_parses_every_dtype_to_the_written_values():
     scenes = list(Everything())
     spec = merged(scenes)
     codec = SceneCodec(spec)
@@ -187,7 +187,7 @@ def test_kinds_are_a_function_of_dtype_and_axes():
     assert kinds["float64"] == kinds["float16"] == ("raw", "raw")
 
 
-def test_feature_descriptions_are_what_parse_single_example_takes():
+def test_parse_single_example_accepts_feature_descriptions():
     spec = {
         "x": kf.ArraySpec((None, 3), np.float32), "y": kf.ArraySpec((), np.int64), "i": kf.ArraySpec((4, 4), "uint8"),
         "m": kf.ArraySpec((None, None), np.int64), "t": kf.ArraySpec((), str),
@@ -211,7 +211,7 @@ def test_feature_descriptions_are_what_parse_single_example_takes():
     assert tf.io.decode_raw(parsed["i"], tf.uint8).shape == 16
 
 
-def test_a_description_is_had_from_a_sequence_and_from_a_feed():
+def test_feature_description_accepts_a_sequence_and_a_feed():
     scenes = [(np.zeros((3, 2), np.float32), 1)] * 4
     wanted = {"0": tf.io.FixedLenFeature((3, 2), tf.float32), "1": tf.io.FixedLenFeature((), tf.int64)}
     assert kf.feature_description(scenes) == wanted
@@ -244,7 +244,7 @@ def test_a_dtype_that_tensorflow_lacks_is_refused_by_parse_record():
         ({"x": ((), str)}, {"x": [1]}, r"expected str\[\], received a int64_list"),
     ],
 )
-def test_a_record_that_is_not_what_the_spec_says_is_an_error_that_names_the_feature(spec, features, message):
+def test_the_error_for_a_record_unlike_its_spec_names_the_feature(spec, features, message):
     def values(items):
         kind = {bytes: BYTES, float: FLOAT, int: INT64}[type(items[0])]
         return Values(kind, items if kind == BYTES else np.array(items, np.float32 if kind == FLOAT else np.int64))
@@ -254,7 +254,7 @@ def test_a_record_that_is_not_what_the_spec_says_is_an_error_that_names_the_feat
         codec.decode(encoded({name: values(items) for name, items in features.items()}))
 
 
-def test_what_fits_without_loss_is_read_as_the_spec_asks():
+def test_values_that_fit_without_loss_are_converted_to_the_spec():
     data = encoded(
         {"f": Values(FLOAT, np.float32([1.5])), "i": Values(INT64, np.int64([1, 0])), "b": Values(BYTES, [b"ab"])}
     )
@@ -287,12 +287,12 @@ def test_specs_survive_json_and_namedtuples_survive_pickle():
         ),
     ],
 )
-def test_what_is_no_spec_is_refused(spec, kind, message):
+def test_an_invalid_spec_is_refused(spec, kind, message):
     with pytest.raises(kind, match=message):
         as_scene_spec(spec)
 
 
-def test_names_that_would_clash_and_keys_that_no_file_holds_are_refused():
+def test_conflicting_names_and_unsupported_keys_are_refused():
     with pytest.raises(kf.SpecError, match="two features would have the name 'x/shape'"):
         SceneCodec(as_scene_spec({"x": kf.ArraySpec((None,), "f4"), "x/shape": kf.ArraySpec((), "i8")}))
     with pytest.raises(kf.SpecError, match=r"dict key \(1, 2\): in a file, keys are str or int"):
@@ -302,7 +302,7 @@ def test_names_that_would_clash_and_keys_that_no_file_holds_are_refused():
             spec_from_json(broken)
 
 
-def test_text_that_utf_8_cannot_encode_names_its_field():
+def test_the_error_for_text_that_utf_8_cannot_encode_names_its_field():
     with pytest.raises(kf.SpecError, match="field '1' holds text that UTF-8 cannot encode"):
         record_of(SceneCodec(describe((1, "a"))), (1, "\ud800"))
 

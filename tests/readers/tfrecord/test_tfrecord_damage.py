@@ -14,14 +14,14 @@ import kerasfeed as kf
 
 
 @pytest.mark.parametrize("workers", [1, 3, "auto"])
-def test_many_files_are_indexed_by_threads_that_end(shards, workers):
+def test_the_threads_that_index_many_files_end(shards, workers):
     assert len(kf.TFRecordSequence(shards, workers=workers)) == 40
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("kerasfeed-index")]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("kept", [0.99, 0.5])
-def test_a_file_that_is_cut_off_is_read_forward_up_to_an_error(tmp_path, compression, kept):
+def test_reading_a_truncated_file_in_order_raises_at_its_end(tmp_path, compression, kept):
     path = by_tensorflow(tmp_path / "x", records_of(100, 3000), compression)
     os.truncate(path, int(path.stat().st_size * kept))
     found = []
@@ -34,7 +34,7 @@ def test_a_file_that_is_cut_off_is_read_forward_up_to_an_error(tmp_path, compres
 
 
 @pytest.mark.parametrize("compression", [None, "GZIP"])
-def test_any_flipped_bit_is_noticed_by_a_reader_in_order(tmp_path, compression):
+def test_reading_in_order_detects_any_flipped_bit(tmp_path, compression):
     scenes = [(np.arange(index * 50, dtype=np.float32) % 7, index) for index in range(40)]
     (path,) = kf.write_tfrecords(scenes, tmp_path / "x", num_shards=1, workers=0, compression=compression)
     data = Path(path).read_bytes()
@@ -55,7 +55,7 @@ def test_any_flipped_bit_is_noticed_by_a_reader_in_order(tmp_path, compression):
 
 
 @pytest.mark.parametrize("kept", [0.99, 0.5, 0.02])
-def test_a_file_that_is_cut_off_gives_its_whole_records_and_an_error_for_the_rest(tmp_path, kept):
+def test_a_truncated_file_returns_its_intact_records_and_raises_for_the_rest(tmp_path, kept):
     records = records_of(100, 3000)
     path = by_tensorflow(tmp_path / "x", records)
     os.truncate(path, int(path.stat().st_size * kept))
@@ -74,7 +74,7 @@ def test_a_file_that_is_cut_off_gives_its_whole_records_and_an_error_for_the_res
     assert listing(tmp_path) == ["x"]
 
 
-def test_a_checksum_of_a_length_counts_where_checksums_are_verified_alone(tmp_path):
+def test_the_checksum_of_a_length_is_checked_only_with_verify(tmp_path):
     records = records_of(5, 3000)
     path = by_tensorflow(tmp_path / "x", records)
     sequences = [kf.TFRecordSequence(path, verify=verify) for verify in (True, False)]
@@ -89,7 +89,7 @@ def test_a_checksum_of_a_length_counts_where_checksums_are_verified_alone(tmp_pa
     assert sequences[1].record(1) == records[1]
 
 
-def test_a_flipped_bit_is_an_error_with_file_offset_and_record(tmp_path):
+def test_the_error_for_a_flipped_bit_names_file_offset_and_record(tmp_path):
     records = records_of(30, 3000)
     path = by_tensorflow(tmp_path / "x", records)
     data = bytearray(path.read_bytes())
@@ -110,7 +110,7 @@ def test_a_flipped_bit_is_an_error_with_file_offset_and_record(tmp_path):
     assert len(sequence) == 13
 
 
-def test_a_damaged_record_is_dealt_with_by_on_error(tmp_path):
+def test_on_error_applies_to_a_damaged_record(tmp_path):
     records = records_of(40, 300)
     path = by_tensorflow(tmp_path / "x", records)
     data = bytearray(path.read_bytes())
@@ -123,7 +123,7 @@ def test_a_damaged_record_is_dealt_with_by_on_error(tmp_path):
         assert [row.index for row in feed.failures] == [21]
 
 
-def test_a_shard_with_too_few_records_is_not_taken_for_whole(shards):
+def test_a_shard_with_too_few_records_is_refused(shards):
     path = Path(shards[1])
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 10 * 9])
@@ -136,7 +136,7 @@ def test_a_shard_with_too_few_records_is_not_taken_for_whole(shards):
 
 
 @pytest.mark.parametrize("change", ["cut", "rewritten", "replaced", "gone"])
-def test_a_file_that_changes_under_a_reader_is_an_error_and_not_other_data(shards, change):
+def test_a_file_that_changes_while_read_raises(shards, change):
     sequence = kf.TFRecordSequence(shards)
     path = Path(shards[0])
     if change != "gone":
@@ -160,7 +160,7 @@ def test_a_file_that_changes_under_a_reader_is_an_error_and_not_other_data(shard
         sequence[0]
 
 
-def test_sidecars_that_disagree_or_come_from_the_future_are_errors(tmp_path):
+def test_contradictory_sidecars_and_newer_versions_raise(tmp_path):
     for name, scenes in (("a", Small(4)), ("b", [{"x": 1}] * 4)):
         kf.write_tfrecords(scenes, tmp_path / f"{name}-{{shard}}", num_shards=2, workers=0)
     with pytest.raises(kf.SpecError, match="have different specs: read them as two sequences, or give spec="):
@@ -186,7 +186,7 @@ def test_a_spec_reads_the_fields_that_files_of_two_kinds_share(tmp_path):
     assert [int(scene["x"]) for scene in kf.TFRecordSequence.read(paths, spec)] == [1, 1, 3, 3]
 
 
-def test_records_whose_length_looks_like_the_magic_of_gzip_are_not_taken_for_compressed(tmp_path):
+def test_a_record_length_equal_to_the_gzip_magic_is_not_read_as_gzip(tmp_path):
     path = by_tensorflow(tmp_path / "x", [bytes(0x8B1F)])
     assert path.read_bytes()[:2] == b"\x1f\x8b"
     with pytest.raises(kf.RecordError, match=r"it is not a serialized tf\.train\.Example"):

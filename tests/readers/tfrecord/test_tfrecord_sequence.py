@@ -19,7 +19,7 @@ from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Values
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("compression", [None, "GZIP"])
-def test_tensorflow_reads_what_was_written_with_the_sidecar_alone(tmp_path, compression):
+def test_tensorflow_reads_written_records_with_only_the_sidecar(tmp_path, compression):
     sequence = Everything(20)
     paths = kf.write_tfrecords(
         sequence, tmp_path / "x-{shard}.tfrecord", num_shards=2, workers=0, compression=compression
@@ -52,7 +52,7 @@ def test_records_that_tensorflow_wrote_are_read_in_any_order(tmp_path, size):
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-def test_a_compressed_file_is_refused_and_the_error_says_how_to_read_it(tmp_path, compression):
+def test_the_error_for_a_compressed_file_says_how_to_read_it(tmp_path, compression):
     path = by_tensorflow(tmp_path / "x", records_of(20), compression)
     with pytest.raises(kf.RecordError, match=r"x' is compressed, so .* in order. .*kf.TFRecordSequence.read\(paths"):
         kf.TFRecordSequence(path)
@@ -60,7 +60,7 @@ def test_a_compressed_file_is_refused_and_the_error_says_how_to_read_it(tmp_path
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("size", [50, 60_000])
-def test_records_are_read_in_their_order_whatever_the_compression(tmp_path, compression, size):
+def test_read_returns_records_in_order_with_any_compression(tmp_path, compression, size):
     paths = [by_tensorflow(tmp_path / f"x-{part}", records_of(30 + part, size), compression) for part in range(2)]
     scenes = list(kf.TFRecordSequence.read(paths))
     assert [int(scene["i"]) for scene in scenes] == [*range(30), *range(31)]
@@ -68,7 +68,7 @@ def test_records_are_read_in_their_order_whatever_the_compression(tmp_path, comp
                       for part in range(2) for index in range(30 + part)]  # fmt: skip
 
 
-def test_members_of_any_size_and_empty_ones_are_read(tmp_path):
+def test_read_supports_gzip_members_of_any_size(tmp_path):
     records = records_of(60, 3000)
     packed = b"".join(
         gzip.compress(b"".join(map(frame, records[start : start + 7]))) + gzip.compress(b"")
@@ -79,7 +79,7 @@ def test_members_of_any_size_and_empty_ones_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("compression", [None, "GZIP"])
-def test_scenes_are_read_in_their_order_by_the_spec_beside_the_shards(tmp_path, compression):
+def test_read_uses_the_spec_in_the_sidecar(tmp_path, compression):
     scenes = Everything(12)
     paths = kf.write_tfrecords(
         scenes, tmp_path / "x-{shard}", num_shards=2, workers=0, assignment="contiguous", compression=compression
@@ -90,7 +90,7 @@ def test_scenes_are_read_in_their_order_by_the_spec_beside_the_shards(tmp_path, 
         assert_same(scene, scenes[index])
 
 
-def test_lists_of_all_kinds_and_empty_ones_become_a_dict_of_arrays(tmp_path):
+def test_features_of_all_kinds_become_a_dict_of_arrays(tmp_path):
     def example(floats, ints, texts):
         return tf.train.Example(
             features=tf.train.Features(
@@ -109,7 +109,7 @@ def test_lists_of_all_kinds_and_empty_ones_become_a_dict_of_arrays(tmp_path):
     assert [str(field) for field in sequence.spec.values()] == ["bytes[2]", "float32[?]", "int64[]"]
 
 
-def test_a_spec_says_what_the_features_are(tmp_path):
+def test_a_spec_determines_shapes_and_dtypes_of_features(tmp_path):
     image = np.arange(12, dtype=np.uint8).reshape(3, 4)
     record = encoded({"image": Values(BYTES, [image.tobytes()]), "label": Values(INT64, np.array([3]))})
     path = by_tensorflow(tmp_path / "x", [record] * 3)
@@ -117,7 +117,7 @@ def test_a_spec_says_what_the_features_are(tmp_path):
     assert_same(kf.TFRecordSequence(path, spec=spec)[2], {"image": image, "label": np.int32(3)})
 
 
-def test_a_missing_feature_names_record_and_feature(tmp_path):
+def test_the_error_for_a_missing_feature_names_record_and_feature(tmp_path):
     records = [encoded({"x": Values(FLOAT, np.float32([index]))}) for index in range(20)]
     records[7] = encoded({"y": Values(FLOAT, np.float32([7]))})
     path = by_tensorflow(tmp_path / "x", records)
@@ -135,7 +135,7 @@ def test_a_missing_feature_names_record_and_feature(tmp_path):
         kf.TFRecordSequence(by_tensorflow(path, records))
 
 
-def test_what_holds_no_examples_is_an_error_that_names_the_record(tmp_path):
+def test_the_error_for_a_file_without_examples_names_the_record(tmp_path):
     with pytest.raises(kf.RecordError, match=r"record 0 of .*: it is not a serialized tf\.train\.Example"):
         kf.TFRecordSequence(by_tensorflow(tmp_path / "x", [b"junk\xff"]))
     with pytest.raises(kf.RecordError, match="holds no record"):
@@ -184,13 +184,13 @@ def test_paths_globs_and_patterns_find_files_in_natural_order(tmp_path, monkeypa
         ("nope://x/y", ValueError, "cannot read 'nope://x/y': Protocol not known: nope"),
     ],
 )
-def test_paths_that_are_none_are_refused(tmp_path, monkeypatch, paths, kind, message):
+def test_invalid_paths_are_refused(tmp_path, monkeypatch, paths, kind, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind, match=message):
         kf.TFRecordSequence(paths)
 
 
-def test_what_a_record_holds_beside_features_is_not_dropped_in_silence(tmp_path):
+def test_a_record_with_content_besides_features_is_refused(tmp_path):
     feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[3]))
     message = tf.train.SequenceExample(
         context=tf.train.Features(feature={"a": feature}),
@@ -215,7 +215,7 @@ def test_what_a_record_holds_beside_features_is_not_dropped_in_silence(tmp_path)
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
-def test_a_feed_shuffles_records_and_every_one_comes_once(tmp_path, worker_type):
+def test_a_shuffled_feed_delivers_every_record_once(tmp_path, worker_type):
     paths = kf.write_tfrecords(Small(50), tmp_path / "x-{shard}", num_shards=3, workers=0, assignment="contiguous")
     sequence = kf.TFRecordSequence(paths)
     for order in (kf.Shuffled(), kf.BlockShuffled(sequence), kf.BlockShuffled(7)):
@@ -235,7 +235,7 @@ def test_records_are_written_straight_into_the_batch(shards, monkeypatch):
     assert points.shape == (40, 8, 3)
 
 
-def test_a_sequence_pickles_with_its_index_and_forgets_its_handles(shards):
+def test_a_pickled_sequence_keeps_its_index_and_drops_its_handles(shards):
     sequence = kf.TFRecordSequence(shards)
     scene = sequence[17]
     again = pickle.loads(pickle.dumps(sequence))
@@ -247,13 +247,13 @@ def test_a_sequence_pickles_with_its_index_and_forgets_its_handles(shards):
     assert repr(again) == "TFRecordSequence(40 records of 4 files: 0: float32[8, 3], 1: int64[])"
 
 
-def test_what_is_returned_belongs_to_the_caller(shards):
+def test_the_caller_owns_returned_scenes(shards):
     sequence = kf.TFRecordSequence(shards)
     sequence[3][0][:] = 0
     assert sequence[3][0].any()
 
 
-def test_a_fork_reads_for_itself(shards):
+def test_a_forked_child_ignores_a_lock_held_in_the_parent(shards):
     sequence = kf.TFRecordSequence(shards)
     wanted = sequence[5][0].tobytes()
     sequence._open.here()._lock.acquire()  # another thread might hold it
@@ -264,7 +264,7 @@ def test_a_fork_reads_for_itself(shards):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_many_files_are_read_with_few_open(tmp_path, monkeypatch):
+def test_many_files_are_read_with_few_descriptors(tmp_path, monkeypatch):
     from kerasfeed.readers.tfrecord import sequence as room
 
     monkeypatch.setattr(room, "_OPEN_FILES", 3)
