@@ -77,6 +77,7 @@ ENVIRONMENTS = [
     Environment("keras-3.13", "3.12", ("keras==3.13.*",)),
     Environment("keras-3.14", "3.12", ("keras==3.14.*",)),
     Environment("newest", "3.13"),
+    Environment("tensorflow-rc", "3.13", ("tensorflow==2.22.0rc0",)),
     Environment("keras-nightly", "3.11", nightly=True),
     Environment("no-tensorflow", "3.11", ("h5py==3.16.*",), tensorflow=False),
 ]

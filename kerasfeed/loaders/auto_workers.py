@@ -4,6 +4,7 @@ Invariant: batches do not depend on the choice. Several threads read only if the
 """
 
 import math
+import sys
 from collections.abc import Set
 from dataclasses import dataclass
 
@@ -59,6 +60,12 @@ class Choice:
 def waits(seconds: float, busy_seconds: float) -> bool:
     """Whether scenes wait for most of their time, so that more workers than cores are useful."""
     return seconds - busy_seconds > max(busy_seconds, _SHORT)
+
+
+def threads_compute_at_once() -> bool:
+    """Whether this is a free-threaded Python, and no imported package has enabled the GIL."""
+    has_gil = getattr(sys, "_is_gil_enabled", None)  # since Python 3.13
+    return has_gil is not None and not has_gil()
 
 
 def most_processes() -> int:
@@ -134,5 +141,5 @@ def choose(
         return Choice(present, f"an epoch takes {duration(epoch)} in one worker")
     if WORKER_TYPE not in free:
         return Choice(threads if present.worker_type == "thread" else processes, reason)
-    several = job.thread_safe and job.policy.timeout is None and waits(seconds, busy)
+    several = job.thread_safe and job.policy.timeout is None and (threads_compute_at_once() or waits(seconds, busy))
     return Choice(threads if several else processes, reason)

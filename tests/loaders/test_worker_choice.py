@@ -1,5 +1,7 @@
 """The choice of workers for scenes, as pure arithmetic."""
 
+import sys
+
 import pytest
 
 from kerasfeed.loaders.auto_workers import Setup, choose, duration, processes_for, threads_for, waits, why
@@ -54,6 +56,16 @@ def test_scenes_that_compute_get_as_many_processes_as_cores():
 def test_waiting_scenes_get_more_processes_or_threads_if_the_class_is_thread_safe():
     assert _chosen(20e-3, 1e-4) == Setup(4 * cores(), "process")
     assert _chosen(20e-3, 1e-4, sequence=SafeScenes()) == Setup(64, "thread")
+
+
+def test_scenes_that_compute_get_threads_in_a_python_without_a_gil_if_the_class_allows_them(monkeypatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert _chosen(4e-3, 4e-3, sequence=SafeScenes()) == Setup(cores(), "thread")
+    assert _chosen(20e-3, 1e-4, sequence=SafeScenes()) == Setup(64, "thread")
+    assert _chosen(4e-3, 4e-3) == Setup(cores(), "process")
+    assert _chosen(4e-3, 4e-3, sequence=SafeScenes(), policy=FailurePolicy(timeout=5.0)) == Setup(cores(), "process")
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+    assert _chosen(4e-3, 4e-3, sequence=SafeScenes()) == Setup(cores(), "process")
 
 
 def test_an_epoch_under_a_second_keeps_the_first_worker():
