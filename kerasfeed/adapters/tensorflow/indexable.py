@@ -74,7 +74,7 @@ def from_indexable(
 
     Returns:
         A dataset of `len(sequence)` scenes, nested as they are (lists become tuples), not prefetched. An exception of a
-        scene is raised by a loop over the dataset, and the next element is the next scene.
+        scene arrives as a `tf.errors.OpError` with its whole text, and the next element is the next scene.
 
     Raises:
         ImportError: TensorFlow is not installed.
