@@ -110,7 +110,7 @@ def test_the_error_for_a_view_of_refreshed_files_says_to_create_it_again(tmp_pat
     with kf.Feed(kf.Map(kf.Concat(files), abs), 2, workers=workers, worker_type="thread") as feed:
         assert len(list(feed)) == 2
         files.refresh([tmp_path / "b.npy", tmp_path / "a.npy"])
-        with pytest.raises(RuntimeError, match=r"inside the Map was refreshed, .* make the view anew, and the feed"):
+        with pytest.raises(RuntimeError, match=r"inside the Map was refreshed, .* Make the view and the feed again"):
             list(feed)
         with pytest.raises(RuntimeError, match="was refreshed"):
             feed[0]
