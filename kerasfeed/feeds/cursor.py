@@ -187,6 +187,11 @@ class CursorThread:
         """Whether the thread is running."""
         return self._thread.is_alive()
 
+    @property
+    def is_closed_here(self) -> bool:
+        """Whether this is the thread of a closed cursor."""
+        return self._closed and self._thread is threading.current_thread()
+
     def join_closed(self) -> None:
         """If this cursor was closed, wait until its thread ends; in the thread itself, do nothing."""
         if self._closed and self._thread is not threading.current_thread():
@@ -194,13 +199,18 @@ class CursorThread:
 
     def _serve(self, begin: Callable[[], Cursor]) -> None:
         cursor: Cursor | None = None
+        error: BaseException | None = None
         while self._requests.get():
             try:
+                if error is not None:
+                    raise EndOfData  # the cursor could not be made; making it again would take the next epoch
                 cursor = begin() if cursor is None else cursor
                 self._results.put(self._take_from(cursor))
             except BaseException as raised:  # noqa: BLE001 - take() raises it
                 drop_frame(raised)  # the traceback must not hold this frame
                 self._results.put(raised)
+                error = raised if cursor is None else None
+        del error
         if cursor is not None:
             returned = self._returned
             with suppress(queue.Empty):  # the last batch may be unclaimed
@@ -224,14 +234,20 @@ class CursorThreads:
 
     def begin(self, begin: Callable[[], Cursor], context: contextvars.Context) -> CursorThread:
         """Start a cursor in its own thread; see `CursorThread`."""
-        self._known = [each for each in self._known if each.is_alive]
-        found = CursorThread(begin, context)
-        self._known.append(found)
-        return found
+        for each in list(self._known):
+            if not each.is_alive:
+                with suppress(ValueError):  # another thread has removed it
+                    self._known.remove(each)
+        started = CursorThread(begin, context)
+        self._known.append(started)
+        return started
 
     def wait(self) -> None:
         """Wait for the threads of closed cursors, so that no two threads run the user's code at once."""
-        for each in self._known:
+        known = list(self._known)
+        if any(each.is_closed_here for each in known):
+            raise EndOfData  # two closed threads would wait for each other
+        for each in known:
             each.join_closed()
 
 

@@ -165,6 +165,17 @@ class Repetition:
         finally:
             del entry  # the traceback of its error would hold this frame
 
+    def peek(self) -> bool:
+        """Wait for the first batch; return whether there is one. An error of the batch itself is not raised.
+
+        Raises:
+            Exception: An error of the generators before the first batch.
+        """
+        entry = self._entry(0, None)[0]
+        if isinstance(entry, BaseException):
+            raise entry
+        return entry is not None
+
     def pop(self) -> None:
         """Remove the first batch: the consumer has received it."""
         with self._lock:

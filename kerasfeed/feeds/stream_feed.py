@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.feeds.cursor import EndOfData, batches_of
+from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
@@ -257,14 +257,12 @@ class BaseStreamFeed(AnyFeed):
         If so, the next loop begins the next repetition.
         """
         repetition = self.begin_repetition()
-        try:
-            repetition.take(0, None)
-        except EndOfData:
-            repetition.close()
-            self._position = StreamPosition(repetition.start.repetition + 1)
-            return True
-        self.keep(repetition)
-        return False
+        if repetition.peek():
+            self.keep(repetition)
+            return False
+        repetition.close()
+        self._position = StreamPosition(repetition.start.repetition + 1)
+        return True
 
     def end_fit(self) -> None:
         """End a stopped fit that still takes batches."""
@@ -323,8 +321,7 @@ class BaseStreamFeed(AnyFeed):
         core = self._core()
         if not core.inferred:
             repetition = self.begin_repetition()
-            with suppress(EndOfData):
-                repetition.take(0, None)
+            if repetition.peek():
                 self.keep(repetition)
             if not core.inferred:
                 raise ValueError(EMPTY)

@@ -6,6 +6,7 @@ Invariant: type checkers see the real signature of a function, and refuse such a
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -91,8 +92,9 @@ def with_known_words(
 
 
 def _advice(key: str, known: list[str]) -> str:
-    if key in _WORD_HERE:
-        return f". Use {_WORD_HERE[key]}"
+    word = _WORD_HERE.get(key, "")
+    if re.split(r"\W", word)[0] in {*known, "an", "feed", "kf"}:
+        return f". Use {word}"
     if key in _NOT_NEEDED:
         return f", and none is needed: {_NOT_NEEDED[key]}"
     meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(key, known, 1))

@@ -14,6 +14,8 @@ import kerasfeed as kf
         (lambda scenes: kf.split(scenes, 0.8), "needs seed, for example kf.split(sequence, (0.8, 0.2), seed=0)"),
         (lambda scenes: kf.split(scenes, test_size=0.2), "has no argument 'test_size'. Use fractions"),
         (lambda scenes: kf.split(scenes, (0.8, 0.2), random_state=1), "has no argument 'random_state'. Use seed"),
+        (lambda scenes: kf.split(scenes, (0.8, 0.2), 0, shuffle=True), "has no argument 'shuffle'. It takes sequence"),
+        (lambda scenes: kf.Windows(scenes, 4, num_workers=2), "has no argument 'num_workers'. It takes source"),
         (lambda scenes: kf.folds(scenes, 5), "needs seed, for example kf.folds(sequence, 5, seed=0)"),
         (lambda scenes: kf.folds(scenes, n_splits=5), "has no argument 'n_splits'. Use count"),
         (lambda scenes: kf.Patches(scenes, (4,), overlap=2), "has no argument 'overlap'. Use stride"),

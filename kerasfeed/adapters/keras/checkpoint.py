@@ -109,6 +109,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._claimed = 0 if self._is_stream else feed.clock.taken
         self._follows: Literal["iterations", "stream"] | None = None  # for a dataset made from the feed's
         self._plan: FitPlan | None = None  # of a `Feed`
+        self._followed_from: int | None = None  # number of the first batch that a dataset is to claim
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "FeedCheckpoint":
         made: FeedCheckpoint = copied_callback(self, memo, self.feed)
@@ -140,11 +141,16 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if began_at is None:
             self._epoch, self._done, self._cut = epoch, 0, False
         if self._plan is not None and (self._follows == "iterations" or (self._follows and began_at is not None)):
-            self.feed.clock.resume(self._plan.numbers(epoch).start)  # the iteration of this epoch begins there
+            clock, start = self.feed.clock, self._plan.numbers(epoch).start
+            clock.resume(start, shuffled=clock.is_shuffled(start, False))  # the iteration of this epoch begins there
+            self._followed_from = start
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras, after an execution."""
         assert self._progress is not None
+        if self._followed_from is not None and self._followed_from == self.feed.clock.taken:
+            raise ValueError(f"fit was given the dataset of another feed than {type(self).__name__}")
+        self._followed_from = None
         self._done += self._execution
         self._unsaved += self._execution
         steps = self._progress.steps
@@ -227,7 +233,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if not (steps or batches):
             raise ValueError(
                 "the number of batches in an epoch of this dataset is unknown: pass the feed itself to fit, or "
-                "repeat() the dataset and pass steps_per_epoch"
+                'make the dataset with to_tf_dataset(device="/cpu:0"), or repeat() it and pass steps_per_epoch'
             )
         if batches and steps:
             raise ValueError(

@@ -87,7 +87,9 @@ def _batches(begin: Begin, structure: Any, count: int | None, ragged_tensors: bo
     dtypes = [tf_dtype(field, path, _REMEDY) for field, path in zip(fields, paths, strict=True)]
     placeholders = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
 
-    def batch_of(*tensors: Any) -> Any:
+    held: list[Begin] = []
+
+    def batch_of(*tensors: Any, held: Any = held) -> Any:
         for tensor, field in zip(tensors, fields, strict=True):
             tensor.set_shape(field.shape)
         batch = lists_as_tuples(optree.tree_unflatten(treespec, tensors))
@@ -99,8 +101,10 @@ def _batches(begin: Begin, structure: Any, count: int | None, ragged_tensors: bo
         lambda: _Iteration(source, convert, placeholders),
         output_signature=(tf.TensorSpec((), tf.bool), *(tf.TensorSpec(None, dtype) for dtype in dtypes)),
     )
-    owner = answers if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    weakref.finalize(owner, _release, begin).atexit = False
+    if tf.executing_eagerly():
+        held.append(begin)  # by the function of `map`, and so by the dataset
+    else:
+        weakref.finalize(tf.compat.v1.get_default_graph(), _release, begin).atexit = False
     come = answers.filter(_graph_code(lambda come, *tensors: come))
     if count is None:
         return come.map(_graph_code(lambda come, *tensors: batch_of(*tensors)))

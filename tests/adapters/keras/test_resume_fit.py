@@ -357,5 +357,5 @@ def test_get_state_works_after_a_stopped_fit_and_not_after_an_error():
         broken = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: 1 / (1 - batch))
         with pytest.raises(ZeroDivisionError):
             model.fit(feed, epochs=4, callbacks=[broken], verbose=0)
-        with pytest.raises(RuntimeError, match="fit was ended by an error"):
+        with pytest.raises(RuntimeError, match="an exception ended its fit"):
             feed.get_state()
