@@ -246,6 +246,8 @@ COLLECTED_WHERE_SCENES_ARE_READ = """
 
     def users_code():  # called for every batch; the collector runs in it once the iterator is in a cycle
         calls.append(1)
+        if len(calls) == 2:
+            stopping.wait(0.5)  # the first batch may need two calls
         if len(calls) > 2:
             assert stopping.wait(60)
         if stopping.is_set() and not collectors:
@@ -301,7 +303,7 @@ COLLECTED_WHERE_SCENES_ARE_READ = """
         begun, deadline = time.monotonic(), time.monotonic() + 60
         while gone[0]() is not None:  # and the main thread has nothing to do
             if not collectors and time.monotonic() > begun + 5:
-                return False  # TensorFlow had all that it prefetches, and asked for nothing more
+                return False  # the batch ahead was loaded before, and TensorFlow requests no more
             assert time.monotonic() < deadline, (feed, collectors)
             time.sleep(0.01)
         assert collectors and "MainThread" not in collectors
