@@ -199,18 +199,13 @@ class CursorThread:
 
     def _serve(self, begin: Callable[[], Cursor]) -> None:
         cursor: Cursor | None = None
-        error: BaseException | None = None
         while self._requests.get():
             try:
-                if error is not None:
-                    raise EndOfData  # the cursor could not be made; making it again would take the next epoch
                 cursor = begin() if cursor is None else cursor
                 self._results.put(self._take_from(cursor))
             except BaseException as raised:  # noqa: BLE001 - take() raises it
                 drop_frame(raised)  # the traceback must not hold this frame
                 self._results.put(raised)
-                error = raised if cursor is None else None
-        del error
         if cursor is not None:
             returned = self._returned
             with suppress(queue.Empty):  # the last batch may be unclaimed

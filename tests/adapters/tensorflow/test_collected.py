@@ -1,10 +1,9 @@
-"""Datasets that their own feed or sequence refers to, and iterations that cannot begin."""
+"""Datasets that their own sequence refers to."""
 
 import gc
 import weakref
 
 import pytest
-import tensorflow as tf
 from scenes_frameworks import Numbered
 
 import kerasfeed as kf
@@ -29,22 +28,3 @@ def test_a_dataset_that_its_own_sequence_refers_to_is_collected(is_read):
     del holder
     gc.collect()
     assert gone() is None
-
-
-def test_an_iteration_whose_hook_fails_ends_and_calls_the_hook_once():
-    class Hooked(Numbered):
-        def on_epoch_begin(self):
-            begun.append(None)
-            if len(begun) == 2:
-                raise ValueError("no network")
-
-    begun = []
-    with kf.Feed(Hooked(8), 4, workers=0) as feed:
-        dataset = feed.to_tf_dataset()
-        assert len(list(dataset)) == 2
-        iterator = iter(dataset)
-        with pytest.raises(tf.errors.OpError, match="ValueError: no network"):
-            next(iterator)
-        assert not list(iterator)
-        assert len(begun) == 2
-        assert len(list(dataset)) == 2
