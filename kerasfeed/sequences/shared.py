@@ -185,7 +185,8 @@ class SharedDict(Mapping[Any, Any]):
 def _as_numbers(items: Sequence[Any], kinds: set[type]) -> tuple[type | None, NDArray[Any]]:
     """Return the type of numbers of one type, and an array of them; None and an empty array for other items."""
     kind = next(iter(kinds)) if len(kinds) == 1 else object
-    if kind in _PYTHON_NUMBERS or (issubclass(kind, np.number | np.bool_) and kind is not np.timedelta64):
+    is_number = issubclass(kind, np.number | np.bool_) and kind.__name__ != "timedelta64"
+    if kind in _PYTHON_NUMBERS or is_number:
         with suppress(OverflowError):  # integers outside int64
             return kind, np.array(items, kind)
     return None, np.zeros(0, np.uint8)
