@@ -128,7 +128,7 @@ def _run(over: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) ->
 
 
 def wait_for_background(seconds: float = 5.0) -> None:
-    """Wait until all background calls, and those that they start, have ended; at most `seconds`.
+    """Wait until all background calls, and the calls that they start, have ended; at most `seconds`.
 
     TensorFlow's calls must not use it, because a background call may wait for them.
     """

@@ -159,7 +159,7 @@ def warn_of_hooks(sequence: Any, has_hooks: bool, state: FeedState) -> None:
         name = type(sequence).__name__
         warn_caller(
             f"{name} has on_epoch_begin or on_epoch_end. The feed's state does not contain the changes that they make: "
-            f"restore those of epoch {state.epoch} yourself, or draw from self.rng in __getitem__ instead",
+            f"restore the changes of epoch {state.epoch} yourself, or draw from self.rng in __getitem__ instead",
             FeedWarning,
         )
 

@@ -54,9 +54,6 @@ _WORD_HERE = {
 _NOT_NEEDED = {
     "in_order": "batches always come in order",
     "persistent_workers": "workers stay until feed.close()",
-    "output_signature": "structure, shapes and dtypes are those of the first scenes",
-    "output_types": "dtypes are those of the first scenes",
-    "output_shapes": "shapes are those of the first scenes",
 }
 
 
@@ -67,7 +64,7 @@ def with_known_words(
 
     Args:
         name: Name of the function or class in messages.
-        example: A right call, for the message about a missing argument.
+        example: A right call. The message about a missing argument shows it.
     """
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:

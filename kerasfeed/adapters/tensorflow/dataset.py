@@ -86,10 +86,10 @@ def _batches(begin: Begin, structure: Any, count: int | None, ragged_tensors: bo
     paths = field_paths(treespec)
     dtypes = [tf_dtype(field, path, _REMEDY) for field, path in zip(fields, paths, strict=True)]
     placeholders = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
+    eager = tf.executing_eagerly()
 
-    held: list[Begin] = []
-
-    def batch_of(*tensors: Any, held: Any = held) -> Any:
+    # The dataset holds this function, and so `begin`, if the graph does not.
+    def batch_of(*tensors: Any, held: Any = begin if eager else None) -> Any:
         for tensor, field in zip(tensors, fields, strict=True):
             tensor.set_shape(field.shape)
         batch = lists_as_tuples(optree.tree_unflatten(treespec, tensors))
@@ -101,9 +101,7 @@ def _batches(begin: Begin, structure: Any, count: int | None, ragged_tensors: bo
         lambda: _Iteration(source, convert, placeholders),
         output_signature=(tf.TensorSpec((), tf.bool), *(tf.TensorSpec(None, dtype) for dtype in dtypes)),
     )
-    if tf.executing_eagerly():
-        held.append(begin)  # by the function of `map`, and so by the dataset
-    else:
+    if not eager:
         weakref.finalize(tf.compat.v1.get_default_graph(), _release, begin).atexit = False
     come = answers.filter(_graph_code(lambda come, *tensors: come))
     if count is None:
