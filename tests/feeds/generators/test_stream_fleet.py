@@ -227,7 +227,7 @@ def test_a_generator_that_ends_sooner_when_it_is_run_again_has_ended(fleet_of, t
     items = all_of(feed, limit=50)
     assert [k for n, k in items if n == 0] == [*range(400)]
     given = [k for n, k in items if n == 1]
-    assert 5 < len(given) <= 300
+    assert 5 <= len(given) <= 300  # depends on how many had arrived when the worker died
     assert given == [*range(len(given))]
     feed.failure_log.deferred_warnings.mute("respawn")
 
