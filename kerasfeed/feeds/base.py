@@ -21,7 +21,7 @@ from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import feed_html, feed_text, waste_text
 from kerasfeed.feeds.epoch_clock import EpochClock
-from kerasfeed.feeds.feed_cursor import FeedCursor
+from kerasfeed.feeds.feed_cursor import EarlyBatches, FeedCursor
 from kerasfeed.feeds.hooks import Refreshes, SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
@@ -64,7 +64,7 @@ class BaseFeed(AnyFeed):
 
     _public = frozenset([
         "close", "element_spec", "epoch", "failures", "get_state", "indices", "load_state_dict", "num_batches", "plan",
-        "scene_spec", "seed", "sequence", "set_state", "shard", "state_dict", "stats", "submit", "to_jax",
+        "scene_spec", "seed", "sequence", "set_state", "shard", "start", "state_dict", "stats", "submit", "to_jax",
         "to_tf_dataset", "to_torch",
     ])  # fmt: skip
 
@@ -121,6 +121,7 @@ class BaseFeed(AnyFeed):
         self.clock = EpochClock(self.plan.steps, seed)
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
         self._loops: weakref.WeakSet[FeedCursor] = weakref.WeakSet()  # cursors of loops; closed with the feed
+        self._early: EarlyBatches | None = None
         self._arguments = {
             **options.given, "seed": seed, "shard_index": None, "shard_count": 1,
             "order": None if order is None else chosen,  # pickles even if the user's function does not
@@ -148,6 +149,7 @@ class BaseFeed(AnyFeed):
         check_plan(plan, self._options.policy.on_error)
         if not self.clock.change_steps(plan.steps):
             self.refreshes.refuse()
+        self._end_early()
         self._give_up_ahead()
         for cursor in list(self._loops):
             cursor.close([])
@@ -266,7 +268,42 @@ class BaseFeed(AnyFeed):
         self.cursors.wait()
         self.enter_epoch(epoch)
         self.issue_warnings()
+        early = self._early
+        if early is not None:
+            batch = early.take(epoch, step)
+            if batch is not None:
+                return batch
+            self._early = None
         return self._loader.submit(epoch, step, timeout=patience)
+
+    def start(self) -> None:
+        """Start the workers and load the first batches of the next epoch in the background.
+
+        Returns at once, except that it calls `on_epoch_begin` of the sequence. The next loop or `fit` then need not
+        wait for its first batches while you build a model or load weights. They are the same batches without this
+        call. If the next batch requested is another one, these are dropped: after `set_state`, or in `fit` with
+        its default `shuffle=True` on a feed without shuffle. A feed with `workers=0` loads nothing ahead.
+
+        Examples:
+            >>> with kf.Feed(np.arange(5), batch_size=2, workers=1) as feed:
+            ...     feed.start()
+            ...     # build a model here
+            ...     print([len(batch) for batch in feed])
+            [2, 2, 1]
+        """
+        self.follow_sequence()
+        self._end_early()
+        first = self.clock.next_free
+        epoch = first // self.clock.steps
+        self.enter_epoch(epoch)
+        if self._loader.worker_type != "inline":
+            numbers = range(first, (epoch + 1) * self.clock.steps)
+            self._early = EarlyBatches(self._loader, map(self.clock.position, numbers))
+
+    def _end_early(self) -> None:
+        if self._early is not None:
+            self._early.cancel()
+            self._early = None
 
     def enter_epoch(self, epoch: int) -> None:
         """Call the sequence's epoch hooks before any scene is read."""
@@ -490,7 +527,12 @@ class BaseFeed(AnyFeed):
         self._give_up_ahead()
         for cursor in list(self._loops):  # of unfinished loops
             cursor.close([])
+        early, self._early = self._early, None
+        if early is not None:
+            early.cancel()
         self._loader.close()
+        if early is not None:
+            early.join()
         self._loader.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:

@@ -1,14 +1,18 @@
 """Batches of a feed in the order of their numbers: loaded ahead by a `Prefetcher`, and taken by a `FeedCursor`.
 
+`EarlyBatches` are loaded before there is a consumer.
+
 Invariant: `next_batch` returns the batch with the next number, whatever was loaded ahead. Closing a prefetcher cancels
 its batches, and skips the scenes not yet begun. An iteration of a `tf.data` dataset claims its batches at its first
 request.
 """
 
 import contextvars
+import itertools
+import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from functools import partial
@@ -16,7 +20,9 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.feeds.cursor import Convert, Cursor, CursorThreads, EndOfData, RequestLog, check_alive
+from kerasfeed.loaders.loader import Loader
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.polling import NotYet, result_of
 
 Submit = Callable[[int, float | None], "Future[Any]"]
@@ -135,6 +141,54 @@ def _first_done(futures: list["Future[Any]"], timeout: float | None) -> "Future[
     if not done:
         raise NotYet
     return done.pop()
+
+
+class EarlyBatches:
+    """The first batches of a feed, loaded in the background before a consumer requests them.
+
+    Args:
+        loader: Loads the batches, as many as it keeps in flight.
+        positions: Epoch and step of the batches.
+    """
+
+    def __init__(self, loader: Loader, positions: Iterable[tuple[int, int]]) -> None:
+        self._batches: dict[tuple[int, int], Future[Any]] = {}
+        self._cancelled = False
+        self._thread = threading.Thread(
+            target=self._load, args=(loader, positions), name="kerasfeed-start", daemon=True
+        )
+        start_thread(self._thread, "feed.start()")
+
+    def _load(self, loader: Loader, positions: Iterable[tuple[int, int]]) -> None:
+        with suppress(Exception):  # the consumer's first request meets the same error
+            ahead = loader.look_ahead  # chooses the workers
+            for position in itertools.islice(positions, ahead if loader.worker_type != "inline" else 0):
+                if self._cancelled:
+                    break
+                self._batches[position] = loader.submit(*position, timeout=0.0)
+        if self._cancelled:
+            self._drop()
+
+    def take(self, epoch: int, step: int) -> "Future[Any] | None":
+        """Return the batch (epoch, step). If it is not here, return None and cancel all: they would hold memory."""
+        batch = self._batches.pop((epoch, step), None)
+        if batch is None:
+            self.cancel()
+        return batch
+
+    def cancel(self) -> None:
+        """Cancel the batches that were not taken."""
+        self._cancelled = True
+        self._drop()
+
+    def _drop(self) -> None:
+        with suppress(KeyError):  # no batch is left
+            while True:
+                self._batches.popitem()[1].cancel()
+
+    def join(self) -> None:
+        """Wait for the thread, which ends soon after `cancel` and the end of the loader."""
+        self._thread.join()
 
 
 def begin_cursor(
