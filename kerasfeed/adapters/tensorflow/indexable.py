@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _MOST_SCENES, _MOST_BYTES = 64, 1 << 22  # of a task, and of a stack
 _TASK_SECONDS = 0.002  # a task costs about 50 us
+_CALL_SECONDS = 0.001  # what a call of TensorFlow costs: waiting for the next scene is worth as much
 
 
 def from_indexable(
@@ -90,6 +91,7 @@ def from_indexable(
         (5, 3)
     """
     from kerasfeed.adapters.tensorflow.dataset import scenes_dataset
+    from kerasfeed.adapters.tensorflow.dtypes import arrays_of
 
     sequence = as_sequence(sequence)
     length = check_sequence(sequence, "from_indexable()")
@@ -99,7 +101,7 @@ def from_indexable(
     calls = check_integer("num_parallel_calls", num_parallel_calls, 1)
     readers = SceneReaders(sequence, seed, min(calls, length))
     spec = readers.infer(probe_indices(length)) if output_signature is None else as_scene_spec(output_signature)
-    readers.expect(spec)
+    readers.expect(spec, arrays_of)
     structure = spec.unflatten([ArraySpec((None, *field.shape), field.dtype) for field in spec.fields])
     iterations = itertools.count()
 
@@ -130,7 +132,8 @@ class ScenesCursor:
     def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first.
 
-        A call of TensorFlow costs as much as reading many scenes, and so takes all scenes that have been read.
+        A call of TensorFlow costs as much as reading many scenes. So it takes all scenes that have been read, or are
+        read while it waits a little.
         """
         if self._given == self._length:
             raise EndOfData
@@ -138,7 +141,7 @@ class ScenesCursor:
             self._receive(timeout)
         with contextlib.suppress(NotYet):
             while len(self._ready) < _MOST_SCENES:
-                self._receive(0)
+                self._receive(_CALL_SECONDS)
         scene = self._ready.popleft()
         first = self._given
         self._given += 1
@@ -241,10 +244,16 @@ class SceneReaders:
                 raise one
         return merge([(index, one) for index, (one,) in described])
 
-    def expect(self, spec: SceneSpec) -> None:
-        """Check scenes against `spec` from now on."""
+    def expect(self, spec: SceneSpec, arrays_of: Callable[[Any, Sequence[str]], list[Any]]) -> None:
+        """Check scenes against `spec` from now on, and with `arrays_of` that TensorFlow can hold their text."""
         fields_of = partial(flatten_as, spec.treespec)
-        self._reading.check = lambda scene: fields_of(conform(scene, spec))
+        has_text = any(field.is_text for field in spec.fields)
+
+        def check(scene: Any) -> list[Any]:
+            fields: list[Any] = fields_of(conform(scene, spec))
+            return arrays_of(fields, spec.paths) if has_text else fields
+
+        self._reading.check = check
 
     def read(self, results: _Results, iteration: int, start: int, stop: int) -> int:
         """Start reading from `start`; return the index after the last scene."""

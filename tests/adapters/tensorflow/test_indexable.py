@@ -15,6 +15,7 @@ from scenes_frameworks import Numbered, run_script
 from waits import SECONDS, wait_until_nothing_follows
 
 import kerasfeed as kf
+from kerasfeed.adapters.tensorflow.dtypes import arrays_of
 from kerasfeed.adapters.tensorflow.indexable import SceneReaders, ScenesCursor
 from kerasfeed.util.resources import cores
 
@@ -100,7 +101,7 @@ def test_a_call_of_tensorflow_takes_all_scenes_that_have_been_read():
             return index
 
     readers = SceneReaders(Waiting(400), 0, 8)
-    readers.expect(readers.infer([0]))
+    readers.expect(readers.infer([0]), arrays_of)
     cursor = ScenesCursor(lambda: readers, 0, 400, in_order=True)
     counts = []
     while max(counts, default=0) < 8 and sum(counts) < 400:
@@ -175,6 +176,15 @@ def test_a_scene_unlike_the_first_ones_is_named():
         tf.errors.UnknownError, match=r"scene 7: field 'scene': expected float64\[2\], received float64\[3\]"
     ):
         list(kf.from_indexable(Odd(24)))
+
+
+def test_text_that_utf_8_cannot_encode_fails_its_own_scene_alone():
+    words = [f"word {index}" for index in range(40)]
+    words[13] = "\ud800"
+    kept = kf.from_indexable(words, num_parallel_calls=2).ignore_errors()
+    assert [word.numpy().decode() for word in kept] == words[:13] + words[14:]
+    with pytest.raises(tf.errors.UnknownError, match=r"scene 13: field 'scene' holds the text .*UTF-8 cannot encode"):
+        list(kf.from_indexable(words))
 
 
 def test_with_a_signature_no_scene_is_read_first_and_each_is_checked():
