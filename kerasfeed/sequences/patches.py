@@ -100,6 +100,7 @@ class _Boxes(SceneSequence):
         self, axes: tuple[_Axis, ...], fields: list[Any], shapes: list[tuple[int, ...]], treespec: optree.PyTreeSpec
     ) -> None:
         self._axes, self._fields, self._shapes, self._treespec = axes, fields, shapes, treespec
+        self._dtypes = [field.dtype for field in fields]
         self._length = math.prod(axis.count for axis in axes)
 
     def _inside_is_thread_safe(self) -> bool:
@@ -125,7 +126,7 @@ class _Boxes(SceneSequence):
             Exception: An array of the source raised it.
         """
         position = position_in(index, self._length, self)
-        out = [np.empty(shape, field.dtype) for shape, field in zip(self._shapes, self._fields, strict=True)]
+        out = [np.empty(shape, dtype) for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
         self._read(position, out)
         return self._treespec.unflatten([array if array.ndim else array[()] for array in out])
 

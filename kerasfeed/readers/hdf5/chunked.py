@@ -164,7 +164,7 @@ class ChunkedReader:
             raise Declined("whole chunks, which h5py reads all in one call")
         parts, helpers = self._grid.parts(pieces), 0
         count = math.prod(map(len, pieces))
-        if 1 < count <= _COUNTED_PARTS:
+        if count <= _COUNTED_PARTS:
             listed = list(parts)
             if self._copy_kept(listed, out):
                 return
@@ -173,7 +173,11 @@ class ChunkedReader:
         if count > 1 and count * self._nbytes >= _HELPED_NBYTES and not self._pipeline.refusal:
             helpers = min(cores(), count) - 1
         meter = read_cost.current()
-        share(parts, lambda part: self._place(part, out, meter), helpers)
+        if helpers > 0:
+            share(parts, lambda part: self._place(part, out, meter), helpers)
+        else:
+            for part in parts:
+                self._place(part, out, meter)
 
     def _copy_kept(self, parts: list[ChunkPart], out: NDArray[Any]) -> bool:
         """Fill `out` if the cache holds the chunks of all `parts`; looks them up under one lock."""

@@ -78,12 +78,11 @@ class Selection:
         points = lead[1:] if isinstance(lead, tuple) else ()
         return [pair for axis in (*points, *self.axes[1:]) for pair in around(axis)]
 
-    @cached_property
+    @property
     def is_box(self) -> bool:
         """Whether the selection is a box, so that no elements around it are read."""
-        if isinstance(self.axes[0], tuple):
-            return False
-        return all(isinstance(pick, slice) and pick.step in (None, 1) for _, pick in self.inner)
+        lead, *others = self.axes
+        return not isinstance(lead, tuple) and all(isinstance(axis, range) and axis.step == 1 for axis in others)
 
     @property
     def row_size(self) -> int:
@@ -96,7 +95,12 @@ class Selection:
         Args:
             most: Maximum elements of a piece's box; more only if one row has more.
         """
-        lead, step = self.axes[0], max(1, most // self.row_size)
+        lead = self.axes[0]
+        if self.is_box:
+            rows = np.array(lead) if isinstance(lead, range) and lead.step != 1 else lead
+            yield Block(slice(0, len(rows)), (rows, *self.axes[1:]), None)
+            return
+        step = max(1, most // self.row_size)
         if isinstance(lead, tuple):
             begin = 0
             while begin < len(lead[0]):  # rows are in order, because they come from a mask
@@ -108,9 +112,9 @@ class Selection:
             return
         rows = np.array(lead) if isinstance(lead, range) and lead.step != 1 else lead
         boxes, picks = [positions for positions, _ in self.inner], [pick for _, pick in self.inner]
-        for begin in range(0, len(rows), len(rows) if self.is_box else step):
-            end = len(rows) if self.is_box else begin + step
-            yield Block(slice(begin, end), (rows[begin:end], *boxes), None if self.is_box else (slice(None), *picks))
+        for begin in range(0, len(rows), step):
+            end = begin + step
+            yield Block(slice(begin, end), (rows[begin:end], *boxes), (slice(None), *picks))
 
 
 def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
