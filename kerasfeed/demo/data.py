@@ -69,16 +69,16 @@ def reading_text(clouds: PointClouds, epochs: int, in_processes: bool) -> str:
     """Describe the cost of reading for people who do not know HDF5."""
     data = clouds.file["data"]
     if data.chunks is None:
-        return f"The file stores its scenes as they are, so there was nothing to decompress (read by: {data.reader})."
+        return f"The file is not compressed (read by: {data.reader})."
     count = math.prod(-(-size // part) for size, part in zip(data.shape, data.chunks, strict=True))
-    stored = f"The file stores its scenes in {count:,} pieces of up to {data.block_size:,} (read by: {data.reader})."
+    stored = f"The file has {count:,} compressed pieces of up to {data.block_size:,} scenes (read by: {data.reader})."
     if in_processes:
-        return f"{stored} Each worker process read them for itself."
+        return f"{stored} Each worker process decompressed the pieces that it needed."
     if data.reader.kind != "direct":  # h5py does not report the chunks it decompresses
         return stored
     stats = data.stats()
-    times = f"{stats.decoded:,} times, {stats.again:,} times again because the memory kept for them was full"
-    return f"{stored} Over {epochs:,} epochs pieces were decompressed {times}."
+    again = f"{stats.again:,} of them again because the memory for pieces was full"
+    return f"{stored} In {epochs:,} epochs, {stats.decoded:,} pieces were decompressed, {again}."
 
 
 class DataError(ValueError):

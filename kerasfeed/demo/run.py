@@ -113,7 +113,7 @@ def run(settings: argparse.Namespace) -> None:
             classes = int(max(labels.max(), answers.max())) + 1
             result = _train(training, testing, clouds, classes, settings)
             majority = np.mean(answers == np.bincount(labels).argmax())
-    print(f"{result}; always giving the most frequent answer would be right for {majority:.1%}.")
+    print(f"{result}. Always answering with the most frequent class would give {majority:.1%}.")
 
 
 def _train(
@@ -155,7 +155,7 @@ def _train(
     seconds = sum(timing.seconds for timing in timings)
     return (
         f"{reading}\n"
-        f"Training took in {sum(timing.scenes for timing in timings) / seconds:,.0f} scenes a second, and spent "
-        f"{sum(timing.wait_seconds for timing in timings) / seconds:.1%} of its time waiting for them.\n"
-        f"The network now names {accuracy:.1%} of the scenes right that were kept for validation"
+        f"Training processed {sum(timing.scenes for timing in timings) / seconds:,.0f} scenes/s and waited for input "
+        f"{sum(timing.wait_seconds for timing in timings) / seconds:.1%} of the time.\n"
+        f"The accuracy on the validation scenes is {accuracy:.1%}"
     )

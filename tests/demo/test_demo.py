@@ -183,8 +183,8 @@ def test_the_command_prints_its_version(capsys):
 
 def _figures(output):
     """Validation accuracy, majority rate and number of epochs in the command's output."""
-    found = re.search(r"names ([\d.]+)% of the scenes right that were kept .* would be right for ([\d.]+)%", output)
-    assert re.search(r"Training took in [\d,]+ scenes a second, and spent [\d.]+% of its time waiting", output)
+    found = re.search(r"validation scenes is ([\d.]+)%. .* would give ([\d.]+)%", output)
+    assert re.search(r"Training processed [\d,]+ scenes/s and waited for input [\d.]+% of the time", output)
     return float(found[1]) / 100, float(found[2]) / 100
 
 
@@ -198,7 +198,7 @@ def test_the_demo_learns_the_shapes_it_wrote_and_removes_them(tmp_path, monkeypa
     assert re.findall(r"Epoch (\d)/6\n15/15 - .* - scenes_per_second: [\d.]+ - input_wait_share: [\d.]+", output) == [
         "1", "2", "3", "4", "5", "6",
     ]  # fmt: skip
-    assert "Over 6 epochs pieces were decompressed 240 times, 0 times again because" in output
+    assert "In 6 epochs, 240 pieces were decompressed, 0 of them again because" in output
     assert "chunk" not in output
     assert not [path for path in tmp_path.iterdir() if "demo" in path.name]
 
@@ -239,8 +239,8 @@ def test_the_demo_clearly_beats_the_majority_rate_on_real_data(real_data, capsys
     assert majority == pytest.approx(0.157, abs=5e-4)
     assert accuracy > 2 * majority
     assert (
-        "The file stores its scenes in 192 pieces of up to 21 (read by: direct). Over 8 epochs pieces were "
-        "decompressed 192 times, 0 times again because the memory kept for them was full."
+        "The file has 192 compressed pieces of up to 21 scenes (read by: direct). In 8 epochs, 192 pieces were "
+        "decompressed, 0 of them again because the memory for pieces was full."
     ) in output
 
 
@@ -251,11 +251,9 @@ def test_the_reading_report_names_the_chunks_that_it_cannot_count(tmp_path):
     with contextlib.closing(PointClouds(tmp_path / "chunked.h5", points=4)) as clouds:
         reader = clouds.file["data"].reader
         assert reader.kind == "h5py"
-        stored = f"The file stores its scenes in 12 pieces of up to 3 (read by: {reader})."
-        assert reading_text(clouds, 2, True) == f"{stored} Each worker process read them for itself."
+        stored = f"The file has 12 compressed pieces of up to 3 scenes (read by: {reader})."
+        assert reading_text(clouds, 2, True) == f"{stored} Each worker process decompressed the pieces that it needed."
         assert reading_text(clouds, 2, False) == stored
     plain = _write(tmp_path / "plain.h5", data=np.zeros((10, 8, 3), np.float32), label=np.zeros(10, int))
     with contextlib.closing(PointClouds(plain, points=4)) as clouds:
-        assert reading_text(clouds, 1, False) == (
-            "The file stores its scenes as they are, so there was nothing to decompress (read by: direct)."
-        )
+        assert reading_text(clouds, 1, False) == "The file is not compressed (read by: direct)."
