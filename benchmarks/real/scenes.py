@@ -79,9 +79,9 @@ def load_image(path: str, rng: np.random.Generator) -> np.ndarray:
 class Stored(Scenes):
     """Scenes read with h5py: one handle per process, with a larger chunk cache than h5py's default."""
 
-    def __init__(self, path: str, length: int, cache: int = CACHE_BYTES) -> None:
+    def __init__(self, path: str, length: int, cache: int = CACHE_BYTES, datasets: int = 1) -> None:
         super().__init__(length)
-        self.path, self.cache = path, cache
+        self.path, self.cache, self.datasets = path, cache, datasets
         self._opened: tuple[int, Any] = (0, None)
 
     def data(self, name: str) -> Any:
@@ -89,7 +89,8 @@ class Stored(Scenes):
         if self._opened[0] != os.getpid():
             import h5py
 
-            file = h5py.File(self.path, "r", rdcc_nbytes=self.cache, rdcc_nslots=100_003)
+            # h5py has a cache for each dataset
+            file = h5py.File(self.path, "r", rdcc_nbytes=self.cache // self.datasets, rdcc_nslots=100_003)
             self._opened = (os.getpid(), {name: file[name] for name in file})
         return self._opened[1][name]
 
@@ -130,7 +131,8 @@ class VolumePatches(Stored):
         from benchmarks.real import data
 
         self.grid = (3, side // 16 - 1, side // 16 - 1)
-        super().__init__(data.volume_file(volumes, side, compression), volumes * int(np.prod(self.grid)))
+        length = volumes * int(np.prod(self.grid))
+        super().__init__(data.volume_file(volumes, side, compression), length, datasets=volumes)
 
     def _place(self, index: int) -> tuple[str, tuple[slice, ...]]:
         volume, *corner = np.unravel_index(index, (len(self), *self.grid))
