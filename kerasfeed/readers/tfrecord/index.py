@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.readers.opened_files import Identity
-from kerasfeed.readers.tfrecord.names import Place
+from kerasfeed.readers.tfrecord.names import FileLocation
 from kerasfeed.readers.tfrecord.record_file import FRAME_BYTES, HEADER_BYTES, RecordFile, data_length, open_records
 
 _SMALL = 1 << 14  # bytes; smaller records are read in blocks: 64 KiB cost as much as twenty heads
@@ -30,7 +30,7 @@ class FileIndex:
         damage: Why the last of the N records cannot be read; None if all can.
     """
 
-    path: Place
+    path: FileLocation
     identity: Identity
     starts: NDArray[np.int64]
     damage: str | None = None
@@ -39,7 +39,7 @@ class FileIndex:
         return len(self.starts) - 1
 
 
-def index_files(paths: Sequence[Place], workers: int) -> list[FileIndex]:
+def index_files(paths: Sequence[FileLocation], workers: int) -> list[FileIndex]:
     """Index files with `workers` threads.
 
     Raises:
@@ -52,7 +52,7 @@ def index_files(paths: Sequence[Place], workers: int) -> list[FileIndex]:
         return list(pool.map(scan, paths))
 
 
-def scan(path: Place) -> FileIndex:
+def scan(path: FileLocation) -> FileIndex:
     """Find the records of a file.
 
     Raises:

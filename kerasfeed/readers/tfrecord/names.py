@@ -14,7 +14,7 @@ from typing import Any
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.remote import find, is_url, last_part
 
-Place = Path | str  # a file: an absolute path, or a URL
+FileLocation = Path | str  # a file: an absolute path, or a URL
 SIDECAR_SUFFIX = ".spec.json"
 _SHARD_PART = re.compile(r"[-_.]?\{shard[^{}]*\}(?:[-_.]?(?:of[-_.]?)?\{count[^{}]*\})?")
 _SHOWN = 5
@@ -66,7 +66,7 @@ def sidecar_path(pattern: str) -> Path:
     return path.with_name(name + SIDECAR_SUFFIX)
 
 
-def expand(paths: Any) -> list[Place]:
+def expand(paths: Any) -> list[FileLocation]:
     """Return the files that `paths` match, in order.
 
     Args:
@@ -82,7 +82,7 @@ def expand(paths: Any) -> list[Place]:
         return _expand_one(paths)
     if not isinstance(paths, Iterable):
         raise TypeError(f"paths must be a path, a glob, a pattern or a list of these, received {paths!r}")
-    found: list[Place] = []
+    found: list[FileLocation] = []
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"paths must be paths, received {path!r} of type {type(path).__name__} among them")
@@ -92,7 +92,7 @@ def expand(paths: Any) -> list[Place]:
     return found
 
 
-def _expand_one(given: str | os.PathLike[str]) -> list[Place]:
+def _expand_one(given: str | os.PathLike[str]) -> list[FileLocation]:
     path = os.fspath(given)
     if is_url(given):
         if "{shard" in path:
@@ -111,18 +111,18 @@ def _expand_one(given: str | os.PathLike[str]) -> list[Place]:
         )
     if "{shard" in path:
         _used(path)
-        named: dict[str, Place] = {}
+        named: dict[str, FileLocation] = {}
         if literal.parent.is_dir():
             named = {each.name: each for each in literal.parent.iterdir()}
         return _shards(str(literal), literal.name, named)
-    found: list[Place] = [Path(each).absolute() for each in glob.glob(path) if Path(each).is_file()]  # noqa: PTH207
+    found: list[FileLocation] = [Path(each).absolute() for each in glob.glob(path) if Path(each).is_file()]  # noqa: PTH207
     if not found:
         what = "no file matches" if glob.has_magic(path) else "there is no file"
         raise FileNotFoundError(f"{what} {str(literal)!r}")
     return _sorted(found)
 
 
-def _sorted(found: Iterable[Place]) -> list[Place]:
+def _sorted(found: Iterable[FileLocation]) -> list[FileLocation]:
     return sorted(found, key=lambda each: _natural(last_part(each)))
 
 
@@ -130,7 +130,7 @@ def _natural(name: str) -> list[Any]:
     return [(int(part), part) if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def _shards(pattern: str, name: str, named: dict[str, Place]) -> list[Place]:
+def _shards(pattern: str, name: str, named: dict[str, FileLocation]) -> list[FileLocation]:
     """Return all shards of a pattern, or raise an error.
 
     Args:
@@ -144,7 +144,7 @@ def _shards(pattern: str, name: str, named: dict[str, Place]) -> list[Place]:
         if field is not None:
             expression += f"(?P={field})" if field in seen else rf"(?P<{field}>\d+)"
             seen.add(field)
-    found: dict[int, Place] = {}
+    found: dict[int, FileLocation] = {}
     counts = set()
     for each, path in named.items():
         match = re.fullmatch(expression, each)

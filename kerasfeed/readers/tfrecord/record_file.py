@@ -17,7 +17,7 @@ from kerasfeed.readers.file_bytes import ByteSource, OpenFile
 from kerasfeed.readers.opened_files import Identity
 from kerasfeed.readers.remote import Blocks, UrlFile
 from kerasfeed.readers.tfrecord.example import Piece
-from kerasfeed.readers.tfrecord.names import Place
+from kerasfeed.readers.tfrecord.names import FileLocation
 from kerasfeed.util.error_text import message_of
 
 try:
@@ -62,7 +62,7 @@ class RecordFile:
         return self._source.read(start, size) if size > 0 else b""
 
 
-def open_records(path: Place, expected: Identity | None = None, *, forward: bool = False) -> RecordFile:
+def open_records(path: FileLocation, expected: Identity | None = None, *, forward: bool = False) -> RecordFile:
     """Open an uncompressed file of records; it closes when collected.
 
     Args:
@@ -88,7 +88,7 @@ def open_records(path: Place, expected: Identity | None = None, *, forward: bool
     return RecordFile(source)
 
 
-def records_in_order(path: Place, *, verify: bool = True) -> Iterator[bytes]:
+def records_in_order(path: FileLocation, *, verify: bool = True) -> Iterator[bytes]:
     """Yield the data of each record of a file, compressed or not.
 
     Args:
@@ -124,7 +124,7 @@ def records_in_order(path: Place, *, verify: bool = True) -> Iterator[bytes]:
         raise RecordError(f"record {number} of {str(path)!r} is damaged: {message_of(error)}") from None
 
 
-def _chunks(path: Place) -> Iterator[bytes]:
+def _chunks(path: FileLocation) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file in non-empty pieces."""
     source = _opened(path)
     if isinstance(path, str):
@@ -145,7 +145,7 @@ def _chunks(path: Place) -> Iterator[bytes]:
         raise RecordError("the compressed data are cut off")
 
 
-def _opened(path: Place) -> ByteSource:
+def _opened(path: FileLocation) -> ByteSource:
     if isinstance(path, str):
         return UrlFile(path)
     try:

@@ -15,7 +15,7 @@ from kerasfeed.errors import FeedWarning, RecordError, SpecError
 from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
 from kerasfeed.readers.tfrecord.index import FileIndex, index_files
-from kerasfeed.readers.tfrecord.names import Place, expand
+from kerasfeed.readers.tfrecord.names import FileLocation, expand
 from kerasfeed.readers.tfrecord.record_file import (
     FRAME_BYTES,
     HEADER_BYTES,
@@ -160,7 +160,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         """Paths of the local files; see `kerasfeed.Cached`."""
         return [str(file.path) for file in self._files if not isinstance(file.path, str)]
 
-    def _check_counts(self, described: dict[Place, tuple[SceneSpec, int]]) -> None:
+    def _check_counts(self, described: dict[FileLocation, tuple[SceneSpec, int]]) -> None:
         """Check each file's number of records."""
         for file in self._files:
             if file.path in described and file.damage is None:
@@ -344,7 +344,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return f"TFRecordSequence({counted(len(self), 'record')} of {files}: {fields})"
 
 
-def _spec_beside(described: dict[Place, tuple[SceneSpec, int]]) -> SceneSpec | None:
+def _spec_beside(described: dict[FileLocation, tuple[SceneSpec, int]]) -> SceneSpec | None:
     """Return the spec that was written next to the files, or None.
 
     Raises:
@@ -362,7 +362,7 @@ def _spec_beside(described: dict[Place, tuple[SceneSpec, int]]) -> SceneSpec | N
     return found
 
 
-def _check_count(path: Place, found: int, written: int) -> None:
+def _check_count(path: FileLocation, found: int, written: int) -> None:
     """Refuse a file with another number of records than written.
 
     Raises:
@@ -376,7 +376,7 @@ def _check_count(path: Place, found: int, written: int) -> None:
 
 
 def _records_of(
-    files: list[Place], described: dict[Place, tuple[SceneSpec, int]], verify: bool
+    files: list[FileLocation], described: dict[FileLocation, tuple[SceneSpec, int]], verify: bool
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the name of each record, for messages, and its data."""
     for path in files:

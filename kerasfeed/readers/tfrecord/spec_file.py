@@ -12,7 +12,7 @@ from typing import Any
 
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.remote import find, is_url, read_whole
-from kerasfeed.readers.tfrecord.names import SIDECAR_SUFFIX, Place
+from kerasfeed.readers.tfrecord.names import SIDECAR_SUFFIX, FileLocation
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import spec_from_json, spec_to_json
 from kerasfeed.util.atomic_write import write_whole
@@ -55,7 +55,7 @@ def write_sidecar(path: Path, spec: SceneSpec, files: list[dict[str, Any]], **ho
     write_whole(path, (json.dumps(value, indent=1) + "\n").encode(), durable=True)
 
 
-def read_json(path: Place) -> dict[str, Any] | None:
+def read_json(path: FileLocation) -> dict[str, Any] | None:
     """Read a sidecar's JSON; None if `path` is no sidecar.
 
     Raises:
@@ -79,7 +79,7 @@ def read_json(path: Place) -> dict[str, Any] | None:
     return value
 
 
-def read_sidecar(path: Place) -> Sidecar | None:
+def read_sidecar(path: FileLocation) -> Sidecar | None:
     """Read the sidecar at `path`; None if there is none.
 
     Raises:
@@ -95,7 +95,7 @@ def read_sidecar(path: Place) -> Sidecar | None:
         raise RecordError(f"{str(path)!r} is damaged: {summary(error)}") from None
 
 
-def find_sidecars(paths: list[Place]) -> dict[Place, tuple[SceneSpec, int]]:
+def find_sidecars(paths: list[FileLocation]) -> dict[FileLocation, tuple[SceneSpec, int]]:
     """Return the spec and the number of scenes of described files.
 
     Raises:
@@ -110,7 +110,7 @@ def find_sidecars(paths: list[Place]) -> dict[Place, tuple[SceneSpec, int]]:
     return {path: listed[str(path)] for path in paths if str(path) in listed}
 
 
-def _sidecars_in(folder: str) -> list[Place]:
+def _sidecars_in(folder: str) -> list[FileLocation]:
     if not is_url(folder):
         return sorted(Path(folder or "/").glob(f"*{SIDECAR_SUFFIX}"))
     with contextlib.suppress(FileNotFoundError, PermissionError):  # none, or the folder cannot be listed
