@@ -139,7 +139,7 @@ def test_ipython_completes_public_names():
     with kf.Feed(Rooms(), 4, workers=0) as feed:
         found = completer.Completer(namespace={"feed": feed, "kf": kf}, global_namespace={})
         assert {match.removeprefix("feed.") for match in found.attr_matches("feed.s")} == {
-            "scene_spec", "seed", "sequence", "set_state", "shard", "state_dict", "stats", "submit",
+            "scene_spec", "seed", "sequence", "set_state", "shard", "start", "state_dict", "stats", "submit",
         }  # fmt: skip
         assert {match.removeprefix("kf.") for match in found.attr_matches("kf.S")} == {
             name for name in kf.__all__ if name.startswith("S")
