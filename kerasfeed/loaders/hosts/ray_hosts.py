@@ -65,8 +65,8 @@ class RayHosts:
             raise TypeError(f"address must be a str or None, received {self.address!r}")
         if self.address is not None and self.address.startswith("ray://"):
             raise ValueError(
-                f"address={self.address!r} is that of a Ray client, which shares no memory with the cluster: run this "
-                'program on a node of the cluster with address="auto", or submit it as a job'
+                f"address={self.address!r} is an address of a Ray client, which shares no memory with the cluster: run "
+                'this program on a node of the cluster with address="auto", or submit it as a job'
             )
         if self.address is None and (self.count or 1) > 1:
             raise ValueError(f"address=None starts Ray on this machine, which is one host, and count is {self.count}")

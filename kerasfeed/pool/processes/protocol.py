@@ -4,7 +4,7 @@ Invariant: a record has a fixed size of at most PIPE_BUF bytes, so the kernel wr
 workers read tasks from one pipe and write results to another without a lock, and a worker that dies never leaves half
 a record behind. Payloads have no fixed size: workers read them from a shared file (`SharedObjects`), and send them over
 their links. Tasks are written whole, in groups of at most PIPE_BUF bytes, and never block the writer. Tasks that do not
-fit into the pipe wait here until `flush`. A full pipe is full of tasks, each of which brings a result, so it is enough
+fit into the pipe wait here until `flush`. Each task in a full pipe brings a result, so it is enough
 to flush whenever results have come.
 """
 

@@ -232,7 +232,7 @@ def test_hosts_are_refused_with_arguments_that_exclude_them(arguments, kind, mat
 @pytest.mark.parametrize(
     ("arguments", "kind", "match"),
     [
-        ({"address": "ray://head:10001"}, ValueError, "is that of a Ray client, which shares no memory"),
+        ({"address": "ray://head:10001"}, ValueError, "is an address of a Ray client, which shares no memory"),
         ({"address": 7}, TypeError, "address must be a str or None"),
         ({"address": None, "count": 2}, ValueError, "starts Ray on this machine, which is one host"),
         ({"count": 0}, ValueError, "count must be at least 1"),
