@@ -50,7 +50,7 @@ class SimulatedCluster:
     def call(self, host: Any, method: str, *arguments: Any) -> "Future[Any]":
         """See `RayCluster.call`."""
         future: Future[Any] = Future()
-        if method == "batch":
+        if method == "load":
             self._due.append((time.monotonic() + self.seconds, future))
         elif method != "live":
             future.set_result(HostAnswer(pack((host, 1))))

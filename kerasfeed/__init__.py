@@ -9,11 +9,11 @@ import logging
 from importlib import import_module
 from typing import Any
 
-from kerasfeed.util import standard_descriptors
+from kerasfeed.util.resources import open_closed
 
 __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the pool logs starts and deaths of workers
-standard_descriptors.open_closed()  # before any file is opened
+open_closed()  # before any file is opened
 
 # Name to module. Not read from `__init__.pyi`, because a frozen program has no files of the package.
 _MODULE_OF = {
@@ -65,7 +65,7 @@ _MODULE_OF = {
     "show": "explore.show.show",
     "split": "sequences.split",
     "write_hdf5": "writers.hdf5.write",
-    "write_tfrecords": "writers.tfrecord.write",
+    "write_tfrecords": "writers.tfrecord",
 }
 _LIVE_DATA = "read a queue.Queue or multiprocessing.Queue by kf.StreamFeed(lambda: iter(queue.get, END), 32, workers=0)"
 _BASE_CLASS = "the base class of scenes is kf.SceneSequence, and kf.Feed makes batches of them"

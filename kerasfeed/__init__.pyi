@@ -49,7 +49,7 @@ from kerasfeed.spec.collation import Ragged as Ragged
 from kerasfeed.spec.field_forms import RaggedArray as RaggedArray
 from kerasfeed.spec.scene_spec import ArraySpec as ArraySpec
 from kerasfeed.writers.hdf5.write import write_hdf5 as write_hdf5
-from kerasfeed.writers.tfrecord.write import write_tfrecords as write_tfrecords
+from kerasfeed.writers.tfrecord import write_tfrecords as write_tfrecords
 
 __version__: str
 __all__: list[str]

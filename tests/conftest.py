@@ -40,7 +40,7 @@ settings.load_profile("busy machine")
 _LONGEST = [
     "pages", "ray_cluster", "on_jax", "notebooks", "check_sequence", "on_torch", "resume_exact", "worker_faults",
     "resume_fit", "global_random", "loaders", "closed", "let_go", "hdf5_matrix", "shards_processes", "resume_kill",
-    "abandoned", "first_scenes", "hostile_errors", "auto_workers", "every_pool", "step_time", "collate_loaders",
+    "abandoned", "first_scenes", "hostile_errors", "auto_workers", "every_pool", "collate_loaders",
     "hosts", "exits", "hangs", "stream_fit", "tf_data", "hdf5_drivers", "processes", "files_grow", "epochs_fit",
     "every_reader", "loader_errors", "to_jax", "resume_refusals", "every_pool_lost", "describe", "error_tf_data",
     "docstrings", "imports", "demo", "cached_memory", "every_adapter", "predicted_order", "hdf5_outputs",

@@ -112,7 +112,7 @@ FEEDS = {
 def test_dir_of_a_feed_lists_public_names():
     feed = kf.Feed(Rooms(), 4, workers=0)
     state = {"get_state", "load_state_dict", "set_state", "state_dict"}
-    assert set(public(feed)) == FEEDS | state | {"epoch", "indices", "sequence", "shard", "submit"}
+    assert set(public(feed)) == FEEDS | state | {"epoch", "indices", "sequence", "shard", "start", "submit"}
     stream = kf.StreamFeed(lambda: iter([np.zeros(2)]), 4, workers=0)
     assert set(public(stream)) == FEEDS | state | {"map", "mixing", "shard"}
     assert set(public(stream.map(abs))) == set(public(stream))

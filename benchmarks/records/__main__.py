@@ -36,7 +36,7 @@ def import_frameworks(peer: str) -> None:
     if "tf." in peer:
         import tensorflow as _tf  # noqa: F401
     else:
-        import kerasfeed.writers.tfrecord.write as _room  # noqa: F401
+        import kerasfeed.writers.tfrecord as _room  # noqa: F401
 
 
 def main(arguments: list[str]) -> None:

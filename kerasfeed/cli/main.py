@@ -9,7 +9,6 @@ import importlib
 import inspect
 import operator
 import os
-import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -122,20 +121,25 @@ _natural, _positive = partial(_integer, least=0), partial(_integer, least=1)
 def _add_looks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands for an object."""
     add = _command(commands, "check", "find out whether a class of scenes gives every worker the same bits")
-    add("--scenes", type=int, default=16, metavar="N", help="number of scenes to compare" + _DEFAULT)
+    add("--scenes", type=_positive, default=16, metavar="N", help="number of scenes to compare" + _DEFAULT)
     add("--seconds", type=float, default=60.0, metavar="S", help="how long the checks may take" + _DEFAULT)
     add = _command(commands, "describe", "print statistics of all fields and scenes")
-    add("--scenes", type=int, metavar="N", help="read this many scenes, spread over the sequence; by default all")
+    add("--scenes", type=_positive, metavar="N", help="read this many scenes, spread over the sequence; by default all")
     add = _command(commands, "show", "draw scenes, or a batch of a feed, into a file")
     add("--index", type=int, metavar="N", help="draw only this scene, large")
     add("--out", type=Path, default=Path("scenes.png"), metavar="FILE", help="file to write" + _DEFAULT)
     add = _command(
         commands,
         "profile",
-        "measure how fast a feed loads, how fast other workers would load, and how long training waits",
+        "measure how fast a feed loads, and how fast other workers would load",
     )
-    add("--model", metavar="MODULE:OBJECT", help="the compiled Keras model to train")
-    add("--batch-size", type=int, default=32, metavar="N", help="batch size if the object is not a feed" + _DEFAULT)
+    add(
+        "--batch-size",
+        type=_positive,
+        default=32,
+        metavar="N",
+        help="batch size if the object is not a feed" + _DEFAULT,
+    )
     add("--shuffle", action="store_true", help="shuffle if the object is not a feed")
     add("--seconds", type=float, default=10.0, metavar="S", help="about how long to measure" + _DEFAULT)
 
@@ -156,18 +160,9 @@ def _look(command: Callable[[argparse.Namespace, Any], int], arguments: argparse
     except NoObjectError as error:
         text = message_of(error)
     except Exception as error:  # noqa: BLE001 - from the user's class, or for a wrong argument
-        text = _with_flags(exception_text(error), arguments)
+        text = exception_text(error)
     print(f"kerasfeed {arguments.command}: {' '.join(text.split())}", file=sys.stderr)
     return 2
-
-
-def _with_flags(text: str, arguments: argparse.Namespace) -> str:
-    """Return an error's text with `--batch-size` for `batch_size must be`."""
-    names = "|".join(vars(arguments).keys() - {"command", "object", "path"})
-    return re.sub(
-        rf"(?<![\w.'-])({names})(?= must be | -?\d+ is out of range)",
-        lambda found: f"--{found[1].replace('_', '-')}", text,
-    )  # fmt: skip
 
 
 def found_object(name: str) -> Any:
@@ -236,11 +231,10 @@ def _show(arguments: argparse.Namespace, found: Any) -> int:
 def _profile(arguments: argparse.Namespace, found: Any) -> int:
     from kerasfeed.feeds.base import BaseFeed  # does not import Keras
 
-    model = None if arguments.model is None else found_object(arguments.model)
     given = hasattr(found, "plan") and hasattr(found, "sequence")
     feed = found if given else BaseFeed(found, arguments.batch_size, shuffle=arguments.shuffle)
     with feed:
-        print(kf.profile(feed, model, arguments.seconds))
+        print(kf.profile(feed, arguments.seconds))
     return 0
 
 

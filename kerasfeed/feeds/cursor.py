@@ -7,9 +7,7 @@ A call of TensorFlow must not wait long, and TensorFlow may never report the end
 any thread and at any point of the program. Another thread does the remaining work.
 """
 
-import _thread
 import contextvars
-import os
 import queue
 import threading
 import time
@@ -98,46 +96,8 @@ def next_of(cursor: Cursor) -> list[Any]:
         raise
 
 
-_background_calls: list[Any] = []  # a lock for each running call; a forked child runs none of them
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_background_calls.clear)
 Convert = Callable[[Cursor], Cursor]  # adds the conversion of batches to a cursor
 Begin = Callable[[Convert], Cursor]  # makes the cursor of an iteration of a dataset
-
-
-def run_in_background(function: Callable[..., Any], *arguments: Any) -> None:
-    """Run `function` soon in another thread.
-
-    For the garbage collector, and for callers that may hold locks that `function` takes.
-    """
-    over = _thread.allocate_lock()
-    over.acquire()
-    _background_calls.append(over)
-    try:
-        _thread.start_new_thread(_run, (over, function, arguments))  # threading.Thread would take locks
-    except RuntimeError:  # the interpreter is shutting down and starts no threads
-        _run(over, function, arguments)
-
-
-def _run(over: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    try:
-        function(*arguments)
-    finally:
-        _background_calls.remove(over)
-        over.release()
-
-
-def wait_for_background(seconds: float = 5.0) -> None:
-    """Wait until all background calls, and the calls that they start, have ended; at most `seconds`.
-
-    TensorFlow's calls must not use it, because a background call may wait for them.
-    """
-    deadline = time.monotonic() + seconds
-    while _background_calls and (left := deadline - time.monotonic()) > 0:
-        with suppress(IndexError):  # the last call has just ended
-            over = _background_calls[0]
-            if over.acquire(timeout=left):
-                over.release()
 
 
 class CursorThread:

@@ -3,7 +3,6 @@
 Invariant: every error states what was needed, what was received and what to write instead.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
 from kerasfeed.util.error_text import counted
 from kerasfeed.util.resources import cores
-from kerasfeed.util.validate import check_integer, local_path, refuse_class
+from kerasfeed.util.validate import check_integer, check_number, local_path, refuse_class
 
 _COLLATIONS: dict[str, Any] = {"stack": Stack, "pad": Pad, "ragged": Ragged}
 _MORE = " (or kf.Pad(...), kf.Ragged(...), or a function from a list of scenes to a batch)"
@@ -98,19 +97,12 @@ def check_policy(
     elif max_failures is not None:
         max_failures = check_integer("max_failures", max_failures, 1, remedy=" (a share of the scenes is a float)")
     if timeout is not None:
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number):
-            kind = type(timeout).__name__
-            raise TypeError(f"timeout must be a number of seconds, received {timeout!r} of type {kind}")
-        if not 0 < timeout < math.inf:
-            raise ValueError(
-                f"timeout must be a positive number of seconds, or None for no limit, received {timeout!r}"
-            )
+        timeout = check_number("timeout", timeout, "a positive number of seconds, or None for no limit")
         if not workers:
             raise ValueError(
                 "timeout needs workers: with workers=0 the calling thread loads and cannot be interrupted. Use "
                 "workers=1, worker_type='process'"
             )
-        timeout = float(timeout)
     if error_log is not None:
         path = local_path("error_log", error_log).absolute()
         if path.is_dir() or not path.parent.is_dir():

@@ -20,7 +20,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.session import Session
-from kerasfeed.pool.base import LOGGER, Pool, Sessions
+from kerasfeed.pool.base import LOGGER, Sessions
 from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.frames import is_in_memory
@@ -200,12 +200,6 @@ class Loader:
 
     # ---- a loader of a host
 
-    @property
-    def pool(self) -> Pool | None:
-        """The workers, even if they have failed; None before they are started, and with hosts."""
-        present = self._sessions.present
-        return present.pool if isinstance(present, Session) else None
-
     def infer(self, epoch: int, least: int) -> Layout | None:
         """Return the layout; scenes are read as in `epoch`, and at least `least` of them if items are batches."""
         self.epoch = epoch
@@ -326,4 +320,4 @@ class Loader:
     def waste(self) -> ReadCost | None:
         """The wasteful reads that one worker has measured, if any; takes 1 us."""
         session = self._sessions.present
-        return session.wasted() if session else None
+        return session.wasted() if isinstance(session, Session) else None

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.base import Order, Shuffled
-from kerasfeed.orders.batch_bounds import Cut
+from kerasfeed.orders.base import Cut, Order, Shuffled
 from kerasfeed.orders.groups import Groups, Identified, check_length, check_numbers
 from kerasfeed.orders.permutation import shuffled
 from kerasfeed.util.seed_streams import SeedStream

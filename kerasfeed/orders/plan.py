@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.base import Order, Sequential
-from kerasfeed.orders.batch_bounds import Bounds, Cut
+from kerasfeed.orders.base import Bounds, Cut, Order, Sequential
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.util.error_text import counted
 

@@ -6,7 +6,6 @@ once.
 """
 
 import inspect
-import queue
 import sys
 import threading
 import warnings
@@ -22,14 +21,9 @@ _INTERNAL = {
 
 
 class DeferredWarnings:
-    """Warnings deferred until the user's thread can issue them. Thread-safe.
-
-    Attributes:
-        urgent: A queue for the warnings of `issue_now` if the user's program is another process; None otherwise.
-    """
+    """Warnings deferred until the user's thread can issue them. Thread-safe."""
 
     def __init__(self) -> None:
-        self.urgent: queue.SimpleQueue[tuple[str, str, type[Warning]]] | None = None
         self._waiting: deque[tuple[str, str, type[Warning]]] = deque()
         self._known: set[str] = set()
         self._lock = threading.Lock()
@@ -73,7 +67,7 @@ class DeferredWarnings:
 
     def issue_last(self) -> None:
         """Issue the deferred warnings; print them if they are errors."""
-        while self._waiting and self.urgent is None and (waiting := self._next()) is not None:
+        while self._waiting and (waiting := self._next()) is not None:
             _say(*waiting[1:])
 
     def issue_now(self, kind: str, text: str, category: type[Warning], consumer: int | None = None) -> None:
@@ -83,10 +77,7 @@ class DeferredWarnings:
         the thread that last asked for a batch.
         """
         if self._is_first(kind):
-            if self.urgent is None:
-                _say(text, category, consumer or self._consumer)
-            else:
-                self.urgent.put((kind, text, category))
+            _say(text, category, consumer or self._consumer)
 
 
 def _say(text: str, category: type[Warning], thread: int | None = None) -> None:

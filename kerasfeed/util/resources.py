@@ -4,6 +4,7 @@ Invariant: read from the system in each call; a container's limits apply, not th
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def descriptors() -> int:
         return _ASSUMED_DESCRIPTORS
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else min(limit, _MOST_DESCRIPTORS)
+
+
+def open_closed() -> None:
+    """Open /dev/null at each of the standard descriptors 0, 1 and 2 that is closed; 2 us.
+
+    C libraries print to 1 and 2 whatever is open there, and would write into a file, a socket or a memory map. Moving
+    our descriptors to higher numbers is not enough, because `mmap` and HDF5 open their own.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            with suppress(OSError):  # there is no /dev/null, or no descriptor left
+                os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 def cache_bytes(name: str, value: Any) -> int:

@@ -10,14 +10,15 @@ import functools
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from importlib.machinery import SourceFileLoader
 from importlib.util import resolve_name
 from pathlib import Path, PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from kerasfeed.util.fingerprint import digest
 
 # Members of a module, a class or a dict by their names (".size", "['size']"), or the text of one value.
 Description: TypeAlias = "str | dict[str, Description]"
@@ -169,11 +170,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _limited(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({_digest(text)})"
-
-
-def _digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=4).hexdigest()
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({digest(text)[:8]})"
 
 
 def _function_of(value: Any) -> Any:
@@ -196,9 +193,9 @@ def _function_text(function: Any, module: str, has_code: bool) -> str | None:
     while type(function) in (FunctionType, _Cached):
         if type(function) is FunctionType:
             defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-            parts.append((_code_text(function.__code__), [repr(each) for each in defaults if _is_scalar(each)]))
+            parts.append((digest(function.__code__), [repr(each) for each in defaults if _is_scalar(each)]))
         function = vars(function).get("__wrapped__")
-    return f"the function {name} (code {_digest(repr(parts))})"
+    return f"the function {name} (code {digest(repr(parts))[:8]})"
 
 
 def _reference(value: Any) -> str:
@@ -206,20 +203,6 @@ def _reference(value: Any) -> str:
     module = str(value.__module__)
     is_known = module == "__main__" or is_users(module, sys.modules.get(module))
     return f"{module}.{getattr(value, '__qualname__', '')}" if is_known else f"a part of {module.split('.')[0]}"
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _code_text(code: CodeType) -> str:
-    """Return a digest of code, independent of line numbers."""
-
-    def plain(constant: Any) -> Any:
-        if isinstance(constant, CodeType):
-            return _code_text(constant)
-        if isinstance(constant, tuple):
-            return list(map(plain, constant))
-        return sorted(map(repr, constant)) if isinstance(constant, frozenset) else repr(constant)
-
-    return _digest(repr((code.co_code, plain(code.co_consts), code.co_names, code.co_varnames, code.co_freevars)))
 
 
 # ---- comparison

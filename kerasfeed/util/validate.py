@@ -1,4 +1,4 @@
-"""Check integers and paths from users, and refuse classes for instances.
+"""Check numbers and paths from users, and refuse classes for instances.
 
 Invariant: an accepted integer is a Python int of at least `least`. Floats and booleans are refused, because they are
 usually arguments in the wrong position.
@@ -7,6 +7,8 @@ usually arguments in the wrong position.
 import operator
 import os
 import re
+import sys
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,30 @@ def check_integer(
         raise ValueError(f"{name} must be at least {least}{unit}, received {number}{remedy}")
     if most is not None and number > most:
         raise ValueError(f"{name} must be at most {most:,}{unit}, received {number:,}")
+    return number
+
+
+def check_number(
+    name: str, value: Any, what: str, *, least: float | None = None, most: float = sys.float_info.max
+) -> float:
+    """Return `value` as a float.
+
+    Args:
+        name: Name of the argument in messages.
+        value: The value of the argument: a number of Python or NumPy.
+        what: Description of a valid value in messages.
+        least: Smallest valid value; None if any value above 0 is valid.
+        most: Largest valid value.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is too small, too large, infinite or not a number (NaN).
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be {what}, received {value!r} of type {type(value).__name__}")
+    number = float(value)
+    if not (number > 0 if least is None else number >= least) or number > most:
+        raise ValueError(f"{name} must be {what}, received {value!r}")
     return number
 
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import kerasfeed as kf
 from kerasfeed.feeds import sharding as shards
 from kerasfeed.feeds.sharding import Shard
-from kerasfeed.orders.base import Order
-from kerasfeed.orders.batch_bounds import Bounds
+from kerasfeed.orders.base import Bounds, Order
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 

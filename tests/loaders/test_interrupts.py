@@ -120,7 +120,7 @@ def test_the_next_call_starts_again_after_an_interrupt_of_the_first_scenes(make)
     loader = make("thread", Slow(64), 16)
     with pytest.raises(KeyboardInterrupt):
         loader.look_ahead  # noqa: B018 - infers the spec
-    assert loader.pool is None
+    assert loader._sessions.present is None
     batches = [loader.submit(0, step).result(SECONDS) for step in range(4)]
     assert sorted(np.concatenate([labels for _, labels in batches]).tolist()) == [*range(64)]
 

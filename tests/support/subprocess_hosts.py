@@ -14,10 +14,12 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
+from kerasfeed import __version__
 from kerasfeed.loaders.hosts.host import FeedHost
 from kerasfeed.loaders.hosts.ray_hosts import RayHosts
+from kerasfeed.pool.environment import search_path
 
-_COMMAND = "import sys; sys.path[:] = {!r}; import subprocess_hosts; subprocess_hosts.serve()"
+_COMMAND = "import sys; sys.path[:] = {!r}; import subprocess_hosts; subprocess_hosts.serve(*{!r})"
 _LENGTH = struct.Struct("=q")
 
 
@@ -35,12 +37,12 @@ def _read(stream):
     return pickle.loads(data)
 
 
-def serve():
+def serve(*arguments):
     """Body of a host."""
     exec(os.environ.get("KERASFEED_TEST_HOST", ""), globals())  # changes that a test makes on hosts
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # output of scenes must not mix with messages
-    host, lock = FeedHost(), threading.Lock()
+    host, lock = FeedHost(*arguments), threading.Lock()
 
     def answer(number, method, arguments):
         try:
@@ -80,7 +82,7 @@ class SubprocessCluster:
     """
 
     def __init__(self, count):
-        self.over, self.hosts = None, [SubprocessHost() for _ in range(count)]
+        self.over, self.hosts = None, [SubprocessHost(number, count) for number in range(count)]
         self.asked = f"asked for {count} processes"
 
     @property
@@ -111,8 +113,9 @@ class SubprocessHost:
         restarts: Number of restarts before it counts as lost.
     """
 
-    def __init__(self):
+    def __init__(self, number, count):
         self.restarts = float("inf")
+        self._arguments = number, count, __version__, search_path()
         self._numbers, self._calls, self._lock, self._closed = itertools.count(), {}, threading.RLock(), False
         self._how = None
         self._start()
@@ -120,8 +123,9 @@ class SubprocessHost:
         self._thread.start()
 
     def _start(self):
+        command = _COMMAND.format(sys.path, self._arguments)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND.format(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
 
     def call(self, method, *arguments):

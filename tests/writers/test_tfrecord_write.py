@@ -22,7 +22,7 @@ from waits import PROGRAM_SECONDS, once_told, wait_until
 import kerasfeed as kf
 from kerasfeed.pool import watchdog
 from kerasfeed.readers.tfrecord.spec_file import read_sidecar
-from kerasfeed.writers.tfrecord.write import assigned
+from kerasfeed.writers.tfrecord import assigned
 
 PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"
 SIDECAR = "train.tfrecord.spec.json"

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import keras
 import numpy as np
 
-from kerasfeed.adapters.keras.array_file import ArrayFile, DamagedFileError, write_arrays
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint
+from kerasfeed.adapters.keras.saved_files import ArrayFile, DamagedFileError, write_arrays
 from kerasfeed.adapters.keras.trained_model import (
     arrays_of,
     as_array,

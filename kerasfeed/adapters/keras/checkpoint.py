@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import keras
 
 from kerasfeed.adapters.keras.adapter import KerasAdapter, copied_callback
-from kerasfeed.adapters.keras.progress_file import Progress, Record
+from kerasfeed.adapters.keras.saved_files import Progress, Record
 from kerasfeed.adapters.keras.trained_model import begin_with, iterations_of, optimizers_of, scale_of
 from kerasfeed.adapters.keras.trainer import (
     TrainerPosition,

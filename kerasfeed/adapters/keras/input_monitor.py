@@ -219,7 +219,7 @@ def verdict_of(timing: EpochTiming, stats: LoaderStats) -> str:
         return waited_text
     return (
         f"{waited_text}: {Setup(stats.workers_argument, stats.worker_type)} loaded {timing.scenes_per_second:,.0f} "
-        f"scenes/s, and training could take {timing.scenes / training:,.0f}. kf.profile(feed, model) measures why, and "
+        f"scenes/s, and training could take {timing.scenes / training:,.0f}. kf.profile(feed) measures why, and "
         "what would help"
     )
 

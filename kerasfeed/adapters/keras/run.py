@@ -5,6 +5,7 @@ Batches taken before are not counted, and are delivered again. The user's code r
 exceptions are raised there unchanged.
 """
 
+import _thread
 import queue
 import sys
 import weakref
@@ -15,7 +16,7 @@ from typing import Any
 
 from kerasfeed.adapters.keras.trainer import TrainerRequest, asked_by_the_loop, asked_steps, execution_of
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import Cursor, EndOfData, run_in_background
+from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.util.error_text import drop_frame, note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 from kerasfeed.util.validate import check_integer
@@ -380,6 +381,9 @@ class KerasRun(ABC):
 
 
 def _close(run: KerasRun) -> None:
-    """Close the run, in any thread: Keras's iterator was deleted."""
+    """Close the run: Keras's iterator was deleted, perhaps by the garbage collector while a thread holds locks."""
     if run.cursor is not None:
-        run_in_background(run.close)
+        try:
+            _thread.start_new_thread(run.close, ())  # threading.Thread would take locks
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
+            run.close()

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from kerasfeed.adapters.keras.array_file import ArrayFile
+from kerasfeed.adapters.keras.saved_files import ArrayFile
 from kerasfeed.adapters.keras.trainer import keras_version, restored_epoch
 from kerasfeed.errors import FeedWarning
 from kerasfeed.spec.nesting import lists_as_tuples

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from kerasfeed.explore.check import methods, repeats, scenes
 from kerasfeed.explore.check.case import Case
 from kerasfeed.explore.check.result import CheckResult, Finding, SequenceReport, failed, skipped
@@ -18,7 +16,7 @@ from kerasfeed.loaders.sequence_argument import check_sequence as check_argument
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.util.error_text import class_name, exception_text
 from kerasfeed.util.progress import progress_bar
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, check_number
 
 _LONGEST = 86_400
 _CALLER = "kf.check_sequence()"
@@ -254,15 +252,14 @@ def check_sequence(
         scene 0 draws from, or seeds, the global generators of numpy.random
     """
     refuse(sequence)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number) or not 0 < seconds <= _LONGEST:
-        raise ValueError(f"seconds must be a positive number, at most a day ({_LONGEST:,}), received {seconds!r}")
+    seconds = check_number("seconds", seconds, f"a positive number, at most a day ({_LONGEST:,})", most=_LONGEST)
     scenes, seed = check_integer("scenes", scenes, 1), check_integer("seed", seed, 0)
     left_out = set(check_names(skip, "skip"))
     wanted = set(CHECKS if checks is None else check_names(checks, "checks")) - left_out
     names = [name for name in CHECKS if name in wanted]
     begun = time.monotonic()
     processes = checks is not None and not wanted.isdisjoint(_IN_PROCESSES)
-    checker = Checks(sequence, scenes=scenes, seconds=float(seconds), seed=seed, processes=processes)
+    checker = Checks(sequence, scenes=scenes, seconds=seconds, seed=seed, processes=processes)
     results = []
     with progress_bar("checking", len(names), progress, tty=True, after=1.0) as advance:
         for name in names:

@@ -1,7 +1,7 @@
 """`kf.profile`: the speed of a feed and of other workers.
 
 Invariant: all measurements use loaders made for them, which build batches as the feed would. The feed keeps its
-position, `on_epoch_begin` is not called, and the model is restored. An error of a scene ends a measurement and is not
+position, and `on_epoch_begin` is not called. An error of a scene ends a measurement and is not
 raised.
 """
 
@@ -10,11 +10,10 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.profile.result import Profile, SetupRate, WaitShares
+from kerasfeed.explore.profile.result import Profile, SetupRate
 from kerasfeed.loaders.auto_workers import Setup, processes_for, threads_for, waits
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
@@ -23,6 +22,7 @@ from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
 from kerasfeed.util.resources import cores
 from kerasfeed.util.thread_times import ThreadWatch
+from kerasfeed.util.validate import check_number
 
 if TYPE_CHECKING:
     from kerasfeed.feeds.base import BaseFeed
@@ -32,19 +32,17 @@ _RUNS = 3  # of each set-up; the set-ups take turns
 _RAISED = "a scene raised while the feed was profiled: loop over the feed to see the error"
 
 
-def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profile:
-    """Measure how fast a feed loads and how much training waits.
+def profile(feed: "BaseFeed", seconds: float = 10.0) -> Profile:
+    """Measure how fast a feed loads, and how fast other workers would load.
 
     The workers of the feed and of three alternatives read scenes of epoch 0 in turns. The calling thread also reads
     some, to measure how long a scene waits. Several threads read only if the feed uses them or the class sets
     `thread_safe = True`. If the runs of one set-up differ much because the machine is busy, the slowest and the
-    quickest are shown. With a model, training steps are timed twice: with one batch again and again, and with batches
-    as they are loaded. The feed's position, its counters and the model do not change. The figures are for this machine,
-    even if the feed has `hosts`.
+    quickest are shown. The feed's position and its counters do not change. The figures are for this machine, even if
+    the feed has `hosts`. `kf.InputMonitor` measures how long training waits for the feed.
 
     Args:
         feed: A `kerasfeed.Feed`.
-        model: A compiled Keras model to train; None measures the feed alone.
         seconds: About how long to measure, s, at least 1. Starting worker processes and finishing scenes in progress
             take extra time.
 
@@ -54,7 +52,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
 
     Raises:
         TypeError: `feed` is not a `kerasfeed.Feed`.
-        ValueError: `seconds` is below 1, or the model is not compiled.
+        ValueError: `seconds` is below 1.
         RuntimeError: A scene raised and the feed has `on_error="raise"`, so nothing could be measured.
         Exception: The error of the first scenes.
 
@@ -70,24 +68,18 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
             f"kf.profile(feed) needs a kerasfeed.Feed, received a {type(feed).__name__}. Wrap a sequence in one: "
             "kf.Feed(sequence, batch_size). For a stream, kf.InputMonitor(feed) shows how long fit waits"
         )
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 1 <= seconds < math.inf:
-        raise ValueError(f"seconds must be a number of at least 1, received {seconds!r}")
-    if model is not None:
-        from kerasfeed.adapters.keras.step_time import train_on  # imports Keras
-
-        train_on(model)  # raises if it is not compiled
+    seconds = check_number("seconds", seconds, "a number of at least 1", least=1)
     # Failing scenes follow the feed's policy, but are neither counted nor logged.
     policy = dataclasses.replace(feed.job.policy, max_failures=1.0, error_log=None)
     job = dataclasses.replace(feed.job, policy=policy, hosts=None)
-    return _Measurement(job, feed.stats(), model, seconds).profile()
+    return _Measurement(job, feed.stats(), seconds).profile()
 
 
 class _Measurement:
     """One profile: a job and the time budget of its measurements."""
 
-    def __init__(self, job: Job, stats: Any, model: Any, seconds: float) -> None:
+    def __init__(self, job: Job, stats: Any, seconds: float) -> None:
         self._seconds = seconds
-        self._model = model
         if job.free and not stats.chosen:
             loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
         else:
@@ -117,10 +109,9 @@ class _Measurement:
         present_rate, *alternatives = self._rates(self._setups(*cost))
         if present_rate is None:
             raise RuntimeError(_RAISED)
-        step, shares = self._training()
         return Profile(
-            type(self._job.sequence).__name__, self._job.plan.rows, present_rate, cost[0], max(0.0, cost[0] - cost[1]),
-            tuple(each for each in alternatives if each is not None), step, shares,
+            type(self._job.sequence).__name__, present_rate, cost[0], max(0.0, cost[0] - cost[1]),
+            tuple(each for each in alternatives if each is not None),
         )  # fmt: skip
 
     def _setups(self, seconds: float, busy: float) -> list[Setup]:
@@ -189,32 +180,6 @@ class _Measurement:
             known = [rate for rate in each if rate is not None]
             found.append(SetupRate(run.setup, min(known), max(known)) if len(known) == _RUNS else None)
         return found
-
-    def _training(self) -> tuple[float | None, WaitShares | None]:
-        """Time a training step, and measure how much training waits."""
-        if self._model is None:
-            return None, None
-        from kerasfeed.adapters.keras.step_time import step_seconds, wait_share
-
-        job, kind = self._job_for(self._setup), self._setup.worker_type
-        with closing(Loader(job, kind, self._layout, scene_seconds=self._scene_seconds)) as loader:
-            step = step_seconds(self._model, loader.submit(0, 0).result(), 0.1 * self._seconds)
-            next_batch = _ahead(loader, self._job.plan.steps)
-            shares = [wait_share(self._model, next_batch, 0.1 * self._seconds) for _ in range(2)]
-        return step, WaitShares(min(shares), max(shares))
-
-
-def _ahead(loader: Loader, steps: int) -> Callable[[], Any]:
-    """Return a function that returns batches of epoch 0, loaded ahead."""
-    futures = (loader.submit(0, step) for step in itertools.cycle(range(steps)))
-    pending = deque(itertools.islice(futures, loader.look_ahead))
-
-    def next_batch() -> Any:
-        batch = pending.popleft().result()
-        pending.append(next(futures))
-        return batch
-
-    return next_batch
 
 
 def _copied(sequence: Any) -> Any:

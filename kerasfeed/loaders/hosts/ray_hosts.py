@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from kerasfeed import __version__
 from kerasfeed.errors import HostLostError, WorkerStartError
+from kerasfeed.pool.environment import search_path
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, check_number
 
 _SMALL = 50_000  # bytes; Ray sends arguments of up to 100 KB as part of a call
 
@@ -63,26 +65,25 @@ class RayHosts:
             raise TypeError(f"address must be a str or None, received {self.address!r}")
         if self.address is not None and self.address.startswith("ray://"):
             raise ValueError(
-                f"address={self.address!r} is that of a Ray client, which shares no memory with the cluster: batches "
-                "would pass through a proxy. Run this program on a node of the cluster (ray start --address=...) with "
-                'address="auto", or submit it as a job'
+                f"address={self.address!r} is an address of a Ray client, which shares no memory with the cluster: run "
+                'this program on a node of the cluster with address="auto", or submit it as a job'
             )
         if self.address is None and (self.count or 1) > 1:
-            raise ValueError(
-                f"address=None starts Ray on this machine, which is one host, and count is {self.count}: leave count "
-                'out, or join a cluster with address="auto"'
-            )
-        is_number = isinstance(self.start_timeout, int | float) and not isinstance(self.start_timeout, bool)
-        if not is_number or not self.start_timeout > 0:
-            raise ValueError(f"start_timeout must be a positive number of seconds, received {self.start_timeout!r}")
+            raise ValueError(f"address=None starts Ray on this machine, which is one host, and count is {self.count}")
+        check_number("start_timeout", self.start_timeout, "a positive number of seconds")
         for name in ("resources", "runtime_env"):
             if not isinstance(getattr(self, name), Mapping | None):
                 raise TypeError(f"{name} must be a dict, received {getattr(self, name)!r}")
         for name, most in (self.resources or {}).items():
-            if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0:
-                raise ValueError(f"resources[{name!r}] must be a number of at least 0, received {most!r}")
+            check_number(f"resources[{name!r}]", most, "a number of at least 0", least=0)
         given = self.ship if isinstance(self.ship, list | tuple | set | frozenset) else [self.ship]
-        object.__setattr__(self, "ship", tuple(map(_module_name, given)))  # modules do not pickle, and feeds do
+        for module in given:
+            if not isinstance(module, str | ModuleType):
+                raise TypeError(
+                    f"ship takes modules and their names, received {module!r} of type {type(module).__name__}"
+                )
+        # Modules do not pickle, and feeds do.
+        object.__setattr__(self, "ship", tuple(getattr(module, "__name__", module) for module in given))
 
     def join(self) -> "RayCluster":
         """Start the hosts, without waiting for them.
@@ -92,19 +93,7 @@ class RayHosts:
             WorkerStartError: No cluster can be joined, or no node has the resources.
             Exception: Ray refuses the resources or the `runtime_env`.
         """
-        try:
-            import ray
-        except ImportError as error:
-            raise ImportError(
-                'kf.RayHosts needs Ray, which is not installed: pip install ray (the extra "kerasfeed[ray]")'
-            ) from error
-        return RayCluster(ray, self)
-
-
-def _module_name(module: Any) -> str:
-    if not isinstance(module, str | ModuleType):
-        raise TypeError(f"ship takes modules and their names, received {module!r} of type {type(module).__name__}")
-    return module if isinstance(module, str) else module.__name__
+        return RayCluster(self)
 
 
 class RayCluster:
@@ -115,32 +104,58 @@ class RayCluster:
         asked: Description of the requested hosts, for error messages.
     """
 
-    def __init__(self, ray: Any, given: RayHosts) -> None:
+    def __init__(self, given: RayHosts) -> None:
         """Start the hosts `given`; see `RayHosts.join`."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+        try:
+            import ray
+            from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+        except ImportError as error:
+            raise ImportError(
+                'kf.RayHosts needs Ray, which is not installed: pip install ray (the extra "kerasfeed[ray]")'
+            ) from error
 
         from kerasfeed.loaders.hosts.host import FeedHost
         from kerasfeed.loaders.hosts.session import MOST_CALLS
 
+        self._ray: Any = ray
         wanted = dict(given.resources or {"CPU": 1.0})
         # No retries: Ray would wait for the restarted actor, perhaps for a free node. The session uses another host.
-        options: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0, "max_concurrency": MOST_CALLS + 4}
         # 0 CPUs: the placement group reserves the resources, and each worker would start a thread per CPU of the actor.
-        options |= {"num_cpus": 0, "num_gpus": wanted.get("GPU", 0), "runtime_env": dict(given.runtime_env or {})}
-        actor_class = ray.remote(**options)(FeedHost)
-        self._ray, self._session = ray, _joined_session(ray, given.address)
+        actor_class = self._ray.remote(
+            max_restarts=-1, max_task_retries=0, max_concurrency=MOST_CALLS + 4, num_cpus=0,
+            num_gpus=wanted.get("GPU", 0), runtime_env=dict(given.runtime_env or {}),
+        )(FeedHost)  # fmt: skip
+        try:
+            if not ray.is_initialized():
+                options = {"include_dashboard": False} if given.address is None else {}
+                ray.init(address=given.address or "local", logging_level=logging.WARNING, **options)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise WorkerStartError(
+                f"no Ray cluster could be joined at address={given.address!r}: {message_of(error)}. Start one with "
+                "`ray start --head`, and `ray start --address=...` on the others, with the same Ray and Python on all "
+                "machines, or use address=None"
+            ) from error
+        self._session = self._present_session()
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         fit = sum(all(node.get(name, 0) >= most for name, most in wanted.items()) for node in nodes)
         count = given.count or max(1, fit)
-        self._group = ray.util.placement_group([wanted] * count, "STRICT_SPREAD")
+        self._group = self._ray.util.placement_group([wanted] * count, "STRICT_SPREAD")
+        strategies = [PlacementGroupSchedulingStrategy(self._group, number) for number in range(count)]
         self.hosts = [
-            actor_class.options(scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, number)).remote()
-            for number in range(count)
+            actor_class.options(scheduling_strategy=strategy).remote(number, count, __version__, search_path())
+            for number, strategy in enumerate(strategies)
         ]
         self.asked = (
             f"asked for {count} nodes with {wanted} each, and {fit} nodes have that if no job uses them (`ray "
             "status` shows the use). Ask for fewer hosts or resources, start more nodes, or raise start_timeout"
         )
+
+    def _present_session(self) -> tuple[str, str] | None:
+        """Return node and job of this process's Ray session, or None."""
+        if not self._ray.is_initialized():  # get_runtime_context() would start a session
+            return None
+        context = self._ray.get_runtime_context()
+        return context.get_node_id(), context.get_job_id()
 
     def check(self) -> None:
         """Check that the Ray session still exists.
@@ -150,7 +165,7 @@ class RayCluster:
         Raises:
             HostLostError: The session has ended.
         """
-        if _session(self._ray) != self._session:
+        if self._present_session() != self._session:
             raise HostLostError("there are no hosts any more: ray.shutdown() was called")
 
     def share(self, packed: Any) -> Any:
@@ -179,30 +194,3 @@ class RayCluster:
             for host in self.hosts:
                 self._ray.kill(host)
             self._ray.util.remove_placement_group(self._group)
-
-
-def _session(ray: Any) -> tuple[str, str] | None:
-    """Return node and job of this process's Ray session, or None."""
-    if not ray.is_initialized():  # get_runtime_context() would start a session
-        return None
-    context = ray.get_runtime_context()
-    return context.get_node_id(), context.get_job_id()
-
-
-def _joined_session(ray: Any, address: str | None) -> tuple[str, str] | None:
-    """Return the session of this process; start one if there is none.
-
-    Raises:
-        WorkerStartError: No cluster can be joined.
-    """
-    options = {"include_dashboard": False} if address is None else {}
-    try:
-        if not ray.is_initialized():
-            ray.init(address=address or "local", logging_level=logging.WARNING, **options)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise WorkerStartError(
-            f"no Ray cluster could be joined at address={address!r}: {message_of(error)}. Start one with `ray start "
-            "--head`, and `ray start --address=...` on the others, with the same Ray and the same Python on all "
-            "machines, or use address=None"
-        ) from error
-    return _session(ray)

@@ -12,14 +12,13 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.pool.base import Pool, PoolOptions, Runner, large_text
 from kerasfeed.pool.environment import managers_key, search_path
 from kerasfeed.pool.memory import PoolMemory
-from kerasfeed.pool.processes.pipes import Pipes
-from kerasfeed.pool.processes.protocol import STOP, WorkerStart, encode_task
+from kerasfeed.pool.processes.protocol import STOP, Pipes, WorkerStart, encode_task
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.processes.stack_dumps import StackDumps
 from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.pool.resource_errors import DESCRIPTORS, is_of_memory, naming_descriptors
 from kerasfeed.pool.task import Task
-from kerasfeed.util import standard_descriptors
+from kerasfeed.util.resources import open_closed
 from kerasfeed.util.user_modules import module_values
 
 _LARGE = 100_000_000  # bytes of a sequence that each worker copies: above, a warning names the remedy
@@ -44,7 +43,7 @@ class Dispatch(Pool):
             OSError: The system has no descriptors or no memory left.
         """
         super().__init__(runner, options)
-        standard_descriptors.open_closed()  # the program may have closed some since it imported kerasfeed
+        open_closed()  # the program may have closed some since it imported kerasfeed
         self.tasks: dict[int, Task] = {}
         self.workers: list[WorkerHandle] = []
         self._last_number = STOP

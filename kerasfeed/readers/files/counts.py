@@ -1,12 +1,12 @@
 """The number of scenes in each file: given, or counted in parallel.
 
 Invariant: the counts do not depend on the number of threads. Files are skipped only with `on_error="skip"`, with a
-warning. A count is reused only while its file is unchanged.
+warning.
 """
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,46 +53,6 @@ def check_count(value: Any, name: str) -> int:
     return check_integer(name, value, 0, what=what)
 
 
-class KnownCounts:
-    """Counts of unchanged files, which `refresh` does not count again.
-
-    Workers do not call `refresh`, so the counts are not pickled.
-    """
-
-    def __init__(self) -> None:
-        self._counts: dict[str, tuple[Any, int]] = {}  # state of the file when it was counted, and count
-        self._states: dict[str, Any] = {}  # before the file was counted
-
-    def __reduce__(self) -> Any:
-        return KnownCounts, ()
-
-    def known(self, paths: Sequence[Any]) -> dict[int, int]:
-        """Return the counts of files that have not changed, by number."""
-        found = {}
-        for number, path in enumerate(paths):
-            name = _name(path)
-            self._states[name] = state = _state_of(path)
-            if name in self._counts and self._counts[name][0] == state:
-                found[number] = self._counts[name][1]
-        return found
-
-    def add(self, paths: Sequence[Any], counts: Mapping[int, int]) -> None:
-        """Add counts, by number, of files that were passed to `known`."""
-        for number, count in counts.items():
-            name = _name(paths[number])
-            if self._states[name] is not None:
-                self._counts[name] = self._states[name], count
-
-
-def _state_of(path: Any) -> tuple[int, int] | None:
-    """Return size and modification time; None for other objects than files."""
-    file = file_of(path)
-    if not isinstance(file, Path) or not file.is_file():
-        return None
-    status = file.stat()
-    return status.st_size, status.st_mtime_ns
-
-
 def file_of(path: Any) -> Path | str | None:
     """Return the file or URL of a path or tuple, or None."""
     if isinstance(path, tuple) and path:
@@ -104,24 +64,14 @@ def file_of(path: Any) -> Path | str | None:
     return None
 
 
-def _name(path: Any) -> str:
-    """Return a key for a path, or a tuple with one."""
-    file = file_of(path)
-    rest = repr(path[1:]) if isinstance(path, tuple) else ""
-    if file is None:
-        return ""
-    return f"{file if isinstance(file, str) else file.absolute()}{rest}"
-
-
 def count_files(
-    paths: Sequence[Any], count_one: Callable[[Any], int], before: KnownCounts, *, skip: bool, several: bool
+    paths: Sequence[Any], count_one: Callable[[Any], int], *, skip: bool, several: bool
 ) -> tuple[tuple[Any, ...], NDArray[np.int64], tuple[tuple[Any, str], ...]]:
-    """Count the scenes of each file whose count is unknown, in parallel.
+    """Count the scenes of each file, in parallel.
 
     Args:
         paths: The files.
         count_one: Returns the count of a file; called in several threads if `several` is set.
-        before: Known counts; new counts are added.
         skip: Whether to leave out files that cannot be counted, with a warning, instead of raising.
         several: Whether several threads may count at once.
 
@@ -132,8 +82,8 @@ def count_files(
         Exception: The error of `count_one`, with the file as a note.
         ValueError: No file is left.
     """
-    known = before.known(paths)
-    wanted = [number for number in range(len(paths)) if number not in known]
+    counts: dict[int, int] = {}
+    wanted = range(len(paths))
     threads = min(len(wanted), _MOST_THREADS, max(2, cores())) if several else 1
     step = _AHEAD * max(1, threads)
     failures: dict[int, BaseException] = {}
@@ -145,7 +95,7 @@ def count_files(
                 for number, future in futures.items():
                     error = future.exception()
                     if error is None:
-                        known[number] = future.result()
+                        counts[number] = future.result()
                     elif skip and isinstance(error, Exception):
                         failures[number] = error
                     else:
@@ -155,8 +105,7 @@ def count_files(
                     advance(1)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    before.add(paths, {number: known[number] for number in wanted if number in known})
-    kept = sorted(known)
+    kept = sorted(counts)
     skipped = tuple((paths[number], exception_text(failures[number])) for number in sorted(failures))
     if not kept:
         raise ValueError(
@@ -164,7 +113,7 @@ def count_files(
         ) from failures[min(failures)]
     if skipped:
         _warn_of_skipped(skipped, len(paths))
-    return tuple(paths[number] for number in kept), np.array([known[number] for number in kept], np.int64), skipped
+    return tuple(paths[number] for number in kept), np.array([counts[number] for number in kept], np.int64), skipped
 
 
 def _warn_of_skipped(skipped: Sequence[tuple[Any, str]], files: int) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers import read_cost
 from kerasfeed.readers.files.contents import Contents, contents_of
-from kerasfeed.readers.files.counts import KnownCounts, check_count, count_files, file_of, given_counts
+from kerasfeed.readers.files.counts import check_count, count_files, file_of, given_counts
 from kerasfeed.readers.opened_files import Identity, identity_of
 from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.sequences.base import SceneSequence
@@ -178,10 +178,9 @@ class FileSequence(Refreshable, SceneSequence):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
         self._kept = PerProcess(partial(_FilesRead, self._cache_files, self._cache_bytes))
         self._count, self._skip = count, on_error == "skip"
-        self._known: KnownCounts | None = None
-        self._take_in(paths, count, None)
+        self._take_in(paths, count)
 
-    def _take_in(self, named: Iterable[Any], count: Any, known: KnownCounts | None) -> None:
+    def _take_in(self, named: Iterable[Any], count: Any) -> None:
         """Use these files, or none if some cannot be counted."""
         paths = _checked_paths(named)
         skipped: tuple[tuple[Any, str], ...] = ()
@@ -189,16 +188,15 @@ class FileSequence(Refreshable, SceneSequence):
         if given is not None:
             kept, counts = paths, np.array(given, np.int64)
         else:
-            known = known or KnownCounts()
             several = is_safe_function(self._read_file if count is None else count)
             count_one = self._count_read if count is None else partial(_count_by, count)
-            kept, counts, skipped = count_files(paths, count_one, known, skip=self._skip, several=several)
+            kept, counts, skipped = count_files(paths, count_one, skip=self._skip, several=several)
         counts.setflags(write=False)
         if not counts.any():
             raise ValueError(f"there is no scene in any of the {len(kept)} files; the first is {kept[0]!r}")
         self._given = named if isinstance(named, str | os.PathLike) else paths
         self.paths, self.counts, self.skipped = kept, counts, skipped
-        self._stops, self._known = np.cumsum(counts), known
+        self._stops = np.cumsum(counts)
         self._storage = read_cost.Storage(
             name=f"the {len(self.paths):,} files from {self.paths[0]!r} on",
             short_name="files",
@@ -317,9 +315,9 @@ class FileSequence(Refreshable, SceneSequence):
     def refresh(self, paths: Iterable[Any] | None = None, count: Any = None) -> int:
         """Add new files, and scenes appended to files, between two epochs.
 
-        Unchanged files are not counted again. A feed sees the new length, and restarts its workers, when its next loop
-        or `fit` begins. During an epoch, its next batch raises an error. A `tf.data` dataset made from the feed
-        raises an error afterwards: make a new one.
+        Files are counted again, unless `count` is given. A feed sees the new length, and restarts its workers, when its
+        next loop or `fit` begins. During an epoch, its next batch raises an error. A `tf.data` dataset made from the
+        feed raises an error afterwards: make a new one.
 
         Args:
             paths: All files, in order, or a glob. None uses the same files as last time, or the same glob, which may
@@ -344,8 +342,7 @@ class FileSequence(Refreshable, SceneSequence):
             raise RuntimeError("refresh() was called in a worker: call it in the main program, between two epochs")
         before = len(self)
         given = self._count if count is None else count
-        known = self._known if count is None else None  # another function may count differently
-        self._take_in(self._given if paths is None else paths, given, known)
+        self._take_in(self._given if paths is None else paths, given)
         self._count = given
         self.generation += 1
         self.close()

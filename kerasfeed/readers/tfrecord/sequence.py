@@ -14,13 +14,14 @@ import numpy as np
 from kerasfeed.errors import FeedWarning, RecordError, SpecError
 from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
-from kerasfeed.readers.tfrecord.index import FileIndex, index_files
 from kerasfeed.readers.tfrecord.names import FileLocation, expand
 from kerasfeed.readers.tfrecord.record_file import (
     FRAME_BYTES,
     HEADER_BYTES,
+    FileIndex,
     RecordFile,
     data_length,
+    index_files,
     is_whole,
     open_records,
     records_in_order,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+import scenes_costs
 from waits import wait_until
 
 import kerasfeed as kf
@@ -267,3 +268,31 @@ def test_copies_of_callbacks_keep_the_feed(tmp_path):
             assert copied is not callback
             copied.set_params({"epochs": 1})
             assert not callback.params
+
+
+class Loud(kf.InputMonitor):
+    """Like `verbose=1`, without the progress bar."""
+
+    def set_params(self, params):
+        super().set_params({**params, "verbose": 1})
+
+
+def test_the_monitor_reports_the_wait_of_each_epoch_and_its_reason(capsys):
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    scenes = scenes_costs.Waits()[:200]
+    with kf.Feed(scenes, 20, workers=1, worker_type="thread") as feed:
+        model.fit(feed, verbose=0)  # compiles the step, which may take longer than an epoch
+        monitor = Loud(feed)
+        assert monitor.verdict == ""
+        model.fit(feed, epochs=2, verbose=0, callbacks=[monitor])
+        said = capsys.readouterr().out
+        assert said.count("kerasfeed: training waited") == 2
+        assert "of epoch 0 for input: 1 thread loaded" in said
+        assert "of epoch 1 for input: 1 thread loaded" in monitor.verdict
+        assert "kf.profile(feed)" in monitor.verdict
+        monitor = kf.InputMonitor(feed)
+        model.fit(feed, epochs=1, verbose=0, callbacks=[monitor])
+        assert "training waited" not in capsys.readouterr().out
+        assert monitor.verdict

@@ -15,8 +15,8 @@ from keras_fits import MARKS
 from resumable import make_feed, make_model
 
 import kerasfeed as kf
-from kerasfeed.adapters.keras.array_file import ArrayFile, DamagedFileError, write_arrays
 from kerasfeed.adapters.keras.backup import CallbackStates
+from kerasfeed.adapters.keras.saved_files import ArrayFile, DamagedFileError, write_arrays
 from kerasfeed.adapters.keras.trained_model import arrays_of, optimized_by, set_arrays, variables_of
 
 pytestmark = MARKS

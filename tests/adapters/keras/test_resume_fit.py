@@ -19,7 +19,7 @@ from resumable import chain_of, make_feed, make_model, result_of, stream, undist
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras import backup
-from kerasfeed.adapters.keras.progress_file import Progress
+from kerasfeed.adapters.keras.saved_files import Progress
 
 pytestmark = MARKS
 

@@ -8,7 +8,7 @@ from keras_fits import BACKEND, MARKS
 from resumable import make_feed, make_model, result_of, stream, undisturbed
 
 import kerasfeed as kf
-from kerasfeed.adapters.keras.progress_file import Progress, Record
+from kerasfeed.adapters.keras.saved_files import Progress, Record
 from kerasfeed.adapters.keras.trained_model import iterations_of, scale_of
 
 pytestmark = MARKS

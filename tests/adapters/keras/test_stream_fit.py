@@ -14,7 +14,7 @@ from streams import endless, numbered
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.adapters.keras.progress_file import Progress, Record
+from kerasfeed.adapters.keras.saved_files import Progress, Record
 
 pytestmark = MARKS
 WAYS = [(0, "auto"), (2, "thread")]

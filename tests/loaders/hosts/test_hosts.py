@@ -4,15 +4,17 @@ import copy
 import os
 import pickle
 import random
+import re
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hosts_feeds import feed_of, reference, same
 from scenes_hosts import Epochs, Failing, Global, Hanging, Held, Killing, Mixed, Noisy
 from subprocess_hosts import SubprocessHosts
-from waits import SECONDS, once_told, wait_until
+from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
@@ -53,7 +55,7 @@ CASES = {  # two hosts, except in tests with a `count`, which do not depend on t
 
 @pytest.mark.light(where=lambda case: case == "pad")
 @pytest.mark.parametrize("case", CASES)
-def test_batches_on_hosts_are_those_of_the_calling_thread(case):
+def test_hosts_give_the_same_batches_as_the_calling_thread(case):
     scenes, arguments = copy.deepcopy(CASES[case])
     feed, _ = feed_of(scenes, count=arguments.pop("count", 2), **arguments)
     with feed:
@@ -65,7 +67,7 @@ def test_batches_on_hosts_are_those_of_the_calling_thread(case):
 
 
 @pytest.mark.heavy
-def test_what_scenes_draw_from_global_generators_is_that_of_worker_processes():
+def test_scenes_draw_the_same_global_random_numbers_on_hosts_as_in_worker_processes():
     feed, _ = feed_of(Global(0, 150))
     with feed:
         found = list(feed)
@@ -74,7 +76,7 @@ def test_what_scenes_draw_from_global_generators_is_that_of_worker_processes():
 
 
 @pytest.mark.heavy
-def test_a_feed_goes_on_where_another_one_stopped():
+def test_a_feed_on_hosts_resumes_from_the_state_of_a_local_feed():
     with BaseFeed(Noisy(0, 160), 16, seed=1, shuffle=True, workers=0) as feed:
         batches = iter(feed)
         expected = [next(batches) for _ in range(4)]
@@ -87,7 +89,7 @@ def test_a_feed_goes_on_where_another_one_stopped():
 
 
 @pytest.mark.heavy
-def test_what_a_hook_changes_is_loaded_by_all_hosts_and_by_one_that_is_restarted():
+def test_all_hosts_and_a_restarted_one_see_the_changes_of_a_hook():
     feed, cluster = feed_of(Epochs(0.001, 150))
     with feed:
         found = list(feed)
@@ -99,13 +101,13 @@ def test_what_a_hook_changes_is_loaded_by_all_hosts_and_by_one_that_is_restarted
 
 
 @pytest.mark.heavy
-def test_labels_may_be_read_on_hosts():
+def test_labels_of_reads_on_hosts():
     labels = kf.labels_of(Noisy(0, 100), 1, workers=1, progress=False, hosts=SubprocessHosts())
     assert labels.tolist() == list(range(100))
 
 
 @pytest.mark.heavy
-def test_a_dataset_and_fit_take_the_batches_of_hosts():
+def test_fit_and_a_tf_dataset_use_the_batches_of_hosts():
     import keras
 
     feed = kf.Feed(Failing(0, 96), 16, seed=3, shuffle=True, workers=1, hosts=SubprocessHosts(), on_error="replace")
@@ -138,7 +140,7 @@ class Rooms(kf.SceneSequence):
 
 
 @pytest.mark.heavy
-def test_files_may_have_other_numbers_and_times_on_hosts_as_those_of_a_network_and_copies_have(monkeypatch, tmp_path):
+def test_hosts_accept_files_with_other_inodes_and_times(monkeypatch, tmp_path):
     import h5py
 
     with h5py.File(tmp_path / "rooms.h5", "w") as file:
@@ -179,7 +181,7 @@ def storm(cluster, seed, over):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(1, 1 + STORMS))
-def test_every_batch_comes_once_through_drawn_kills_and_freezes(seed):
+def test_every_batch_arrives_once_through_random_kills_and_freezes(seed):
     scenes = Noisy(0.002 if seed == 1 else 0.006, 480)
     feed, cluster = feed_of(scenes, count=3, max_failures=50)
     over = threading.Event()
@@ -197,7 +199,7 @@ def test_every_batch_comes_once_through_drawn_kills_and_freezes(seed):
     same(found, reference(Noisy(0, 480), 2))
 
 
-def test_a_scene_that_kills_its_worker_is_named_with_signal_worker_and_host():
+def test_the_error_for_a_scene_that_kills_its_worker_names_signal_worker_and_host():
     feed, _ = feed_of(Killing("worker"), max_failures=1)
     with feed, pytest.raises(kf.errors.WorkerDiedError) as caught:
         list(feed)
@@ -206,7 +208,7 @@ def test_a_scene_that_kills_its_worker_is_named_with_signal_worker_and_host():
 
 
 @pytest.mark.heavy
-def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batches_come():
+def test_a_scene_above_the_timeout_fails_only_its_own_batch():
     feed, _cluster = feed_of(Hanging(0, 96), shuffle=False, timeout=1.0)
     with feed:
         futures = [feed.submit(0, step) for step in range(6)]
@@ -224,25 +226,28 @@ STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 8.0
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("place", "told"), [("scene", r"no progress for \d+ s: .* scene 40"), ("begin", "is still loading the sequence")]
+    ("place", "text"), [("scene", r"no progress for \d+ s: .* scene 40"), ("begin", "is still loading the sequence")]
 )
-def test_a_scene_or_a_worker_that_hangs_on_a_host_is_reported_meanwhile(monkeypatch, tmp_path, place, told):
+def test_a_host_prints_a_warning_about_a_scene_or_a_worker_that_hangs(monkeypatch, capfd, tmp_path, place, text):
     monkeypatch.setenv("KERASFEED_TEST_HOST", STALLS_SOON)
-    file = tmp_path / "go on"
+    file, printed = tmp_path / "go on", []
 
-    def taken():
-        feed, _ = feed_of(Held(place, file), count=1, shuffle=False)
-        with feed:
-            return list(feed)
+    def is_reported():
+        printed.append(capfd.readouterr().err)
+        return re.search(f"(?s)FeedWarning: .*{text}.*in wait", "".join(printed))
 
-    with pytest.warns(kf.FeedWarning, match=f"(?s){told}.*in wait") as caught, once_told(caught, file.touch):
-        found = taken()
-    assert caught[0].filename == __file__
-    same(found, reference(Noisy(0, 48), shuffle=False))
+    feed, _ = feed_of(Held(place, file), count=1, shuffle=False)
+    with feed, ThreadPoolExecutor(1) as executor:
+        found = executor.submit(list, feed)
+        try:
+            wait_until(is_reported)
+        finally:
+            file.touch()
+        same(found.result(SECONDS), reference(Noisy(0, 48), shuffle=False))
 
 
 @pytest.mark.heavy
-def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_next_is_not():
+def test_a_batch_that_kills_hosts_fails_and_the_next_one_does_not():
     feed, _ = feed_of(Killing("host"), count=1, max_failures=2, shuffle=False)
     with feed:
         with pytest.raises(kf.errors.HostLostError, match=r"epoch 0, step 2 lost its host 2 times.*SIGKILL"):
@@ -252,7 +257,7 @@ def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_next_is
 
 
 @pytest.mark.heavy
-def test_a_profile_is_of_this_machine(few_processes):
+def test_profile_measures_this_machine_even_with_hosts(few_processes):
     feed, _ = feed_of(Noisy(0.003, 150), count=1)
     with feed:
         found = kf.profile(feed, seconds=1)

@@ -21,7 +21,7 @@ from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.failures.failure_log import FailureLog, FailurePolicy
 from kerasfeed.loaders.hosts import session
 from kerasfeed.loaders.hosts.host import FeedHost
-from kerasfeed.loaders.hosts.session import State, pack, unpack
+from kerasfeed.loaders.hosts.session import pack, unpack
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -37,7 +37,7 @@ def fails(match, **arguments):
         list(feed)
 
 
-def test_a_feed_that_has_no_host_in_time_says_so(monkeypatch):
+def test_a_feed_without_a_host_raises_after_start_timeout(monkeypatch):
     slow = "import time; FeedHost.start = lambda *_: time.sleep(60)"
     monkeypatch.setenv("KERASFEED_TEST_HOST", slow)
     fails(
@@ -46,11 +46,11 @@ def test_a_feed_that_has_no_host_in_time_says_so(monkeypatch):
 
 
 def test_a_host_with_another_version_is_refused(monkeypatch):
-    monkeypatch.setattr(session, "__version__", "9")
+    monkeypatch.setattr(subprocess_hosts, "__version__", "9")
     fails(r"host \d \(.*\) can take no work: .*kerasfeed is .* there and 9 here: install the same on all")
 
 
-def test_a_host_that_ends_whenever_it_is_started_says_so():
+def test_a_host_that_is_not_started_again_ends_the_feed():
     feed, cluster = feed_of(Noisy(5.0, 32), count=1)
     with feed:
         cluster.hosts[0].restarts = 0
@@ -61,12 +61,12 @@ def test_a_host_that_ends_whenever_it_is_started_says_so():
             feed[0]
 
 
-def test_a_module_that_a_host_lacks_is_named(tmp_path, monkeypatch):
+def test_the_error_for_a_module_that_a_host_lacks_names_it(tmp_path, monkeypatch):
     (tmp_path / "my_lost_module.py").write_text("def scene(x):\n    return x\n")
     monkeypatch.syspath_prepend(tmp_path)
     import my_lost_module
 
-    command = subprocess_hosts._COMMAND.replace("{!r}", f"[entry for entry in {{!r}} if entry != {str(tmp_path)!r}]")
+    command = subprocess_hosts._COMMAND.replace("{!r}", f"[entry for entry in {{!r}} if entry != {str(tmp_path)!r}]", 1)
     lacking = f"import pathlib; there = pathlib.Path.exists; LOST = {str(tmp_path)!r}; "
     lacking += "pathlib.Path.exists = lambda path: str(path) != LOST and there(path); "
     monkeypatch.setattr(subprocess_hosts, "_COMMAND", lacking + command)
@@ -82,7 +82,7 @@ def test_a_module_that_a_host_lacks_is_named(tmp_path, monkeypatch):
     assert "my_lost_module" not in cloudpickle.list_registry_pickle_by_value()
 
 
-def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path, monkeypatch):
+def test_threads_that_pack_at_the_same_time_all_send_their_modules(tmp_path, monkeypatch):
     (tmp_path / "my_shipped_module.py").write_text("class Value:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     import my_shipped_module
@@ -122,12 +122,12 @@ def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path,
 
 def answering(submit):
     """A host with a fake loader."""
-    host = FeedHost()
-    host._loader = SimpleNamespace(pool=None, layout=None, failure_log=FailureLog(FailurePolicy(), 1), submit=submit)
+    host = FeedHost(0, 1, kf.__version__, ())
+    host._loader = SimpleNamespace(layout=None, failure_log=FailureLog(FailurePolicy(), 1), submit=submit)
     return host
 
 
-def test_of_two_answers_at_once_one_has_a_failure_that_belongs_to_no_batch():
+def test_only_one_of_two_answers_has_a_failure_of_the_first_scenes():
     meeting = threading.Barrier(2)
 
     def submit(epoch, step):
@@ -139,26 +139,26 @@ def test_of_two_answers_at_once_one_has_a_failure_that_belongs_to_no_batch():
     host = answering(submit)
     host._note(5, None, None, ValueError("of a scene that was read to infer the spec"))
     with ThreadPoolExecutor(2) as executor:
-        answers = list(executor.map(lambda step: host.batch((), State(), 0, step), range(2)))
+        answers = list(executor.map(lambda step: host.load(0, (), None, 0, step, 1), range(2)))
     assert sorted(len(answer.failures) for answer in answers) == [0, 1]
 
 
-def test_an_answer_has_the_failures_of_its_own_batch_alone():
+def test_an_answer_has_only_the_failures_of_its_own_batch():
     loaded = Future()
     loaded.set_result(7)
     host = answering(lambda epoch, step: loaded)
     for step in (0, 1):
         host._note(step, 0, step, ValueError("no scene"))
-    answers = [host.batch((), State(), 0, step) for step in (1, 0, 1)]
+    answers = [host.load(0, (), None, 0, step, 1) for step in (1, 0, 1)]
     assert [[index for index, *_ in answer.failures] for answer in answers] == [[1], [0], []]
 
 
-def test_a_host_that_was_restarted_raises_until_it_is_started():
+def test_a_restarted_host_raises_until_it_is_started():
     with pytest.raises(RuntimeError, match="restarted"):
-        FeedHost().batch((), State(), 0, 0)
+        FeedHost(0, 1, kf.__version__, ()).load(0, (), None, 0, 0, 1)
 
 
-def test_an_answer_that_this_process_has_no_memory_for_fails_its_batch_alone(monkeypatch):
+def test_too_little_memory_for_an_answer_fails_only_its_batch(monkeypatch):
     feed, _ = feed_of(Noisy(0, 32), count=1)
     with feed:
         expected = feed[0]
@@ -174,19 +174,22 @@ def test_an_answer_that_this_process_has_no_memory_for_fails_its_batch_alone(mon
         assert not feed.stats().respawns
 
 
-def test_hosts_that_cannot_be_had_leave_their_cluster(monkeypatch):
-    def refused(self, parcel):
+def test_hosts_end_if_their_cluster_is_lost_while_they_start(monkeypatch):
+    def refused(self, packed):
         raise kf.errors.HostLostError("the cluster has gone")
 
     monkeypatch.setattr(SubprocessCluster, "share", refused)
     hosts = SubprocessHosts()
-    with pytest.raises(kf.errors.HostLostError, match="has gone"):
-        BaseFeed(Noisy(0, 32), 16, workers=1, hosts=hosts)
-    assert all(process.poll() is not None for process in hosts.clusters[0].processes)
+    with (
+        BaseFeed(Noisy(0, 32), 16, workers=1, hosts=hosts) as feed,
+        pytest.raises(kf.errors.HostLostError, match="has gone"),
+    ):
+        feed[0]
+    assert all(process.poll() is not None for cluster in hosts.clusters for process in cluster.processes)
 
 
 @pytest.mark.heavy
-def test_a_sequence_with_hooks_continues_after_a_cluster_has_gone_between_epochs():
+def test_a_sequence_with_hooks_continues_after_its_cluster_is_lost_between_epochs():
     def gone(packed):
         raise kf.errors.HostLostError("the cluster has gone")
 
@@ -199,7 +202,7 @@ def test_a_sequence_with_hooks_continues_after_a_cluster_has_gone_between_epochs
     same(found, reference(Epochs(0, 32), 3))
 
 
-def test_a_cluster_that_is_gone_is_an_error_for_the_consumer():
+def test_the_consumer_gets_an_error_if_the_cluster_is_lost():
     feed, cluster = feed_of(Noisy(5.0, 32))
     with feed:
         error = kf.errors.HostLostError("there are no hosts any more: it was shut down")
@@ -221,7 +224,7 @@ def test_a_cluster_that_is_gone_is_an_error_for_the_consumer():
         ({"hosts": kf.RayHosts}, TypeError, r"hosts needs an instance.*kf.RayHosts\(\)"),
     ],
 )
-def test_hosts_that_do_not_go_with_the_rest_are_refused(arguments, kind, match):
+def test_hosts_are_refused_with_arguments_that_exclude_them(arguments, kind, match):
     with pytest.raises(kind, match=match):
         BaseFeed(np.arange(4), 2, **{"hosts": SubprocessHosts(), **arguments})
 
@@ -229,21 +232,21 @@ def test_hosts_that_do_not_go_with_the_rest_are_refused(arguments, kind, match):
 @pytest.mark.parametrize(
     ("arguments", "kind", "match"),
     [
-        ({"address": "ray://head:10001"}, ValueError, "is that of a Ray client, which shares no memory"),
+        ({"address": "ray://head:10001"}, ValueError, "is an address of a Ray client, which shares no memory"),
         ({"address": 7}, TypeError, "address must be a str or None"),
         ({"address": None, "count": 2}, ValueError, "starts Ray on this machine, which is one host"),
         ({"count": 0}, ValueError, "count must be at least 1"),
         ({"silence": 30.0}, TypeError, "unexpected keyword argument 'silence'"),
         ({"start_timeout": 0}, ValueError, "start_timeout must be a positive number of seconds"),
-        ({"start_timeout": "8"}, ValueError, "start_timeout must be a positive number of seconds, received '8'"),
-        ({"start_timeout": True}, ValueError, "start_timeout must be a positive number of seconds, received True"),
+        ({"start_timeout": "8"}, TypeError, "start_timeout must be a positive number of seconds, received '8'"),
+        ({"start_timeout": True}, TypeError, "start_timeout must be a positive number of seconds, received True"),
         ({"resources": 4}, TypeError, "resources must be a dict"),
-        ({"resources": {"CPU": "8"}}, ValueError, r"resources\['CPU'\] must be a number of at least 0, received '8'"),
+        ({"resources": {"CPU": "8"}}, TypeError, r"resources\['CPU'\] must be a number of at least 0, received '8'"),
         ({"ship": [4]}, TypeError, "ship takes modules and their names, received 4"),
         ({"ship": 4}, TypeError, "ship takes modules and their names, received 4"),
     ],
 )
-def test_ray_hosts_that_make_no_sense_are_refused(arguments, kind, match):
+def test_ray_hosts_refuses_invalid_arguments(arguments, kind, match):
     with pytest.raises(kind, match=match):
         kf.RayHosts(**arguments)
 
@@ -254,7 +257,7 @@ def test_ray_hosts_pickle_with_modules_to_ship():
     assert hosts.ship == ("os", "random")
 
 
-def test_where_ray_is_missing_the_extra_is_named(monkeypatch):
+def test_the_error_without_ray_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"pip install ray \(the extra .kerasfeed\[ray\]"):
         BaseFeed(Noisy(0, 32), 16, hosts=kf.RayHosts())

@@ -61,16 +61,18 @@ class PlayedCluster:
         self.shared += 1
         return f"job {self.shared}"
 
-    def call(self, host, method, job, state, *arguments):
+    def call(self, host, method, *arguments):
         future = Future()
         if method != "start":
             host.open.append(future)
-        if method == "batch":
-            host.generations.append((job, state.generation))
-            host.calls.append((arguments[1], future))
-            self.asked_for(host, arguments[1])
-        elif method == "infer":
-            future.set_result(HostAnswer(pack(SimpleNamespace(nbytes=1))))
+        if method == "load":
+            generation, job, _, _, step, _ = arguments
+            if step is None:
+                future.set_result(HostAnswer(pack(SimpleNamespace(nbytes=1))))
+            else:
+                host.generations.append((job, generation))
+                host.calls.append((step, future))
+                self.asked_for(host, step)
         elif method == "start":
             self.starts[host.number] = future
             if host.number not in self.mute:
@@ -127,13 +129,13 @@ def settled(cluster, hold=0.1):
 
 
 @pytest.mark.parametrize(("workers", "expected"), [(1, 2), (4, 4), (1000, MOST_CALLS)])
-def test_a_host_has_as_many_calls_as_its_workers_need_and_no_more(session_of, workers, expected):
+def test_a_host_gets_as_many_calls_as_its_workers_need(session_of, workers, expected):
     cluster = PlayedCluster(1, workers=workers)
     ask(session_of(cluster), *range(50))
     assert settled(cluster) == [list(range(expected))]
 
 
-def test_the_look_ahead_fills_all_hosts_and_one_that_starts_counts_as_this_machine(session_of):
+def test_the_look_ahead_fills_all_hosts_also_those_that_start(session_of):
     cluster = PlayedCluster(3, mute=(2,), workers=1000)
     session = session_of(cluster)
     assert session.look_ahead == MOST_CALLS + MOST_CALLS + 2
@@ -142,13 +144,13 @@ def test_the_look_ahead_fills_all_hosts_and_one_that_starts_counts_as_this_machi
     assert session.look_ahead == 3 * MOST_CALLS
 
 
-def test_the_host_with_the_fewest_batches_is_asked_and_none_that_has_not_started(session_of):
+def test_a_batch_goes_to_the_started_host_with_the_fewest(session_of):
     cluster = PlayedCluster(3, mute=(1,))
     ask(session_of(cluster), *range(6))
     assert settled(cluster) == [[0, 2], [], [1, 3]]
 
 
-def test_only_batches_are_counted_as_made(session_of):
+def test_stats_count_only_loaded_batches(session_of):
     cluster = PlayedCluster(1)
     session = session_of(cluster)
     session.infer(None, 0)
@@ -163,7 +165,7 @@ def test_only_batches_are_counted_as_made(session_of):
     assert session.host_stats().batches == {0: 1}
 
 
-def test_each_call_brings_the_present_job(session_of):
+def test_each_call_contains_the_current_job(session_of):
     cluster = PlayedCluster(1)
     session = session_of(cluster)
     for number in range(2):
@@ -173,10 +175,10 @@ def test_each_call_brings_the_present_job(session_of):
         session.refresh(lambda: None)
     ask(session, 2)
     wait_until(lambda: 2 in cluster.hosts[0].asked)
-    assert cluster.hosts[0].generations == [("job 1", 0), ("job 2", 1), ("job 3", 2)]
+    assert cluster.hosts[0].generations == [("job 1", 1), ("job 2", 2), ("job 3", 3)]
 
 
-def test_other_hosts_are_asked_first_for_the_batches_of_one_that_has_ended(session_of):
+def test_other_hosts_load_the_batches_of_a_lost_host_first(session_of):
     cluster = PlayedCluster(2)
     session = session_of(cluster)
     futures = ask(session, *range(6))
@@ -192,7 +194,7 @@ def test_other_hosts_are_asked_first_for_the_batches_of_one_that_has_ended(sessi
     assert session.respawns == 1
 
 
-def test_a_host_that_has_started_again_takes_batches(session_of):
+def test_a_restarted_host_gets_batches(session_of):
     cluster = PlayedCluster(1, workers=4)
     session = session_of(cluster)
     futures = ask(session, 0, 1)
@@ -205,7 +207,7 @@ def test_a_host_that_has_started_again_takes_batches(session_of):
     assert (session.respawns, session.host_stats().alive) == (1, 1)
 
 
-def test_a_batch_that_loses_its_host_too_often_is_an_error_that_names_it(session_of):
+def test_the_error_for_a_batch_that_loses_its_host_too_often_names_it(session_of):
     cluster = PlayedCluster(1)
     (future,) = ask(session_of(cluster, tries=2), 4)
     for count in (1, 2):
@@ -215,7 +217,7 @@ def test_a_batch_that_loses_its_host_too_often_is_an_error_that_names_it(session
         future.result(SECONDS)
 
 
-def test_a_host_that_can_take_no_work_ends_the_feed_with_its_reason(session_of):
+def test_a_host_that_cannot_start_ends_the_feed_with_its_error(session_of):
     cluster = PlayedCluster(2, mute=(1,))
     (future,) = ask(session_of(cluster), 3)
     cluster.starts[1].set_result(HostAnswer(error=Sent.of(WorkerStartError("it has another version"))))
@@ -223,7 +225,7 @@ def test_a_host_that_can_take_no_work_ends_the_feed_with_its_reason(session_of):
         future.result(SECONDS)
 
 
-def test_a_host_that_the_cluster_has_given_up_ends_the_feed(session_of):
+def test_a_host_that_the_cluster_does_not_restart_ends_the_feed(session_of):
     cluster = PlayedCluster(1, mute=(0,))
     session = session_of(cluster)
     (future,) = ask(session, 3)
@@ -237,19 +239,20 @@ def test_a_host_that_the_cluster_has_given_up_ends_the_feed(session_of):
         session.submit(0, 4).result(SECONDS)
 
 
-def test_a_feed_that_has_had_a_host_and_has_none_in_time_says_so(session_of):
+def test_a_feed_that_lost_its_hosts_raises_after_start_timeout(session_of):
     cluster = PlayedCluster(1)
+    cluster.start_timeout = 0.5
     session = session_of(cluster)
     (future,) = ask(session, 3)
-    cluster.mute, cluster.start_timeout = (0,), 0.2
+    cluster.mute = (0,)
     cluster.hosts[0].end()
     with pytest.raises(
-        kf.errors.HostLostError, match=r"has had no host for start_timeout=0.2 s: asked for played hosts"
+        kf.errors.HostLostError, match=r"has had no host for start_timeout=0.5 s: asked for played hosts"
     ):
         future.result(SECONDS)
 
 
-def test_no_host_is_asked_for_a_batch_that_was_cancelled(session_of):
+def test_no_host_loads_a_cancelled_batch(session_of):
     cluster = PlayedCluster(1)
     futures = ask(session_of(cluster), *range(4))
     wait_until(lambda: cluster.hosts[0].asked == [0, 1])
@@ -258,7 +261,7 @@ def test_no_host_is_asked_for_a_batch_that_was_cancelled(session_of):
     wait_until(lambda: cluster.hosts[0].asked == [0, 1, 3])
 
 
-def test_hosts_end_their_workers_before_they_are_ended(session_of):
+def test_hosts_end_their_workers_before_the_cluster_closes(session_of):
     cluster = PlayedCluster(2)
     session_of(cluster).close()
     assert cluster.closed == 2
@@ -280,7 +283,7 @@ class Restless(PlayedCluster):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # host.end and an answer at once
-def test_every_call_is_answered_once_whatever_hosts_do(session_of):
+def test_every_call_gets_one_answer_when_hosts_are_slow_or_end(session_of):
     cluster = Restless(20, 5)
     session = session_of(cluster, tries=50)
     results = []

@@ -138,7 +138,7 @@ def kill_node(cluster):
 # ---- the same batches
 
 
-def test_two_hosts_give_the_batches_of_the_calling_thread_writable_and_leave_nothing(nodes):
+def test_two_hosts_give_the_batches_of_the_calling_thread_and_leave_nothing_behind(nodes):
     with feed_of(Noisy(0.001), hosts={"count": 2}) as feed:
         found = [*feed, *feed]
         stats = feed.stats()
@@ -167,7 +167,7 @@ def freeze_node(cluster):
 
 
 @pytest.mark.parametrize("kill", [kill_worker, kill_actor, kill_raylet, kill_node, freeze_node])
-def test_every_batch_comes_once_and_within_a_minute_through_a_kill(nodes, kill):
+def test_every_batch_arrives_once_and_within_a_minute_after_a_kill(nodes, kill):
     with feed_of(Noisy(), hosts={"count": 2}) as feed:
         wait_until(lambda: feed.stats().hosts.alive == 2)
         batches = iter(feed)
@@ -186,7 +186,7 @@ def test_every_batch_comes_once_and_within_a_minute_through_a_kill(nodes, kill):
 
 
 @pytest.mark.parametrize("kill", [kill_actor, kill_node])
-def test_a_host_that_was_killed_is_started_again_where_there_is_a_node(nodes, kill):
+def test_a_killed_host_is_started_again_if_a_node_is_free(nodes, kill):
     add(nodes)
     with feed_of(Noisy(), hosts={"count": 2}) as feed:
         wait_until(lambda: feed.stats().hosts.alive == 2)
@@ -214,7 +214,7 @@ class Fatal(Noisy):
         return super().__getitem__(index)
 
 
-def test_a_scene_that_kills_its_worker_is_named_with_the_signal_and_masked_where_asked_for(nodes):
+def test_a_scene_that_kills_its_worker_is_named_or_skipped(nodes):
     with (
         feed_of(Fatal(0), hosts={"count": 1}, max_failures=1) as feed,
         pytest.raises(kf.errors.WorkerDiedError, match=r"(?s)SIGKILL.*scene 40"),
@@ -226,7 +226,7 @@ def test_a_scene_that_kills_its_worker_is_named_with_the_signal_and_masked_where
     assert sorted(found.tolist()) == [index for index in range(LENGTH) if index != 40]
 
 
-def test_a_feed_for_which_there_are_too_few_nodes_says_what_was_asked_for_and_what_there_is(nodes):
+def test_the_error_for_too_few_nodes_says_what_was_requested_and_what_exists(nodes):
     with (
         feed_of(Noisy(), hosts={"count": 9, "start_timeout": 3.0}) as feed,
         pytest.raises(
@@ -237,18 +237,18 @@ def test_a_feed_for_which_there_are_too_few_nodes_says_what_was_asked_for_and_wh
         next(iter(feed))
 
 
-def test_resources_that_ray_refuses_are_an_error_with_its_words(nodes):
+def test_resources_that_ray_refuses_raise_its_error(nodes):
     with pytest.raises(ValueError, match="resources"):
         feed_of(Noisy(), hosts={"count": 2, "resources": {"CPU": 0}})
 
 
-def test_what_the_runtime_environment_of_hosts_sets_is_there_for_scenes(nodes):
+def test_scenes_see_the_variables_of_the_runtime_environment(nodes):
     given = {"env_vars": {"KERASFEED_TEST_VALUE": "1000"}}
     with feed_of(Variable(0, 64), hosts={"count": 1, "runtime_env": given}) as feed:
         assert np.concatenate(list(feed)).min() == 1000
 
 
-def test_a_module_that_is_not_in_the_path_is_sent_to_hosts_and_can_be_shipped(nodes, tmp_path, monkeypatch):
+def test_a_module_outside_the_search_path_is_sent_to_hosts(nodes, tmp_path, monkeypatch):
     (tmp_path / "my_scenes.py").write_text(
         "import kerasfeed as kf\nclass Squares(kf.SceneSequence):\n    def __len__(self):\n        return 40\n"
         "    def __getitem__(self, index):\n        return index * index\n"
@@ -292,7 +292,7 @@ def wait_for_batch(process, number):
         assert line, "the driver has ended"
 
 
-def test_nothing_is_left_on_the_cluster_of_a_driver_that_was_killed(nodes):
+def test_a_killed_driver_leaves_nothing_on_the_cluster(nodes):
     with driver(nodes) as process:
         wait_for_batch(process, 0)
         assert every(nodes, "ray::FeedHost")
@@ -365,14 +365,14 @@ def own_sessions(tmp_path_factory):
     return dict(line.split(": ", 1) for line in stdout.splitlines() if ": " in line)
 
 
-def test_a_program_may_start_ray_on_its_own_machine_for_several_feeds_and_ends_it(own_sessions):
+def test_a_session_that_a_feed_started_lasts_for_later_feeds(own_sessions):
     assert (own_sessions["as workers=0"], own_sessions["lasts until the program ends it"]) == ("True", "True")
 
 
-def test_a_session_that_is_ended_under_a_feed_is_an_error_and_the_next_one_is_left_as_it_is(own_sessions):
+def test_a_feed_whose_session_was_ended_raises_and_leaves_the_next_session_alone(own_sessions):
     assert "no hosts any more: ray.shutdown() was called" in own_sessions["ended under a feed"]
     assert (own_sessions["on the next one"], own_sessions["left as it is"]) == ("20", "True")
 
 
-def test_a_loop_whose_session_ends_gets_an_error(own_sessions):
+def test_a_loop_raises_if_its_session_is_ended(own_sessions):
     assert own_sessions["ended in the loop"].endswith("no hosts any more: ray.shutdown() was called True")

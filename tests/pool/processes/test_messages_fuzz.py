@@ -21,12 +21,12 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.base import PoolOptions
 from kerasfeed.pool.memory import PoolMemory
-from kerasfeed.pool.processes.pipes import Pipes
 from kerasfeed.pool.processes.protocol import (
     PIPE_BUF,
     RESULT_BYTES,
     STOP,
     TASK_BYTES,
+    Pipes,
     Result,
     Status,
     WorkerStart,

@@ -309,7 +309,7 @@ def test_the_error_for_text_that_utf_8_cannot_encode_names_its_field():
 
 def test_reading_and_writing_import_no_framework():
     code = (
-        "import sys, kerasfeed.readers.tfrecord.sequence, kerasfeed.writers.tfrecord.write; "
+        "import sys, kerasfeed.readers.tfrecord.sequence, kerasfeed.writers.tfrecord; "
         "assert not {'tensorflow', 'keras', 'jax', 'torch', 'h5py'} & set(sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
