@@ -381,7 +381,7 @@ class BaseStreamFeed(AnyFeed):
         if position is None:
             raise RuntimeError(
                 "only the consumer knows which batch is next: a dataset loads ahead. Call feed.get_state(epoch=..., "
-                "step=...) of the next batch, where an epoch is a repetition, or pass the feed itself to fit"
+                "step=...) of the next batch (an epoch is a repetition), or pass the feed itself to fit"
             )
         return {
             "version": VERSION, "kind": _KIND, "seed": self.seed, "epoch": position.repetition, "step": position.step,
