@@ -22,7 +22,7 @@ ALLOWED = {
     "orders/groups.py": "a user's function within a pickle that the user, or the program, is loading already",
     "pool/processes/pool.py": "payloads of a worker, over the socket pair that it inherited",
     "loaders/hosts/session.py": "calls of the driver and answers of the hosts that it has started, as Ray brings them",
-    "loaders/generator_runner.py": "scenes that a worker has packed, in memory that it inherited",
+    "loaders/generators.py": "scenes that a worker has packed, in memory that it inherited",
     "feeds/stream_loader.py": "the parent's items, in a memory file without a path, inherited by the worker",
 }
 NETWORK = {

@@ -21,13 +21,13 @@ from kerasfeed.util.error_text import counted, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
 EMPTY = (
-    "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
-    "for all, outside make_generator, is exhausted after one repetition"
+    "the stream is empty: it ended before its first scene. Check what its generators read; a generator that was made "
+    "once, outside make_generator, is exhausted after one repetition"
 )
 _JOIN_SECONDS = 5.0
 
-# A batch and the position after it; at the end of a repetition, its exception or None.
-Entry = tuple[Future[Any] | BaseException | None, StreamPosition]
+# A batch and the position after it; at the end of a repetition, its error or `EndOfData`, and no position.
+Entry = tuple[Future[Any], StreamPosition | None]
 
 
 class Repetition:
@@ -44,9 +44,11 @@ class Repetition:
             read: The position after the last batch read.
             used: Whether the consumer received a batch.
             closed: Whether `close` was called.
+            kept: Number of batches that the consumer took but leaves to the next one.
         """
         self.start = self.read = start
         self.used = self.closed = False
+        self.kept = 0
         self._core = core
         self._run: SourceRun | None = None
         self._entries: deque[Entry] = deque()
@@ -68,27 +70,25 @@ class Repetition:
     # ---- in the reading thread, or without one in the consumer's thread
 
     def _read_ahead(self) -> None:
-        more = True
-        while more:
-            entry = self._next_entry()
-            more = isinstance(entry[0], Future)
+        position: StreamPosition | None = self.start
+        while position is not None:
+            future, position = self._next_entry()
             with self._lock:
                 if self.closed:
-                    if isinstance(entry[0], Future):
-                        entry[0].cancel()
+                    future.cancel()
                     return
-                self._entries.append(entry)
+                self._entries.append((future, position))
                 self._changed.notify_all()
-                del entry  # the traceback of an error holds this frame
+                del future  # a waiting thread must not keep a batch alive
                 self._changed.wait_for(lambda: self.closed or len(self._entries) < self._core.ahead)
 
     def _next_entry(self) -> Entry:
         try:
-            return next(self._reading, (None, self.read))
+            return next(self._reading, None) or (_failed(EndOfData()), None)
         except BaseException as error:
             if is_the_programs(error):
                 raise
-            return error, self.read
+            return _failed(error), None
 
     def _read(self) -> Iterator[Entry]:
         """Read items, and submit their batches once the spec is known."""
@@ -97,13 +97,12 @@ class Repetition:
         raised: list[BaseException] = []  # the error that ends the repetition, raised after the earlier batches
         unreadable: list[BaseException] = []
         self._run, items = core.begin(self.start)
-        run, count, over = self._run, self.start.step * plan.rows, False
+        run, over = self._run, False
         try:
             while not over:
                 scenes = _next_items(items, plan.rows, raised)
                 if self.closed:
                     return
-                count += len(scenes)
                 over = len(scenes) < plan.rows
                 if scenes and not (over and plan.drop_remainder):
                     self.read = StreamPosition(self.start.repetition, self.read.step + 1, run.merge.ended)
@@ -113,35 +112,35 @@ class Repetition:
                 while waiting and core.inferred:
                     yield core.submit(*waiting.popleft())
         finally:
-            run.leave()
+            run.close()
         if raised or waiting:
             raise (raised or unreadable).pop(0)  # pop: the traceback holds this frame: a reference would be a cycle
         if core.is_share:
-            self._warn_of_steps(count)
+            self._warn_of_steps()
 
-    def _warn_of_steps(self, scenes: int) -> None:
-        """Warn how many steps and scenes this shard had."""
+    def _warn_of_steps(self) -> None:
+        """Warn how many steps this shard had."""
         plan = self._core.plan
         self._core.failure_log.deferred_warnings.defer(
             "steps",
-            f"repetition {self.start.repetition} had {counted(self.read.step, 'step')} ({counted(scenes, 'scene')}) on "
-            f"shard {plan.shard_index} of {plan.shard_count}. The others run other generators, and may have more or "
-            "fewer: a training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or count=1 "
-            "for generators that all shards run, with the scenes dealt in turn, to all the same number of steps",
+            f"repetition {self.start.repetition} had {counted(self.read.step, 'step')} on shard {plan.shard_index} "
+            f"of {plan.shard_count}. The other shards run other generators, and may have more or fewer steps: a "
+            "training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or use fewer "
+            "generators than shards: each shard then runs them all, and all shards have the same number of steps",
             FeedWarning,
         )
 
     # ---- the consumer
 
-    def take(self, number: int, timeout: float | None) -> tuple[StreamPosition, Any]:
-        """Return the position after batch `number` of the queue, and the batch.
+    def take(self, timeout: float | None, *, keeps: bool) -> tuple[StreamPosition, Any]:
+        """Return the position after the next batch, and the batch.
 
         The batch is None if all its scenes were skipped.
 
         Args:
-            number: 0, or the number of batches that were taken but not yet removed by `pop`.
             timeout: How long to wait, s; None waits without limit, and 0 reports neither an error nor the end. Without
                 a reading thread, this call makes the batch regardless of the timeout.
+            keeps: Whether the batch stays for the next consumer, which begins when `kept` is 0 again.
 
         Raises:
             NotYet: The batch was not ready in time.
@@ -151,38 +150,24 @@ class Repetition:
         """
         if timeout == 0 and self._thread is None:
             raise NotYet
-        entry, position = self._entry(number, timeout)
+        future, position = self._entry(self.kept, timeout)
         try:
-            if timeout == 0 and not _is_batch(entry):
+            if timeout == 0 and not _is_batch(future):
                 raise NotYet
-            if entry is None:
-                raise EndOfData
-            if isinstance(entry, BaseException):
-                raise entry
-            return position, result_of(entry, timeout)
+            batch = result_of(future, timeout)
         except CancelledError:
-            raise _ended(self.start.repetition) from None
+            raise _ended_error(self.start.repetition) from None
         finally:
-            del entry  # the traceback of its error would hold this frame
-
-    def peek(self) -> bool:
-        """Wait for the first batch; return whether there is one. An error of the batch itself is not raised.
-
-        Raises:
-            Exception: An error of the generators before the first batch.
-        """
-        entry = self._entry(0, None)[0]
-        if isinstance(entry, BaseException):
-            raise entry
-        return entry is not None
-
-    def pop(self) -> None:
-        """Remove the first batch: the consumer has received it."""
+            del future  # the traceback of its error would hold this frame
+        assert position is not None  # else the future raised
         with self._lock:
-            self.used = True
-            if self._entries:
+            if keeps:
+                self.kept += 1
+            elif self._entries:  # else another thread closed the repetition
+                self.used = True
                 self._entries.popleft()
-            self._changed.notify_all()
+                self._changed.notify_all()
+        return position, batch
 
     def _entry(self, number: int, timeout: float | None) -> Entry:
         if self._thread is None and len(self._entries) == number and not self.closed:
@@ -191,7 +176,7 @@ class Repetition:
             if not self._changed.wait_for(lambda: self.closed or len(self._entries) > number, timeout):
                 raise NotYet
             if self.closed:
-                raise _ended(self.start.repetition)
+                raise _ended_error(self.start.repetition)
             return self._entries[number]
 
     def close(self) -> None:
@@ -203,10 +188,9 @@ class Repetition:
             self._reading = iter(())  # free the shuffle buffer
             self._changed.notify_all()
         if self._run is not None:
-            self._run.leave()
-        for entry, _ in entries:
-            if isinstance(entry, Future):
-                entry.cancel()
+            self._run.close()
+        for future, _ in entries:
+            future.cancel()
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(_JOIN_SECONDS)
@@ -223,19 +207,25 @@ def _next_items(items: Iterator[Any], count: int, raised: list[BaseException]) -
 
     There are fewer at the end, or at an exception, which is added to `raised`.
     """
-    found: list[Any] = []
+    taken: list[Any] = []
     try:
-        found.extend(islice(items, count))  # keeps the items before an exception
+        taken.extend(islice(items, count))  # keeps the items before an exception
     except Exception as error:  # noqa: BLE001 - raised after the items before it
         raised.append(error)
-    return found
+    return taken
 
 
-def _is_batch(entry: Future[Any] | BaseException | None) -> bool:
-    return isinstance(entry, Future) and entry.done() and not entry.cancelled() and entry.exception() is None
+def _is_batch(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _ended(number: int) -> FeedClosedError:
+def _failed(error: BaseException) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+def _ended_error(number: int) -> FeedClosedError:
     return FeedClosedError(
         f"repetition {number} of the stream has ended: the feed was closed, or another loop has begun the next one. A "
         "stream is read by one loop at a time; make a feed for each"
@@ -277,7 +267,6 @@ class StreamCursor:
         self._repetition: Repetition | None = None
         self._positions: deque[StreamPosition] = deque(maxlen=kept + 1)  # around the last `kept` batches
         self.taken = 0
-        self._staying = 0  # batches taken but kept in the repetition
         self._lock = threading.Lock()
 
     def take(self, timeout: float | None) -> tuple[StreamPosition, Any]:
@@ -294,7 +283,7 @@ class StreamCursor:
             while self._repetitions != 0:
                 repetition = self._repetition or self._begin(feed)
                 try:
-                    position, batch = repetition.take(self._staying, timeout)
+                    position, batch = repetition.take(timeout, keeps=self.building)
                     feed.issue_warnings()
                 except NotYet:
                     raise
@@ -305,10 +294,6 @@ class StreamCursor:
                     self._repetitions = 0
                     repetition.close()
                     raise
-                if self.building:
-                    self._staying += 1
-                else:
-                    repetition.pop()
                 if batch is not None:
                     self.taken += 1
                     self._positions.append(position)
@@ -317,7 +302,7 @@ class StreamCursor:
 
     def _begin(self, feed: Any) -> Repetition:
         repetition: Repetition = feed.begin_repetition()
-        self._repetition, self._staying = repetition, 0
+        self._repetition = repetition
         if not self._positions:
             self._positions.append(repetition.start)
         return repetition
@@ -342,14 +327,14 @@ class StreamCursor:
         if self._repetitions == 0 and self._required and not self.taken:
             raise ValueError(EMPTY) from None
 
-    def received(self, place: StreamPosition | None) -> None:
+    def received(self, position: StreamPosition | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
         feed = check_alive(self._feed())
-        if place is None:
-            place = self._positions[-1] if self._positions else None
+        if position is None:
+            position = self._positions[-1] if self._positions else None
             feed.issue_warnings()
-        if place is not None:
-            feed.note_position(place)
+        if position is not None:
+            feed.position = position
 
     def position_after(self, used: int) -> StreamPosition | None:
         """Return the position after `used` batches; None if unknown."""

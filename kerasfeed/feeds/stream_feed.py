@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.feeds.cursor import batches_of
+from kerasfeed.feeds.cursor import EndOfData, batches_of
 from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
@@ -29,6 +29,7 @@ from kerasfeed.feeds.stream_loader import Function, StreamLoader, StreamPlan
 from kerasfeed.feeds.stream_merge import StreamPosition
 from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.generators import Generators
 from kerasfeed.orders.base import Sequential
@@ -48,7 +49,7 @@ class BaseStreamFeed(AnyFeed):
     """Batches of the scenes of generators, for loops; see `kerasfeed.StreamFeed`."""
 
     plan: StreamPlan
-    _position: StreamPosition | None  # of the consumer; None if only the consumer knows
+    position: StreamPosition | None  # of the consumer; None if only the consumer knows it
     _no_methods = NO_METHODS_OF_STREAMS
     _instead_of_overriding = (
         "kf.StreamFeed(...).map(function) changes scenes, as kf.Map does for a kf.Feed, and collate=function makes the "
@@ -95,7 +96,7 @@ class BaseStreamFeed(AnyFeed):
         if pad_remainder and (drop_remainder or options.batch_size is None or on_error == "skip"):
             raise ValueError(
                 "pad_remainder=True fills the last batch up with scenes of sample_weight 0, so that all have one size: "
-                "it needs a batch_size, and goes neither with drop_remainder=True nor with on_error='skip'"
+                "it needs a batch_size, and cannot be combined with drop_remainder=True or on_error='skip'"
             )
         if options.policy.on_error == "replace":
             raise ValueError(
@@ -125,20 +126,17 @@ class BaseStreamFeed(AnyFeed):
 
     def _consumed(self) -> StreamPosition | None:
         """The position of the consumer; None if only the consumer knows it."""
-        return self._position
-
-    def note_position(self, position: StreamPosition | None) -> None:
-        """Set the consumer's position; None if only the consumer knows it."""
-        self._position = position
+        return self.position
 
     def _reset_state(self) -> None:
         super()._reset_state()
         self.plan = dataclasses.replace(self.plan)
         self._lock = threading.RLock()
-        self._parts: StreamLoader | None = None
-        self._running: list[Repetition] = []  # the current repetition; empty after close()
+        self._failure_log = FailureLog(self._options.policy, 0, self.plan.shard_count)
+        self._core: StreamLoader | None = None
+        self._repetitions: list[Repetition] = []  # the current repetition; empty after close()
         self._is_unused = False  # whether it has delivered no batch, so that the next loop takes it
-        self._next = self._position = StreamPosition()
+        self._next_start = self.position = StreamPosition()
         self._closed = False
 
     # ---- the parts
@@ -171,28 +169,31 @@ class BaseStreamFeed(AnyFeed):
         """
         if not callable(function):
             raise TypeError(f"map needs a function from an item to a scene, received a {type(function).__name__}")
-        if self._parts is not None or self._closed:
-            raise RuntimeError("map() comes before the first batch: this feed has begun, or is closed. Make a new one")
+        if self._core is not None or self._closed:
+            raise RuntimeError(
+                "call map() before the first batch: this feed has started, or is closed. Make a new feed"
+            )
         mapped = object.__new__(type(self))
         mapped.__dict__.update(self.__dict__)
         mapped._functions = (*self._functions, function)
         mapped._reset_state()
         return mapped
 
-    def _core(self) -> StreamLoader:
+    def _started(self) -> StreamLoader:
+        """Return the loader; the first call starts the workers."""
         with self._lock:
             if self._closed:
                 raise FeedClosedError(CLOSED)
-            if self._parts is None:
+            if self._core is None:
                 shard = self.shard
-                generators = self.generators if self._deals else self.generators.only(shard.index, shard.count)
-                self._parts = StreamLoader(
+                generators = self.generators if self._deals else self.generators.for_shard(shard.index, shard.count)
+                self._core = StreamLoader(
                     self._options, self.plan, self._collation, generators, self._functions, self._spec,
-                    shard if self._deals else None,
+                    shard if self._deals else None, self._failure_log,
                 )  # fmt: skip
-                self.job, self._loader = self._parts.job, self._parts.loader
-                weakref.finalize(self, _close, self._running, self._parts)
-            return self._parts
+                self.job, self._loader = self._core.job, self._core.loader
+                weakref.finalize(self, _close, self._repetitions, self._core)
+            return self._core
 
     def mixing(self, length: int) -> float:
         """Measure the shuffling, from 0 (none) to about 1 (full).
@@ -223,24 +224,24 @@ class BaseStreamFeed(AnyFeed):
             FeedClosedError: The feed is closed.
             RuntimeError: The previous repetition does not end.
         """
-        core = self._core()
+        core = self._started()
         self.cursors.wait()  # else two threads could run the user's code at once
         with self._lock:
             if self._closed:
                 raise FeedClosedError(CLOSED)
             if not self._is_unused:
-                for last in self._running:
-                    last.close()
-                    if last.is_stuck:
+                for previous in self._repetitions:
+                    previous.close()
+                    if previous.is_stuck:
                         raise RuntimeError(
-                            "the stream cannot begin again: the repetition before still waits for its generators, "
+                            "the stream cannot begin again: the previous repetition still waits for its generators, "
                             "which do not return. Give generators a timeout, or make a new feed"
                         )
-                self._running[:] = [Repetition(core, self._next)]
-                self._next = StreamPosition(self._next.repetition + 1)
-                self._running[0].begin()
+                self._repetitions[:] = [Repetition(core, self._next_start)]
+                self._next_start = StreamPosition(self._next_start.repetition + 1)
+                self._repetitions[0].begin()
             self._is_unused = False
-            return self._running[0]
+            return self._repetitions[0]
 
     def keep(self, repetition: Repetition) -> bool:
         """Keep an unused repetition for the next loop.
@@ -248,21 +249,30 @@ class BaseStreamFeed(AnyFeed):
         Return False if it is closed, or not the current repetition.
         """
         with self._lock:
-            self._is_unused = repetition in self._running and not repetition.closed
+            repetition.kept = 0
+            self._is_unused = repetition in self._repetitions and not repetition.closed
             return self._is_unused
 
     def is_at_end(self) -> bool:
         """Whether the resumed repetition has no batches left.
 
-        If so, the next loop begins the next repetition.
+        If so, the next loop begins the next repetition. Otherwise it begins with the batch that this call waited for.
+
+        Raises:
+            Exception: The spec cannot be inferred.
         """
         repetition = self.begin_repetition()
-        if repetition.peek():
-            self.keep(repetition)
-            return False
-        repetition.close()
-        self._position = StreamPosition(repetition.start.repetition + 1)
-        return True
+        try:
+            repetition.take(None, keeps=True)
+        except EndOfData:
+            repetition.close()
+            self.position = StreamPosition(repetition.start.repetition + 1)
+            return True
+        except Exception:
+            if not self._started().inferred:
+                raise
+        self.keep(repetition)  # with an error, which the next loop raises
+        return False
 
     def end_fit(self) -> None:
         """End a stopped fit that still takes batches."""
@@ -284,8 +294,8 @@ class BaseStreamFeed(AnyFeed):
 
     def __len__(self) -> int:
         raise TypeError(
-            f"a {type(self).__name__} has no length: nobody knows how many scenes will come. It is a "
-            "feed by itself: loop over it, or pass it to fit. What can be indexed is better fed by a kerasfeed.Feed"
+            f"a {type(self).__name__} has no length, because the number of scenes is unknown: loop over it, or pass it "
+            "to fit. For data with an index use a kerasfeed.Feed"
         )
 
     def __bool__(self) -> bool:
@@ -298,14 +308,13 @@ class BaseStreamFeed(AnyFeed):
             TypeError: Always.
         """
         raise TypeError(
-            f"a {type(self).__name__} has no random access: loop over it, or pass it to fit. What can be indexed is "
-            "better fed by a kerasfeed.Feed"
+            f"a {type(self).__name__} has no random access: loop over it, or pass it to fit. For data with an index "
+            "use a kerasfeed.Feed"
         )
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""
-        if self._parts is not None:
-            self._parts.failure_log.deferred_warnings.issue()
+        self._failure_log.deferred_warnings.issue()
 
     # ---- the spec
 
@@ -318,11 +327,9 @@ class BaseStreamFeed(AnyFeed):
         Raises:
             ValueError: The stream is empty, and no `spec` was given.
         """
-        core = self._core()
+        core = self._started()
         if not core.inferred:
-            repetition = self.begin_repetition()
-            if repetition.peek():
-                self.keep(repetition)
+            self.is_at_end()
             if not core.inferred:
                 raise ValueError(EMPTY)
         return core.loader.spec
@@ -370,18 +377,18 @@ class BaseStreamFeed(AnyFeed):
         fingerprint = self._fingerprint()
         if (epoch is None) != (step is None):
             raise TypeError(f"get_state() takes epoch and step together, received epoch={epoch!r}, step={step!r}")
-        position = self._consumed() if epoch is None else self._known(epoch, step)
+        position = self._consumed() if epoch is None else self._position_at(epoch, step)
         if position is None:
             raise RuntimeError(
-                "only the consumer knows which batch is next: a dataset loads ahead. Say feed.get_state(epoch=..., "
-                "step=...) of the next batch, where an epoch is a repetition, or pass the feed itself to fit"
+                "only the consumer knows which batch is next: a dataset loads ahead. Call feed.get_state(epoch=..., "
+                "step=...) of the next batch (an epoch is a repetition), or pass the feed itself to fit"
             )
         return {
             "version": VERSION, "kind": _KIND, "seed": self.seed, "epoch": position.repetition, "step": position.step,
             "ended": [list(each) for each in position.ended if position.step], "fingerprint": fingerprint,
         }  # fmt: skip
 
-    def _known(self, epoch: Any, step: Any) -> StreamPosition:
+    def _position_at(self, epoch: Any, step: Any) -> StreamPosition:
         """Return the position of the user's `epoch` and `step`.
 
         Raises:
@@ -389,11 +396,11 @@ class BaseStreamFeed(AnyFeed):
                 last one.
         """
         epoch, step = check_integer("epoch", epoch, 0), check_integer("step", step, 0)
-        read = [each.read for each in self._running if each.start.repetition == epoch and each.read.step >= step]
+        read = [each.read for each in self._repetitions if each.start.repetition == epoch and each.read.step >= step]
         if step and not read:
             raise ValueError(
-                f"nothing is known of step {step} of repetition {epoch}: get_state() takes a place "
-                "that this feed has come to, in its last repetition"
+                f"nothing is known of step {step} of repetition {epoch}: get_state() takes a position "
+                "that this feed has reached, in its last repetition"
             )
         return StreamPosition(epoch, step, read[0].ended if read else ())  # later ends are harmless
 
@@ -426,20 +433,20 @@ class BaseStreamFeed(AnyFeed):
         fingerprint = self._fingerprint()
         numbers = numbers_of(state, _KIND, "ended")
         refuse_changes({"seed": numbers["seed"], **state["fingerprint"]}, {"seed": self.seed, **fingerprint})
-        ended = _ended(state["ended"], self.generators.count)
+        ended = _checked_ends(state["ended"], self.generators.count)
         position = StreamPosition(numbers["epoch"], numbers["step"], ended)
         if position.step and not (self.generators.takes_start or self._functions):  # with map(), items are quick
             scenes = position.step * self.plan.rows * (self.shard.count if self._deals else 1)
             warn_caller(
-                f"make_generator ({self.generators.name}) has no parameter `start`: to go on at step "
-                f"{position.step:,} of repetition {position.repetition}, its generators are run again, and the first "
-                f"{counted(scenes, 'scene')} thrown away. Give it one, the number of the scene to begin with, and "
-                "nothing is made twice",
+                f"make_generator ({self.generators.name}) has no parameter `start`: to continue at step "
+                f"{position.step:,} of repetition {position.repetition}, its generators run again, and the first "
+                f"{counted(scenes, 'scene')} are dropped. Add the parameter, which receives the number of the first "
+                "scene to yield, to avoid this",
                 FeedWarning,
             )
         self.end_fit()
         with self._lock:
-            self._next = self._position = position
+            self._next_start = self.position = position
             self._is_unused = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -459,8 +466,8 @@ class BaseStreamFeed(AnyFeed):
         generators, plan, order = self.generators, self.plan, self.plan.order
         if not self.deterministic and generators.count > 1:
             raise RuntimeError(
-                "a stream with deterministic=False cannot be resumed: its scenes come from whichever generator has one "
-                "ready, so nothing tells which were given. Make the feed with deterministic=True"
+                "a stream with deterministic=False cannot be resumed: its scenes come from any generator that has one "
+                "ready, so their order is unknown. Make the feed with deterministic=True"
             )
         return {
             "make_generator": generators.name,
@@ -479,8 +486,7 @@ class BaseStreamFeed(AnyFeed):
     @property
     def failures(self) -> FailureTable:
         """Failed scenes: index, epoch, step, exception and count; a notebook table."""
-        core = self._parts
-        return FailureTable([]) if core is None else core.failure_log.table()
+        return self._failure_log.table()
 
     def stats(self) -> LoaderStats:
         """Return the feed's current counters; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
@@ -488,7 +494,7 @@ class BaseStreamFeed(AnyFeed):
         Returns:
             Batches and buffers of this feed, and the workers of its generators or of `map`.
         """
-        core = self._parts
+        core = self._core
         return LoaderStats("inline", 0, 0, 0, 0, 0) if core is None else core.stats()
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -506,7 +512,7 @@ class BaseStreamFeed(AnyFeed):
         facts.append(("batch size", str(self.plan.batch_size)))
         if self._functions:
             facts.append(("functions", str(len(self._functions))))
-        if self._parts is not None or not self._options.workers:  # else the first batch starts them
+        if self._core is not None or not self._options.workers:  # else the first batch starts them
             facts.append(("workers", workers_text(self.stats())))
         return facts
 
@@ -514,7 +520,7 @@ class BaseStreamFeed(AnyFeed):
         return f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self._facts())})"
 
     def _repr_html_(self) -> str:
-        core = self._parts
+        core = self._core
         known = core is not None and core.inferred and not self._closed
         return stream_html(type(self).__name__, self._facts(), self.element_spec if known else None)
 
@@ -525,10 +531,10 @@ class BaseStreamFeed(AnyFeed):
         """
         with self._lock:
             self._closed = True
-            core = self._parts
+            core = self._core
         if core is not None:
-            _close(self._running, core)
-            core.failure_log.deferred_warnings.issue_last()
+            _close(self._repetitions, core)
+        self._failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
         asked = self._options.given["shard"]
@@ -540,13 +546,13 @@ class BaseStreamFeed(AnyFeed):
         return make, (), {"_functions": self._functions}
 
 
-def _close(running: list[Repetition], core: StreamLoader) -> None:
-    while running:
-        running.pop().close()
+def _close(repetitions: list[Repetition], core: StreamLoader) -> None:
+    while repetitions:
+        repetitions.pop().close()
     core.close()
 
 
-def _ended(given: Any, count: int) -> tuple[tuple[int, int], ...]:
+def _checked_ends(given: Any, count: int) -> tuple[tuple[int, int], ...]:
     with suppress(TypeError, ValueError):
         ended = tuple((operator.index(n), operator.index(scenes)) for n, scenes in given)
         numbers = {n for n, scenes in ended if 0 <= n < count and scenes >= 0}
@@ -554,5 +560,5 @@ def _ended(given: Any, count: int) -> tuple[tuple[int, int], ...]:
             return ended
     raise ValueError(
         f"ended of the state must be pairs [n, scenes] of integers, one for each of the {count} generators at most, "
-        f"received {given!r}: restore the state as get_state() gave it"
+        f"received {given!r}: pass the state that get_state() returned"
     )

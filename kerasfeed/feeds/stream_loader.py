@@ -65,8 +65,6 @@ class StreamPlan(Plan):
         seed: Seed of each scene's `rng`, at least 0.
         pad_remainder: Whether a short batch repeats its scenes until it is full.
         items: The items of each batch in flight, by epoch and step; at most `rows`.
-        readable: Items to infer the spec from; at least one before `Loader.spec` is read.
-        others: Items that may be read in place of failed ones.
     """
 
     length: int = 0
@@ -74,8 +72,6 @@ class StreamPlan(Plan):
     order: Order = field(default_factory=Sequential)
     # Empty in a copy by `dataclasses.replace`.
     items: dict[tuple[int, int], Sequence[Any]] = field(init=False, repr=False, default_factory=dict)
-    readable: list[int] = field(init=False, default_factory=list)
-    others: list[int] = field(init=False, default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -91,33 +87,29 @@ class StreamPlan(Plan):
         """Smallest and largest possible number of rows, or the only one."""
         return (self.rows,) if self.is_uniform else (1, self.rows)
 
-    def numbers(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Indices of the items of a batch in flight, int64[B], without padding."""
-        first = step * self.rows
-        return (
-            np.arange(first, first + self.scenes_of(epoch, step), dtype=np.int64) * self.shard_count + self.shard_index
-        )
-
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Indices of the items of a batch in flight, int64[B], with padding."""
-        found = self.numbers(epoch, step)
-        return np.resize(found, self.rows) if self.pad_remainder and len(found) < self.rows else found
+        first, count = step * self.rows, len(self.items[epoch, step])
+        indices = np.arange(first, first + count, dtype=np.int64) * self.shard_count + self.shard_index
+        return np.resize(indices, self.rows) if self.pad_remainder else indices
 
     def filler(self, epoch: int, step: int) -> int:
         """Number of padding rows of a batch; 0 without `pad_remainder`."""
-        return self.rows - self.scenes_of(epoch, step) if self.pad_remainder else 0
-
-    def scenes_of(self, epoch: int, step: int) -> int:
-        """Number of scenes in a batch in flight, without padding."""
-        return len(self.items[epoch, step])
+        return self.rows - len(self.items[epoch, step]) if self.pad_remainder else 0
 
     def probe_indices(self) -> list[int]:
-        """Indices of the items to infer the spec from."""
-        return list(self.readable)
+        """Indices of a few items of the only batch in flight, to infer the spec from."""
+        indices = self._in_flight()
+        return [indices[row] for row in probe_indices(len(indices))]
 
     def other_probes(self) -> list[int]:
-        """Indices of the items to read in place of failed ones."""
-        return list(self.others)
+        """Indices of the other items of that batch, to read in place of failed ones."""
+        return sorted({*self._in_flight()}.difference(self.probe_indices()))
+
+    def _in_flight(self) -> list[int]:
+        """Indices of the items of the only batch in flight, without padding."""
+        ((epoch, step),) = self.items
+        return sorted({*self.indices(epoch, step).tolist()})
 
     def item(self, epoch: int, number: int) -> Any:
         """Return an item by its number in the epoch on this shard.
@@ -269,6 +261,7 @@ class StreamLoader:
         functions: tuple[Function, ...],
         spec: SceneSpec | None,
         shard: Shard | None,
+        failure_log: FailureLog,
     ) -> None:
         """Start the workers, without waiting for them.
 
@@ -280,6 +273,7 @@ class StreamLoader:
             functions: Workers apply them in turn to every item; the generators then run in a thread.
             spec: Spec of a scene, if known.
             shard: The shard, if all shards run the same generators.
+            failure_log: Receives the failures and warnings of generators and functions.
 
         Raises:
             TypeError: An object cannot be sent to worker processes.
@@ -287,7 +281,7 @@ class StreamLoader:
         """
         workers = options.workers if functions else 0
         self.plan, self._options, self._generators, self._shard = plan, options, generators, shard
-        self.failure_log = FailureLog(options.policy, 0, plan.shard_count)
+        self.failure_log = failure_log
         self._pools: Sessions[GeneratorPool] = Sessions(self, forks=False)
         self._has_pool = options.workers > 0 and not functions
         self._store: ItemFile | None = None
@@ -304,7 +298,7 @@ class StreamLoader:
                 item_text=partial(_item_text, plan) if functions else None,
                 watches_random=bool(functions),  # without functions, this loader runs no user code
             )  # fmt: skip
-            self.loader = make_loader(self.job, options.worker_type, self.failure_log)
+            self.loader = make_loader(self.job, options.worker_type, failure_log)
             undo.pop_all()
         self.ahead = self.job.look_ahead if options.workers else 0
         self.inferred = spec is not None
@@ -346,9 +340,9 @@ class StreamLoader:
         return promised.pop(), position  # pop: the traceback of its error may hold this frame
 
     def infer(self, step: int, items: list[Any]) -> list[BaseException]:
-        """Infer the spec from a few items, unless it is known.
+        """Infer the spec from a few items of the first batch, unless it is known.
 
-        The items are read as items of repetition 0.
+        The items are read as items of repetition 0. No other batch is in flight, because it would need the spec.
 
         Returns:
             The first failure, if each item failed and `on_error` tolerates failures.
@@ -360,9 +354,6 @@ class StreamLoader:
             return []
         try:
             self._put(0, step, items)
-            numbers, rows = self.plan.numbers(0, step).tolist(), probe_indices(len(items))
-            self.plan.readable[:] = [numbers[row] for row in rows]
-            self.plan.others[:] = [number for row, number in enumerate(numbers) if row not in rows]
             self.inferred = isinstance(self.loader.spec, SceneSpec)
         except NothingReadError as error:
             assert error.__cause__ is not None

@@ -7,7 +7,7 @@ generators. An exception of a generator is raised after the earlier scenes, and 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -19,15 +19,23 @@ from kerasfeed.feeds.sharding import Shard
 from kerasfeed.loaders.batches.slots import SlotFuture
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.generator_pool import GeneratorPool
-from kerasfeed.loaders.generator_runner import GO_ON, Block, Kind, scenes_in
-from kerasfeed.loaders.generators import ENDED, GeneratorRun, Generators, named
+from kerasfeed.loaders.generators import (
+    CONTINUE,
+    ENDED,
+    Block,
+    GeneratorRun,
+    Generators,
+    Kind,
+    generator_error,
+    scenes_in,
+)
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import counted, is_the_programs
 
-_TICK_SECONDS = 0.01  # between two looks whether the repetition was left
-_NO_NOTE = [0, 0]  # progress is not watched in the calling thread
+_TICK_SECONDS = 0.01  # between two checks whether the run was closed
+_UNWATCHED = [0, 0]  # a note that nothing reads: progress is not watched in the calling thread
 
 
 @dataclass(frozen=True)
@@ -76,28 +84,20 @@ class Lane:
     Attributes:
         n: Its number.
         position: The scene to join next, from 0.
-        length: Number of its scenes; None while unknown.
         scenes: Scenes received but not yet joined.
         ended: Whether no scene follows `scenes`.
     """
 
-    def __init__(self, n: int, position: int, length: int | None) -> None:
+    def __init__(self, n: int, position: int) -> None:
         self.n = n
         self.position = position
-        self.length = length
         self.scenes: deque[Any] = deque()
-        self.ended = position == length
+        self.ended = False
 
     @property
     def received(self) -> int:
         """Number of scenes received."""
         return self.position + len(self.scenes)
-
-    def add(self, scenes: Iterable[Any]) -> None:
-        """Add received scenes; drop scenes past a known end."""
-        room = None if self.length is None else self.length - self.received
-        self.scenes.extend(islice(scenes, room))
-        self.ended = self.ended or self.received == self.length
 
 
 class Merge:
@@ -106,17 +106,17 @@ class Merge:
     Attributes:
         lanes: The generators that have not left; the generator with the next turn comes first.
         in_turn: Whether the generators take turns; else any generator with a scene gives the next one.
-        ended: Number and length of the generators that have left, or whose end was known at the beginning.
+        ended: Number and length of each generator that has left.
     """
 
     def __init__(
         self, numbers: Sequence[int], items: int = 0, ended: Sequence[tuple[int, int]] = (), *, in_turn: bool = True
     ) -> None:
-        """Continue after `items` joined scenes and the ends in `ended`."""
-        lengths = dict(ended)
-        self.lanes = deque(Lane(n, at, lengths.get(n)) for n, at in positions(numbers, items, lengths).items())
+        """Continue after `items` joined scenes, with the ends in `ended`, and perhaps later ends."""
+        living = positions(numbers, items, dict(ended))
+        self.lanes = deque(Lane(n, position) for n, position in living.items())
         self.in_turn = in_turn
-        self.ended = tuple(ended)
+        self.ended = tuple((n, length) for n, length in ended if n not in living)
 
     def joined(self, supply: Callable[[Sequence[Lane]], None]) -> Iterator[Any]:
         """Yield the scenes.
@@ -137,8 +137,7 @@ class Merge:
                 yield lane.scenes.popleft()
             elif lane.ended:
                 lanes.popleft()
-                if lane.length is None:
-                    self.ended = (*self.ended, (lane.n, lane.position))
+                self.ended = (*self.ended, (lane.n, lane.position))
             else:
                 supply([lane] if self.in_turn else list(lanes))
 
@@ -149,13 +148,13 @@ def dealt(items: Iterator[Any], shard: Shard, warnings: DeferredWarnings) -> Ite
     All shards run the same items, so all get the same number. An incomplete last round is dropped with a warning in
     `warnings`.
     """
-    while len(found := list(islice(items, shard.count))) == shard.count:
-        yield found[shard.index]
-    if found:
+    while len(scenes := list(islice(items, shard.count))) == shard.count:
+        yield scenes[shard.index]
+    if scenes:
         warnings.defer(
             "dealt",
-            f"the last {counted(len(found), 'scene')} of a repetition cannot be dealt to {shard.count} shards evenly, "
-            "and are left out",
+            f"the last {counted(len(scenes), 'scene')} of a repetition cannot be dealt to {shard.count} shards evenly, "
+            "and are dropped",
             FeedWarning,
         )
 
@@ -175,19 +174,19 @@ class Shuffler:
         self._order, self._seed, self._repetition = order, seed, repetition
         # Whether the stream ends within the buffer is unknown, so start from a full buffer at an earlier position.
         self._filled_at = max(0, given - order.buffer_size)
-        self._again = given - self._filled_at  # items to drop, because they were given before
-        self._places: dict[int, int] | None = None  # slot of each item of the full buffer; None: slot = number
+        self._dropped = given - self._filled_at  # items that leave the buffer and were given before
+        self._slots: dict[int, int] | None = None  # slot of each item of the full buffer; None: slot = number
         if self._filled_at:
             held = order.held(self._filled_at, seed=seed, epoch=repetition).tolist()
-            self._places = {number: place for place, number in enumerate(held)}
-        self.first = min(self._places) if self._places else 0
+            self._slots = {number: slot for slot, number in enumerate(held)}
+        self.first = min(self._slots) if self._slots else 0
 
     def shuffled(self, items: Iterator[Any]) -> Iterator[Any]:
         """Shuffle `items`, which begin at number `first`.
 
         An exception is raised after the earlier items.
         """
-        return islice(self._shuffled(items), self._again, None)
+        return islice(self._shuffled(items), self._dropped, None)
 
     def _shuffled(self, items: Iterator[Any]) -> Iterator[Any]:
         buffer: dict[int, Any] = {}  # item by slot
@@ -195,17 +194,17 @@ class Shuffler:
         raised: list[Exception] = []
         try:
             for number, item in enumerate(islice(items, self._filled_at + order.buffer_size - self.first), self.first):
-                place = number if self._places is None else self._places.get(number)
-                if place is not None:
-                    buffer[place] = own_copy(item)
-            for item, place in zip(items, order.places_from(self._filled_at, seed=seed, epoch=epoch), strict=False):
-                leaving, buffer[place] = buffer[place], own_copy(item)
+                slot = number if self._slots is None else self._slots.get(number)
+                if slot is not None:
+                    buffer[slot] = own_copy(item)
+            for item, slot in zip(items, order.places_from(self._filled_at, seed=seed, epoch=epoch), strict=False):
+                leaving, buffer[slot] = buffer[slot], own_copy(item)
                 yield leaving
         except Exception as error:  # noqa: BLE001 - raised after the items that came before it
             raised.append(error)
-        held = [buffer[place] for place in sorted(buffer)]
-        for place in order.rest(len(held), seed=seed, epoch=epoch).tolist():
-            yield held[place]
+        held = [buffer[slot] for slot in sorted(buffer)]
+        for slot in order.rest(len(held), seed=seed, epoch=epoch).tolist():
+            yield held[slot]
         if raised:
             raise raised.pop()  # pop: the traceback holds this frame, so a reference here would be a cycle
 
@@ -215,7 +214,7 @@ class SourceRun:
 
     With workers, generator k of a repetition lives in worker `k % workers`. If the worker dies, the generator runs
     again up to the next scene, which only the merge knows. One thread iterates over `items()`; any thread may call
-    `leave`.
+    `close`.
 
     Attributes:
         merge: The generators, joined.
@@ -245,15 +244,13 @@ class SourceRun:
         """
         self._generators, self._pool, self._log, self._repetition = generators, pool, failure_log, repetition
         self.merge = Merge(generators.numbers, items, ended, in_turn=in_turn or pool is None)
-        self._left = False
-        self._runs: dict[int, GeneratorRun] = {}  # in the calling thread
-        self._pending: dict[int, deque[SlotFuture]] = {}  # futures of the next blocks, in order
+        self._closed = False
+        lanes = list(self.merge.lanes)
+        # In the calling thread, the generators; else the futures of their next blocks, in order.
+        self._runs = {lane.n: GeneratorRun(generators, lane.n, repetition, lane.position) for lane in lanes if not pool}
+        self._pending: dict[int, deque[SlotFuture]] = {lane.n: deque() for lane in lanes}
         self._kinds: dict[bytes, Kind] = {}  # of scenes from workers
-        lanes = [lane for lane in self.merge.lanes if not lane.ended]
-        if pool is None:
-            self._runs = {lane.n: GeneratorRun(generators, lane.n, repetition, lane.position) for lane in lanes}
-        else:
-            self._pending = {lane.n: deque() for lane in lanes}
+        if pool is not None:
             for lane in lanes * pool.depth:
                 self._request(pool, lane)
 
@@ -261,44 +258,44 @@ class SourceRun:
         """Return an iterator over the scenes.
 
         The run does not hold it: the cycle would keep the memory of blocks after the feed is closed. The iterator
-        raises the exception of a generator, with a note that names the generator and the scene. After `leave` it
+        raises the exception of a generator, with a note that names the generator and the scene. After `close` it
         raises a `CancelledError`.
         """
         return self.merge.joined(partial(self._collect_next, self._pool) if self._pool else self._make)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the generators and stop reading ahead; idempotent.
 
         A thread that waits for `items()` soon gets `CancelledError`.
         """
-        self._left = True
-        for run in list(self._runs.values()):
+        self._closed = True
+        for run in self._runs.values():
             run.end()
-        for pending in list(self._pending.values()):
+        for pending in self._pending.values():
             _cancel(pending)
 
     # ---- in the calling thread
 
     def _make(self, lanes: Sequence[Lane]) -> None:
-        """Make the next scene; remake and drop earlier scenes if needed."""
+        """Make the next scene of the lane with the next turn."""
         lane = lanes[0]
         run = self._runs[lane.n]
         try:
             with run.context:
-                item = None
-                while not (self._left or item is ENDED or run.position > lane.position):
-                    item = run.next(_NO_NOTE)
+                item = ENDED if self._closed else run.next(_UNWATCHED)
         except BaseException as error:
             if is_the_programs(error):
                 raise
-            if not self._left:
-                self._fail(lane, named(error, lane.n, self._generators.count, lane.position, self._repetition))
-        if self._left:
+            if not self._closed:
+                self._fail(
+                    lane, generator_error(error, lane.n, self._generators.count, lane.position, self._repetition)
+                )
+        if self._closed:
             raise CancelledError
         if item is not ENDED:
-            lane.add([own_copy(item)])
+            lane.scenes.append(own_copy(item))
         else:
-            self._end(lane, run.position)
+            self._mark_ended(lane, run.position)
 
     # ---- from workers
 
@@ -306,7 +303,7 @@ class SourceRun:
         """Wait for a block of a lane and add its scenes."""
         pending: dict[Future[Any], Lane] = {self._pending[lane.n][0]: lane for lane in lanes}
         done = wait(pending, _TICK_SECONDS, FIRST_COMPLETED).done
-        if self._left:
+        if self._closed:
             raise CancelledError
         for future in done:
             self._collect(pool, pending[future])
@@ -319,17 +316,16 @@ class SourceRun:
         if block.lost:  # its worker died: run the generator again up to the next scene
             _cancel(pending)
             pending.clear()
-        lane.add(scenes_in(block.data, self._kinds))
-        if block.ended:
-            self._end(lane, block.position)
-        if lane.ended:
+        lane.scenes.extend(scenes_in(block.data, self._kinds))
+        if block.length is not None:
+            self._mark_ended(lane, block.length)
             _cancel(pending)
         while not lane.ended and len(pending) < pool.depth:
             self._request(pool, lane)
 
     def _request(self, pool: GeneratorPool, lane: Lane) -> None:
         pending = self._pending[lane.n]
-        pending.append(pool.submit(lane.n, GO_ON if pending else lane.received, self._repetition))
+        pending.append(pool.submit(lane.n, CONTINUE if pending else lane.received, self._repetition))
 
     def _fail(self, lane: Lane, error: BaseException) -> NoReturn:
         """Log and raise the failure of a generator at its next scene.
@@ -339,15 +335,15 @@ class SourceRun:
         self._log.note(lane.position * self._generators.count + lane.n, self._repetition, None, error)
         raise error
 
-    def _end(self, lane: Lane, scenes: int) -> None:
+    def _mark_ended(self, lane: Lane, scenes: int) -> None:
         """Mark a generator as ended after `scenes` scenes."""
         lane.ended = True
         if scenes < lane.received:
             self._log.deferred_warnings.defer(
                 "shorter",
-                f"generator {lane.n} was run again, to go on behind its scene {lane.received - 1}, and has ended after "
-                f"{counted(scenes, 'scene')}: it gives other scenes than before, so the stream is not the same. "
-                "Make it depend on its arguments alone: draw from `rng`, sort its files",
+                f"generator {lane.n} ran again to continue after its scene {lane.received - 1}, and ended after "
+                f"{counted(scenes, 'scene')}: it yields other scenes than before, so the stream differs. Make it "
+                "depend only on its arguments: draw from `rng`, sort its files",
                 FeedWarning,
             )
 

@@ -18,8 +18,7 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.exceptions import ending_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.generator_runner import BLOCK, HEADER, Block, BlockLayout, GeneratorRunner
-from kerasfeed.loaders.generators import Generators, named
+from kerasfeed.loaders.generators import BLOCK, HEADER, Block, BlockLayout, GeneratorRunner, Generators, generator_error
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
@@ -66,9 +65,9 @@ class GeneratorPool:
         policy, count = failure_log.policy, len(generators.numbers)
         size = max(1, min(workers, count))
         self.depth = 3 if count <= 4 * size else 2
-        most = count * self.depth + size  # blocks in flight
+        in_flight = count * self.depth + size  # blocks
         # Slots also hold finished blocks before their turn, and blocks with referenced scenes.
-        layout = BlockLayout.sharing(max_memory, 2 * most + 3 * count + 4 * size)
+        layout = BlockLayout.sharing(max_memory, 2 * in_flight + 3 * count + 4 * size)
         options = PoolOptions(
             workers=size, who=f"the feed of {generators.name}", seed=generators.seed, timeout=policy.timeout,
             # At least two tries: the second delivers the scenes before the scene that ended the worker.
@@ -77,20 +76,20 @@ class GeneratorPool:
         )  # fmt: skip
         self.pool: Pool = make_pool(GeneratorRunner(generators, layout), options, worker_type)
         try:
-            self.slots = SlotPool(layout, self.pool.memory, max_memory=max_memory, in_flight=most)
+            self.slots = SlotPool(layout, self.pool.memory, max_memory=max_memory, in_flight=in_flight)
         except BaseException:
             self.pool.close()
             raise
         self.pool.on_failure = self.slots.close  # wakes threads that wait for memory
         # Tasks that hold their slots, and whether a hung thread may still write to the slot.
-        self._flying: dict[BlockTask, bool] = {}
+        self._in_flight: dict[BlockTask, bool] = {}
 
     def submit(self, n: int, start: int, repetition: int) -> SlotFuture:
         """Request the next `Block` of a generator.
 
         Args:
             n: Number of the generator.
-            start: First scene of a new run; `GO_ON` to continue the current run.
+            start: First scene of a new run; `CONTINUE` to continue the current run.
             repetition: Number of the repetition.
 
         Returns:
@@ -110,7 +109,7 @@ class GeneratorPool:
         task = BlockTask(
             BLOCK, n, worker, future, blocks=self, slot=slot, start=start, repetition=repetition, serial=serial
         )
-        self._flying[task] = False
+        self._in_flight[task] = False
         try:
             self.pool.submit([task])
         except Exception:  # the task was not sent
@@ -128,20 +127,20 @@ class GeneratorPool:
             data: The scenes, if they did not fit in the slot.
         """
         with self.pool.lock:
-            if task not in self._flying or task.future.done():
+            if task not in self._in_flight or task.future.done():
                 return
             view = task.slot.view
-            nbytes, position, ended, lost = view.control[1:].tolist()
+            nbytes, length, lost = view.control[1:].tolist()
             if data is None and (exporter := self.slots.lease(task.slot)) is not None:
-                del self._flying[task]
+                del self._in_flight[task]
                 data = np.ndarray((nbytes,), np.uint8, exporter, HEADER)
         block = view.room[:nbytes].copy() if data is None else data
-        task.set_result(Block(block, position, bool(ended), bool(lost)))
+        task.set_result(Block(block, length if length >= 0 else None, bool(lost)))
 
     def release(self, task: "BlockTask") -> None:
         """Release the slot of a task unless it is released or leased."""
         with self.pool.lock:
-            was_stuck = self._flying.pop(task, None)
+            was_stuck = self._in_flight.pop(task, None)
             self.slots.stuck -= bool(was_stuck)
         if was_stuck is not None:
             self.slots.release(task.slot)
@@ -152,8 +151,8 @@ class GeneratorPool:
         The hung thread may still write to the slot.
         """
         with self.pool.lock:
-            if self._flying.get(task) is False:
-                self._flying[task] = True
+            if self._in_flight.get(task) is False:
+                self._in_flight[task] = True
                 self.slots.stuck += 1
 
     def close(self) -> None:
@@ -163,7 +162,7 @@ class GeneratorPool:
         self.slots.close()  # first: wakes threads that wait for a slot before the workers end
         self.pool.close()
         self.slots.free(flying=False)
-        self._flying.clear()  # breaks a reference cycle: tasks refer to this object
+        self._in_flight.clear()  # breaks a reference cycle: tasks refer to this object
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -173,7 +172,7 @@ class BlockTask(FutureTask):
     Attributes:
         blocks: The pool of the task.
         slot: The slot, also after its release.
-        start: First scene of a new run; `GO_ON` to continue the current run.
+        start: First scene of a new run; `CONTINUE` to continue the current run.
         repetition: Number of the repetition.
         serial: Unique in the process, so that a late cancellation cannot affect the slot's next block.
     """
@@ -228,4 +227,4 @@ class BlockTask(FutureTask):
 
     def _fail(self, error: BaseException, position: int, worker: str = "", traceback: str = "") -> None:
         count = self.blocks.generators.count
-        self.set_result(named(error, self.number, count, position, self.repetition, worker, traceback))
+        self.set_result(generator_error(error, self.number, count, position, self.repetition, worker, traceback))

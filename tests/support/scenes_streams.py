@@ -45,7 +45,7 @@ class Source:
         try:
             items.extend(itertools.islice(self._items, limit))
         except CancelledError:
-            self._run.leave()
+            self._run.close()
         return items
 
     def each(self):
@@ -54,7 +54,7 @@ class Source:
 
     def leave(self):
         if self._run is not None:
-            self._run.leave()
+            self._run.close()
 
     def close(self):
         self.leave()

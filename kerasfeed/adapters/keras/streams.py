@@ -27,7 +27,7 @@ from kerasfeed.loaders.arguments import refuse_skip
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_KEPT = 8  # more batches than Keras and its backends prefetch
+_KEPT = 8  # positions to remember: more batches than Keras and its backends prefetch
 
 
 class StreamRun(KerasRun):
@@ -36,7 +36,7 @@ class StreamRun(KerasRun):
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest) -> None:
         super().__init__(feed, iterator, request, None)
         self._stream_cursor: StreamCursor | None = None
-        self._leaving = threading.RLock()
+        self._close_lock = threading.RLock()
 
     closed = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
 
@@ -62,13 +62,13 @@ class StreamRun(KerasRun):
 
     def close(self) -> None:
         """See `KerasRun.close`; the feed's position is then after the last batch used."""
-        with self._leaving:  # another thread may drop Keras's iterator
+        with self._close_lock:  # another thread may drop Keras's iterator
             super().close()
             position, feed = self.position(before=False), self.feed_reference()
             cursor, self._stream_cursor = self._stream_cursor, None
             if cursor is not None:
                 if position is not None and feed is not None:
-                    feed.note_position(position)
+                    feed.position = position
                 cursor.close([])
 
     def position(self, *, before: bool) -> StreamPosition | None:
@@ -267,11 +267,11 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
 
 
 def _begin_cursor(feed: BaseStreamFeed, context: contextvars.Context, convert: Convert) -> Cursor:
-    return feed.cursors.begin(partial(_begun, weakref.ref(feed), convert), context)
+    return feed.cursors.begin(partial(_make_cursor, weakref.ref(feed), convert), context)
 
 
-def _begun(feed: Callable[[], BaseStreamFeed | None], convert: Convert) -> Cursor:
-    known = check_alive(feed())
-    cursor = known.begin_loop()
-    known.note_position(None)
+def _make_cursor(feed: Callable[[], BaseStreamFeed | None], convert: Convert) -> Cursor:
+    stream = check_alive(feed())
+    cursor = stream.begin_loop()
+    stream.position = None
     return convert(cursor)

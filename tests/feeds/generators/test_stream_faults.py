@@ -54,7 +54,7 @@ def failing(numbers):
     return made
 
 
-def test_what_fails_in_every_repetition_is_counted_in_each_by_itself(mapped):
+def test_failures_are_counted_in_each_repetition(mapped):
     feed = mapped(failing({7, 27, 47}))
     for _ in range(4):
         assert len(labels(feed)) == 57
@@ -63,20 +63,20 @@ def test_what_fails_in_every_repetition_is_counted_in_each_by_itself(mapped):
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
 @pytest.mark.parametrize("batch_size", [1, 2, 8])
-def test_items_that_fail_before_the_first_scene_are_left_out_too(mapped, batch_size, workers, worker_type):
+def test_the_first_items_may_fail_and_are_skipped(mapped, batch_size, workers, worker_type):
     feed = mapped(failing({0, 1, 2, 4, 5}), batch_size, workers=workers, worker_type=worker_type, max_failures=8)
     assert labels(feed) == [3, *range(6, 60)]
     assert {failed.index for failed in feed.failures} == {0, 1, 2, 4, 5}
 
 
-def test_a_first_batch_that_fails_as_a_whole_is_masked_once_the_next_shows_the_spec(mapped):
+def test_a_first_batch_without_a_readable_item_is_masked(mapped):
     batches = list(mapped(failing({0, 1}), 2, on_error="mask"))
     assert batches[0][1].tolist() == batches[0][2].tolist() == [0, 0]
     assert batches[1][2].tolist() == [1, 1]
     assert len(batches) == 30
 
 
-def test_a_stream_without_a_readable_item_raises_the_error_of_the_first(mapped):
+def test_a_stream_without_a_readable_item_raises_its_first_error(mapped):
     def few():
         yield from (8, 9)
 
@@ -86,19 +86,20 @@ def test_a_stream_without_a_readable_item_raises_the_error_of_the_first(mapped):
             list(feed)
 
 
-def test_no_message_suggests_loading_an_item_by_its_index(mapped, tmp_path):
+def test_messages_do_not_suggest_loading_an_item_by_its_index(mapped, tmp_path):
     log = tmp_path / "errors.json"
     feed = mapped(failing({2, 3, 5, 9}), on_error="skip", max_failures=0.001, error_log=log, workers=1)
     with pytest.raises(kf.errors.TooManyFailuresError, match="4 of 10 scenes of repetition 0 failed") as caught:
         list(feed)
-    told = "".join(traceback.format_exception(caught.value)) + json.loads(log.read_text().splitlines()[-1])["traceback"]
-    assert "the item was " in told
-    assert "kf.load" not in told
-    assert "sequence[" not in told
+    logged = json.loads(log.read_text().splitlines()[-1])["traceback"]
+    text = "".join(traceback.format_exception(caught.value)) + logged
+    assert "the item was " in text
+    assert "kf.load" not in text
+    assert "sequence[" not in text
 
 
 @pytest.mark.parametrize("first", [0, 9, 40])
-def test_a_share_is_one_of_many_scenes_so_that_the_first_to_fail_is_not_one_of_one(mapped, first):
+def test_max_failures_as_a_share_allows_three_early_failures(mapped, first):
     assert len(labels(mapped(failing({first}), max_failures=0.05))) == 59
     assert len(labels(mapped(failing({first, first + 1, first + 2}), max_failures=0.05, workers=0))) == 57
     with pytest.raises(kf.errors.TooManyFailuresError, match=f"4 of {first + 4} scenes of repetition 0 .* allows 3"):
@@ -106,7 +107,7 @@ def test_a_share_is_one_of_many_scenes_so_that_the_first_to_fail_is_not_one_of_o
 
 
 @pytest.mark.parametrize("shard_count", [1, 4])
-def test_it_does_not_matter_in_which_order_workers_come_to_the_scenes_that_fail(shard_count):
+def test_the_limit_of_failures_does_not_depend_on_the_order_of_workers(shard_count):
     failed = [places * shard_count + shard_count - 1 for places in (2, 3, 5, 7, 90)]
     for order in itertools.permutations(failed):
         log = FailureLog(FailurePolicy("skip", max_failures=0.1), 0, shard_count)
@@ -118,7 +119,7 @@ def test_it_does_not_matter_in_which_order_workers_come_to_the_scenes_that_fail(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("loop", [iter, lambda feed: feed.to_jax()], ids=["batches", "jax"])
-def test_a_warning_that_is_an_error_is_raised_at_a_batch_without_remaining_scenes(mapped, tmp_path, workers, loop):
+def test_a_warning_turned_into_an_error_is_raised_at_a_batch_of_skipped_scenes(mapped, tmp_path, workers, loop):
     if loop is not iter:
         pytest.importorskip("jax")
     log = tmp_path / "errors.json"
@@ -130,13 +131,13 @@ def test_a_warning_that_is_an_error_is_raised_at_a_batch_without_remaining_scene
     assert labels(feed) == list(range(4, 60))
 
 
-def test_the_error_of_a_trainer_that_cannot_skip_scenes_does_not_suggest_replacing_them(mapped):
+def test_the_error_for_skip_in_a_dataset_suggests_mask(mapped):
     with pytest.raises(ValueError, match=r"on_error='skip' .*: use on_error='mask'"):
         mapped(scene).to_tf_dataset()
 
 
 @pytest.mark.heavy
-def test_an_item_that_ends_its_worker_is_named_and_said_how_to_leave_out(mapped):
+def test_the_error_for_an_item_that_kills_its_worker_names_the_item_and_the_remedy(mapped):
     def deadly(number):
         if number == 9:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -151,7 +152,7 @@ def test_an_item_that_ends_its_worker_is_named_and_said_how_to_leave_out(mapped)
 
 
 @pytest.mark.heavy
-def test_an_item_that_has_ended_its_workers_does_not_keep_others_of_its_number_from_being_read(mapped):
+def test_an_item_that_killed_its_workers_does_not_block_its_index_in_later_repetitions(mapped):
     rounds = iter(range(9))
 
     def shifting():
@@ -170,45 +171,45 @@ def test_an_item_that_has_ended_its_workers_does_not_keep_others_of_its_number_f
     assert labels(feed) == [*range(18, 30)]
 
 
-def test_the_tape_holds_as_many_batches_as_may_be_in_flight():
-    tape = ItemFile(2, 1400)
+def test_the_item_file_holds_all_batches_in_flight():
+    items = ItemFile(2, 1400)
     try:
         for step in range(1400):
-            tape.put(3, step, [f"{step}a", f"{step}b"])
-        assert [tape.item(3, index) for index in (0, 1, 2798, 2799)] == ["0a", "0b", "1399a", "1399b"]
+            items.put(3, step, [f"{step}a", f"{step}b"])
+        assert [items.item(3, index) for index in (0, 1, 2798, 2799)] == ["0a", "0b", "1399a", "1399b"]
     finally:
-        tape.close()
+        items.close()
 
 
-def test_items_that_were_put_again_elsewhere_are_found_by_a_worker_that_had_read_them():
-    tape = ItemFile(2, 8)
-    reader = pickle.loads(pickle.dumps(tape))
+def test_a_worker_reads_items_that_were_written_again():
+    items = ItemFile(2, 8)
+    reader = pickle.loads(pickle.dumps(items))
     try:
-        tape.put(0, 1, ["a", "b"])
+        items.put(0, 1, ["a", "b"])
         assert reader.item(0, 2) == "a"
-        tape.drop(0, 1)
-        tape.put(0, 0, ["c", "d"])
-        tape.put(0, 1, ["a", "b"])
+        items.drop(0, 1)
+        items.put(0, 0, ["c", "d"])
+        items.put(0, 1, ["a", "b"])
         assert reader.item(0, 2) == "a"
-        tape.drop(0, 1)
-        tape.put(0, 1, ["longer", "b"])
+        items.drop(0, 1)
+        items.put(0, 1, ["longer", "b"])
         assert [reader.item(0, 2), reader.item(0, 3)] == ["longer", "b"]
     finally:
-        tape.close()
+        items.close()
 
 
-def test_a_batch_takes_the_place_of_one_of_its_step_in_a_repetition_that_was_left():
-    tape = ItemFile(2, 8)
-    reader = pickle.loads(pickle.dumps(tape))
+def test_a_batch_replaces_the_same_step_of_a_closed_repetition():
+    items = ItemFile(2, 8)
+    reader = pickle.loads(pickle.dumps(items))
     try:
-        tape.put(0, 1, ["a", "b"])
-        tape.put(1, 1, ["c", "d"])
+        items.put(0, 1, ["a", "b"])
+        items.put(1, 1, ["c", "d"])
         with pytest.raises(CancelledTaskError):
             reader.item(0, 2)
-        tape.drop(0, 1)  # because its batch is over
+        items.drop(0, 1)  # because its batch is over
         assert reader.item(1, 3) == "d"
-        tape.drop(1, 1)
+        items.drop(1, 1)
         with pytest.raises(CancelledTaskError):
             reader.item(1, 3)
     finally:
-        tape.close()
+        items.close()

@@ -34,23 +34,23 @@ def scenes_of(*arguments):
     return all_of(Source(Generators(*arguments)))
 
 
-def test_one_generator_may_be_a_method_without_arguments_as_it_is():
+def test_make_generator_may_be_a_method_without_arguments():
     assert scenes_of(Scans().generate_data) == [(0, True), (1, True), (2, True)]
 
 
-def test_generators_are_made_with_their_number_and_their_count():
+def test_make_generator_gets_the_number_and_the_count():
     assert scenes_of(lambda n, count: [(n, count)], 3) == [(0, 3), (1, 3), (2, 3)]
     assert scenes_of(lambda n, count: [(n, count)], 1) == [(0, 1)]
     assert scenes_of(functools.partial(with_others, "a.h5"), 2) == [("a.h5", 0, 2), ("a.h5", 1, 2)]
     assert scenes_of(lambda *arguments: [arguments], 2) == [(0, 2), (1, 2)]
 
 
-def test_whatever_can_be_iterated_will_do():
+def test_make_generator_may_return_any_iterable():
     assert scenes_of(lambda: np.arange(3)) == [0, 1, 2]
     assert scenes_of(lambda n, count: range(n + 1), 2) == [0, 0, 1]
 
 
-def test_a_parameter_named_rng_is_given_random_numbers_of_its_own():
+def test_the_parameter_rng_gets_a_generator_of_random_numbers():
     source = new_source("inline", drawing, 2)
     first, second = all_of(source, 0), all_of(source, 1)
     assert len({*first, *second}) == 20
@@ -58,7 +58,7 @@ def test_a_parameter_named_rng_is_given_random_numbers_of_its_own():
     assert all_of(new_source("inline", drawing, 2, seed=8)) != first
 
 
-def test_a_parameter_named_start_is_given_the_scene_to_begin_with():
+def test_the_parameter_start_gets_the_first_scene_to_yield():
     def starting(n, count, start=0):
         return iter(range(start, 5))
 
@@ -70,7 +70,7 @@ def test_a_parameter_named_start_is_given_the_scene_to_begin_with():
 
 
 @pytest.mark.parametrize(
-    ("made", "count", "told"),
+    ("made", "count", "message"),
     [
         (counting(0, 1), 1, r"is a generator, which .* only once.*counting and not counting\(\.\.\.\)"),
         (iter([1]), 1, r"is a list_iterator, which .* only once: pass the function.*lambda: iter\(items\)"),
@@ -84,17 +84,17 @@ def test_a_parameter_named_start_is_given_the_scene_to_begin_with():
     ],
     ids=["generator", "iterator", "expression", "none", "list", "three", "method", "three alone", "list class"],
 )
-def test_what_is_no_function_of_n_and_count_is_refused_with_the_remedy(made, count, told):
-    with pytest.raises(TypeError, match=told):
+def test_a_wrong_make_generator_raises_an_error_with_a_remedy(made, count, message):
+    with pytest.raises(TypeError, match=message):
         Generators(made, count)
 
 
-def test_fewer_than_one_generator_are_refused():
+def test_count_must_be_at_least_1():
     with pytest.raises(ValueError, match=r"count must be at least 1, received 0 .the number of generators"):
         Generators(counting, 0)
 
 
-def test_lists_and_dicts_that_a_generator_uses_again_do_not_change():
+def test_lists_and_dicts_that_a_generator_reuses_do_not_change():
     def reusing():
         parameters = {"paths": []}
         for k in range(3):
@@ -109,7 +109,7 @@ async def asynchronous():
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "message"),
     [
         (lambda: None, "returned a NoneType. Is a `yield` or a `return` missing"),
         (lambda: 5, "must return a generator of scenes, .* returned a int"),
@@ -120,20 +120,20 @@ async def asynchronous():
     ],
     ids=["none", "number", "function", "dict", "text", "async"],
 )
-def test_a_function_that_returns_no_iterable_is_refused_with_the_remedy(made, told):
+def test_a_function_that_returns_no_iterable_raises_an_error_with_a_remedy(made, message):
     _, error = until_error(Source(Generators(made)))
     assert isinstance(error, TypeError)
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=message):
         raise error
 
 
-def test_a_function_that_raises_stop_iteration_does_not_end_in_silence():
+def test_a_stop_iteration_in_make_generator_is_an_error():
     _, error = until_error(Source(Generators(lambda: next(iter([])))))
     assert isinstance(error, SceneError)
     assert "StopIteration" in str(error)
 
 
-def test_an_exit_of_a_generator_is_no_exit_of_the_program():
+def test_system_exit_in_a_generator_is_an_error_and_does_not_end_the_program():
     def leaving():
         yield 1
         raise SystemExit(3)
@@ -144,13 +144,13 @@ def test_an_exit_of_a_generator_is_no_exit_of_the_program():
     assert "generator 0 raised SystemExit: 3" in str(error)
 
 
-def test_a_generator_ends_when_its_consumer_leaves_even_while_it_runs():
-    inside, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+def test_a_running_generator_is_closed_when_its_consumer_stops():
+    inside, released, ended = threading.Event(), threading.Event(), threading.Event()
 
     def waiting():
         try:
             inside.set()
-            go_on.wait(30)
+            released.wait(30)
             yield 1
         finally:
             ended.set()
@@ -162,19 +162,19 @@ def test_a_generator_ends_when_its_consumer_leaves_even_while_it_runs():
     taker.start()
     assert inside.wait(30)
     source.leave()
-    go_on.set()
+    released.set()
     taker.join(30)
     assert found == []
     assert ended.is_set()
     assert source.take(5) == []
 
 
-def test_the_model_of_turns_is_what_it_should_be():
+def test_the_reference_for_turns_is_right():
     assert in_turn("ab", "", "cde") == ["a", "c", "b", "d", "e"]
 
 
 class OneBuffer:
-    """Generators that fill the same memory for each scene; every second scene has no room in the chunk of the first."""
+    """Generators that fill the same memory for each scene; every second scene has no room in the block of the first."""
 
     def __init__(self):
         self.memory = np.zeros(1_000_000, np.uint8)
@@ -186,7 +186,7 @@ class OneBuffer:
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread", "process"])
-def test_a_scene_that_waits_for_the_next_chunk_is_not_overwritten_by_another_generator(kind):
+def test_generators_that_share_one_buffer_do_not_overwrite_each_others_scenes(kind):
     source = new_source(kind, OneBuffer().make, 2, workers=int(kind != "inline"))
     found = all_of(source)
     source.close()

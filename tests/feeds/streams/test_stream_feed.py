@@ -1,4 +1,4 @@
-"""A stream in plain loops: its order, its repetitions, `map`, errors, arguments and life."""
+"""A stream in plain loops: order, repetitions, `map`, errors, arguments, and its end."""
 
 import gc
 import os
@@ -25,27 +25,27 @@ LABELS = [list(range(start, min(start + 4, 22))) for start in range(0, 22, 4)]
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_every_loop_is_one_repetition_of_all_generators_joined_round_robin(stream, workers, worker_type):
+def test_each_loop_runs_all_generators_once_and_takes_their_scenes_in_turn(stream, workers, worker_type):
     feed = stream(workers=workers, worker_type=worker_type)
     assert [labels_in(feed) for _ in range(2)] == [LABELS] * 2
     assert {array.dtype for batch in feed for array in batch} == {np.dtype(np.float32)}
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_map_makes_scenes_of_items_in_their_order_and_passes_text_through(stream, workers, worker_type):
+def test_map_keeps_the_order_of_items_and_passes_text_through(stream, workers, worker_type):
     feed = stream(names, function=scene_of, workers=workers, worker_type=worker_type)
     batches = list(feed)
     assert labels_in(batches) == LABELS
     assert [name for batch in batches for name in batch[2]] == [f"scene-{number}" for number in range(22)]
 
 
-def test_several_maps_apply_one_after_the_other(stream):
+def test_several_maps_apply_their_functions_in_turn(stream):
     feed = stream(names).map(scene_of).map(lambda scene: (scene[0] + 1, scene[1] * 2))
     with feed:
         assert labels_in(feed)[0] == [0, 2, 4, 6]
 
 
-def test_a_stream_and_what_map_made_of_it_are_two_feeds(stream):
+def test_map_returns_a_second_feed_and_the_first_stays_usable(stream):
     plain = stream(numbered)
     doubled = plain.map(lambda scene: (scene[0], 2 * scene[1]))
     with doubled:
@@ -54,7 +54,7 @@ def test_a_stream_and_what_map_made_of_it_are_two_feeds(stream):
     assert labels_in(other for _, other in both) == [[2 * label for label in batch] for batch in LABELS]
 
 
-def test_functions_run_at_once_on_as_many_workers(stream):
+def test_as_many_functions_run_at_once_as_there_are_workers(stream):
     barrier = threading.Barrier(3, timeout=60)
 
     def waiting(name):
@@ -70,7 +70,7 @@ def test_functions_run_at_once_on_as_many_workers(stream):
     assert len(list(feed)) == 3
 
 
-def test_an_unchanged_class_that_loops_for_ever_feeds_batches(stream, tmp_path):
+def test_a_class_with_an_endless_generator_runs_unchanged(stream, tmp_path):
     for number in range(2):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
             file["points"] = np.full((5, 7, 3), number, np.float32)
@@ -81,7 +81,7 @@ def test_an_unchanged_class_that_loops_for_ever_feeds_batches(stream, tmp_path):
     batches.close()
 
 
-def test_items_that_are_batches_already_arrive_as_they_are(stream):
+def test_generators_may_yield_whole_batches(stream):
     def batches():
         for size in (3, 2):
             yield np.zeros((size, 2), np.float32), np.arange(size)
@@ -89,14 +89,14 @@ def test_items_that_are_batches_already_arrive_as_they_are(stream):
     assert [batch[0].shape for batch in stream(batches, None, count=1)] == [(3, 2), (2, 2)]
 
 
-def test_the_last_batch_is_dropped_or_filled_up_with_weight_0_where_asked(stream):
+def test_a_short_last_batch_can_be_dropped_or_padded_with_weight_0(stream):
     assert labels_in(stream(drop_remainder=True)) == LABELS[:-1]
     last = list(stream(pad_remainder=True))[-1]
     assert last[1].tolist() == [20, 21, 20, 21]
     assert last[2].tolist() == [1, 1, 0, 0]
 
 
-def test_scenes_of_unequal_shape_are_padded_or_ragged(stream):
+def test_scenes_of_different_shapes_can_be_padded_or_ragged(stream):
     def clouds():
         for size in (2, 5, 1, 4):
             yield np.ones((size, 3), np.float32), size
@@ -106,7 +106,7 @@ def test_scenes_of_unequal_shape_are_padded_or_ragged(stream):
     assert [batch[0].row_splits.tolist() for batch in ragged] == [[0, 2, 7], [0, 1, 5]]
 
 
-def test_random_numbers_of_a_function_depend_on_seed_repetition_and_item_alone(stream):
+def test_random_numbers_in_map_depend_only_on_seed_repetition_and_item(stream):
     def drawn(name):
         return kf.current_rng().random(2), scene_of(name)[1]
 
@@ -118,7 +118,7 @@ def test_random_numbers_of_a_function_depend_on_seed_repetition_and_item_alone(s
     assert found[0][0] != found[0][1]
 
 
-def test_random_numbers_of_a_collate_function_depend_on_seed_repetition_and_step_alone(stream):
+def test_random_numbers_in_collate_depend_only_on_seed_repetition_and_step(stream):
     def shaken(scenes):
         return kf.current_rng().random(2), np.array([label for _, label in scenes])
 
@@ -130,7 +130,7 @@ def test_random_numbers_of_a_collate_function_depend_on_seed_repetition_and_step
     assert len({*found[0][0], *found[0][1]}) == 2 * len(LABELS)
 
 
-def test_a_loop_that_is_left_begins_again(stream):
+def test_after_a_break_the_next_loop_starts_at_the_beginning(stream):
     feed = stream(endless)
     for _ in range(3):
         for batch in feed:
@@ -138,7 +138,7 @@ def test_a_loop_that_is_left_begins_again(stream):
             break
 
 
-def test_a_second_loop_ends_the_first_with_an_error_that_says_so(stream):
+def test_a_second_loop_ends_the_first_one_with_an_error(stream):
     feed = stream(endless)
     first = iter(feed)
     next(first)
@@ -147,7 +147,7 @@ def test_a_second_loop_ends_the_first_with_an_error_that_says_so(stream):
         list(first)
 
 
-def test_batches_taken_to_build_a_model_come_again_and_those_of_a_loop_that_was_left_do_not(stream):
+def test_only_batches_used_to_build_a_model_are_delivered_again(stream):
     feed = stream()
     building = StreamCursor(weakref.ref(feed), None, building=True)
     assert [building.take(None)[1][1][0] for _ in range(2)] == [0, 4]
@@ -160,7 +160,7 @@ def test_batches_taken_to_build_a_model_come_again_and_those_of_a_loop_that_was_
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_consumer_that_does_not_wait_sees_no_error_and_no_end_and_loses_neither(stream, fails):
+def test_error_and_end_are_reported_only_to_a_consumer_that_waits(stream, fails):
     def made():
         yield from (0.0, 1.0)
         if fails:
@@ -168,17 +168,17 @@ def test_a_consumer_that_does_not_wait_sees_no_error_and_no_end_and_loses_neithe
 
     feed = stream(made, 2, count=1)
     cursor = StreamCursor(weakref.ref(feed), None, kept=8) if fails else feed.begin_loop()
-    place, _ = cursor.take(None)
+    position, _ = cursor.take(None)
     for _ in range(50):  # the next ones come soon
         with pytest.raises(NotYet):
             cursor.take(0)
         time.sleep(0.005)
-    assert cursor.position_after(1) == place
+    assert cursor.position_after(1) == position
     with pytest.raises(OSError if fails else EndOfData):
         cursor.take(None)
 
 
-def test_after_ctrl_c_anywhere_in_a_batch_the_next_loop_of_a_stream_has_every_scene(stream):
+def test_the_next_loop_has_every_scene_after_ctrl_c_at_any_point(stream):
     feed = stream(count=2)
 
     def take_one():
@@ -193,46 +193,46 @@ def test_after_ctrl_c_anywhere_in_a_batch_the_next_loop_of_a_stream_has_every_sc
     assert labels_in(feed) == LABELS
 
 
-@pytest.mark.parametrize("strikes", range(12))
+@pytest.mark.parametrize("number", range(12))
 @pytest.mark.parametrize("arguments", [
     {}, {"count": 2}, {"shuffle_buffer": 3}, {"count": 2, "shard_index": 0, "shard_count": 3},
 ], ids=str)  # fmt: skip
-def test_ctrl_c_in_a_generator_of_this_thread_costs_the_next_loop_no_scene(stream, arguments, strikes):
+def test_the_next_loop_has_every_scene_after_ctrl_c_in_a_generator(stream, arguments, number):
     def made(n, count):
-        for number in range(n, 12, count):
-            if number in struck:
-                struck.clear()
+        for scene in range(n, 12, count):
+            if scene in interrupted:
+                interrupted.clear()
                 raise KeyboardInterrupt
-            yield np.float32(number)
+            yield np.float32(scene)
 
-    struck = set()
+    interrupted = set()
     arguments = {"count": 1, "workers": 0, **arguments}
     feed = stream(made, 3, **arguments)
     wanted = [[batch.tolist() for batch in feed] for _ in range(2)]
 
-    struck.add(strikes)
+    interrupted.add(number)
     feed = stream(made, 3, **arguments)
     with pytest.raises(KeyboardInterrupt):
         list(feed)
     assert [batch.tolist() for batch in feed] == wanted[1]
 
 
-def test_no_more_than_so_many_batches_are_made_ahead(stream):
+def test_max_queue_size_limits_the_batches_made_ahead(stream):
     taken = []
 
-    def noted():
+    def recorded():
         for number in range(1000):
             taken.append(number)
             yield np.float32(number)
 
-    batches = iter(stream(noted, 1, count=1, max_queue_size=3, function=lambda item: item))
+    batches = iter(stream(recorded, 1, count=1, max_queue_size=3, function=lambda item: item))
     next(batches)
     time.sleep(0.2)
     assert len(taken) <= 6
     batches.close()
 
 
-def test_asking_for_the_spec_loses_no_scene(stream):
+def test_reading_the_spec_loses_no_scene(stream):
     feed = stream()
     assert feed.element_spec[0] == kf.ArraySpec((None, 1), np.dtype("float32"))
     assert stream(drop_remainder=True).element_spec[0].shape == (4, 1)
@@ -243,14 +243,14 @@ def test_asking_for_the_spec_loses_no_scene(stream):
     assert next(batches)[1].tolist() == LABELS[1]
 
 
-def test_a_given_spec_is_used_without_reading_a_scene(stream):
+def test_output_signature_gives_the_spec_without_reading_a_scene(stream):
     read = []
 
-    def noted():
+    def recorded():
         read.append(True)
         yield np.zeros(1, np.float32)
 
-    feed = stream(noted, count=1, output_signature=kf.ArraySpec((None,), np.dtype("float32")))
+    feed = stream(recorded, count=1, output_signature=kf.ArraySpec((None,), np.dtype("float32")))
     assert feed.element_spec == kf.ArraySpec((None, None), np.dtype("float32"))
     assert not read
 
@@ -259,7 +259,7 @@ def test_a_given_spec_is_used_without_reading_a_scene(stream):
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_an_error_of_a_function_comes_in_its_place_and_names_the_item(stream, workers, worker_type):
+def test_an_error_in_map_comes_in_order_and_names_the_item(stream, workers, worker_type):
     def breaking(name):
         if name == "scene-9":
             raise RuntimeError("no such scan")
@@ -276,7 +276,7 @@ def test_an_error_of_a_function_comes_in_its_place_and_names_the_item(stream, wo
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_scenes_before_the_error_of_a_generator_are_delivered_first(stream, workers, worker_type):
+def test_scenes_before_an_error_of_a_generator_are_delivered_first(stream, workers, worker_type):
     def breaking(n, count):
         yield from numbered(n, count, 6)
         raise KeyError("the end of the disk")
@@ -289,7 +289,7 @@ def test_scenes_before_the_error_of_a_generator_are_delivered_first(stream, work
         assert labels_in(found) == [[0, 1, 2, 3], [4, 5]]
 
 
-def test_items_whose_function_fails_are_left_out_or_masked_and_listed(stream):
+def test_items_whose_function_fails_are_skipped_or_masked_and_listed(stream):
     def breaking(name):
         if name in ("scene-1", "scene-9"):
             raise RuntimeError(f"{name} is broken")
@@ -302,7 +302,7 @@ def test_items_whose_function_fails_are_left_out_or_masked_and_listed(stream):
     assert masking[2][2].tolist() == [1, 0, 1, 1]
 
 
-def test_too_many_failures_end_the_stream(stream):
+def test_too_many_failures_raise_an_error(stream):
     def breaking(name):
         raise RuntimeError(name)
 
@@ -311,7 +311,7 @@ def test_too_many_failures_end_the_stream(stream):
         list(feed)
 
 
-def test_an_item_that_cannot_be_sent_to_processes_is_named(stream):
+def test_the_error_names_an_item_that_does_not_pickle(stream):
     def locks():
         yield threading.Lock()
 
@@ -332,26 +332,26 @@ def test_an_item_that_cannot_be_sent_to_processes_is_named(stream):
         ({"shuffle": True}, TypeError, r"StreamFeed\(\) has no argument 'shuffle'. Use shuffle_buffer"),
         ({"order": kf.Shuffled()}, TypeError, r"StreamFeed\(\) has no argument 'order'. Use kf.Feed:.*shuffle_buffer"),
         ({"hosts": kf.RayHosts()}, TypeError, r"StreamFeed\(\) has no argument 'hosts'. Use kf.Feed"),
-        ({"pad_remainder": True, "drop_remainder": True}, ValueError, "goes neither with drop_remainder"),
+        ({"pad_remainder": True, "drop_remainder": True}, ValueError, "cannot be combined with drop_remainder"),
         ({"workers": -1}, ValueError, "workers must be at least 0"),
         ({"worker_type": "fork"}, ValueError, "worker_type must be one of"),
     ],
 )
-def test_bad_arguments_are_refused_at_once_with_a_remedy(arguments, error, message):
+def test_bad_arguments_raise_an_error_with_a_remedy(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.StreamFeed(**{"make_generator": numbered, "batch_size": 4, "count": 2, **arguments})
 
 
-def test_map_needs_a_function_and_comes_before_the_first_batch(stream):
+def test_map_takes_a_function_and_must_come_before_the_first_batch(stream):
     feed = stream()
     with pytest.raises(TypeError, match="map needs a function"):
         feed.map("scene_of")
     next(iter(feed))
-    with pytest.raises(RuntimeError, match=r"map\(\) comes before the first batch"):
+    with pytest.raises(RuntimeError, match=r"call map\(\) before the first batch"):
         feed.map(scene_of)
 
 
-def test_a_stream_has_no_length_and_no_random_access_and_says_so(stream):
+def test_len_and_indexing_raise_an_error_that_says_why(stream):
     feed = stream()
     assert feed
     with pytest.raises(TypeError, match="StreamFeed has no length"):
@@ -366,7 +366,7 @@ def test_a_stream_has_no_length_and_no_random_access_and_says_so(stream):
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_a_closed_stream_refuses_and_its_batches_stay(stream, workers, worker_type):
+def test_a_closed_stream_raises_an_error_and_its_batches_stay_valid(stream, workers, worker_type):
     feed = stream(endless, workers=workers, worker_type=worker_type)
     batches = iter(feed)
     batch = next(batches)
@@ -379,16 +379,16 @@ def test_a_closed_stream_refuses_and_its_batches_stay(stream, workers, worker_ty
         next(iter(feed))
 
 
-def test_a_stream_that_is_dropped_in_mid_loop_ends_its_threads_and_generators():
+def test_deleting_a_stream_within_a_loop_ends_its_threads_and_generators():
     ended = threading.Event()
 
-    def noted():
+    def recorded():
         try:
             yield from endless()
         finally:
             ended.set()
 
-    feed = kf.StreamFeed(noted, 4, workers=1, worker_type="thread")
+    feed = kf.StreamFeed(recorded, 4, workers=1, worker_type="thread")
     batches = iter(feed)
     next(batches)
     gone = weakref.ref(feed)
@@ -399,13 +399,13 @@ def test_a_stream_that_is_dropped_in_mid_loop_ends_its_threads_and_generators():
 
 
 @pytest.mark.heavy
-def test_three_thousand_batches_take_no_more_slots_threads_and_items_than_a_hundred(stream):
+def test_memory_and_threads_do_not_grow_with_the_number_of_batches(stream):
     feed = stream(endless, count=1, worker_type="process", function=lambda scene: scene)
     batches = iter(feed)
     held = []
     for number, _ in enumerate(batches):
         if number in (100, 3000):
-            store = os.fstat(feed._parts._store.fds[0]).st_size
+            store = os.fstat(feed._core._store.fds[0]).st_size
             threads = sorted(each.name for each in threading.enumerate() if each.name.startswith("kerasfeed"))
             assert feed.stats().slots <= 16
             assert store < 1 << 20
@@ -416,7 +416,7 @@ def test_three_thousand_batches_take_no_more_slots_threads_and_items_than_a_hund
     assert held[0] == held[1]
 
 
-def test_a_stream_pickles_with_its_functions(stream):
+def test_a_stream_can_be_pickled_with_its_functions(stream):
     feed = stream(names, function=scene_of)
     with pickle.loads(cloudpickle.dumps(feed)) as other:
         assert labels_in(other) == LABELS

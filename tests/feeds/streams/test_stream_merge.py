@@ -22,7 +22,7 @@ def plain(lengths, fails, shard, buffer, repetition):
     scenes = in_turn(*([(n, k) for k in range(lengths[n])] + ["error"] * (n == fails) for n in own))
     failed = "error" in scenes
     scenes = scenes[: scenes.index("error")] if failed else scenes
-    if is_dealt:  # a last round that is not complete is left out
+    if is_dealt:  # an incomplete last round is dropped
         scenes = scenes[: len(scenes) // shard[1] * shard[1]][shard[0] :: shard[1]]
     if buffer:
         order = BufferShuffled(buffer).indices(0, len(scenes), length=len(scenes), seed=5, epoch=repetition)
@@ -31,7 +31,7 @@ def plain(lengths, fails, shard, buffer, repetition):
 
 
 def merged(lengths, fails, shard, buffer, repetition, chance, step=0, ended=()):
-    """The same by the state machines, from a position on: each batch with the ends that are known behind it."""
+    """The same by the merge, from a position on: each batch with the ends that are known after it."""
     is_dealt = len(lengths) < shard[1]
     numbers = range(len(lengths)) if is_dealt else range(len(lengths))[shard[0] :: shard[1]]
     order = Shuffler(BufferShuffled(buffer), 5, repetition, step * ROWS) if buffer else None
@@ -43,13 +43,13 @@ def merged(lengths, fails, shard, buffer, repetition, chance, step=0, ended=()):
         assert lane is merge.lanes[0]
         assert not lane.scenes
         for each in [each for each in merge.lanes if each is lane or chance.random() < 0.3]:
-            # a block of some scenes, of the generator that is waited for or of others
+            # some scenes of the awaited generator, or of others
             stop = min(lengths[each.n], each.received + chance.randint(1, 4))
-            each.add([(each.n, k) for k in range(each.received, stop)])
+            each.scenes.extend((each.n, k) for k in range(each.received, stop))
             if each.received >= lengths[each.n] and each.n != fails and chance.random() < 0.5:
                 each.ended = True
         if not lane.scenes and lane.received >= lengths[lane.n]:
-            if lane.n == fails and lane.length is None:
+            if lane.n == fails:
                 raise LookupError
             lane.ended = True
 
@@ -70,7 +70,7 @@ def merged(lengths, fails, shard, buffer, repetition, chance, step=0, ended=()):
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_merge_deal_and_buffer_give_what_plain_python_gives_from_every_position_on(seed):
+def test_the_merge_gives_the_right_batches_from_every_position(seed):
     chance = random.Random(seed)
     lengths = [chance.choice([0, 1, 2, 5, 9, 14]) for _ in range(chance.randint(1, 5))]
     fails = chance.choice([None, None, *range(len(lengths))])
@@ -87,35 +87,34 @@ def test_merge_deal_and_buffer_give_what_plain_python_gives_from_every_position_
         rest, fails_again = merged(*given, chance, step, ended)
         assert rest == whole[step:]  # including the known ends
         assert fails_again == fails_after
-        assert merged(*given, chance, step, whole[-1][1])[0][: len(rest)] == [
-            (batch, whole[-1][1]) for batch, _ in rest
-        ]
+        with_later_ends, _ = merged(*given, chance, step, whole[-1][1])
+        assert [batch for batch, _ in with_later_ends] == [batch for batch, _ in rest]
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_positions_follow_from_the_scenes_joined_and_the_lengths_of_those_that_ended(seed):
+def test_positions_follow_from_the_number_of_scenes_and_the_known_lengths(seed):
     chance = random.Random(seed)
     lengths = [chance.randint(0, 6) for _ in range(chance.randint(1, 6))]
     scenes = in_turn(*([n] * length for n, length in enumerate(lengths)))
     for items in range(len(scenes)):
         given = np.bincount(scenes[:items], minlength=len(lengths))
-        found = positions(range(len(lengths)), items, dict(enumerate(lengths)))
+        found_positions = positions(range(len(lengths)), items, dict(enumerate(lengths)))
         living = {n: int(given[n]) for n in range(len(lengths)) if given[n] < lengths[n]}
-        assert {n: position for n, position in found.items() if position < lengths[n]} == living
-        assert next(n for n, position in found.items() if position < lengths[n]) == scenes[items]
+        assert {n: position for n, position in found_positions.items() if position < lengths[n]} == living
+        assert next(n for n, position in found_positions.items() if position < lengths[n]) == scenes[items]
 
 
-def test_generators_that_take_no_turns_give_what_they_have():
+def test_without_turns_any_generator_with_a_scene_gives_the_next_one():
     merge = Merge(range(3), in_turn=False)
     rounds = iter([{1: "ab"}, {0: "c"}, {2: "de", 1: "f"}])
 
     def supply(lanes):
-        if (found := next(rounds, None)) is None:
+        if (block := next(rounds, None)) is None:
             for lane in lanes:
                 lane.ended = True
             return
         for lane in lanes:
-            lane.add(found.get(lane.n, ""))
+            lane.scenes.extend(block.get(lane.n, ""))
 
     assert "".join(merge.joined(supply)) == "abcfde"
     assert dict(merge.ended) == {0: 1, 1: 3, 2: 2}

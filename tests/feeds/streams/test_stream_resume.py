@@ -45,7 +45,7 @@ def batches_and_states(feed, most=1 << 30):
 @pytest.mark.parametrize("buffer", [None, 5, 100])
 @pytest.mark.parametrize("shard", [(0, 1), (1, 2), (4, 5)])
 @pytest.mark.parametrize("function", [None, drawn_on])
-def test_from_any_state_on_the_batches_are_those_of_an_undisturbed_loop(stream, make, buffer, shard, function):
+def test_a_loop_resumed_at_any_state_gives_the_remaining_batches(stream, make, buffer, shard, function):
     def new():
         return stream(
             make, 3, function, count=4, seed=3, shuffle_buffer=buffer, shard=shard, workers=0,
@@ -62,7 +62,7 @@ def test_from_any_state_on_the_batches_are_those_of_an_undisturbed_loop(stream, 
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_a_state_of_one_kind_of_workers_is_one_of_every_kind(stream, workers, worker_type):
+def test_a_state_can_be_resumed_with_other_workers(stream, workers, worker_type):
     arguments = {"count": 4, "shuffle_buffer": 6}
     whole = batches_and_states(stream(starting, 3, workers=0, **arguments))
     feed = stream(starting, 3, workers=workers, worker_type=worker_type, **arguments)
@@ -70,7 +70,7 @@ def test_a_state_of_one_kind_of_workers_is_one_of_every_kind(stream, workers, wo
     assert batches_and_states(feed, 3) == whole[4:7]
 
 
-def test_a_shuffled_stream_is_the_same_whatever_runs_it_and_another_in_the_next_repetition(stream):
+def test_the_shuffled_order_depends_on_the_repetition_and_not_on_the_workers(stream):
     runs = []
     for workers, worker_type in WAYS:
         feed = stream(shuffle_buffer=8, workers=workers, worker_type=worker_type)
@@ -80,7 +80,7 @@ def test_a_shuffled_stream_is_the_same_whatever_runs_it_and_another_in_the_next_
     assert sorted(runs[0][0]) == sorted(runs[0][1]) == list(range(22))
 
 
-def test_with_start_nothing_is_made_again_and_without_it_a_warning_gives_the_number(stream):
+def test_resuming_makes_no_scene_again_with_start_and_warns_without_it(stream):
     made = []
 
     def make(n, count, *, start):
@@ -99,16 +99,16 @@ def test_with_start_nothing_is_made_again_and_without_it_a_warning_gives_the_num
     feed = stream(numbered, 4, workers=0)
     next(iter(feed))
     state = feed.get_state()
-    with pytest.warns(kf.FeedWarning, match=r"at step 1 of repetition 0, .* the first 4 scenes thrown away"):
+    with pytest.warns(kf.FeedWarning, match=r"at step 1 of repetition 0, .* the first 4 scenes are dropped"):
         stream(numbered, 4, workers=0).set_state(state)
 
 
-def test_what_cannot_be_resumed_says_so_when_it_is_asked_for_its_state(stream):
+def test_get_state_raises_an_error_if_the_stream_is_not_deterministic(stream):
     with pytest.raises(RuntimeError, match=r"deterministic=False cannot be resumed.*deterministic=True"):
         stream(deterministic=False).get_state()
 
 
-def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
+def test_the_error_for_a_state_of_another_stream_names_the_differences(stream):
     state = stream(starting, 3, count=4).get_state()
     for arguments, text in (
         ({"seed": 6}, "seed was 5, is 6"),
@@ -142,7 +142,7 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
         stream(starting, 3, count=4).get_state(epoch=0, step=5)
 
 
-def test_shards_that_share_generators_have_the_same_steps_and_all_scenes_except_the_reported_ones(stream):
+def test_shards_that_share_generators_have_equal_steps_and_report_dropped_scenes(stream):
     for length in (22, 24, 25):
 
         def make(length=length):
@@ -159,17 +159,17 @@ def test_shards_that_share_generators_have_the_same_steps_and_all_scenes_except_
         assert any("cannot be dealt to 3 shards evenly" in str(each.message) for each in caught) == bool(length % 3)
 
 
-def test_shards_with_generators_of_their_own_run_those_alone_and_tell_how_many_steps_they_had(stream):
+def test_shards_with_their_own_generators_report_their_number_of_steps(stream):
     labels = []
     for k in range(2):
         feed = stream(count=3, batch_size=4, workers=2, shard=(k, 2))
-        with pytest.warns(kf.FeedWarning, match=rf"steps? \(.* scenes\) on shard {k} of 2"):
+        with pytest.warns(kf.FeedWarning, match=rf"had \d steps? on shard {k} of 2"):
             labels.append([int(label) for batch in feed for label in batch[1]])
     assert sorted(labels[0]) == [k for k in range(22) if k % 3 != 1]
     assert labels[1] == list(range(1, 22, 3))
 
 
-def test_what_would_give_shards_scenes_twice_is_refused(stream):
+def test_shards_that_would_repeat_scenes_raise_an_error(stream):
     with pytest.raises(ValueError, match=r"1 generator for 2 shards: .* needs a seed"):
         kf.StreamFeed(lambda: iter([1.0]), 2, shard=(0, 2))
     with pytest.raises(ValueError, match="needs deterministic=True"):
@@ -177,7 +177,7 @@ def test_what_would_give_shards_scenes_twice_is_refused(stream):
 
 
 @pytest.mark.heavy
-def test_a_loop_of_a_framework_that_takes_ahead_stands_behind_the_last_batch_that_was_received(stream):
+def test_the_state_in_a_torch_loop_follows_the_last_received_batch(stream):
     pytest.importorskip("torch")
     whole = batches_and_states(stream(starting, 3, count=4, shuffle_buffer=4, workers=2))
     feed = stream(starting, 3, count=4, shuffle_buffer=4, workers=2)
@@ -190,7 +190,7 @@ def test_a_loop_of_a_framework_that_takes_ahead_stands_behind_the_last_batch_tha
 
 @pytest.mark.filterwarnings("ignore:make_generator")
 @pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_a_generator_that_yields_less_when_it_runs_again_is_reported(stream, tmp_path, workers, worker_type):
+def test_a_generator_that_yields_fewer_scenes_in_a_second_run_causes_a_warning(stream, tmp_path, workers, worker_type):
     path = str(tmp_path / "length")
 
     def make():
@@ -206,11 +206,11 @@ def test_a_generator_that_yields_less_when_it_runs_again_is_reported(stream, tmp
     (tmp_path / "length").write_text("6")
     feed = stream(make, 4, **arguments)
     feed.set_state(state)
-    with pytest.warns(kf.FeedWarning, match="to go on behind its scene 11, and has ended after 6 scenes"):
+    with pytest.warns(kf.FeedWarning, match="to continue after its scene 11, and ended after 6 scenes"):
         list(feed)
 
 
-def test_a_loop_that_is_left_keeps_nothing_of_its_shuffle_buffer_nor_is_more_taken_than_there_is(stream):
+def test_the_shuffle_buffer_uses_memory_only_for_its_scenes_and_is_freed_after_a_break(stream):
     def make():
         for _ in range(60):
             yield np.zeros(1 << 17)  # 1 MiB

@@ -39,7 +39,7 @@ def source_of(request):
         source.close()
 
 
-def test_scenes_come_in_turn_and_those_that_end_are_passed_over(source_of):
+def test_generators_take_turns_until_they_end(source_of):
     wanted = in_turn(*(counting(n, 4) for n in range(4)))
     source = source_of(counting, 4)
     assert all_of(source) == wanted
@@ -47,7 +47,7 @@ def test_scenes_come_in_turn_and_those_that_end_are_passed_over(source_of):
     assert source.take(5) == []
 
 
-def test_every_repetition_starts_again_with_its_own_random_numbers(source_of):
+def test_each_repetition_has_its_own_random_numbers(source_of):
     source = source_of(drawing, 3)
     reference = new_source("inline", drawing, 3)
     for repetition in (0, 1, 0):
@@ -56,20 +56,20 @@ def test_every_repetition_starts_again_with_its_own_random_numbers(source_of):
         assert items == all_of(reference, repetition)
 
 
-def test_the_rng_of_a_sequence_is_that_of_the_scene_in_every_worker(source_of):
+def test_self_rng_gives_the_same_numbers_in_every_kind_of_worker(source_of):
     items = all_of(source_of(Drawing().scenes, 2), 3)
     assert len(set(items)) == 8
     assert items == all_of(new_source("inline", Drawing().scenes, 2), 3)
 
 
-def test_a_buffer_larger_than_the_data_takes_no_more_than_these():
+def test_a_shuffle_buffer_may_be_larger_than_the_data():
     source = new_source("inline", lambda: range(30))
     source.begin(0)
     items = list(Shuffler(BufferShuffled(10**12), 0, 0, 0).shuffled(source.each()))
     assert items != sorted(items) == list(range(30))
 
 
-def test_endless_generators_can_be_left_and_begun_again(source_of):
+def test_endless_generators_can_be_stopped_and_started_again(source_of):
     source = source_of(endless, 3)
     for repetition in range(2):
         source.begin(repetition)
@@ -84,13 +84,13 @@ def test_endless_generators_can_be_left_and_begun_again(source_of):
 
 
 @pytest.mark.parametrize("source_of", ["inline", "thread"], indirect=True)
-def test_generators_without_a_scene_make_an_empty_repetition(source_of):
+def test_generators_without_scenes_give_an_empty_repetition(source_of):
     source = source_of(empty, 3)
     assert all_of(source) == []
     assert all_of(source, 1) == []
 
 
-def test_an_error_comes_after_the_scenes_before_it_and_names_its_place(source_of):
+def test_an_error_comes_after_the_earlier_scenes_and_names_generator_and_scene(source_of):
     source = source_of(failing, 3)
     items, error = until_error(source, 2)
     assert items == in_turn(*([(n, k) for k in range(4 if n == 1 else 6)] for n in range(3)))[: 3 * 4 + 1]
@@ -104,7 +104,7 @@ def test_an_error_comes_after_the_scenes_before_it_and_names_its_place(source_of
     assert len(items) == 13
 
 
-def test_a_failure_is_listed_with_the_number_of_its_scene(source_of):
+def test_failures_list_the_index_of_the_scene(source_of):
     source = source_of(failing, 3)
     for repetition in range(2):
         until_error(source, repetition)
@@ -112,13 +112,13 @@ def test_a_failure_is_listed_with_the_number_of_its_scene(source_of):
     assert (row.index, row.epoch, row.count, row.exception) == (4 * 3 + 1, 1, 2, "LookupError: no scene 4")
 
 
-def test_arrays_that_a_generator_uses_again_do_not_change(source_of):
+def test_arrays_that_a_generator_reuses_do_not_change(source_of):
     for k, (array, name) in enumerate(all_of(source_of(reusing))):
         assert array.tolist() == [k, k, k]
         assert name.tolist() == [f"name {k}"]
 
 
-def test_scenes_of_any_shape_and_kind_arrive_as_they_were(source_of):
+def test_scenes_of_any_type_and_shape_arrive_unchanged(source_of):
     found = all_of(source_of(varied), limit=1000)
     assert len(found) == 300
     for scene, wanted in zip(found, varied(), strict=True):
@@ -131,7 +131,7 @@ def test_scenes_of_any_shape_and_kind_arrive_as_they_were(source_of):
             assert isinstance(leaf, type(other))
 
 
-def test_generators_leave_their_with_statements_in_the_next_repetition_and_at_the_end(source_of, tmp_path):
+def test_generators_are_closed_before_the_next_repetition_and_at_the_end(source_of, tmp_path):
     source = source_of(leaving(tmp_path), 2)
     source.begin(0)
     assert source.take(1) == [0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.loaders.generator_runner import BlockWriter, scenes_in
+from kerasfeed.loaders.generators import BlockWriter, scenes_in
 
 
 def taken_out(writer):
@@ -18,7 +18,7 @@ def assert_same(found, wanted):
         np.testing.assert_array_equal(scene, other)
 
 
-def test_scenes_of_different_kinds_keep_their_order_in_one_block():
+def test_a_block_keeps_the_order_of_scenes_of_different_types():
     scenes = [
         np.zeros(3), np.ones(3), np.ones(4), np.zeros(0), np.float32(3), 4, 5.0, "a", b"b", True, np.arange(6)[::2],
         np.array(["x", "y"], object), np.arange(4, dtype=">i2"), np.zeros((2, 2)), np.zeros((1, 2)), np.ones(3), 2j,
@@ -30,7 +30,7 @@ def test_scenes_of_different_kinds_keep_their_order_in_one_block():
 
 
 @pytest.mark.parametrize("even", [True, False])
-def test_a_block_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
+def test_a_block_has_a_limit_of_bytes_and_holds_one_scene_of_any_size(even):
     memory = np.empty(10_240, np.uint8)
     for nbytes, wanted in ((1000, (8, 11)), (10_240, (1, 1)), (50_000, (1, 1)), (4000, (2, 2))):
         writer = BlockWriter(memory)
@@ -43,14 +43,14 @@ def test_a_block_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
         assert_same(taken_out(writer), scenes)
 
 
-def test_text_fills_a_block_too():
+def test_text_counts_toward_the_bytes_of_a_block():
     writer = BlockWriter(np.empty(10_000, np.uint8))
     while not writer.is_full:
         writer.add("x" * 1000)
     assert taken_out(writer) == ["x" * 1000] * 8
 
 
-def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_block():
+def test_a_scene_without_room_is_the_last_of_its_block():
     writer = BlockWriter(np.empty(10_000, np.uint8))
     scenes = [np.full(nbytes, nbytes % 251, np.uint8) for nbytes in (100, 200, 50_000)]
     for scene in scenes:
@@ -63,7 +63,7 @@ def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_block():
 
 
 @pytest.mark.parametrize(
-    ("scene", "told"),
+    ("scene", "message"),
     [
         ({}, r"the scene holds no field: the generator yielded \{\}"),
         ({"a": None}, r"the generator yielded \{'a': None\} \(.*\), with None at 'a'. Yield an array"),
@@ -71,7 +71,7 @@ def test_a_scene_that_has_no_room_behind_others_is_the_last_of_their_block():
     ],
     ids=["empty", "field of None", "set"],
 )
-def test_what_no_batch_can_hold_is_refused(scene, told):
+def test_a_scene_that_no_batch_can_hold_raises_an_error(scene, message):
     writer = BlockWriter(np.empty(2000, np.uint8))
-    with pytest.raises(SpecError, match=told):
+    with pytest.raises(SpecError, match=message):
         writer.add(scene)
