@@ -102,7 +102,7 @@ def fingerprint_of(sequence: Any, plan: Plan, spec: SceneSpec) -> dict[str, Any]
         `global_batch_size` (scenes of all shards; a list if buckets differ; None if items are already batches) and
         `steps` of an epoch.
     """
-    sizes = plan.cut.rows
+    sizes = plan.batches.rows
     return {
         "class": identity_of(sequence),
         "length": plan.length,

@@ -199,21 +199,21 @@ def check_plan(plan: Plan, on_error: Any) -> None:
     """
     if plan.pad_remainder:
         _check_padding(plan, on_error)
-    if plan.batch_size is None and plan.cut.full > plan.shard_count:
+    if plan.batch_size is None and plan.batches.full > plan.shard_count:
         raise ValueError(
-            f"order={plan.order!r} makes batches of up to {plan.cut.full // plan.shard_count} items, but with "
+            f"order={plan.order!r} makes batches of up to {plan.batches.full // plan.shard_count} items, but with "
             "batch_size=None every item of the sequence is a batch already: give a batch_size, or leave batch_sizes out"
         )
     if plan.steps == 0:
         raise ValueError(
             f"drop_remainder=True drops every scene: an epoch has {counted(plan.scenes, 'scene')} and a step takes "
-            f"{plan.cut.full} (batch_size {plan.cut.full // plan.shard_count} x shard_count {plan.shard_count}). Use a "
-            "smaller batch_size or drop_remainder=False"
+            f"{plan.batches.full} (batch_size {plan.batches.full // plan.shard_count} x shard_count "
+            f"{plan.shard_count}). Use a smaller batch_size or drop_remainder=False"
         )
-    if not plan.pad_remainder and plan.cut.smallest < plan.shard_count:
-        which = "the last step" if plan.cut.is_even else "the short step of a bucket"
+    if not plan.pad_remainder and plan.batches.smallest < plan.shard_count:
+        which = "the last step" if plan.batches.is_even else "the short step of a bucket"
         raise ValueError(
-            f"{which} has {counted(plan.cut.smallest, 'scene')} for {plan.shard_count} shards: one would have none, "
+            f"{which} has {counted(plan.batches.smallest, 'scene')} for {plan.shard_count} shards: one would have none "
             "and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
             "fills short batches up), or a batch_size that leaves at least "
             f"{plan.shard_count} of {plan.scenes} scenes for {which}"

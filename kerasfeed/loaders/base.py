@@ -11,7 +11,7 @@ from typing import Any
 
 from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.orders.plan import Plan
-from kerasfeed.pool.base import HostPlace
+from kerasfeed.pool.base import HostNumbers
 from kerasfeed.pool.environment import Environment
 from kerasfeed.sequences.view_base import is_safe_function, is_thread_safe
 from kerasfeed.spec.collation import Collation, Custom, Stack
@@ -38,7 +38,7 @@ class Job:
         has_seed: Whether the user gave the seed of the plan.
         hosts: The `RayHosts` that make the batches, each with `workers` worker processes; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
-        place: The workers' numbers among all hosts, in a loader of one host.
+        host_numbers: The workers' numbers among all hosts, in a loader of one host.
         free: Options to choose with the first batch: "workers", "worker_type", both or none.
     """
 
@@ -57,7 +57,7 @@ class Job:
     has_seed: bool = False
     hosts: Any = None
     every_core: bool = False
-    place: HostPlace = field(default_factory=HostPlace)
+    host_numbers: HostNumbers = field(default_factory=HostNumbers)
     free: frozenset[str] = frozenset()
 
     def with_workers(self, workers: int) -> "Job":

@@ -22,7 +22,7 @@ from kerasfeed.loaders.generators import BLOCK, HEADER, Block, BlockLayout, Gene
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
+from kerasfeed.pool.task import NOWHERE, Crash, FailurePosition, FutureTask, Record, Task
 
 _serials = itertools.count(1)
 
@@ -69,7 +69,7 @@ class GeneratorPool:
         # Slots also hold finished blocks before their turn, and blocks with referenced scenes.
         layout = BlockLayout.sharing(max_memory, 2 * in_flight + 3 * count + 4 * size)
         options = PoolOptions(
-            workers=size, who=f"the feed of {generators.name}", seed=generators.seed, timeout=policy.timeout,
+            workers=size, owner=f"the feed of {generators.name}", seed=generators.seed, timeout=policy.timeout,
             # At least two tries: the second delivers the scenes before the scene that ended the worker.
             tries=max(2, policy.tries),
             addressed=True, environment=environment, deferred_warnings=failure_log.deferred_warnings,
@@ -199,11 +199,11 @@ class BlockTask(FutureTask):
             self.blocks.release(self)  # no effect on a leased slot
         return ()
 
-    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+    def failed(self, position: FailurePosition, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
         """See `Task.failed`."""
-        assert place.scene is not None
+        assert position.scene is not None
         self.blocks.release(self)
-        self._fail(error, place.scene, worker, traceback)
+        self._fail(error, position.scene, worker, traceback)
         return ()
 
     def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from kerasfeed.errors import SceneError, SpecError
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.memory import align
-from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
+from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FailurePosition, Note, Record
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import restore, seed_globals, states
 from kerasfeed.spec.field_values import as_array, start_of
@@ -494,7 +494,7 @@ class GeneratorRunner(Runner):
             with run.context:
                 return run.block(slot, note)
         except BaseException as error:
-            raise FailedTaskError(Place(note[1])) from error
+            raise FailedTaskError(FailurePosition(note[1])) from error
 
     def _seed(self, run: GeneratorRun, n: int) -> None:
         """Restore the global random generators of `run`, or seed them."""

@@ -26,7 +26,7 @@ from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Recovery
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
+from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FailurePosition, FutureTask, Record, Task
 from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.held_random import Held, generators_from
@@ -71,9 +71,9 @@ class Session:
         self.recovery = Recovery(job, failure_log)
         self.runner = BatchRunner(job, context)
         options = PoolOptions(
-            workers=max(1, job.workers), who=f"the feed of {class_name(job.sequence)}", seed=job.plan.seed,
+            workers=max(1, job.workers), owner=f"the feed of {class_name(job.sequence)}", seed=job.plan.seed,
             timeout=job.policy.timeout, tries=job.policy.tries, environment=job.environment, inherit=job.inherit,
-            deferred_warnings=failure_log.deferred_warnings, place=job.place,
+            deferred_warnings=failure_log.deferred_warnings, host_numbers=job.host_numbers,
             thread_safe=job.thread_safe, most_workers=most_workers,
         )  # fmt: skip
         self.pool: Pool = make_pool(self.runner, options, worker_type)
@@ -209,7 +209,7 @@ class Session:
             if is_the_programs(error):
                 raise error from None
             worker = "the calling thread" if self.is_inline else "the thread that asked for the batch"
-            location = SceneLocation(tuple(indices.tolist()), epoch, step, worker, carrier.place.method)
+            location = SceneLocation(tuple(indices.tolist()), epoch, step, worker, carrier.position.method)
             error = for_consumer(error, location)
             self.failure_log.note(None, epoch, step, error)
             if self.failure_log.policy.on_error == "raise":
@@ -295,12 +295,12 @@ class LoadTask(Task):
         session.account(self.batch, self.start, self.stop, payload)
         return ()
 
-    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+    def failed(self, position: FailurePosition, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
         """See `Task.failed`."""
         batch = self.batch
-        indices = self._indices() if place.scene is None else (place.scene,)
-        location = SceneLocation(indices, batch.epoch, batch.step, worker, place.method)
-        return self._recover(place.scene, place.row, for_consumer(error, location, traceback))
+        indices = self._indices() if position.scene is None else (position.scene,)
+        location = SceneLocation(indices, batch.epoch, batch.step, worker, position.method)
+        return self._recover(position.scene, position.row, for_consumer(error, location, traceback))
 
     def _recover(self, scene: int | None, row: int | None, error: BaseException) -> Sequence[Task]:
         """Record that the `scene` in `row` failed; return the tasks that replace this one."""
@@ -397,11 +397,11 @@ class FirstTask(FutureTask):
         self.set_result(payload)
         return ()
 
-    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+    def failed(self, position: FailurePosition, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
         """See `Task.failed`."""
-        indices = () if place.scene is None else (place.scene,)
-        location = SceneLocation(indices, None, None, worker, place.method)
-        self.set_result(FailedFirst(place.scene, for_consumer(error, location, traceback)))
+        indices = () if position.scene is None else (position.scene,)
+        location = SceneLocation(indices, None, None, worker, position.method)
+        self.set_result(FailedFirst(position.scene, for_consumer(error, location, traceback)))
         return ()
 
     def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:

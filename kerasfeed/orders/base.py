@@ -40,7 +40,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Cut:
+class EpochBatches:
     """The global batches of an epoch, for all shards together. Each has consecutive positions of one bucket.
 
     Positions go through the buckets one after the other. If there are several buckets, the steps are shuffled again in
@@ -179,9 +179,9 @@ class Order(ABC):
         """
         return length
 
-    def cut(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> Cut:
+    def batches(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> EpochBatches:
         """Divide an epoch into global batches: evenly, unless the order groups scenes."""
-        return Cut((self.num_scenes(length),), (batch_size * shard_count,), drop_remainder)
+        return EpochBatches((self.num_scenes(length),), (batch_size * shard_count,), drop_remainder)
 
     def seeded(self, seed: int) -> "Order":
         """Return the order for a feed with this seed; another one only if the epoch's length depends on the seed."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.base import Cut, Order, Shuffled
+from kerasfeed.orders.base import EpochBatches, Order, Shuffled
 from kerasfeed.orders.groups import Groups, Identified, check_length, check_numbers
 from kerasfeed.orders.permutation import shuffled
 from kerasfeed.util.seed_streams import SeedStream
@@ -115,11 +115,11 @@ class Bucketed(Identified, Order):
         check_length("lengths", self.made_for, length)
         return length
 
-    def cut(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> Cut:
-        """See `Order.cut`."""
+    def batches(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> EpochBatches:
+        """See `Order.batches`."""
         self.num_scenes(length)
         sizes = self._batch_sizes or (batch_size,) * self._groups.count
-        return Cut(self.bucket_sizes, tuple(size * shard_count for size in sizes), drop_remainder)
+        return EpochBatches(self.bucket_sizes, tuple(size * shard_count for size in sizes), drop_remainder)
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`; positions go through the buckets one after the other."""
@@ -159,11 +159,11 @@ class Bucketed(Identified, Order):
         if batch_size is None and self._batch_sizes is None:
             raise TypeError("the padding depends on the batch size, and this order has none: write report(batch_size)")
         batch_rows = 1 if batch_size is None else check_integer("batch_size", batch_size, 1)
-        cut = self.cut(count, batch_rows, 1, drop_remainder=False)
-        even = max(1, round(count / cut.steps)) if batch_size is None else batch_rows
+        bounds = self.batches(count, batch_rows, 1, drop_remainder=False)
+        even = max(1, round(count / bounds.steps)) if batch_size is None else batch_rows
         starts = [
             np.arange(first, first + size, rows)
-            for first, size, rows in zip(self._groups.offsets.tolist(), cut.sizes, cut.rows, strict=False)
+            for first, size, rows in zip(self._groups.offsets.tolist(), bounds.sizes, bounds.rows, strict=False)
         ]
         ours = self._values(self.indices(0, count, length=count, seed=seed, epoch=epoch), np.concatenate(starts))
         full = Shuffled().indices(0, count, length=count, seed=seed, epoch=epoch)
@@ -171,7 +171,7 @@ class Bucketed(Identified, Order):
         total = int(self._lengths.sum())
         return PaddingReport(
             scenes=count,
-            steps=cut.steps,
+            steps=bounds.steps,
             batch_size=even,
             padded=1 - total / ours if ours else 0.0,
             shuffled_padded=1 - total / theirs if theirs else 0.0,

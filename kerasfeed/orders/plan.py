@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.base import Bounds, Cut, Order, Sequential
+from kerasfeed.orders.base import Bounds, EpochBatches, Order, Sequential
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.util.error_text import counted
 
@@ -43,9 +43,9 @@ class Plan:
     pad_remainder: bool = False
 
     @cached_property
-    def cut(self) -> Cut:
+    def batches(self) -> EpochBatches:
         """The global batches of an epoch."""
-        return self.order.cut(self.length, self.batch_size or 1, self.shard_count, self.drop_remainder)
+        return self.order.batches(self.length, self.batch_size or 1, self.shard_count, self.drop_remainder)
 
     @cached_property
     def scenes(self) -> int:
@@ -55,17 +55,19 @@ class Plan:
     @cached_property
     def rows(self) -> int:
         """The largest number of rows of a batch."""
-        return self.cut.full // self.shard_count if self.pad_remainder else -(-self.cut.largest // self.shard_count)
+        if self.pad_remainder:
+            return self.batches.full // self.shard_count
+        return -(-self.batches.largest // self.shard_count)
 
     @cached_property
     def steps(self) -> int:
         """Number of steps in an epoch, the same for every shard."""
-        return self.cut.steps
+        return self.batches.steps
 
     @cached_property
     def is_uniform(self) -> bool:
         """Whether every batch has exactly `rows` rows."""
-        return self.cut.has_one_size and (self.pad_remainder or self.cut.smallest == self.cut.full)
+        return self.batches.has_one_size and (self.pad_remainder or self.batches.smallest == self.batches.full)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return the indices of the scenes in one step of this shard.
@@ -88,8 +90,8 @@ class Plan:
     def epoch_indices(self, epoch: int) -> NDArray[np.int64]:
         """Return the indices of all steps of this shard; see `indices`."""
         order = self.order.indices(0, self.scenes, length=self.length, seed=self.seed, epoch=epoch)
-        if self.cut.is_even and self.shard_count == 1 and not self.pad_remainder:
-            return order[: self.cut.kept]
+        if self.batches.is_even and self.shard_count == 1 and not self.pad_remainder:
+            return order[: self.batches.kept]
         cuts = [self._bounds(epoch, step) for step in range(self.steps)]
         return np.concatenate([self._filled(order[slice(*self._read(bounds))], bounds) for bounds in cuts])
 
@@ -108,7 +110,7 @@ class Plan:
         """Return the possible extreme numbers of rows in a batch, ascending."""
         sizes = {self.rows}
         if not self.is_uniform:
-            smallest = self.cut.smallest
+            smallest = self.batches.smallest
             sizes |= {max(1, smallest // self.shard_count), max(1, -(-smallest // self.shard_count))}
         return tuple(sorted(sizes))
 
@@ -136,7 +138,7 @@ class Plan:
             raise IndexError(
                 f"step {step} is out of range: an epoch has {counted(self.steps, 'step')}, 0 to {self.steps - 1}"
             )
-        return self.cut.bounds(step, seed=self.seed, epoch=epoch)
+        return self.batches.bounds(step, seed=self.seed, epoch=epoch)
 
     def _own(self, bounds: Bounds) -> tuple[int, int]:
         """Return this shard's range of positions in a global batch: (start, stop)."""

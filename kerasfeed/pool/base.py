@@ -116,20 +116,20 @@ def unpicklable_attribute(target: Any) -> str:
     return ""
 
 
-def large_text(who: str, target: Any, nbytes: int) -> str:
+def large_text(owner: str, target: Any, nbytes: int) -> str:
     """Text of the warning that each worker process copies `nbytes` of `target`, with its longest list or dict."""
     attributes = [item for part in parts_of(target) for item in getattr(part, "__dict__", {}).items()]
     long = [(name, value) for name, value in attributes if isinstance(value, list | tuple | dict | set | frozenset)]
     name, value = max(long, key=lambda item: len(item[1]), default=("", ()))
     longest = f" (the longest: {name!r}, {class_name(value)} of {counted(len(value), 'item')})" if value else ""
     return (
-        f"{who}: each worker process has its own copy of {nbytes / 1e6:,.0f} MB of lists, dicts and other Python "
+        f"{owner}: each worker process has its own copy of {nbytes / 1e6:,.0f} MB of lists, dicts and other Python "
         f"objects{longest}. Keep a long one as kf.shared(list_or_dict), which takes memory once for all workers"
     )
 
 
 @dataclass(frozen=True)
-class HostPlace:
+class HostNumbers:
     """The numbers of a pool's workers among the workers of several hosts.
 
     Attributes:
@@ -149,7 +149,7 @@ class PoolOptions:
 
     Attributes:
         workers: Number of workers, at least 1.
-        who: The user of the pool, as messages name it: "the feed of Rooms".
+        owner: The user of the pool, as messages name it: "the feed of Rooms".
         seed: Seed for the hashes of text in worker processes.
         timeout: Seconds that one scene may take; None for no limit.
         tries: How often workers may be lost at one position before it is to blame. After a timeout, twice at most.
@@ -157,7 +157,7 @@ class PoolOptions:
         environment: Directory and environment of worker processes.
         inherit: Descriptors that worker processes inherit because the object needs them.
         deferred_warnings: Receives warnings of workers that are lost or hang.
-        place: The numbers of the workers among those on other hosts, if there are any.
+        host_numbers: The numbers of the workers among those on other hosts, if there are any.
         thread_safe: Whether several threads may run tasks at once even if the user did not ask for threads.
         turn: The turn that the user's code takes in this process.
         most_workers: If not 0, the limit for `take_processes`. A pool of processes then starts none at first: a thread
@@ -165,7 +165,7 @@ class PoolOptions:
     """
 
     workers: int
-    who: str
+    owner: str
     seed: int = 0
     timeout: float | None = None
     tries: int = 3
@@ -173,7 +173,7 @@ class PoolOptions:
     environment: Environment = field(default_factory=Environment.now)
     inherit: tuple[int, ...] = ()
     deferred_warnings: DeferredWarnings = field(default_factory=DeferredWarnings)
-    place: HostPlace = field(default_factory=HostPlace)
+    host_numbers: HostNumbers = field(default_factory=HostNumbers)
     thread_safe: bool = False
     turn: Turn = field(default_factory=Turn)
     most_workers: int = 0
@@ -190,7 +190,7 @@ class Pool(ABC):
         lock: Reentrant lock of the tasks in flight. The user's code is never called while a thread holds it.
         failure: Why the pool has failed, or None.
         closed: Whether the pool is closed.
-        who: The user of the pool, as messages name it.
+        owner: The user of the pool, as messages name it.
         on_failure: Callback that the failing thread calls when the pool fails.
     """
 
@@ -204,10 +204,10 @@ class Pool(ABC):
         """Start workers that hold `runner`."""
         self.runner = runner
         self.options = options
-        self.who = options.who
+        self.owner = options.owner
         if self.worker_type != "inline" and not (self.has_copies and options.most_workers):
             plural = "worker processes" if self.worker_type == "process" else ""
-            self.who += f" ({counted(options.workers, f'worker {self.worker_type}', plural)})"
+            self.owner += f" ({counted(options.workers, f'worker {self.worker_type}', plural)})"
         # Reentrant: the collector may close a dropped pool from inside any of these sections.
         self.lock = threading.RLock()
         self.failure: BaseException | None = None
@@ -215,7 +215,7 @@ class Pool(ABC):
         self._idle = threading.Condition(self.lock)
         self._owner: int | None = os.getpid()
         if self.worker_type != "inline":
-            LOGGER.info("%s: starting", self.who)
+            LOGGER.info("%s: starting", self.owner)
 
     @abstractmethod
     def submit(self, tasks: Sequence[Task]) -> None:
@@ -257,7 +257,7 @@ class Pool(ABC):
 
         The thread continues until as many processes as cores are up. With `at_once`, it only finishes its present task.
         """
-        raise TypeError(f"{self.who} does not begin with a thread")
+        raise TypeError(f"{self.owner} does not begin with a thread")
 
     @abstractmethod
     def renew(self) -> None:
@@ -315,7 +315,7 @@ class Pool(ABC):
             self.closed = True
         self._end()
         if self.worker_type != "inline":
-            LOGGER.info("%s: ended", self.who)
+            LOGGER.info("%s: ended", self.owner)
 
     @abstractmethod
     def _end(self) -> None:

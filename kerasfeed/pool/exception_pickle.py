@@ -67,7 +67,7 @@ class Sent:
         sent_cause = None if cause is None else cls.of(cause, causes=causes - 1)
         return cls(guarded(packed, lambda _: b""), summary(error), sent_cause)
 
-    def arrived(self) -> BaseException:
+    def as_exception(self) -> BaseException:
         """Return the exception, or a `SceneError` with its text."""
 
         def unpacked() -> object:
@@ -81,5 +81,5 @@ class Sent:
         if not isinstance(error, BaseException):
             error = SceneError(f"the sequence raised {self.text} (an exception that cannot be sent to this process)")
         if self.cause is not None and error.__cause__ is None:
-            error.__cause__ = self.cause.arrived()
+            error.__cause__ = self.cause.as_exception()
         return error

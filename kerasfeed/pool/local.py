@@ -94,12 +94,12 @@ class LocalWorker:
             task.cancelled()
             return ()
         except FailedTaskError as carrier:
-            error, place = carrier.error, carrier.place
+            error, position = carrier.error, carrier.position
             if is_the_programs(error):
                 raise error from None
         else:
             return task.done(payload, time.perf_counter() - started, self.name)
-        return task.failed(place, error, self.name, "")
+        return task.failed(position, error, self.name, "")
 
     @property
     def watches_globals(self) -> bool:
@@ -140,7 +140,7 @@ class LocalPool(Pool):
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
         super().__init__(runner, options)
-        self.memory = PoolMemory(shared=False, who=self.who)
+        self.memory = PoolMemory(shared=False, owner=self.owner)
         self._watch: watchdog.Watchdog | None = None
 
     def post(self, value: Any) -> None:
@@ -193,7 +193,7 @@ class InlinePool(LocalPool):
         with self.lock:
             if self._watch is None:
                 self._watch = watchdog.Watchdog(
-                    self.look, watchdog.tick_seconds(None), self.who, self.options.deferred_warnings
+                    self.look, watchdog.tick_seconds(None), self.owner, self.options.deferred_warnings
                 )
 
     def look(self) -> None:

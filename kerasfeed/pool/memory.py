@@ -27,9 +27,9 @@ class PoolMemory:
     would not, because macOS cannot grow it.
     """
 
-    def __init__(self, *, shared: bool, who: str = "the feed") -> None:
-        """Create empty memory for `who`, as messages name it."""
-        self._who = who
+    def __init__(self, *, shared: bool, owner: str = "the feed") -> None:
+        """Create empty memory for `owner`, as messages name it."""
+        self._owner = owner
         self.fd = anonymous_file("kerasfeed-slots") if shared else None
         self._discard = getattr(mmap, "MADV_REMOVE" if shared else "MADV_DONTNEED", None)
         self.nbytes = 0
@@ -42,9 +42,9 @@ class PoolMemory:
             OSError: The system refuses the memory. The message names the user, the size and a remedy.
         """
         offset = self.nbytes
-        with naming_memory(self._who, nbytes, offset, shared=self.fd is not None):
+        with naming_memory(self._owner, nbytes, offset, shared=self.fd is not None):
             if self.fd is not None:
-                with naming_descriptors(self._who, 1):
+                with naming_descriptors(self._owner, 1):
                     os.ftruncate(self.fd, offset + nbytes)
                     memory = mmap.mmap(self.fd, nbytes, offset=offset)
             elif sys.platform == "win32":

@@ -16,7 +16,7 @@ DESCRIPTORS = 16  # per feed of processes, besides one per worker: pipes, memory
 
 
 @contextmanager
-def naming_descriptors(who: str, count: int) -> Iterator[None]:
+def naming_descriptors(owner: str, count: int) -> Iterator[None]:
     """Reword an error for exhausted descriptors: name the user, the count and a remedy.
 
     Raises:
@@ -36,12 +36,12 @@ def naming_descriptors(who: str, count: int) -> Iterator[None]:
         else:
             raise
         raise reworded(
-            error, f"{who} needs about {count} file descriptors, and {left}: {message_of(error)}. {remedy}"
+            error, f"{owner} needs about {count} file descriptors, and {left}: {message_of(error)}. {remedy}"
         ) from error
 
 
-def start_thread(thread: threading.Thread, who: str, count: int = 1) -> None:
-    """Start `thread`, one of the `count` threads that `who` needs.
+def start_thread(thread: threading.Thread, owner: str, count: int = 1) -> None:
+    """Start `thread`, one of the `count` threads that `owner` needs.
 
     Raises:
         RuntimeError: The system starts no more threads. The message names the user, the count and a remedy.
@@ -53,20 +53,20 @@ def start_thread(thread: threading.Thread, who: str, count: int = 1) -> None:
             raise
         raise reworded(
             error,
-            f"{who} needs {counted(count, 'thread')}, and the system starts no more for this process, which has "
+            f"{owner} needs {counted(count, 'thread')}, and the system starts no more for this process, which has "
             f"{threading.active_count():,}: {_NO_THREAD}. Use fewer workers, close feeds that you no longer need, or "
             "raise the limit: ulimit -u in the shell that starts the program, --pids-limit of a container",
         ) from error
 
 
 @contextmanager
-def naming_memory(who: str, nbytes: int, held: int, *, shared: bool = True, what: str = "batches") -> Iterator[None]:
+def naming_memory(owner: str, nbytes: int, held: int, *, shared: bool = True, what: str = "batches") -> Iterator[None]:
     """Reword an error for exhausted memory: name the user, the size and a remedy.
 
     Args:
-        who: The user of the memory, as messages name it.
+        owner: The user of the memory, as messages name it.
         nbytes: Requested bytes.
-        held: Bytes that `who` already has.
+        held: Bytes that `owner` already has.
         shared: Whether other processes use the memory too.
         what: Purpose of the memory.
 
@@ -92,7 +92,7 @@ def naming_memory(who: str, nbytes: int, held: int, *, shared: bool = True, what
             remedy = "Lower max_memory, max_queue_size or batch_size, and delete batches that you no longer need"
         raise reworded(
             error,
-            f"{who} asked for {nbytes:,} bytes for {what}, besides the {held:,} that it has, and was refused: "
+            f"{owner} asked for {nbytes:,} bytes for {what}, besides the {held:,} that it has, and was refused: "
             f"{message_of(error)}; {why}. {remedy}",
         ) from error
 

@@ -25,7 +25,7 @@ NOWHERE = -2  # the task has begun and has not set a position yet
 
 
 @dataclass(frozen=True)
-class Place:
+class FailurePosition:
     """The position of a failure in a task; the consumer words it.
 
     Attributes:
@@ -42,9 +42,9 @@ class Place:
 class FailedTaskError(Exception):
     """Carry the position of a failure in a task. The cause is the exception of the user's code."""
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.place = place
+    def __init__(self, position: FailurePosition) -> None:
+        super().__init__(position)
+        self.position = position
 
     @property
     def error(self) -> BaseException:
@@ -68,7 +68,7 @@ class Crash:
     Attributes:
         worker: Its name, with its process id if it has one.
         ending: "was killed by SIGKILL", "ended with exit code 7"; empty for a thread, which cannot be ended.
-        place: Its position, in words; empty between two tasks.
+        position: Its position, in words; empty between two tasks.
         peak: Its peak memory, bytes; 0 if unknown. Exact if larger than the peak of this process.
         stack: Its stack; empty if unknown.
         hung: Whether it exceeded the timeout.
@@ -78,7 +78,7 @@ class Crash:
 
     worker: str
     ending: str = ""
-    place: str = ""
+    position: str = ""
     peak: int = 0
     stack: str = ""
     hung: bool = False
@@ -97,7 +97,7 @@ class Crash:
 
     def __str__(self) -> str:
         between = " between two scenes" if self.started else " while it started"
-        where = f" while it loaded {self.place}" if self.place else between
+        where = f" while it loaded {self.position}" if self.position else between
         return f"{self.worker} {self.ending}{where}{self.memory}"
 
     @property
@@ -138,7 +138,7 @@ class Task(ABC):
         """Report that `worker` did the task in so many seconds; return the tasks to do next."""
 
     @abstractmethod
-    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence["Task"]:
+    def failed(self, position: FailurePosition, error: BaseException, worker: str, traceback: str) -> Sequence["Task"]:
         """Report that the user's code raised `error`; return the tasks to do next.
 
         `traceback` is the text of a traceback in another process.
@@ -204,7 +204,7 @@ class FutureTask(Task):
         self.set_result(payload)
         return ()
 
-    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+    def failed(self, position: FailurePosition, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
         """See `Task.failed`."""
         self.set_exception(error)
         return ()

@@ -38,7 +38,7 @@ class ThreadPool(LocalPool):
             for number in range(options.workers):
                 self._start_thread(number)
             tick = watchdog.tick_seconds(options.timeout)
-            self._watch = watchdog.Watchdog(self.look, tick, self.who, options.deferred_warnings)
+            self._watch = watchdog.Watchdog(self.look, tick, self.owner, options.deferred_warnings)
         except BaseException:
             self.close()
             raise
@@ -49,7 +49,7 @@ class ThreadPool(LocalPool):
         worker.thread = threading.Thread(
             target=self._run, args=(worker,), name=f"kerasfeed-worker-{number}", daemon=True
         )
-        start_thread(worker.thread, self.who, self.options.workers)
+        start_thread(worker.thread, self.owner, self.options.workers)
         self.workers[number : number + 1] = [worker]
 
     def submit(self, tasks: Sequence[Task]) -> None:
@@ -146,13 +146,13 @@ class ThreadPool(LocalPool):
             worker.given_up = True
             self.options.turn.abandon()
         crash = Crash(
-            worker.name, place=task.text(note), stack=watchdog.stack_of(worker.thread), hung=True,
+            worker.name, position=task.text(note), stack=watchdog.stack_of(worker.thread), hung=True,
             timeout=self.options.timeout,
         )  # fmt: skip
         task.stuck(note, crash)  # the thread still reports the outcome when it returns
         with self.lock:
             self._forget(task)
-        LOGGER.warning("%s: another thread replaces %s, which hangs at %s", self.who, worker.name, crash.place)
+        LOGGER.warning("%s: another thread replaces %s, which hangs at %s", self.owner, worker.name, crash.position)
         self._replace(worker)
 
     def _replace(self, worker: LocalWorker) -> None:

@@ -60,14 +60,14 @@ class StallTimer:
 class Watchdog:
     """A thread that calls `owner.look()` every `tick` seconds; it does not keep the owner alive."""
 
-    def __init__(self, look: Callable[[], Any], tick: float, who: str, deferred_warnings: DeferredWarnings) -> None:
-        """Start the thread for the workers of `who`. Exceptions of the bound method `look` do not end it."""
+    def __init__(self, look: Callable[[], Any], tick: float, owner: str, deferred_warnings: DeferredWarnings) -> None:
+        """Start the thread for the workers of `owner`. Exceptions of the bound method `look` do not end it."""
         self._over = threading.Event()
         self._thread = threading.Thread(
-            target=_watch, args=(weakref.WeakMethod(look), self._over, tick, who, deferred_warnings),
+            target=_watch, args=(weakref.WeakMethod(look), self._over, tick, owner, deferred_warnings),
             name="kerasfeed-watch", daemon=True,
         )  # fmt: skip
-        start_thread(self._thread, who)
+        start_thread(self._thread, owner)
 
     def stop(self) -> None:
         """End the thread; idempotent."""
@@ -77,7 +77,7 @@ class Watchdog:
 
 
 def _watch(
-    reference: Callable[[], Callable[[], Any] | None], over: threading.Event, tick: float, who: str,
+    reference: Callable[[], Callable[[], Any] | None], over: threading.Event, tick: float, owner: str,
     deferred_warnings: DeferredWarnings,
 ) -> None:  # fmt: skip
     while not over.wait(tick):
@@ -89,7 +89,7 @@ def _watch(
         except Exception as error:  # noqa: BLE001 - without this thread no timeout would end anything
             deferred_warnings.issue_now(
                 "watchdog",
-                f"the workers of {who} could not be checked: {exception_text(error)}. The check will be repeated; "
+                f"the workers of {owner} could not be checked: {exception_text(error)}. The check will be repeated; "
                 "until it succeeds, scenes may take longer than timeout",
                 FeedWarning,
             )

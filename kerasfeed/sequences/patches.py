@@ -423,24 +423,24 @@ def _read_into(array: Any, where: tuple[Any, ...], out: NDArray[Any]) -> None:
     out[...] = selected
 
 
-def _arrays(who: str, source: Any, axes: int) -> tuple[list[Any], optree.PyTreeSpec]:
+def _arrays(caller: str, source: Any, axes: int) -> tuple[list[Any], optree.PyTreeSpec]:
     """Return the arrays of a source and their nesting; leading axes are equal."""
     leaves, treespec = flatten(source)
     paths = field_paths(treespec)
-    fields = [_array(who, path, leaf) for path, leaf in zip(paths, leaves, strict=True)]
+    fields = [_array(caller, path, leaf) for path, leaf in zip(paths, leaves, strict=True)]
     if not fields:
-        raise TypeError(f"{who} needs an array, or a nesting of arrays, received {source!r:.60}")
+        raise TypeError(f"{caller} needs an array, or a nesting of arrays, received {source!r:.60}")
     for path, field in zip(paths, fields, strict=True):
         if len(field.shape) < axes or field.shape[:axes] != fields[0].shape[:axes]:
             first = "" if field is fields[0] else f", but {paths[0]!r} of shape {fields[0].shape}"
             raise ValueError(
-                f"{who}: all arrays must have the same {axes} leading axes, received {path!r} of shape "
+                f"{caller}: all arrays must have the same {axes} leading axes, received {path!r} of shape "
                 f"{field.shape}{first}"
             )
     return fields, treespec
 
 
-def _array(who: str, path: str, leaf: Any) -> Any:
+def _array(caller: str, path: str, leaf: Any) -> Any:
     """Return a leaf as an array with a NumPy dtype."""
     if hasattr(type(leaf), "to_numpy"):  # a column of a table
         leaf = as_sequence(leaf)
@@ -449,9 +449,9 @@ def _array(who: str, path: str, leaf: Any) -> Any:
         leaf = np.asarray(leaf)
     if not is_array or not isinstance(leaf.shape, tuple):
         raise TypeError(
-            f"{who} needs arrays with a shape and a dtype, received a {class_name(leaf)} for {path!r}: pass a dataset "
-            "of a file, file['image'], or several, {'image': file['image'], 'mask': file['mask']}; np.asarray(...) of "
-            "a list, and to_numpy() of a table"
+            f"{caller} needs arrays with a shape and a dtype, received a {class_name(leaf)} for {path!r}: pass a "
+            "dataset of a file, file['image'], or several, {'image': file['image'], 'mask': file['mask']}; "
+            "np.asarray(...) of a list, and to_numpy() of a table"
         )
     return leaf
 

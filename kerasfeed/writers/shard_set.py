@@ -88,7 +88,7 @@ class FileSet:
         names: The files that exist at the end.
         arguments: Arguments that must not change if a call continues an unfinished set, as JSON.
         most: Largest number of shards.
-        cut: Returns the shards and their format for the spec of a scene.
+        plan_shards: Returns the shards and their format for the spec of a scene.
         discard: Removes an earlier set completely; takes the names of files in an unfinished set.
         finish: Makes the set from complete shards.
         title: Title of the progress bar.
@@ -98,7 +98,7 @@ class FileSet:
     names: tuple[Path, ...]
     arguments: dict[str, Any]
     most: int
-    cut: Callable[[SceneSpec], tuple[tuple[PlannedShard, ...], ShardFormat]]
+    plan_shards: Callable[[SceneSpec], tuple[tuple[PlannedShard, ...], ShardFormat]]
     discard: Callable[[list[str]], None]
     finish: Callable[[SceneSpec, tuple[PlannedShard, ...]], None]
     title: str
@@ -128,7 +128,7 @@ def write_set(
             with _workers(options, files.most) as (pool, deferred_warnings):
                 try:
                     spec = spec or _inferred(pool, options.length)
-                    shards, shard_format = files.cut(spec)
+                    shards, shard_format = files.plan_shards(spec)
                     wanted = {
                         "sequence": type(options.sequence).__qualname__,
                         "length": options.length,
@@ -168,8 +168,8 @@ def write_set(
 def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, DeferredWarnings]]:
     """Start a pool for at most `most` shards at a time; yield its warnings too."""
     deferred_warnings = DeferredWarnings()
-    count, who = min(options.count, most), f"the writing of {class_name(options.sequence)}"
-    pool_options = PoolOptions(max(1, count), who, deferred_warnings=deferred_warnings)
+    count, owner = min(options.count, most), f"the writing of {class_name(options.sequence)}"
+    pool_options = PoolOptions(max(1, count), owner, deferred_warnings=deferred_warnings)
     runner = ShardRunner(options.sequence, options.seed)
     pool = make_pool(runner, pool_options, options.worker_type if count else "inline")
     try:

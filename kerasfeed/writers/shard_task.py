@@ -23,9 +23,9 @@ from kerasfeed.pool.task import (
     NOWHERE,
     Crash,
     FailedTaskError,
+    FailurePosition,
     FutureTask,
     Note,
-    Place,
     Record,
     Task,
 )
@@ -115,7 +115,7 @@ class ShardRunner(Runner):
         except FailedTaskError:
             raise
         except BaseException as error:
-            raise FailedTaskError(Place()) from error
+            raise FailedTaskError(FailurePosition()) from error
         return len(shard.indices)
 
     def _seeded(self, load: Callable[[MakeContext], _T], context: WorkerContext) -> _T:
@@ -167,7 +167,7 @@ class ShardRunner(Runner):
                     context.move_to(index)
                     encoded = _checked(shard_format, self.target[index], index)
             except BaseException as error:
-                raise FailedTaskError(Place(index)) from error
+                raise FailedTaskError(FailurePosition(index)) from error
             yield encoded
 
 
@@ -193,11 +193,11 @@ class ShardTask(FutureTask):
 
     shard: PlannedShard | None = None
 
-    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+    def failed(self, position: FailurePosition, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
         """See `Task.failed`."""
         note = ""
-        if place.scene is not None:
-            note = f"kerasfeed: {self.text(place.scene)}\n{reproduction(f'sequence[{place.scene}]', worker)}"
+        if position.scene is not None:
+            note = f"kerasfeed: {self.text(position.scene)}\n{reproduction(f'sequence[{position.scene}]', worker)}"
         self.set_exception(noted(error, note, traceback))
         return ()
 

@@ -112,7 +112,7 @@ def write_tfrecords(
     pattern = str(local_path("pattern", pattern, what="a pattern of files"))
     paths, sidecar = shard_paths(pattern, count), sidecar_path(pattern)
 
-    def cut(found: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
+    def plan_shards(found: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
         parts = [assigned(length, count, number, assignment) for number in range(count)]
         shards = (
             PlannedShard(number, path, part) for number, (path, part) in enumerate(zip(paths, parts, strict=True))
@@ -131,7 +131,7 @@ def write_tfrecords(
         names=(*paths, sidecar),
         arguments={"num_shards": count, "assignment": assignment, "compression": compression},
         most=count,
-        cut=cut,
+        plan_shards=plan_shards,
         discard=lambda names: _discard(paths, sidecar, names),
         finish=finish,
         title="writing records",

@@ -23,7 +23,7 @@ from kerasfeed.orders.plan import Plan
 
 @dataclass(frozen=True)
 class Staircase:
-    """Like a `Cut`: batches of `unit`, twice, three times `unit` scenes, and so on in turn; the last may be short."""
+    """Like `EpochBatches`: batches of 1, 2, 3 times `unit` scenes and so on in turn; the last may be short."""
 
     scenes: int
     unit: int
@@ -84,7 +84,7 @@ class Stairs(Order):
     def indices(self, start, stop, *, length, seed, epoch):
         return self.of.indices(start, stop, length=length, seed=seed, epoch=epoch)
 
-    def cut(self, length, batch_size, shard_count, drop_remainder):
+    def batches(self, length, batch_size, shard_count, drop_remainder):
         return Staircase(self.num_scenes(length), batch_size * shard_count)
 
 
@@ -138,7 +138,7 @@ def test_filler_completes_a_batch_with_scenes_of_the_same_global_batch(plan, epo
     plan = replace(plan, pad_remainder=True)
     for step in range(plan.steps):
         together = {index for shard in _all(plan) for index in _own(shard, epoch, step)}
-        bounds = plan.cut.bounds(step, seed=plan.seed, epoch=epoch)
+        bounds = plan.batches.bounds(step, seed=plan.seed, epoch=epoch)
         for shard in _all(plan):
             found = shard.indices(epoch, step).tolist()
             assert len(found) == bounds.full // plan.shard_count <= plan.rows

@@ -52,7 +52,7 @@ def test_a_batch_has_one_bucket_and_all_shards_together_equal_the_epoch(
         full = (sizes[bucket] if sizes else 4) * shards
         assert len(real) == full or (len(real) < full and remainder != "drop")
         found += real
-    assert len(found) == len(set(found)) == plans[0].cut.kept
+    assert len(found) == len(set(found)) == plans[0].batches.kept
     if remainder != "drop":
         assert sorted(found) == list(range(len(lengths)))
 

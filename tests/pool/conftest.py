@@ -22,7 +22,9 @@ def make(target):
     made = []
 
     def _make(kind, workers=2, runner=None, **options):
-        made.append(KINDS[kind](runner or TaskRunner(target), PoolOptions(workers=workers, who="the test", **options)))
+        made.append(
+            KINDS[kind](runner or TaskRunner(target), PoolOptions(workers=workers, owner="the test", **options))
+        )
         return made[-1]
 
     yield _make

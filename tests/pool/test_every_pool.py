@@ -14,7 +14,7 @@ from pool_kinds import Do, RecordedTask, WrongError
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.pool.task import FutureTask, Place
+from kerasfeed.pool.task import FailurePosition, FutureTask
 from kerasfeed.pool.threads import ThreadPool
 
 pytestmark = [
@@ -48,7 +48,7 @@ def test_an_error_of_user_code_fails_its_task_with_location_class_and_notes(kind
     pool = make(kind, 1)
     outcome, place, error, worker = outcome_of(pool, RecordedTask(Do.RAISE, 7))
     assert outcome == "failed"
-    assert place == Place(scene=7, row=1, method="get_batch")
+    assert place == FailurePosition(scene=7, row=1, method="get_batch")
     assert type(error) is WrongError
     assert (error.args, error.number, error.__notes__[0]) == ((7, "too deep"), 7, "on Mars")
     assert worker

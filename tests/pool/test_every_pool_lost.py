@@ -72,7 +72,7 @@ def test_a_task_that_ends_its_workers_repeatedly_fails_and_the_pool_continues(ki
     pool.submit([fatal, *others])
     outcome, note, crash, count = fatal.future.result(SECONDS)
     assert (outcome, note, count) == ("crashed", 0, 2)
-    assert (crash.ending, crash.place, crash.hung) == ("ended with exit code 7", "task 1", False)
+    assert (crash.ending, crash.position, crash.hung) == ("ended with exit code 7", "task 1", False)
     assert crash.worker.startswith("worker process ")
     assert crash.kind is WorkerDiedError
     assert outcomes_of(others) == [("done", task.number) for task in others]

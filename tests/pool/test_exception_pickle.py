@@ -11,7 +11,7 @@ from kerasfeed.pool.exception_pickle import Sent
 
 
 def _sent(error):
-    return pickle.loads(pickle.dumps(Sent.of(error))).arrived()
+    return pickle.loads(pickle.dumps(Sent.of(error))).as_exception()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].make is not None and kind != "lock"])
@@ -43,7 +43,7 @@ def test_an_exception_is_pickled_once_and_restored_once():
     error.attribute = Counting()
     sent = Sent.of(error)
     assert counts["pickled"] == 1
-    assert type(sent.arrived()) is ValueError
+    assert type(sent.as_exception()) is ValueError
 
 
 def test_an_unpicklable_exception_becomes_a_scene_error_with_its_text():

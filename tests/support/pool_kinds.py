@@ -10,7 +10,7 @@ from subprocess_pool import SubprocessPool
 
 from kerasfeed.pool.base import Runner
 from kerasfeed.pool.factory import POOLS
-from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FutureTask, Place
+from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FailurePosition, FutureTask
 
 KINDS = {**POOLS, "subprocess": SubprocessPool}
 PARALLEL = [kind for kind in KINDS if kind != "inline"]
@@ -95,7 +95,7 @@ class TaskRunner(Runner):
         if kind == Do.RAISE:
             error = WrongError(number, "too deep")
             error.add_note("on Mars")
-            raise FailedTaskError(Place(number, 1, "get_batch")) from error
+            raise FailedTaskError(FailurePosition(number, 1, "get_batch")) from error
         if kind == Do.CANCEL:
             raise CancelledTaskError
         if kind == Do.KILL_WORKER or (kind == Do.KILL_WORKER_ONCE and target.is_first(f"killed by {number}")):

@@ -89,18 +89,18 @@ class Held(Noisy):
 
     def __init__(self, place, file):
         super().__init__(0, 48)
-        self.place, self.file = place, file
+        self.position, self.file = place, file
 
     def wait(self):
         while not self.file.exists():
             time.sleep(0.01)
 
     def on_worker_begin(self, worker):
-        if self.place == "begin":
+        if self.position == "begin":
             self.wait()
 
     def __getitem__(self, index):
-        if (self.place, index) == ("scene", 40):
+        if (self.position, index) == ("scene", 40):
             self.wait()
         return super().__getitem__(index)
 

@@ -204,7 +204,7 @@ class SubprocessPool(Pool):
             followers = task.done(value, seconds, str(handle))
         elif kind == "failed":
             place, sent, traceback = value
-            followers = task.failed(place, sent.arrived(), str(handle), traceback)
+            followers = task.failed(place, sent.as_exception(), str(handle), traceback)
         else:
             task.cancelled()
         self._settle(handle, task, followers)

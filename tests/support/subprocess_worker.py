@@ -8,7 +8,7 @@ import time
 import cloudpickle
 
 from kerasfeed.pool.exception_pickle import Sent
-from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Place
+from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FailurePosition
 from kerasfeed.pool.worker_hooks import begin_worker, end_worker
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util.error_text import full_text
@@ -101,10 +101,10 @@ def _outcome(runner, trouble, record, note, context):
     started = time.perf_counter()
     try:
         if trouble is not None:
-            raise FailedTaskError(Place(method="on_worker_begin")) from trouble
+            raise FailedTaskError(FailurePosition(method="on_worker_begin")) from trouble
         return "done", runner.run(record, note, context), time.perf_counter() - started
     except CancelledTaskError:
         return "cancelled", None
     except FailedTaskError as carrier:
         error = carrier.error
-        return "failed", (carrier.place, Sent.of(error), full_text(error))
+        return "failed", (carrier.position, Sent.of(error), full_text(error))

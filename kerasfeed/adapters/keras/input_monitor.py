@@ -230,8 +230,8 @@ def scenes_of(plan: Plan, steps: int) -> int:
         return steps
     if not plan.length:  # a stream, whose last batch may be short
         return steps * plan.rows
-    if not plan.cut.is_even:  # batches of any size anywhere
-        return round(steps * plan.cut.kept / (plan.cut.steps * plan.shard_count))
+    if not plan.batches.is_even:  # batches of any size anywhere
+        return round(steps * plan.batches.kept / (plan.batches.steps * plan.shard_count))
     epochs = steps // plan.steps  # complete epochs, whose last batch may be short
     # Keras shuffles steps: which ones an unfinished epoch left out is unknown, most likely full batches.
     return (steps - epochs) * plan.rows + epochs * plan.scenes_of(0, plan.steps - 1)

@@ -152,10 +152,10 @@ def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
         warn_caller(text, FeedWarning)
     for path, layer in _layers(model):
         prefix = f"{_LAYERS}{path}/"
-        beside = {name for name in file.names if name.startswith(prefix)}
-        if beside:
+        names = {name for name in file.names if name.startswith(prefix)}
+        if names:
             store = {key: as_array(value) for key, value in _saved_by(layer).items()}
-            layer.load_own_variables(store | {name.removeprefix(prefix): array for name, array in file.read(beside)})
+            layer.load_own_variables(store | {name.removeprefix(prefix): array for name, array in file.read(names)})
     same = saved & known.keys()
     if "metrics" in groups:  # it is unknown which are new
         same = {name for name in same if _group_of(name) != "metrics"}

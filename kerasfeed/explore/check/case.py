@@ -23,7 +23,7 @@ from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.processes.shared_objects import pickled
-from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Note, Place, Record, Task
+from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FailurePosition, FutureTask, Note, Record, Task
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name, message_of
@@ -61,7 +61,7 @@ class CallRunner(Runner):
         try:
             return context.posted()(Reader(self.sequence, self.seed, note, context.worker))
         except BaseException as error:
-            raise FailedTaskError(Place()) from error
+            raise FailedTaskError(FailurePosition()) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from kerasfeed.explore.describe.field_statistics import FieldStatistics
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.task import NOWHERE, FailedTaskError, FutureTask, Note, Place, Record
+from kerasfeed.pool.task import NOWHERE, FailedTaskError, FailurePosition, FutureTask, Note, Record
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.field_values import as_array
@@ -146,7 +146,7 @@ class StatisticsRunner(Runner):
                     statistics.add(position, scene, seconds)
                 except BaseException as error:
                     if is_the_programs(error):
-                        raise FailedTaskError(Place(index)) from error
+                        raise FailedTaskError(FailurePosition(index)) from error
                     statistics.fail(position, exception_text(error))
         statistics.close(record[1], record[1] + record[2])
         return statistics

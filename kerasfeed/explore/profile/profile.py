@@ -238,7 +238,7 @@ def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layou
     """
     size = max(1, int(scenes / 16))
     plan = job.plan
-    if plan.batch_size is None or size >= plan.batch_size or job.maker or not plan.cut.is_even:
+    if plan.batch_size is None or size >= plan.batch_size or job.maker or not plan.batches.is_even:
         return job, layout
     plan = dataclasses.replace(plan, batch_size=size, drop_remainder=False, shard_index=0, shard_count=1)
     return dataclasses.replace(job, plan=plan), dataclasses.replace(layout, rows=plan.rows)

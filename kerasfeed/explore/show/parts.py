@@ -84,11 +84,11 @@ def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[ScenePart, ...]:
             owner = _labelled(path, fields, kinds)
             if owner and owner not in labels:
                 labels[owner] = path
-    beside = {*labels.values(), *padding.values()}
+    drawn_with_image = {*labels.values(), *padding.values()}
     return tuple(
         ScenePart(path, kind, labels.get(path, ""), padding.get(path, ""))
         for path, kind in kinds.items()
-        if kind != "hidden" and path not in beside
+        if kind != "hidden" and path not in drawn_with_image
     )
 
 

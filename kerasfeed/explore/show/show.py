@@ -196,7 +196,7 @@ def points_of(plan: Plan, epoch: int) -> NDArray[np.int64]:
     if len(steps) == plan.steps:
         begins = np.cumsum(counts) - counts
     else:
-        begins = (steps * (plan.cut.kept / (plan.cut.steps * plan.shard_count))).astype(np.int64)
+        begins = (steps * (plan.batches.kept / (plan.batches.steps * plan.shard_count))).astype(np.int64)
     positions = [begin + np.arange(count) for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
     points = np.stack([np.concatenate(positions), np.concatenate(batches), np.repeat(steps, counts)])
     return points[:, :: -(-int(counts.sum()) // _MOST_POINTS)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Overflow, SceneWriter, runs_of
-from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
+from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FailurePosition, Note
 from kerasfeed.readers import read_cost
 from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
@@ -52,7 +52,7 @@ MANY = -1  # the noted row while scenes are loaded all at once
 
 def failed(scene: int | None, row: int | None, method: str = "get_batch") -> FailedTaskError:
     """The carrier of a failure: of one scene, or of a `method` that was given many (None)."""
-    return FailedTaskError(Place(scene, row, method if scene is None else ""))
+    return FailedTaskError(FailurePosition(scene, row, method if scene is None else ""))
 
 
 class Filler:

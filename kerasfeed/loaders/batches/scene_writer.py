@@ -217,7 +217,7 @@ class SceneWriter:
             except OverflowError as error:
                 path = self._spec.paths[number]
                 raise SpecError(
-                    f"{self._who(view, row)}: field {path!r} is {leaf}, too large: {message_of(error)}"
+                    f"{self._scene_text(view, row)}: field {path!r} is {leaf}, too large: {message_of(error)}"
                 ) from None
 
     def _other_leaves(self, view: SlotView, row: int, scene: Any) -> list[Any]:
@@ -269,9 +269,9 @@ class SceneWriter:
                 return conformed(leaf, field, path, self._spec, copy=False)
             return coerce(leaf, field, path, remedy)
         except SpecError as error:
-            raise SpecError(f"{self._who(view, row)}: {message_of(error)}") from None
+            raise SpecError(f"{self._scene_text(view, row)}: {message_of(error)}") from None
 
-    def _who(self, view: SlotView, row: int) -> str:
+    def _scene_text(self, view: SlotView, row: int) -> str:
         return f"scene {view.indices[row]}" if not self._whole else "the batch that collate returned"
 
     def write_batch(
@@ -311,14 +311,14 @@ class SceneWriter:
         )
 
     def _wrong_structure(self, view: SlotView, row: int, scene: Any) -> SpecError:
-        who = self._who(view, row)
+        scene = self._scene_text(view, row)
         try:
             found = describe(scene)
         except SpecError as error:
-            return SpecError(f"{who}: {message_of(error)}")
+            return SpecError(f"{scene}: {message_of(error)}")
         received = ", ".join(f"{path}: {field}" for path, field in zip(found.paths, found.fields, strict=True))
         return SpecError(
-            f"{who}: expected the structure {structure_text(self._spec.treespec)}, received "
+            f"{scene}: expected the structure {structure_text(self._spec.treespec)}, received "
             f"{structure_text(found.treespec)} ({received}). Return the same nesting for every index"
             f"{', the one of output_signature' if self._is_given else ''}"
         )

@@ -107,13 +107,14 @@ def ending_text(crash: Crash, count: int, allowed: str = "") -> str:
     times = "" if count == 1 else f" {count} times"
     if crash.hung:
         what = (
-            f"{crash.place} took longer than timeout={crash.timeout} s{times} in {crash.worker}, which was "
+            f"{crash.position} took longer than timeout={crash.timeout} s{times} in {crash.worker}, which was "
             f"therefore ended{crash.memory}."
         )
     else:
         what = (
-            f"{crash.worker} {crash.ending} while it loaded {crash.place}{crash.memory}. The scene has ended its worker"
-            f"{times and times + allowed}. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV."
+            f"{crash.worker} {crash.ending} while it loaded {crash.position}{crash.memory}. The scene has ended its "
+            f"worker{times and times + allowed}. Out of memory shows as SIGKILL, a fault in a compiled library as "
+            "SIGSEGV."
         )
     return what + crash.stack_text
 

@@ -21,7 +21,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.session import MOST_CALLS, HostAnswer, Packed, pack, unpack
 from kerasfeed.loaders.loader import Loader
-from kerasfeed.pool.base import HostPlace
+from kerasfeed.pool.base import HostNumbers
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.util.error_text import message_of, wrapped
@@ -70,7 +70,7 @@ class FeedHost:
             own = replace(
                 given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
                 environment=environment,
-                place=HostPlace(self._number * count, self._hosts * count, f" on {self._name}"),
+                host_numbers=HostNumbers(self._number * count, self._hosts * count, f" on {self._name}"),
             )  # fmt: skip
             self._loader, self._generation = Loader(own, "process", failure_log=log), generation
             self._loader.start()

@@ -148,8 +148,8 @@ class HostsSession:
             ImportError, WorkerStartError: See `RayHosts.join`.
         """
         self.job, self.failure_log, self.runner = job, failure_log, BatchRunner(job)
-        who = f"the feed of {class_name(job.sequence)}"
-        self.options = PoolOptions(job.workers, who, deferred_warnings=failure_log.deferred_warnings)
+        owner = f"the feed of {class_name(job.sequence)}"
+        self.options = PoolOptions(job.workers, owner, deferred_warnings=failure_log.deferred_warnings)
         self.layout: Layout | None = None
         self.failure: BaseException | None = None
         self.batches = self.respawns = 0
@@ -165,7 +165,7 @@ class HostsSession:
         for host in self._hosts:
             self._events.put(partial(self._start, host))
         self._thread = threading.Thread(target=self._run, name="kerasfeed-hosts", daemon=True)
-        start_thread(self._thread, who)
+        start_thread(self._thread, owner)
 
     def renew(self) -> None:
         """Pass the current job to the hosts, from the next call on.
@@ -267,7 +267,7 @@ class HostsSession:
                 if any(host.depth for host in self._hosts):
                     had_host = time.monotonic()
                 elif time.monotonic() - had_host > timeout:
-                    feed = self.options.who
+                    feed = self.options.owner
                     raise HostLostError(
                         f"{feed} has had no host for start_timeout={timeout:g} s: {self._cluster.asked}"
                     )
@@ -319,7 +319,7 @@ class HostsSession:
     def _started(self, host: _Host, answer: HostAnswer) -> None:
         host.name, workers = self._value(answer)
         host.depth = self._depth(workers)
-        LOGGER.info("%s: %s started", self.options.who, host.name)
+        LOGGER.info("%s: %s started", self.options.owner, host.name)
         self._send(host, lambda *_: None, "live")  # never returns; fails if the host ends
 
     def _lose(self, host: _Host, error: BaseException) -> None:
@@ -368,12 +368,12 @@ class HostsSession:
         """
         log, refusal = self.failure_log, None
         for index, epoch, step, sent in answer.failures:
-            error = sent.arrived()
+            error = sent.as_exception()
             log.note(index, epoch, step, error)
             if index is not None and log.policy.on_error != "raise":
                 refusal = log.refusal(index, epoch or 0, error) or refusal
         if answer.error is not None:
-            raise answer.error.arrived()
+            raise answer.error.as_exception()
         if refusal is not None:
             raise refusal
         packed = answer.value

@@ -109,9 +109,9 @@ def respawn_text(death: Crash) -> str:
     """The warning that a worker was replaced."""
     what = str(death)
     if death.hung:
-        slow = death.place or "its work"
+        slow = death.position or "its work"
         what = f"{death.worker} was ended because {slow} took longer than timeout={death.timeout} s{death.memory}"
-    again = "its scene is tried again" if death.place else "other workers do its work"
+    again = "its scene is tried again" if death.position else "other workers do its work"
     return (
         f"{what}. A new process has taken its place and {again}: no batch is lost or changed. "
         f"feed.stats().respawns counts the workers replaced. This warning appears once.{death.stack_text}"

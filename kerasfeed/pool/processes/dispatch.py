@@ -52,11 +52,14 @@ class Dispatch(Pool):
             self._lines = options.most_workers + 1 if options.most_workers else options.workers
             self.shared_objects = SharedObjects.create(self._lines)
             undo.callback(self.shared_objects.close)
-            self.memory = PoolMemory(shared=True, who=self.who)
+            self.memory = PoolMemory(shared=True, owner=self.owner)
             undo.callback(self.memory.close)
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
-            first, count = options.place.first, max(options.place.count, options.place.first + options.workers)
+            first, count = (
+                options.host_numbers.first,
+                max(options.host_numbers.count, options.host_numbers.first + options.workers),
+            )
             modules = options.environment.modules
             modules = module_values() if modules is None else modules
             self._start = WorkerStart(search_path(), first, count, modules, managers_key())
@@ -67,7 +70,7 @@ class Dispatch(Pool):
 
     def _naming_descriptors(self) -> Any:
         """See `kerasfeed.pool.resource_errors.naming_descriptors`."""
-        return naming_descriptors(self.who, DESCRIPTORS + self.options.workers)
+        return naming_descriptors(self.owner, DESCRIPTORS + self.options.workers)
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """See `Pool.submit`."""
@@ -142,7 +145,7 @@ class Dispatch(Pool):
                 raise
             raise self.runner.unpicklable(error) from error
         if self.shared_objects.copied_bytes > _LARGE:
-            text = large_text(self.options.who, self.runner.target, self.shared_objects.copied_bytes)
+            text = large_text(self.options.owner, self.runner.target, self.shared_objects.copied_bytes)
             self.options.deferred_warnings.defer("large objects", text, FeedWarning)
 
     def _send(self, tasks: Sequence[Task]) -> None:

@@ -18,7 +18,7 @@ from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import STOP, TASK_BYTES, decode_task
 from kerasfeed.pool.processes.shared_objects import Topic
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.pool.task import NOWHERE, FailedTaskError, Place, Task, UnseededTaskError
+from kerasfeed.pool.task import NOWHERE, FailedTaskError, FailurePosition, Task, UnseededTaskError
 from kerasfeed.pool.worker_hooks import defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.global_random import NUMPY, PYTHON, TENSORFLOW, TORCH
@@ -53,7 +53,7 @@ class FirstWorker(LocalWorker):
         first.thread = threading.Thread(
             target=first._run, args=(os.dup(pool.pipes.tasks_out[0]),), name="kerasfeed-worker-0", daemon=True
         )
-        start_thread(first.thread, pool.who, 1)
+        start_thread(first.thread, pool.owner, 1)
         return first
 
     def end(self) -> None:
@@ -124,7 +124,7 @@ class FirstWorker(LocalWorker):
             if self._copy is None:
                 self.pool.fail(start_error(self.name, full_text(carrier.error)))
                 return ()
-            return task.failed(carrier.place, carrier.error, self.name, "")
+            return task.failed(carrier.position, carrier.error, self.name, "")
         except UnseededTaskError:
             if self.pool.worker_type != "process":
                 self.pool.take_processes(self.pool.options.workers, at_once=True)
@@ -146,7 +146,7 @@ class FirstWorker(LocalWorker):
                 begin(self.worker)
             self._copy, self._version = copy, version
         except BaseException as error:
-            raise FailedTaskError(Place(method="on_worker_begin")) from error
+            raise FailedTaskError(FailurePosition(method="on_worker_begin")) from error
 
     def _end(self) -> None:
         if self._version and self._copy is not None:

@@ -80,7 +80,7 @@ class ProcessPool(Dispatch):
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="kerasfeed-supervisor", daemon=True)
         try:
-            start_thread(self._thread, options.who)
+            start_thread(self._thread, options.owner)
             self._started.result()
             if options.most_workers:
                 self.worker_type = "thread"
@@ -109,7 +109,7 @@ class ProcessPool(Dispatch):
         with self.lock:
             self.worker_type = "process"
             self.options = replace(self.options, workers=workers)
-            self._start = replace(self._start, count=max(workers, self.options.place.count))
+            self._start = replace(self._start, count=max(workers, self.options.host_numbers.count))
             self.shared_objects.post(Topic.START, self._start)
             if at_once:
                 self._end_first_worker()
@@ -250,7 +250,7 @@ class ProcessPool(Dispatch):
             followers = task.done(payload, seconds, handle.name)
         elif status == Status.FAILED:
             assert isinstance(payload, Failure)
-            followers = task.failed(payload.place, payload.error.arrived(), handle.name, payload.traceback)
+            followers = task.failed(payload.position, payload.error.as_exception(), handle.name, payload.traceback)
         elif status == Status.CANCELLED:
             task.cancelled()
         elif status == Status.RETURNED:
@@ -308,9 +308,9 @@ class ProcessPool(Dispatch):
             handle.process.kill()
             return True
         if seconds >= watchdog.STALL_SECONDS:
-            place = None if task is None else task.text(note) or "the changed sequence"
+            position = None if task is None else task.text(note) or "the changed sequence"
             stack = partial(self.stacks.ask, handle.process.pid)
-            watchdog.warn_of_stall(self.options, "process", handle.name, place, seconds, stack)
+            watchdog.warn_of_stall(self.options, "process", handle.name, position, seconds, stack)
         return False
 
     # ---- workers that die
@@ -370,7 +370,7 @@ class ProcessPool(Dispatch):
             self.fail(WorkerStartError(start_text(crash)))
             return
         self.respawns += 1
-        LOGGER.warning("%s: a new process replaces a worker: %s", self.options.who, crash)
+        LOGGER.warning("%s: a new process replaces a worker: %s", self.options.owner, crash)
         self.options.deferred_warnings.defer("respawn", respawn_text(crash), FeedWarning)
         self._vacant.add(handle.number)
         self._next_start = time.monotonic() + self._deaths.pause

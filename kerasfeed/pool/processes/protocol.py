@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kerasfeed.pool.exception_pickle import Sent
-from kerasfeed.pool.task import MOST_NUMBERS, Place, Record
+from kerasfeed.pool.task import MOST_NUMBERS, FailurePosition, Record
 from kerasfeed.util.user_modules import Description
 
 _TASK = struct.Struct(f"={2 + MOST_NUMBERS}q")
@@ -119,12 +119,12 @@ class Failure:
     """A failure in a task, ready to pickle.
 
     Attributes:
-        place: Position of the failure.
+        position: Position of the failure.
         error: The exception.
         traceback: The worker's traceback, as text.
     """
 
-    place: Place
+    position: FailurePosition
     error: Sent
     traceback: str
 

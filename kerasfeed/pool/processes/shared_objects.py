@@ -62,8 +62,8 @@ class _Pickler(CloudPickler):
             obj.fill(self._found)
             return Held, (self._found.copy(),)
         elif id(owner) not in self._known:
-            beside = generators_beside(owner, self._kinds, self._known)
-            self._found += (each for each in beside if can_be_imported(each[0]))
+            others = generators_beside(owner, self._kinds, self._known)
+            self._found += (each for each in others if can_be_imported(each[0]))
         if type(obj) is np.memmap and (file := _memmap_arguments(obj)) is not None:
             return _open_memmap, file
         reduced = super().reducer_override(obj)

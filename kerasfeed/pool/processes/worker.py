@@ -31,7 +31,7 @@ from kerasfeed.pool.processes.protocol import (
     decode_task,
 )
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
-from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, Place, Record
+from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, FailurePosition, Record
 from kerasfeed.pool.worker_hooks import end_worker
 from kerasfeed.sequences.context import Worker, begin_worker_process
 from kerasfeed.sequences.optional_methods import optional_method
@@ -133,7 +133,7 @@ class WorkerProcess:
             self._report(Status.CANCELLED, number, 0.0)
         except FailedTaskError as carrier:
             error = carrier.error
-            failure = Failure(carrier.place, Sent.of(error), full_text(error))
+            failure = Failure(carrier.position, Sent.of(error), full_text(error))
             self._report(Status.FAILED, number, 0.0, failure)
 
     def _renew(self) -> None:
@@ -145,7 +145,7 @@ class WorkerProcess:
             self._begin_worker()
             self._version = version  # last: if on_worker_begin fails, the next task tries it again
         except BaseException as error:
-            raise FailedTaskError(Place(method="on_worker_begin")) from error
+            raise FailedTaskError(FailurePosition(method="on_worker_begin")) from error
 
     # ---- WorkerContext
 

@@ -268,4 +268,4 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
         theirs.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     link.setblocking(False)
-    return WorkerHandle(number, process, link, bytearray(), own_peak(), options.place.text)
+    return WorkerHandle(number, process, link, bytearray(), own_peak(), options.host_numbers.text)

@@ -91,7 +91,7 @@ def write_hdf5(
     out = Path(os.path.realpath(local_path("path", path)))
     folder = out.with_name(f".{out.name}.segments")
 
-    def cut(spec: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
+    def plan_shards(spec: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
         columns = columns_for(spec, scenes_per_chunk, compression, length)
         segments = []
         for number, part in enumerate(columns.segments(length)):
@@ -116,7 +116,7 @@ def write_hdf5(
         names=(out,),
         arguments={"scenes_per_chunk": scenes_per_chunk, "compression": compression, "shuffle": bool(shuffle)},
         most=-(-length // (scenes_per_chunk or 1)),
-        cut=cut,
+        plan_shards=plan_shards,
         discard=discard,
         finish=finish,
         title="writing scenes",

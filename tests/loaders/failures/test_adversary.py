@@ -45,7 +45,7 @@ def plans(draw):
     length, shards = draw(st.integers(1, 50)), draw(st.integers(1, 3))
     order = draw(orders(length))
     plan = Plan(length, draw(st.integers(1, 12)), order, draw(st.integers(0, 9)), draw(st.booleans()), 0, shards)
-    if not plan.steps or plan.cut.smallest < shards:  # a feed refuses it
+    if not plan.steps or plan.batches.smallest < shards:  # a feed refuses it
         return Plan(length, plan.batch_size, plan.order, plan.seed)
     return plan
 
@@ -122,7 +122,7 @@ def test_all_shards_together_deliver_every_scene_once_per_epoch(kind):
         # All different: 7 times the index, modulo a prime above the length.
         expected = [sequence[index][0].item() for index in range(plan.length)]
         if plan.drop_remainder:
-            assert len(found) == plan.cut.kept
+            assert len(found) == plan.batches.kept
             assert len(set(found)) == len(found)
         else:
             assert sorted(found) == sorted(expected)

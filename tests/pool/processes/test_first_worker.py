@@ -40,8 +40,8 @@ def test_the_thread_has_a_copy_that_follows_the_changes_of_the_object(make, targ
     pool.refresh(lambda: setattr(target, "state", "second"))
     assert pool.run(FutureTask(Do.SEE_OBJECT, 0)).result(SECONDS) == "second"
     pool.refresh(lambda: setattr(target, "fails_to_begin", True))
-    outcome, place, error, _ = outcome_of(pool, RecordedTask(Do.GIVE, 3))
-    assert (outcome, place.method) == ("failed", "on_worker_begin")
+    outcome, position, error, _ = outcome_of(pool, RecordedTask(Do.GIVE, 3))
+    assert (outcome, position.method) == ("failed", "on_worker_begin")
     assert "no such disk" in str(error)
     pool.refresh(lambda: setattr(target, "fails_to_begin", False))
     assert gives(pool, 4)
