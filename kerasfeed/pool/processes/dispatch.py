@@ -56,10 +56,8 @@ class Dispatch(Pool):
             undo.callback(self.memory.close)
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
-            first, count = (
-                options.host_numbers.first,
-                max(options.host_numbers.count, options.host_numbers.first + options.workers),
-            )
+            first = options.host_numbers.first
+            count = max(options.host_numbers.count, first + options.workers)
             modules = options.environment.modules
             modules = module_values() if modules is None else modules
             self._start = WorkerStart(search_path(), first, count, modules, managers_key())
