@@ -213,9 +213,9 @@ def check_plan(plan: Plan, on_error: Any) -> None:
     if not plan.pad_remainder and plan.batches.smallest < plan.shard_count:
         which = "the last step" if plan.batches.is_even else "the short step of a bucket"
         raise ValueError(
-            f"{which} has {counted(plan.batches.smallest, 'scene')} for {plan.shard_count} shards: one would have none "
-            "and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
-            "fills short batches up), or a batch_size that leaves at least "
+            f"{which} has {counted(plan.batches.smallest, 'scene')} for {plan.shard_count} shards: one would have "
+            "none, and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True "
+            "(which fills short batches up), or a batch_size that leaves at least "
             f"{plan.shard_count} of {plan.scenes} scenes for {which}"
         )
 

@@ -251,7 +251,9 @@ class SceneReaders:
 
         def check(scene: Any) -> list[Any]:
             fields: list[Any] = fields_of(conform(scene, spec))
-            return arrays_of(fields, spec.paths) if has_text else fields
+            if has_text:
+                arrays_of(fields, spec.paths)
+            return fields
 
         self._reading.check = check
 
