@@ -311,14 +311,14 @@ class SceneWriter:
         )
 
     def _wrong_structure(self, view: SlotView, row: int, scene: Any) -> SpecError:
-        scene = self._scene_text(view, row)
+        where = self._scene_text(view, row)
         try:
             found = describe(scene)
         except SpecError as error:
-            return SpecError(f"{scene}: {message_of(error)}")
+            return SpecError(f"{where}: {message_of(error)}")
         received = ", ".join(f"{path}: {field}" for path, field in zip(found.paths, found.fields, strict=True))
         return SpecError(
-            f"{scene}: expected the structure {structure_text(self._spec.treespec)}, received "
+            f"{where}: expected the structure {structure_text(self._spec.treespec)}, received "
             f"{structure_text(found.treespec)} ({received}). Return the same nesting for every index"
             f"{', the one of output_signature' if self._is_given else ''}"
         )
