@@ -277,12 +277,16 @@ class BaseFeed(AnyFeed):
         return self._loader.submit(epoch, step, timeout=patience)
 
     def start(self) -> None:
-        """Start the workers and load the first batches of the next epoch in the background.
+        """Let the workers load the first batches of the next epoch, and return.
 
-        Returns at once, except that it calls `on_epoch_begin` of the sequence. The next loop or `fit` then need not
-        wait for its first batches while you build a model or load weights. They are the same batches without this
-        call. If the next batch requested is another one, these are dropped: after `set_state`, or in `fit` with
-        its default `shuffle=True` on a feed without shuffle. A feed with `workers=0` loads nothing ahead.
+        Like the beginning of a loop, it waits for the first scenes if the workers or the spec are not known yet, and it
+        calls `on_epoch_begin` of the sequence. The next loop or `fit` gets the same batches as without this call, and
+        need not wait for them if you build a model or load weights meanwhile. They are dropped if another batch is
+        requested first: after `set_state`, or in `fit` with its default `shuffle=True` on a feed without shuffle.
+        Without workers, nothing is loaded ahead.
+
+        Raises:
+            Exception: The error of a first scene.
 
         Examples:
             >>> with kf.Feed(np.arange(5), batch_size=2, workers=1) as feed:
@@ -296,14 +300,14 @@ class BaseFeed(AnyFeed):
         first = self.clock.next_free
         epoch = first // self.clock.steps
         self.enter_epoch(epoch)
-        if self._loader.worker_type != "inline":
+        if self.look_ahead > 1:  # otherwise submit() itself would load
             numbers = range(first, (epoch + 1) * self.clock.steps)
             self._early = EarlyBatches(self._loader, map(self.clock.position, numbers))
 
     def _end_early(self) -> None:
-        if self._early is not None:
-            self._early.cancel()
-            self._early = None
+        early, self._early = self._early, None
+        if early is not None:
+            early.cancel()
 
     def enter_epoch(self, epoch: int) -> None:
         """Call the sequence's epoch hooks before any scene is read."""
@@ -527,12 +531,8 @@ class BaseFeed(AnyFeed):
         self._give_up_ahead()
         for cursor in list(self._loops):  # of unfinished loops
             cursor.close([])
-        early, self._early = self._early, None
-        if early is not None:
-            early.cancel()
+        self._end_early()
         self._loader.close()
-        if early is not None:
-            early.join()
         self._loader.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
@@ -560,4 +560,5 @@ def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) ->
     """Run `change` (the sequence's hooks) while the feed loads no scenes."""
     known = feed()
     if known is not None:
+        known._end_early()  # of the epoch before
         known._loader.refresh(change)

@@ -1,6 +1,6 @@
 """Batches of a feed in the order of their numbers: loaded ahead by a `Prefetcher`, and taken by a `FeedCursor`.
 
-`EarlyBatches` are loaded before there is a consumer.
+`EarlyBatches` are requested before there is a consumer.
 
 Invariant: `next_batch` returns the batch with the next number, whatever was loaded ahead. Closing a prefetcher cancels
 its batches, and skips the scenes not yet begun. An iteration of a `tf.data` dataset claims its batches at its first
@@ -9,7 +9,7 @@ request.
 
 import contextvars
 import itertools
-import threading
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,7 +22,6 @@ from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.feeds.cursor import Convert, Cursor, CursorThreads, EndOfData, RequestLog, check_alive
 from kerasfeed.loaders.loader import Loader
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
-from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.polling import NotYet, result_of
 
 Submit = Callable[[int, float | None], "Future[Any]"]
@@ -144,7 +143,7 @@ def _first_done(futures: list["Future[Any]"], timeout: float | None) -> "Future[
 
 
 class EarlyBatches:
-    """The first batches of a feed, loaded in the background before a consumer requests them.
+    """The first batches of an epoch, requested from the workers before a consumer requests them.
 
     Args:
         loader: Loads the batches, as many as it keeps in flight.
@@ -152,25 +151,16 @@ class EarlyBatches:
     """
 
     def __init__(self, loader: Loader, positions: Iterable[tuple[int, int]]) -> None:
+        self._process = os.getpid()
         self._batches: dict[tuple[int, int], Future[Any]] = {}
-        self._cancelled = False
-        self._thread = threading.Thread(
-            target=self._load, args=(loader, positions), name="kerasfeed-start", daemon=True
-        )
-        start_thread(self._thread, "feed.start()")
-
-    def _load(self, loader: Loader, positions: Iterable[tuple[int, int]]) -> None:
-        with suppress(Exception):  # the consumer's first request meets the same error
-            ahead = loader.look_ahead  # chooses the workers
-            for position in itertools.islice(positions, ahead if loader.worker_type != "inline" else 0):
-                if self._cancelled:
-                    break
+        with suppress(NotYet):  # max_memory is reached
+            for position in itertools.islice(positions, loader.look_ahead):
                 self._batches[position] = loader.submit(*position, timeout=0.0)
-        if self._cancelled:
-            self._drop()
 
     def take(self, epoch: int, step: int) -> "Future[Any] | None":
         """Return the batch (epoch, step). If it is not here, return None and cancel all: they would hold memory."""
+        if os.getpid() != self._process:
+            return None  # the workers belong to the process that has forked
         batch = self._batches.pop((epoch, step), None)
         if batch is None:
             self.cancel()
@@ -178,17 +168,9 @@ class EarlyBatches:
 
     def cancel(self) -> None:
         """Cancel the batches that were not taken."""
-        self._cancelled = True
-        self._drop()
-
-    def _drop(self) -> None:
         with suppress(KeyError):  # no batch is left
             while True:
                 self._batches.popitem()[1].cancel()
-
-    def join(self) -> None:
-        """Wait for the thread, which ends soon after `cancel` and the end of the loader."""
-        self._thread.join()
 
 
 def begin_cursor(

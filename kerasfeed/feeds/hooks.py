@@ -68,8 +68,9 @@ class SequenceHooks:
         if switches != self.switches:
             raise RuntimeError(
                 f"{self._name} has on_epoch_begin or on_epoch_end, so only one epoch of it can be loaded at a time. "
-                "Another loop, fit or feed.epoch(n) began before this one had ended, which cannot continue. Finish or "
-                "close one before the next begins. To look at a batch of the current epoch, use feed[0]"
+                "Another loop, fit, feed.epoch(n) or feed.start() began before this one had ended, which cannot "
+                "continue. Finish or close one before the next begins. To look at a batch of the current epoch, use "
+                "feed[0]"
             )
 
     def _switch(self, epoch: int | None) -> None:

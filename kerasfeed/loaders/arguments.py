@@ -263,4 +263,5 @@ NO_METHODS_OF_STREAMS = NO_METHODS | {
     "take": "Loop over itertools.islice(feed, count), or end the generator earlier",
     "skip": "Loop over itertools.islice(feed, count, None), or start the generator later",
     "set_epoch": "Each loop over a feed is the next repetition by itself",
+    "start": "A stream begins to load with its first batch; element_spec waits for that batch",
 }

@@ -223,7 +223,7 @@ class FailedFirst:
     error: BaseException
 
 
-READY, LOAD, DESCRIBE = range(3)
+LOAD, DESCRIBE = 1, 2
 _T = TypeVar("_T")
 
 
@@ -315,8 +315,6 @@ class BatchRunner(Runner):
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`. Returns the first scenes, or values outside the slot."""
-        if record[0] == READY:
-            return None
         if record[0] == DESCRIBE:
             return self._describe(note, context)
         kind, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record

@@ -206,6 +206,12 @@ class Loader:
         self._ready(least)
         return self.layout
 
+    def note_random(self, used: int) -> None:
+        """Record which random generators scenes have used on other hosts, so that workers seed them from the start."""
+        present = self._sessions.present
+        if isinstance(present, Session):
+            present.pool.note_random(used)
+
     def replace_sequence(self, sequence: Any) -> None:
         """Load scenes of `sequence`, a changed copy of the job's sequence, from now on."""
 

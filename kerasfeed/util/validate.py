@@ -4,6 +4,7 @@ Invariant: an accepted integer is a Python int of at least `least`. Floats and b
 usually arguments in the wrong position.
 """
 
+import math
 import operator
 import os
 import re
@@ -65,7 +66,10 @@ def check_number(
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be {what}, received {value!r} of type {type(value).__name__}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a longer integer
+        number = math.inf
     if not (number > 0 if least is None else number >= least) or number > most:
         raise ValueError(f"{name} must be {what}, received {value!r}")
     return number

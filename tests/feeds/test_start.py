@@ -1,12 +1,13 @@
 """`feed.start()`: the first batches are loaded before a consumer requests them."""
 
-import threading
+import os
 
 import numpy as np
 import pytest
 from waits import wait_until
 
 import kerasfeed as kf
+from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.base import BaseFeed
 
 pytestmark = pytest.mark.timeout(60)
@@ -73,6 +74,7 @@ def test_after_set_state_the_started_batches_are_dropped():
         assert values(feed) == expected[4:]
 
 
+@pytest.mark.filterwarnings("ignore:the consumer keeps so many batches")
 def test_started_batches_hold_no_memory_that_another_request_needs():
     with thread_feed(Counted(), max_memory=50_000) as feed:
         for _ in range(3):
@@ -100,11 +102,9 @@ def test_an_error_of_a_started_batch_is_raised_where_the_batch_is_requested():
             _ = feed[1]
 
 
-def test_an_error_of_the_first_scenes_is_raised_by_the_first_request():
-    with thread_feed(Counted(length=6, fails=True)) as feed:
+def test_an_error_of_the_first_scenes_is_raised_at_once():
+    with thread_feed(Counted(length=6, fails=True)) as feed, pytest.raises(ValueError, match="scene 5 is damaged"):
         feed.start()
-        with pytest.raises(ValueError, match="scene 5 is damaged"):
-            list(feed)
 
 
 def test_without_workers_nothing_is_read_before_the_first_request():
@@ -115,23 +115,35 @@ def test_without_workers_nothing_is_read_before_the_first_request():
         assert len(list(feed)) == 10
 
 
-def test_close_ends_a_start_that_is_still_reading():
-    gate, begun = threading.Event(), threading.Event()
+def test_an_epoch_that_is_started_within_a_loop_has_scenes_of_one_epoch():
+    with thread_feed(Hooked(), max_queue_size=2) as feed:
+        for step, _ in enumerate(feed):
+            if step == len(feed) - 1:
+                feed.start()
+        first = {value // 100 for batch in values(feed) for value in batch}
+        assert len(first) == 1
 
-    class Waiting(Counted):
-        def __getitem__(self, index):
-            begun.set()
-            gate.wait(20)
-            return super().__getitem__(index)
 
-    feed = thread_feed(Waiting())
+def test_a_closed_feed_does_not_start():
+    feed = thread_feed(Counted())
     feed.start()
-    assert begun.wait(20)
-    closing = threading.Thread(target=feed.close)
-    closing.start()
-    gate.set()
-    closing.join(20)
-    assert not closing.is_alive()
+    feed.close()
+    with pytest.raises(FeedClosedError):
+        feed.start()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_does_not_wait_for_batches_of_its_parent():
+    with thread_feed(Counted()) as feed:
+        feed.start()
+        child = os.fork()
+        if not child:
+            try:
+                feed[9]
+            except FeedClosedError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_auto_starts_too():

@@ -38,7 +38,7 @@ def dealt(ways):
     return [(way, kind) for k, way in enumerate(ways) for kind in dict.fromkeys([*WORST, *kinds[k :: len(ways)]])]
 
 
-def as_exception(error, kind):
+def arrived(error, kind):
     """Whether `error` is the exception of `hostile(kind)`, or replaces it."""
     named = {"group": "several", "caused": "with a cause"}.get(kind, kind)
     own = {"group": ExceptionGroup, "caused": ValueError}.get(kind, KINDS[kind])

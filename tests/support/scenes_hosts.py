@@ -116,3 +116,18 @@ class Killing(Noisy):
         if index == 40:
             os.kill(os.getpid() if self.what == "worker" else os.getppid(), signal.SIGKILL)
         return index
+
+
+class KeepsDraws(kf.SceneSequence):
+    """Scenes that keep a random number of their first read."""
+
+    def __init__(self):
+        self.drawn = {}
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        if index not in self.drawn:
+            self.drawn[index] = np.array([index, np.random.rand()])
+        return self.drawn[index]

@@ -209,7 +209,7 @@ def by_path(tmp_path):
             del sys.modules[name]
 
 
-def as_exception(value, *names):
+def arrived(value, *names):
     """`value`, as it arrives in a process that has not imported these modules."""
     pickled = cloud_pickled(value)
     kept = {name: sys.modules.pop(name) for name in names}
@@ -222,14 +222,14 @@ def as_exception(value, *names):
 def test_a_module_loaded_by_its_path_is_sent_by_value(by_path):
     rooms = by_path()
     rooms.SIZE = 10
-    assert as_exception(rooms.Rooms(), "rooms_by_path").size() == 10
-    assert as_exception(rooms, "rooms_by_path").SIZE == 10
+    assert arrived(rooms.Rooms(), "rooms_by_path").size() == 10
+    assert arrived(rooms, "rooms_by_path").SIZE == 10
 
 
 def test_a_module_added_to_sys_modules_by_hand_is_sent_by_value(by_path):
     module = sys.modules["rooms_by_hand"] = types.ModuleType("rooms_by_hand")
     exec("def size(): return 5", vars(module))
-    assert as_exception(module.size, "rooms_by_hand")() == 5
+    assert arrived(module.size, "rooms_by_hand")() == 5
 
 
 def test_a_module_shadowed_on_the_search_path_is_sent_by_value(by_path, tmp_path, monkeypatch):
@@ -237,7 +237,7 @@ def test_a_module_shadowed_on_the_search_path_is_sent_by_value(by_path, tmp_path
     (tmp_path / "other").mkdir()
     by_path()
     other = by_path(folder=tmp_path / "other", text="class Rooms:\n    def size(self): return 6\n")
-    assert as_exception(other.Rooms(), "rooms_by_path").size() == 6
+    assert arrived(other.Rooms(), "rooms_by_path").size() == 6
 
 
 def test_an_importable_module_is_sent_by_name(by_path, tmp_path, monkeypatch):
@@ -245,7 +245,7 @@ def test_an_importable_module_is_sent_by_name(by_path, tmp_path, monkeypatch):
     rooms = by_path()
     rooms.SIZE = 10
     assert pickle.loads(cloud_pickled(rooms.Rooms)) is rooms.Rooms
-    assert as_exception(rooms.Rooms(), "rooms_by_path").size() == 5
+    assert arrived(rooms.Rooms(), "rooms_by_path").size() == 5
     assert "rooms_by_path" not in cloudpickle.list_registry_pickle_by_value()
 
 

@@ -11,7 +11,7 @@ import pytest
 from scenes_records import FailsAt, Small, assert_same, listing
 
 import kerasfeed as kf
-from kerasfeed.writers.tfrecord import write as writing
+from kerasfeed.writers import tfrecord as writing
 
 _OPENING = threading.Lock()
 PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"

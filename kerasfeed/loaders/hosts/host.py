@@ -88,7 +88,14 @@ class FeedHost:
             self._loader.close()
 
     def load(
-        self, generation: int, job: Packed, layout: Layout | None, epoch: int, step: int | None, least: int
+        self,
+        generation: int,
+        job: Packed,
+        layout: Layout | None,
+        used_random: int,
+        epoch: int,
+        step: int | None,
+        least: int,
     ) -> HostAnswer:
         """Load a batch. If `step` is None, infer the layout from scenes of `epoch`.
 
@@ -96,6 +103,7 @@ class FeedHost:
             generation: How often the job has changed; a host with an older job unpacks `job` first.
             job: The packed job.
             layout: Layout of a batch; None until a host has inferred it.
+            used_random: The random generators that scenes on any host have used; see `Pool.used_random`.
             epoch: Epoch of the batch or the scenes.
             step: Step of the epoch.
             least: Number of items to read at least to infer the layout, if items are batches.
@@ -111,6 +119,7 @@ class FeedHost:
                     loader.replace_sequence(unpack(job).sequence)
                     self._generation = generation
                 loader.layout = loader.layout or layout
+                loader.note_random(used_random)
             found = loader.infer(epoch, least) if step is None else loader.submit(epoch, step).result()
             value = pack(found, beside_from=1)  # from 1 byte, so all arrays: the driver aligns them to 64 bytes
         except BaseException as raised:  # noqa: BLE001 - as above

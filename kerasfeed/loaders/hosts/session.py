@@ -314,7 +314,8 @@ class HostsSession:
                 host = min(free, key=lambda host: len(host.calls))
                 host.calls.append(call)
                 do = partial(self._answered, call)
-                self._send(host, do, "load", *self._shared, self.layout, call.epoch, call.step, call.least)
+                used_random = self.failure_log.used_random
+                self._send(host, do, "load", *self._shared, self.layout, used_random, call.epoch, call.step, call.least)
 
     def _started(self, host: _Host, answer: HostAnswer) -> None:
         host.name, workers = self._value(answer)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from hosts_feeds import feed_of, reference, same
-from scenes_hosts import Epochs, Failing, Global, Hanging, Held, Killing, Mixed, Noisy
+from scenes_hosts import Epochs, Failing, Global, Hanging, Held, KeepsDraws, Killing, Mixed, Noisy
 from subprocess_hosts import SubprocessHosts
 from waits import SECONDS, wait_until
 
@@ -263,3 +263,10 @@ def test_profile_measures_this_machine_even_with_hosts(few_processes):
         found = kf.profile(feed, seconds=1)
     assert found.present.setup.worker_type == "process"
     assert found.present.least > 0
+
+
+def test_scenes_that_keep_a_global_random_number_are_equal_on_all_hosts():
+    with BaseFeed(KeepsDraws(), 4, workers=1, worker_type="process", seed=5) as feed:
+        expected = list(feed)
+    with BaseFeed(KeepsDraws(), 4, workers=1, seed=5, hosts=SubprocessHosts(2)) as feed:
+        same(list(feed), expected)

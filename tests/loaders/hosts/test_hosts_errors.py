@@ -123,7 +123,9 @@ def test_threads_that_pack_at_the_same_time_all_send_their_modules(tmp_path, mon
 def answering(submit):
     """A host with a fake loader."""
     host = FeedHost(0, 1, kf.__version__, ())
-    host._loader = SimpleNamespace(layout=None, failure_log=FailureLog(FailurePolicy(), 1), submit=submit)
+    host._loader = SimpleNamespace(
+        layout=None, failure_log=FailureLog(FailurePolicy(), 1), submit=submit, note_random=lambda used: None
+    )
     return host
 
 
@@ -139,7 +141,7 @@ def test_only_one_of_two_answers_has_a_failure_of_the_first_scenes():
     host = answering(submit)
     host._note(5, None, None, ValueError("of a scene that was read to infer the spec"))
     with ThreadPoolExecutor(2) as executor:
-        answers = list(executor.map(lambda step: host.load(0, (), None, 0, step, 1), range(2)))
+        answers = list(executor.map(lambda step: host.load(0, (), None, 0, 0, step, 1), range(2)))
     assert sorted(len(answer.failures) for answer in answers) == [0, 1]
 
 
@@ -149,13 +151,13 @@ def test_an_answer_has_only_the_failures_of_its_own_batch():
     host = answering(lambda epoch, step: loaded)
     for step in (0, 1):
         host._note(step, 0, step, ValueError("no scene"))
-    answers = [host.load(0, (), None, 0, step, 1) for step in (1, 0, 1)]
+    answers = [host.load(0, (), None, 0, 0, step, 1) for step in (1, 0, 1)]
     assert [[index for index, *_ in answer.failures] for answer in answers] == [[1], [0], []]
 
 
 def test_a_restarted_host_raises_until_it_is_started():
     with pytest.raises(RuntimeError, match="restarted"):
-        FeedHost(0, 1, kf.__version__, ()).load(0, (), None, 0, 0, 1)
+        FeedHost(0, 1, kf.__version__, ()).load(0, (), None, 0, 0, 0, 1)
 
 
 def test_too_little_memory_for_an_answer_fails_only_its_batch(monkeypatch):

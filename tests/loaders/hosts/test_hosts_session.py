@@ -66,7 +66,7 @@ class PlayedCluster:
         if method != "start":
             host.open.append(future)
         if method == "load":
-            generation, job, _, _, step, _ = arguments
+            generation, job, _, _, _, step, _ = arguments
             if step is None:
                 future.set_result(HostAnswer(pack(SimpleNamespace(nbytes=1))))
             else:
