@@ -34,10 +34,13 @@ def result_of(future: "Future[Any]", timeout: float | None) -> Any:
         NotYet: There is no result yet.
         Exception: The future raised it.
     """
-    if timeout is not None:
-        try:
-            return future.result(timeout)
-        except TimeoutError:
-            if not future.done():
-                raise NotYet from None
-    return future.result()
+    try:
+        if timeout is not None:
+            try:
+                return future.result(timeout)
+            except TimeoutError:
+                if not future.done():
+                    raise NotYet from None
+        return future.result()
+    finally:
+        del future  # the traceback of its exception holds this frame; a reference here would make a cycle

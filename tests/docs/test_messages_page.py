@@ -11,6 +11,7 @@ import pytest
 from forked_scripts import ForkedScripts
 from pages import environment_of_pages
 from places import ROOT
+from waits import PROGRAM_SECONDS
 
 PAGE = ROOT / "docs" / "start" / "messages.md"
 HEADINGS = [
@@ -332,6 +333,6 @@ def test_a_program_gives_the_message(heading, scripts, tmp_path):
             pytest.importorskip(package)
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(code))
-    ended = scripts.run(script, tmp_path, seconds=60)
+    ended = scripts.run(script, tmp_path, seconds=PROGRAM_SECONDS)
     said = " ".join((ended.stdout + ended.stderr).split())
     assert re.search(pattern(heading), said), said[-4000:]
