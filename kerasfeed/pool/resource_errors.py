@@ -50,6 +50,8 @@ def start_thread(thread: threading.Thread, owner: str, count: int = 1) -> None:
         thread.start()
     except RuntimeError as error:
         if message_of(error) != _NO_THREAD:  # for example as the interpreter ends
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None  # Ctrl-C in start() may make CPython release a lock twice
             raise
         raise reworded(
             error,

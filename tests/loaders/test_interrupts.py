@@ -167,3 +167,15 @@ def test_a_task_taken_while_the_pool_closes_does_not_block_its_consumer(monkeypa
         monkeypatch.setattr(threads.ThreadPool, "_end", after_all_were_taken)
     assert isinstance(futures[-1].exception(timeout=SECONDS), kf.errors.FeedClosedError)
     assert all(future.done() for future in futures)
+
+
+def test_an_interrupt_that_breaks_the_start_of_a_thread_stays_an_interrupt():
+    class Interrupted(threading.Thread):
+        def start(self):
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise RuntimeError("release unlocked lock")  # as CPython's Condition may
+
+    with pytest.raises(KeyboardInterrupt):
+        start_thread(Interrupted(), "a test")
