@@ -98,7 +98,8 @@ def test_the_notebook_looks_describes_checks_and_ends_what_training_waits_for(ru
     before = [int(share) for share in re.findall(r"(\d+)% of the time", _printed(cells["model"]))]
     after = [int(share) for share in re.findall(r"(\d+)% of the time", _printed(cells["cached"]))]
     assert before[-1] > after[-1]  # 90 and 3 on a quiet machine
-    assert re.match(r"1 thread loads [\d,]+ scenes/s", _printed(cells["verdict"]))
+    # A busy machine prints a range: "58 to 80 scenes/s".
+    assert re.match(r"1 thread loads [\d,]+( to [\d,]+)? scenes/s", _printed(cells["verdict"]))
     assert _warnings(cells) == []
 
 
