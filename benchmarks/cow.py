@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cow", description=__doc__)
     parser.add_argument("--strings", type=int, default=5_000_000, help="strings in the list")
     parser.add_argument("--workers", type=int, default=2, help="worker processes")
-    parser.add_argument("--epochs", type=int, default=3, help="epochs, each of which reads every string once")
+    parser.add_argument("--epochs", type=int, default=3, help="number of epochs; each reads every string once")
     parser.add_argument("--peer", choices=PEERS, help="measure only this peer, in this process")
     options = parser.parse_args(arguments)
     if options.peer is not None:

@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--case", help="measure only cases whose names contain this text")
     parser.add_argument("--side", type=int, help="measure only this side, in this process")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement, s")
-    parser.add_argument("--repeats", type=int, default=1, help="number of runs, of which the best counts")
+    parser.add_argument("--repeats", type=int, default=1, help="number of runs; the best one counts")
     options = parser.parse_args(arguments)
     cases = [case for case in CASES if options.case is None or options.case in case.name]
     if options.side is not None:
