@@ -33,7 +33,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--workloads", default="*", help="globs of workloads, for example 'tiny,waiting-*'")
     parser.add_argument("--cases", default="*", help="globs of workload/consumer/peer, such as 'tiny/loop/*'")
     parser.add_argument("--repeats", type=int, help=f"how often each case runs (default {Settings.repeats})")
-    parser.add_argument("--seconds", type=float, help=f"seconds of steady state to measure (default {Settings.seconds})")
+    parser.add_argument(
+        "--seconds", type=float, help=f"seconds of steady state to measure (default {Settings.seconds})"
+    )
     parser.add_argument(
         "--timeout", type=float, default=Settings.timeout, help="seconds after which a case counts as hung"
     )

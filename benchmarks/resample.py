@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> None:
     if options.peer is not None:
         print(measure(options.peer, options.scenes[0], options.deliver, options.seconds), flush=True)
         return
-    columns = "peer | scenes | read for each delivered | delivered, scenes/s | share of each class | growth of memory, MB"
+    columns = "peer | scenes | read for each delivered | delivered, scenes/s | share of each class | memory growth, MB"
     print(f"| {columns} |")
     print("|---|---|---|---|---|---|", flush=True)
     for count in options.scenes:

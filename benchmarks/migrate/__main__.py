@@ -71,7 +71,9 @@ def row(case: Case, seconds: float, repeats: int) -> str:
 
 def main(arguments: list[str]) -> None:
     """Prints the table, or one figure with `--side`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.migrate", description="Compare tf.data code with kerasfeed.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.migrate", description="Compare tf.data code with kerasfeed."
+    )
     parser.add_argument("--case", help="measure only cases whose names contain this text")
     parser.add_argument("--side", type=int, help="measure only this side, in this process")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement, s")

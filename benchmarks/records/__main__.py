@@ -41,7 +41,9 @@ def import_frameworks(peer: str) -> None:
 
 def main(arguments: list[str]) -> None:
     """Prints a table, or one figure with `--peer`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.records", description="Measure how TFRecords are written and read.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.records", description="Measure how TFRecords are written and read."
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kinds", default=",".join(LENGTHS), help="kinds of scenes, separated by commas")
     parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of scenes")

@@ -88,9 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--epochs", type=_positive, default=30, metavar="N", help="epochs of training" + _DEFAULT)
     add("--workers", type=_workers, default="auto", metavar="N", help="scenes to load at once, or auto" + _DEFAULT)
-    add(
-        "--worker-type", choices=["auto", "process", "thread"], default="thread", help="type of the workers" + _DEFAULT
-    )
+    add("--worker-type", choices=["auto", "process", "thread"], default="thread", help="type of the workers" + _DEFAULT)
     add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch" + _DEFAULT)
     add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model" + _DEFAULT)
     add("--seed", type=_natural, default=0, metavar="N", help="seed of weights, order and augmentation" + _DEFAULT)
