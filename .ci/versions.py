@@ -5,7 +5,7 @@
     python .ci/versions.py --list
     python .ci/versions.py --table     # for docs/understand/versions.md
 
-uv (`pip install uv`) makes each environment in a temporary folder. The interpreter is one that uv or pyenv has. If there
+uv (`pip install uv`) makes each environment in a temporary folder, with an interpreter that uv or pyenv has. If there
 is none of the wanted Python version, the environment is skipped, and a line reports it.
 """
 
