@@ -43,7 +43,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.known_words import with_known_words
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_flag, check_integer
 
 
 class BaseFeed(AnyFeed):
@@ -106,8 +106,8 @@ class BaseFeed(AnyFeed):
         seed = check_seed(seed, chosen, self.shard.count)
         chosen = chosen.seeded(seed)
         self.plan = Plan(
-            length, options.batch_size, chosen, seed, bool(drop_remainder), self.shard.index, self.shard.count,
-            bool(pad_remainder),
+            length, options.batch_size, chosen, seed, check_flag("drop_remainder", drop_remainder), self.shard.index,
+            self.shard.count, check_flag("pad_remainder", pad_remainder),
         )  # fmt: skip
         check_plan(self.plan, on_error)
         self.collation = check_collate(collate, self.plan, on_error)

@@ -40,7 +40,7 @@ from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import counted
 from kerasfeed.util.known_words import with_known_words
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_flag, check_integer
 
 _KIND = "stream"  # of states
 
@@ -105,16 +105,17 @@ class BaseStreamFeed(AnyFeed):
             )
         self.plan = StreamPlan(
             batch_size=options.batch_size, order=order, seed=check_seed(seed, Sequential(), 1),
-            shard_index=self.shard.index, shard_count=self.shard.count, drop_remainder=bool(drop_remainder),
-            pad_remainder=bool(pad_remainder),
+            shard_index=self.shard.index, shard_count=self.shard.count,
+            drop_remainder=check_flag("drop_remainder", drop_remainder),
+            pad_remainder=check_flag("pad_remainder", pad_remainder),
         )  # fmt: skip
         self._collation = check_collate(collate, self.plan, on_error)
         self._spec = None if output_signature is None else as_scene_spec(output_signature)
         self._functions: tuple[Function, ...] = ()
         super().__init__(options)
         self._init_framework(options.ahead)
-        self.deterministic = bool(deterministic)
-        self.generators = Generators(make_generator, count, self.seed, copies=bool(copies))
+        self.deterministic = check_flag("deterministic", deterministic)
+        self.generators = Generators(make_generator, count, self.seed, copies=check_flag("copies", copies))
         self._deals = self.generators.count < self.shard.count
         if self._deals and (seed is None or not self.deterministic):
             missing = "deterministic=True" if seed is not None else "a seed, the same for all: pass seed=0, for example"

@@ -15,7 +15,7 @@ from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
 from kerasfeed.util.error_text import counted
 from kerasfeed.util.resources import cores
-from kerasfeed.util.validate import check_integer, check_number, local_path, refuse_class
+from kerasfeed.util.validate import check_flag, check_integer, check_number, local_path, refuse_class
 
 _COLLATIONS: dict[str, Any] = {"stack": Stack, "pad": Pad, "ragged": Ragged}
 _MORE = " (or kf.Pad(...), kf.Ragged(...), or a function from a list of scenes to a batch)"
@@ -116,9 +116,10 @@ def check_order(order: Any, shuffle: bool) -> Order:
     """Return the order that `order` and `shuffle` of a feed describe.
 
     Raises:
-        TypeError: `order` is neither an `Order` nor a function.
+        TypeError: `order` is neither an `Order` nor a function, or `shuffle` is no bool.
         ValueError: Both are given.
     """
+    shuffle = check_flag("shuffle", shuffle, ". A feed shuffles all scenes, and needs no buffer")
     if order is None:
         return Shuffled() if shuffle else Sequential()
     refuse_class("order", order, Order)

@@ -25,6 +25,7 @@ from kerasfeed.sequences.global_random import RandomWatch, SeedingContext, seedi
 from kerasfeed.sequences.held_random import HELD, Held
 from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom, Stack
+from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of
@@ -200,13 +201,16 @@ def _warm_times(
 
 
 def _content(scene: Any) -> list[bytes] | None:
-    """The first bytes of the arrays of a scene, except text; None if there are none."""
-    leaves = [leaf for leaf in flatten(scene)[0] if hasattr(leaf, "tobytes") and hasattr(leaf, "dtype")]
+    """Return the first bytes of the values of a scene; None if nothing can be compared."""
     left, parts = _MOST_COMPARED, []
-    for leaf in leaves:
-        if getattr(leaf.dtype, "char", "g") not in "gGOVTUS":
-            parts.append(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)[:left].tobytes())
-            left -= len(parts[-1])
+    for leaf in flatten(scene)[0]:
+        with contextlib.suppress(Exception):  # no batch can hold it; the spec reports this
+            value = as_array(leaf, "")
+            if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":  # text
+                parts.append(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()[:left])
+            elif value.dtype.char not in "gGV":  # padding bytes may differ
+                parts.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8)[:left].tobytes())
+            left = _MOST_COMPARED - sum(map(len, parts))
     return parts or None
 
 

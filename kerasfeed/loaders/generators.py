@@ -192,13 +192,17 @@ def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) 
         by_name = {each for each in _BY_NAME if each in signature.parameters and each not in taken}
         with contextlib.suppress(TypeError):  # it takes other arguments
             signature.bind(*((0, 1) if numbered else ()), **dict.fromkeys(by_name))
-            if not numbered or all(each.default is each.empty or each.name in ("n", "count") for each in numbers):
+            # One generator, as by default, may have parameters of its own: train(folder, batch_size) is not meant.
+            if not numbered or all(
+                each.name in ("n", "count") or (count > 1 and each.default is each.empty) for each in numbers
+            ):
                 return numbered, by_name
     wanted = f"made without arguments, for count={count} copies" if copies else f"called as {name}(n, count)"
     raise TypeError(
-        f"a generator is {wanted}, and the function takes {name}{signature}. Wrap it: lambda n, count: {name}(...), "
-        "for example with the n-th part of your files, files[n::count]. A function without arguments needs count=1, "
-        "or copies=True to run copies of a generator that has no end and draws its scenes"
+        f"a generator is {wanted}, and the function takes {name}{signature}. Wrap it: lambda: {name}(...) for one "
+        f"generator, lambda n, count: {name}(...) for several, for example with the n-th part of your files, "
+        "files[n::count]. A function without arguments needs count=1, or copies=True to run copies of a generator "
+        "that has no end and draws its scenes"
     )
 
 

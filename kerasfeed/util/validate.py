@@ -48,6 +48,17 @@ def check_integer(
     return number
 
 
+def check_flag(name: str, value: Any, remedy: str = "") -> bool:
+    """Return `value` as a bool.
+
+    Raises:
+        TypeError: It is neither True nor False. The text "no" and the size of a shuffle buffer would both mean True.
+    """
+    if type(value).__name__ not in ("bool", "bool_"):  # of Python or NumPy
+        raise TypeError(f"{name} must be True or False, received {value!r} of type {type(value).__name__}{remedy}")
+    return bool(value)
+
+
 def check_number(
     name: str, value: Any, what: str, *, least: float | None = None, most: float = sys.float_info.max
 ) -> float:

@@ -152,6 +152,35 @@ def test_scenes_that_differ_when_read_again_are_reported_and_read_by_one_worker(
         _loaded(scenes_first.NextScene(), **PROCESSES)
 
 
+class Changing(kf.SceneSequence):
+    """Scenes that ignore the index, without an array that NumPy owns."""
+
+    def __init__(self, kind):
+        self.kind, self.count, self.kept = kind, 0, [0.0, 0.0]
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        self.count += 1
+        match self.kind:
+            case "list":  # reused
+                self.kept[:] = [float(index)] * 2
+                return self.kept
+            case "number":
+                return 1.5 * self.count
+            case "text":
+                return str(self.count), 0
+        return bytes([self.count % 250]), 0
+
+
+@pytest.mark.parametrize("kind", ["list", "number", "text", "bytes"])
+def test_reused_lists_and_changing_numbers_and_texts_are_reported(kind):
+    expected = "same array" if kind == "list" else "another when it was read again"
+    with pytest.warns(kf.FeedWarning, match=expected), BaseFeed(Changing(kind), 8) as feed:
+        list(feed)
+
+
 def test_scenes_that_draw_from_rng_are_not_reported():
     class Drawn(kf.SceneSequence):
         def __len__(self):

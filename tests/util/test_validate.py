@@ -39,3 +39,10 @@ def test_a_url_is_refused_as_a_local_path_and_no_folder_is_created(name, take, t
 def test_the_error_for_an_object_that_is_not_a_path_names_its_type(given):
     with pytest.raises(TypeError, match=f"path must be a path, received {given!r} of type {type(given).__name__}"):
         kf.Cached(SCENES, given, key="v1")
+
+
+@pytest.mark.parametrize("option", ["shuffle", "drop_remainder", "pad_remainder"])
+@pytest.mark.parametrize("value", ["no", 1000, None])
+def test_an_option_that_is_neither_true_nor_false_is_refused(option, value):
+    with pytest.raises(TypeError, match=f"{option} must be True or False, received {value!r}"):
+        kf.Feed(np.arange(4), 2, **{option: value})

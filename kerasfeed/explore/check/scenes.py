@@ -49,10 +49,9 @@ def _unreadable(first: SceneReading, count: int, read: int, case: Case) -> Findi
     more = f" ({count} of the {read} scenes read fail)" if count > 1 else ""
     # If the last scene can be read, the IndexError is of the scene itself.
     if first.out_of_range and case.read([case.length - 1])[0].out_of_range:
-        return failed(
-            f"scene {first.index} raises {first.error}, but len(sequence) is {case.length:,}{more}",
-            index=first.index, remedy="Return the number of scenes from __len__",
-        )  # fmt: skip
+        remedy = "Return the number of scenes from __len__. If that is right, __getitem__ reads another index"
+        what = f"scene {first.index} raises {first.error}, but len(sequence) is {case.length:,}{more}"
+        return failed(what, index=first.index, remedy=remedy)
     return failed(f"scene {first.index} raises {first.error}{more}", index=first.index)
 
 

@@ -69,6 +69,10 @@ def test_the_parameter_start_gets_the_first_scene_to_yield():
         assert source.take(7) == left
 
 
+def images(folder, batch_size):
+    yield folder, batch_size
+
+
 @pytest.mark.parametrize(
     ("made", "count", "message"),
     [
@@ -78,11 +82,23 @@ def test_the_parameter_start_gets_the_first_scene_to_yield():
         (None, 1, "must be a function .* received a NoneType"),
         ([1, 2], 1, r"received a list\. For a sequence that can be indexed use kf\.Feed"),
         (three, 2, r"called as three\(n, count\), .* takes three\(a, b, c\). Wrap it"),
+        (images, 1, r"called as images\(n, count\), .* takes images\(folder, batch_size\). Wrap it: lambda: images"),
         (Scans().generate_data, 2, r"takes Scans\.generate_data\(shuffle=True, scale=1\).*files\[n::count\]"),
         (three, 1, "A function without arguments needs count=1"),
         (list, 3, "the function takes list"),
     ],
-    ids=["generator", "iterator", "expression", "none", "list", "three", "method", "three alone", "list class"],
+    ids=[
+        "generator",
+        "iterator",
+        "expression",
+        "none",
+        "list",
+        "three",
+        "own arguments",
+        "method",
+        "three alone",
+        "list class",
+    ],
 )
 def test_a_wrong_make_generator_raises_an_error_with_a_remedy(made, count, message):
     with pytest.raises(TypeError, match=message):
