@@ -150,7 +150,7 @@ def test_hosts_accept_files_with_other_inodes_and_times(monkeypatch, tmp_path):
         return opened_files.Identity(status.st_dev + 1, status.st_ino + 1, status.st_size, status.st_mtime_ns + 1)
 
     monkeypatch.setattr(opened_files.Identity, "of", of_this_machine)
-    monkeypatch.setattr(opened_files, "_files_of", lambda: 1)
+    monkeypatch.setattr(opened_files, "_machine", lambda: 1)
     feed, _ = feed_of(Rooms(tmp_path / "rooms.h5"), count=1, shuffle=False)
     with feed:
         assert np.concatenate(list(feed)).tolist() == list(range(32))
