@@ -1,6 +1,6 @@
-"""Checks a built site: it loads nothing from elsewhere, each picture says what it shows, each public name has a place.
+"""Check a built site: no page loads other hosts' files, pictures have texts, and public names are in the reference.
 
-Links and anchors within the site are checked by `mkdocs build --strict`.
+`mkdocs build --strict` checks links and anchors within the site.
 """
 
 import re
@@ -15,7 +15,7 @@ _CSS = re.compile(r"""url\(\s*["']?\s*(?:https?:)?//|@import""")
 
 
 class Page(HTMLParser):
-    """What is wrong with a page, and the anchors that it has."""
+    """The faults and the anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Page(HTMLParser):
 
 
 def main(site: Path) -> int:
-    """Print what is wrong with a site; the exit code."""
+    """Print the faults of a site; return the exit code."""
     faults: list[str] = []
     anchors: set[str] = set()
     for path in sorted(site.rglob("*.html")):

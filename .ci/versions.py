@@ -1,12 +1,12 @@
-"""Run the tests of the rim with other versions of Python, Keras, TensorFlow, NumPy and h5py, or without TensorFlow.
+"""Run the tests that meet other libraries with other versions of Python, Keras, TensorFlow, NumPy and h5py.
 
     python .ci/versions.py             # every environment
     python .ci/versions.py lowest newest
     python .ci/versions.py --list
     python .ci/versions.py --table     # for docs/understand/versions.md
 
-Each environment is made anew in a temporary folder by uv (`pip install uv`), with an interpreter of its Python version
-that uv finds or pyenv has; where there is none, the environment is skipped, which is printed.
+uv (`pip install uv`) makes each environment in a temporary folder, with an interpreter that uv or pyenv has. If there
+is none of the wanted Python version, the environment is skipped, and a line reports it.
 """
 
 import argparse
@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# What meets Keras, TensorFlow, NumPy and h5py; the rest of the tests meets none of their versions' differences.
+# The tests that call Keras, TensorFlow, NumPy and h5py. The others do not depend on the versions of these.
 RIM = [
     "-m", "not heavy or versions", "tests/adapters", "tests/feeds/test_labels.py", "tests/loaders/test_zero_copy.py",
     "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py",
     "tests/readers/hdf5/test_hdf5_indexes.py", "tests/readers/hdf5/test_hdf5_refusals.py", "tests/spec/test_spec.py",
     "--ignore=tests/adapters/keras/test_on_jax.py", "--ignore=tests/adapters/keras/test_on_torch.py",
     "--ignore=tests/adapters/test_without_tensorflow.py",
-    "--ignore=tests/adapters/keras/test_keras_versions.py",  # which makes other versions of the newest Keras
+    "--ignore=tests/adapters/keras/test_keras_versions.py",  # needs the newest Keras
 ]  # fmt: skip
-# Without TensorFlow: training and loops on JAX, and HDF5 with an h5py that TensorFlow's requirements leave out.
+# Without TensorFlow: training and loops on JAX, and HDF5 with an h5py that TensorFlow's requirements exclude.
 WITHOUT_TENSORFLOW = [
     "-m", "heavy or not heavy", "tests/adapters/test_without_tensorflow.py", "tests/adapters/keras/test_keras_fit.py",
     "tests/adapters/jax", "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py",
@@ -46,10 +46,10 @@ class Environment:
     Attributes:
         name: Its name on the command line.
         python: Version of Python, "3.11".
-        pins: Requirements beside those of setup.cfg.
-        floors: Whether every lower bound of `install_requires` and of TensorFlow in setup.cfg is taken as it stands.
+        pins: Requirements in addition to those of setup.cfg.
+        floors: Whether to install the lower bounds of `install_requires` and of TensorFlow in setup.cfg.
         tensorflow: Whether TensorFlow is installed; without it, Keras runs on JAX.
-        nightly: Whether Keras is what its developers have now (`keras-nightly`), and not a release.
+        nightly: Whether Keras is `keras-nightly`, and not a release.
     """
 
     name: str
@@ -60,11 +60,11 @@ class Environment:
     nightly: bool = False
 
     def versions(self) -> list[str]:
-        """The versions that it has, "keras==3.10.*"; of what is not named, the newest."""
+        """The versions, such as "keras==3.10.*"; the newest of each package that is not named."""
         return [*self.pins, *(_floors() if self.floors else []), *(["keras-nightly"] if self.nightly else [])]
 
     def requirements(self) -> list[str]:
-        """What is installed beside kerasfeed: what its tests need, and the versions."""
+        """Requirements in addition to kerasfeed: those of its tests, and the versions."""
         tests = [each for each in _required("test") if self.tensorflow or not each.startswith("tensorflow")]
         return [*tests, *self.pins, *(_floors() if self.floors else [])]
 
@@ -84,7 +84,7 @@ ENVIRONMENTS = [
 
 
 def _required(extra: str = "") -> list[str]:
-    """What setup.cfg requires: of kerasfeed itself, or of an extra."""
+    """The requirements in setup.cfg of kerasfeed itself, or of an extra."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     return (setup["options.extras_require"][extra] if extra else setup["options"]["install_requires"]).split()
@@ -98,7 +98,7 @@ def _floors() -> list[str]:
 
 
 def _interpreter(python: str) -> str | None:
-    """Path of an interpreter of this version, found by uv or among pyenv's; None where there is none."""
+    """Path of an interpreter of this version that uv or pyenv has; None if there is none."""
     find = [sys.executable, "-m", "uv", "python", "find", "--no-python-downloads", python]
     found = subprocess.run(find, capture_output=True, text=True).stdout.strip()
     root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
@@ -109,7 +109,7 @@ def make(environment: Environment, folder: Path) -> str | None:
     """Make the environment.
 
     Returns:
-        Its interpreter; None where there is none of its version.
+        Its interpreter; None if there is none of its version.
     """
     interpreter = _interpreter(environment.python)
     if interpreter is None:
@@ -117,14 +117,14 @@ def make(environment: Environment, folder: Path) -> str | None:
     home = folder / environment.name
     python = str(home / "bin" / "python")
     subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", "--python", interpreter, str(home)], check=True)
-    # uv knows a folder by its setup.cfg alone, and would install what was built of it before.
+    # --refresh-package: uv compares only setup.cfg, and would install an earlier build.
     install = ["--refresh-package", "kerasfeed", "--index-strategy", "unsafe-best-match", "--quiet", str(ROOT)]
     if "PYTHONDONTWRITEBYTECODE" in os.environ:  # else every process of the tests compiles TensorFlow again
-        install.append("--compile-bytecode")  # all of it, 27 s of a core; the tests need a quarter
+        install.append("--compile-bytecode")  # takes 27 s of a core
     install += environment.requirements()
     uv = [sys.executable, "-m", "uv", "pip"]
     subprocess.run([*uv, "install", "--python", python, *install], check=True)
-    if environment.nightly:  # both packages are the folder `keras`
+    if environment.nightly:  # both packages install the folder `keras`
         subprocess.run([*uv, "uninstall", "--quiet", "--python", python, "keras"], check=True)
         nightly = ["--no-deps", "--prerelease", "allow", "--index-strategy", "unsafe-best-match", "keras-nightly"]
         subprocess.run([*uv, "install", "--quiet", "--python", python, *nightly], check=True)
@@ -135,7 +135,7 @@ def run(environment: Environment, python: str | None, processes: int) -> bool | 
     """Run the tests in an environment that `make` has made.
 
     Returns:
-        Whether they passed; None where there is no interpreter of its version.
+        Whether they passed; None if there is no interpreter of its version.
     """
     if python is None:
         print(f"{environment.name}: skipped, no Python {environment.python} was found", flush=True)
@@ -184,7 +184,7 @@ def main() -> int:
     if given.table:
         print(_table())
         return 0
-    # The next is made while the tests run in one.
+    # Make the next environment while the tests run in one.
     with tempfile.TemporaryDirectory(prefix="kerasfeed-versions-") as folder, ThreadPoolExecutor(1) as maker:
         made = [maker.submit(make, environment, Path(folder)) for environment in wanted]
         outcomes = {one.name: run(one, at.result(), given.n) for one, at in zip(wanted, made, strict=True)}

@@ -27,18 +27,20 @@ def _globs(text: str) -> list[str]:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of a command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measures kerasfeed and its peers side by side, in one run."
+        prog="python -m benchmarks", description="Measure kerasfeed and other loaders side by side."
     )
-    parser.add_argument("--quick", action="store_true", help="one repeat of 0.5 s a case: noisy")
+    parser.add_argument("--quick", action="store_true", help="one repeat of 0.5 s for each case: fast, and noisy")
     parser.add_argument("--workloads", default="*", help="globs of workloads, for example 'tiny,waiting-*'")
     parser.add_argument("--cases", default="*", help="globs of workload/consumer/peer, such as 'tiny/loop/*'")
-    parser.add_argument("--repeats", type=int, help=f"times each case runs (default {Settings.repeats})")
-    parser.add_argument("--seconds", type=float, help=f"steady state of a case (default {Settings.seconds})")
+    parser.add_argument("--repeats", type=int, help=f"how often each case runs (default {Settings.repeats})")
+    parser.add_argument(
+        "--seconds", type=float, help=f"seconds of steady state to measure (default {Settings.seconds})"
+    )
     parser.add_argument(
         "--timeout", type=float, default=Settings.timeout, help="seconds after which a case counts as hung"
     )
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"), help="report goes here")
-    parser.add_argument("--list", action="store_true", help="name the cases and end")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"), help="folder for the report")
+    parser.add_argument("--list", action="store_true", help="list the names of all cases and exit")
     return parser.parse_args(arguments)
 
 

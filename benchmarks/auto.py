@@ -151,8 +151,8 @@ def measure(name: str, seconds: float, repeats: int) -> list[str]:
 def main(arguments: list[str]) -> None:
     """Prints the table, or one figure with `--one`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.auto", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement, s")
+    parser.add_argument("--repeats", type=int, default=3, help="number of turns")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--one", nargs=3, metavar=("WORKLOAD", "TYPE", "WORKERS"))
     options = parser.parse_args(arguments)
@@ -160,8 +160,8 @@ def main(arguments: list[str]) -> None:
         name, worker_type, workers = options.one
         print(json.dumps(one(name, worker_type, workers, options.seconds)))
         return
-    print("scenes/s; * misses its bar\n")
-    print("| workload | best of the grid | auto | of the best |")
+    print("scenes/s; * is below the bar\n")
+    print("| workload | best of the grid | auto | auto / best |")
     print("|---|---|---|---|", flush=True)
     for name in options.workloads:
         print("| " + " | ".join(measure(name, options.seconds, options.repeats)) + " |", flush=True)

@@ -62,9 +62,9 @@ def measure(shape: tuple[int, ...], length: int, turns: int, epochs: int, log: P
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cached", description=__doc__)
-    parser.add_argument("--length", type=int, default=600, help="scenes")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=10, help="of a turn")
+    parser.add_argument("--length", type=int, default=600, help="number of scenes")
+    parser.add_argument("--turns", type=int, default=5, help="number of turns")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs in each turn")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for name, shape in SIZES.items():

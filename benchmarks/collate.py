@@ -184,7 +184,7 @@ def _in_own_process(peer: str, data: str, collate: str, seconds: float) -> float
 def main(arguments: list[str]) -> None:
     """Prints the tables, or one figure with `--one`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.collate", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of each measurement, s")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--one", nargs=3, metavar=("PEER", "DATA", "COLLATE"))

@@ -104,10 +104,10 @@ def _workers() -> list[int]:
 def main(arguments: list[str]) -> None:
     """Prints the table, or one row with `--peer`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cow", description=__doc__)
-    parser.add_argument("--strings", type=int, default=5_000_000)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=3, help="each reads every string once")
-    parser.add_argument("--peer", choices=PEERS, help="measure only this one, in this process")
+    parser.add_argument("--strings", type=int, default=5_000_000, help="strings in the list")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes")
+    parser.add_argument("--epochs", type=int, default=3, help="number of epochs; each reads every string once")
+    parser.add_argument("--peer", choices=PEERS, help="measure only this peer, in this process")
     options = parser.parse_args(arguments)
     if options.peer is not None:
         figures = measure(options.peer, options.strings, options.workers, options.epochs)
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> None:
         print(f"| {options.peer} | {before:.0f} | {after:.0f} | {after - before:+.1f} |", flush=True)
         return
     print(f"{options.strings:,} strings, {options.workers} workers, {options.epochs} epochs\n")
-    print("| peer | private memory of a worker at first, MB | at the end, MB | growth, MB |")
+    print("| peer | private memory of a worker at the start, MB | at the end, MB | growth, MB |")
     print("|---|---|---|---|", flush=True)
     for peer in PEERS:
         command = [sys.executable, "-m", "benchmarks.cow", *arguments, "--peer", peer]

@@ -109,11 +109,11 @@ def measure(peer: str, paths: list[str], scenes: int, seconds: float) -> float:
 def main(arguments: list[str]) -> None:
     """Prints the table, or one row with `--peer`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.files", description=__doc__)
-    parser.add_argument("--files", type=int, default=40)
-    parser.add_argument("--scenes", type=int, default=500, help="of each file")
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--files", type=int, default=40, help="number of files")
+    parser.add_argument("--scenes", type=int, default=500, help="scenes in each file")
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of each measurement, s")
     parser.add_argument("--folder", help="folder with existing files")
-    parser.add_argument("--peer", choices=PEERS, help="measure only this one, in this process")
+    parser.add_argument("--peer", choices=PEERS, help="measure only this peer, in this process")
     options = parser.parse_args(arguments)
     if options.peer is not None:
         paths = sorted(map(str, Path(options.folder).glob("*.npz")))

@@ -236,8 +236,8 @@ def main() -> None:
     """Print the figures as they are measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("framework", choices=("torch", "jax"))
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=8, help="worker processes")
+    parser.add_argument("--repeats", type=int, default=3, help="number of turns")
     arguments = parser.parse_args()
     os.environ["KERAS_BACKEND"] = arguments.framework
     device = with_torch() if arguments.framework == "torch" else with_jax()

@@ -1,8 +1,8 @@
 """How cost grows: `python -m benchmarks.growth`.
 
-In each row one size grows and all others stay. A cost is the processor time of the thread that reads, unless the row
-names another, and the least of several runs, because other programs can only add to it. A row has a law, such as
-"linear". It keeps its law if no cost is more than twice what the law makes of the cost of a smaller size.
+Each row varies one size. A cost is the processor time of the thread that reads, unless the row names another; it is
+the lowest of several runs, because other programs can only add to it. A row has a law, such as "linear". The law holds
+if no cost is more than twice the value that it predicts from a smaller size.
 
 Invariant: one process, without Keras. Sizes, laws and verdicts are pure values.
 """
@@ -220,10 +220,10 @@ def line(growth: Growth, costs: list[float]) -> tuple[str, ...]:
 
 def main(arguments: list[str]) -> int:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description="Measures how cost grows.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description="Measure how cost grows.")
     parser.add_argument("--rows", default="*", help=f"globs of {', '.join(ROWS)}, separated by commas")
-    parser.add_argument("--smallest", type=int, help="measure only so many of the smallest sizes of each row")
-    parser.add_argument("--markdown", type=Path, help="write the table into this document, which marks its place")
+    parser.add_argument("--smallest", type=int, metavar="N", help="measure only the N smallest sizes of each row")
+    parser.add_argument("--markdown", type=Path, help="write the table into this document, between its markers")
     options = parser.parse_args(arguments)
     lines = []
     for row in ROWS.values():

@@ -229,7 +229,8 @@ def recovery() -> None:
 
 def arithmetic(costs: list[tuple[float, Rate]], deciding: float) -> None:
     """Print how many hosts one driver can feed, by these measurements, if a batch takes a host a second."""
-    print("\n| a batch | network of 10 Gbit/s | copies and Ray, one core | deciding | hosts, at a batch a second |")
+    limits_of = "network of 10 Gbit/s | copies and Ray, one core | choosing a host"
+    print(f"\n| a batch | {limits_of} | useful hosts, if each makes one batch per second |")
     print("|---|---|---|---|---|")
     for megabytes, cost in costs:
         # The sending side spends about half of the CPU time.
@@ -241,11 +242,11 @@ def arithmetic(costs: list[tuple[float, Rate]], deciding: float) -> None:
 def main() -> None:
     """Measure, and print tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3, help="epochs of each kind that are measured")
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of an epoch")
+    parser.add_argument("--repeats", type=int, default=3, help="number of measured epochs of each kind")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of an epoch, s")
     arguments = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before we began\n")
-    print("| hosts | deciding, us a batch | batches a second, of a batch a second a host |\n|---|---|---|")
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start\n")
+    print("| hosts | choosing a host, us per batch | batches/s, if each host makes one per second |\n|---|---|---|")
     cost = 0.0
     for count in (10, 100, 1000):
         cost, rate = deciding_cost(count, arguments.seconds)

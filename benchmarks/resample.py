@@ -115,15 +115,15 @@ def measure(peer: str, count: int, deliver: int, seconds: float) -> str:
 def main(arguments: list[str]) -> None:
     """Prints the table, or one row with `--peer`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.resample", description=__doc__)
-    parser.add_argument("--scenes", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--deliver", type=int, default=100_000)
-    parser.add_argument("--seconds", type=float, default=8.0, help="limit for each peer and size")
-    parser.add_argument("--peer", choices=PEERS, help="measure only this one, in this process")
+    parser.add_argument("--scenes", type=int, nargs="+", default=[100_000, 1_000_000], help="numbers of scenes")
+    parser.add_argument("--deliver", type=int, default=100_000, help="scenes to deliver")
+    parser.add_argument("--seconds", type=float, default=8.0, help="time limit for each peer and size, s")
+    parser.add_argument("--peer", choices=PEERS, help="measure only this peer, in this process")
     options = parser.parse_args(arguments)
     if options.peer is not None:
         print(measure(options.peer, options.scenes[0], options.deliver, options.seconds), flush=True)
         return
-    columns = "peer | scenes | read for each delivered | delivered, scenes/s | share of each class | memory gained, MB"
+    columns = "peer | scenes | read for each delivered | delivered, scenes/s | share of each class | memory growth, MB"
     print(f"| {columns} |")
     print("|---|---|---|---|---|---|", flush=True)
     for count in options.scenes:

@@ -275,8 +275,8 @@ def in_a_process(name: str) -> float:
 def main(arguments: list[str]) -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rim", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5, help="times each case runs")
-    parser.add_argument("--case", choices=CASES, help="run only this one, in this process")
+    parser.add_argument("--repeats", type=int, default=5, help="how often each case runs")
+    parser.add_argument("--case", choices=CASES, help="run only this case, in this process")
     options = parser.parse_args(arguments)
     if options.case:
         print(f"seconds {CASES[options.case]()}")

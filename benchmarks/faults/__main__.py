@@ -24,11 +24,11 @@ def _globs(text: str) -> list[str]:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of a command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.faults", description="Shows how kerasfeed and its peers react to faults."
+        prog="python -m benchmarks.faults", description="Show how kerasfeed and other loaders react to faults."
     )
     parser.add_argument("--faults", default="*", help="globs of faults, for example 'segfault*,raise'")
     parser.add_argument("--libraries", default="*", help="globs of libraries, for example 'torch,kerasfeed_*'")
-    parser.add_argument("--lanes", type=int, default=2, help="cases at a time (default 2)")
+    parser.add_argument("--lanes", type=int, default=2, help="number of cases to run at once (default 2)")
     parser.add_argument("--json", type=Path, help="write the observations to this file")
     parser.add_argument(
         "--merge", type=Path, action="append", default=[], help="add the results of an earlier --json to the tables"
@@ -37,9 +37,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--markdown",
         nargs="?",
         const="-",
-        help="the tables: to standard output, or into a document that marks their place",
+        help="write the tables to standard output, or into a document between its markers",
     )
-    parser.add_argument("--list", action="store_true", help="name the cases and end")
+    parser.add_argument("--list", action="store_true", help="list the names of all cases and exit")
     return parser.parse_args(arguments)
 
 

@@ -109,7 +109,7 @@ _FAULTS = (
     Fault("sys-exit", "a scene calls `sys.exit`"),
     Fault("keyboard-interrupt", "a scene raises `KeyboardInterrupt`"),
     Fault("program-killed", "the program is killed (SIGKILL)", "program", names_scene=False, needs_processes=True),
-    Fault("break", "the consumer breaks off in mid-epoch", consumer="breaks", names_scene=False),
+    Fault("break", "the consumer leaves the loop in mid-epoch", consumer="breaks", names_scene=False),
     Fault(
         "hoard",
         "the consumer keeps all 700 batches (92 MB)",

@@ -71,11 +71,13 @@ def row(case: Case, seconds: float, repeats: int) -> str:
 
 def main(arguments: list[str]) -> None:
     """Prints the table, or one figure with `--side`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.migrate", description=__doc__)
-    parser.add_argument("--case", help="a part of the name of the cases to measure; all by default")
-    parser.add_argument("--side", type=int, help="measure only this one, in this process")
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--repeats", type=int, default=1, help="the best counts")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.migrate", description="Compare tf.data code with kerasfeed."
+    )
+    parser.add_argument("--case", help="measure only cases whose names contain this text")
+    parser.add_argument("--side", type=int, help="measure only this side, in this process")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement, s")
+    parser.add_argument("--repeats", type=int, default=1, help="number of runs; the best one counts")
     options = parser.parse_args(arguments)
     cases = [case for case in CASES if options.case is None or options.case in case.name]
     if options.side is not None:

@@ -24,15 +24,15 @@ from benchmarks.real.table import BEGIN, END, tables
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of a command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real", description="Measures real workloads, side by side."
+        prog="python -m benchmarks.real", description="Measure real workloads side by side."
     )
     parser.add_argument("--cases", default="*", help="globs of workload/consumer/reader: 'images*,*/spdl'")
-    parser.add_argument("--seconds", type=float, default=3.0, help="steady state of a case (default 3)")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each row (default 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds of steady state to measure (default 3)")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each row is measured (default 3)")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds after which a case counts as hung")
     parser.add_argument("--json", type=Path, help="write every figure to this file")
-    parser.add_argument("--markdown", type=Path, help="write the tables into this document, which marks their place")
-    parser.add_argument("--list", action="store_true", help="name the cases and end")
+    parser.add_argument("--markdown", type=Path, help="write the tables into this document, between its markers")
+    parser.add_argument("--list", action="store_true", help="list the names of all cases and exit")
     return parser.parse_args(arguments)
 
 

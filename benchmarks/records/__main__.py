@@ -41,12 +41,14 @@ def import_frameworks(peer: str) -> None:
 
 def main(arguments: list[str]) -> None:
     """Prints a table, or one figure with `--peer`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.records", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.records", description="Measure how TFRecords are written and read."
+    )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--kinds", default=",".join(LENGTHS), help="of scenes, separated by commas")
-    parser.add_argument("--scale", type=float, default=1.0, help="times as many scenes")
-    parser.add_argument("--only", default="", help="peers whose names contain this")
-    parser.add_argument("--peer", choices=[*WRITERS, *READERS], help="measure only this one, in this process")
+    parser.add_argument("--kinds", default=",".join(LENGTHS), help="kinds of scenes, separated by commas")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of scenes")
+    parser.add_argument("--only", default="", help="measure only peers whose names contain this text")
+    parser.add_argument("--peer", choices=[*WRITERS, *READERS], help="measure only this peer, in this process")
     options = parser.parse_args(arguments)
     kinds = options.kinds.split(",")
     peers = [peer for peer in (*WRITERS, *READERS) if options.only in peer]

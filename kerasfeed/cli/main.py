@@ -86,14 +86,12 @@ def _parser() -> argparse.ArgumentParser:
         "--validation",
         type=Path,
         metavar="FILE.h5",
-        help="the same for validation; by default the file beside --data with 'test' instead of 'train' in its "
-        "name, otherwise 20 %% of the scenes are held out",
+        help="HDF5 file for validation; by default the file next to --data with 'test' instead of 'train' in its "
+        "name, or else 20 %% of the scenes",
     )
-    add("--epochs", type=_positive, default=30, metavar="N", help="passes over the scenes" + _DEFAULT)
-    add("--workers", type=_workers, default="auto", metavar="N", help="scenes loaded at once, or auto" + _DEFAULT)
-    add(
-        "--worker-type", choices=["auto", "process", "thread"], default="thread", help="what the workers are" + _DEFAULT
-    )
+    add("--epochs", type=_positive, default=30, metavar="N", help="epochs of training" + _DEFAULT)
+    add("--workers", type=_workers, default="auto", metavar="N", help="scenes to load at once, or auto" + _DEFAULT)
+    add("--worker-type", choices=["auto", "process", "thread"], default="thread", help="type of the workers" + _DEFAULT)
     add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch" + _DEFAULT)
     add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model" + _DEFAULT)
     add("--seed", type=_natural, default=0, metavar="N", help="seed of weights, order and augmentation" + _DEFAULT)
@@ -123,9 +121,9 @@ _natural, _positive = partial(_integer, least=0), partial(_integer, least=1)
 
 def _add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands for an object of the user."""
-    add = _command(commands, "check", "find out whether a class of scenes gives every worker the same bits")
+    add = _command(commands, "check", "check that a class of scenes gives every worker the same bits")
     add("--scenes", type=_positive, default=16, metavar="N", help="number of scenes to compare" + _DEFAULT)
-    add("--seconds", type=float, default=60.0, metavar="S", help="how long the checks may take" + _DEFAULT)
+    add("--seconds", type=float, default=60.0, metavar="S", help="time limit of the checks, s" + _DEFAULT)
     add = _command(commands, "describe", "print statistics of all fields and scenes")
     add("--scenes", type=_positive, metavar="N", help="read this many scenes, spread over the sequence; by default all")
     add = _command(commands, "show", "draw scenes, or a batch of a feed, into a file")
@@ -143,8 +141,8 @@ def _add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         metavar="N",
         help="batch size if the object is not a feed" + _DEFAULT,
     )
-    add("--shuffle", action="store_true", help="shuffle if the object is not a feed")
-    add("--seconds", type=float, default=10.0, metavar="S", help="about how long to measure" + _DEFAULT)
+    add("--shuffle", action="store_true", help="read in random order if the object is not a feed")
+    add("--seconds", type=float, default=10.0, metavar="S", help="about how long to measure, s" + _DEFAULT)
 
 
 def _command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str) -> Any:

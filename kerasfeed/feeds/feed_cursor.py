@@ -304,7 +304,8 @@ class FeedCursor:
         else:
             feed.clock.begin_apart(self)
         if position is None:
-            feed.hooks.leave()
+            last = max(self._numbers.start, self._numbers.stop - 1)
+            feed.hooks.leave(last // feed.clock.steps)  # start() may have begun the next epoch
             feed.issue_warnings()
 
     def close(self, returned: list[Any]) -> None:

@@ -50,9 +50,10 @@ class SequenceHooks:
             if self._running != epoch:
                 self._refresh(lambda: self._switch(epoch))
 
-    def leave(self) -> None:
-        """End the running epoch, if any."""
-        self.enter(None)
+    def leave(self, epoch: int | None = None) -> None:
+        """End the running epoch, if any; with a number, only that epoch."""
+        if epoch is None or epoch == self._running:
+            self.enter(None)
 
     def refuse_others(self, switches: int) -> None:
         """Refuse to continue an epoch after another epoch has begun or ended.

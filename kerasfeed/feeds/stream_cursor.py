@@ -93,7 +93,7 @@ class Repetition:
     def _read(self) -> Iterator[Entry]:
         """Read items, and submit their batches once the spec is known."""
         core, plan = self._core, self._core.plan
-        waiting: deque[tuple[list[Any], StreamPosition]] = deque()  # batches read before the spec is known
+        waiting: deque[tuple[list[Any], int, StreamPosition]] = deque()  # batches read before the spec is known
         raised: list[BaseException] = []  # the error that ends the repetition, raised after the earlier batches
         unreadable: list[BaseException] = []
         self._run, items = core.begin(self.start)
@@ -105,9 +105,11 @@ class Repetition:
                     return
                 over = len(scenes) < plan.rows
                 if scenes and not (over and plan.drop_remainder):
-                    self.read = StreamPosition(self.start.repetition, self.read.step + 1, run.merge.ended)
-                    waiting.append((scenes, self.read))
-                    unreadable += core.infer(self.read.step - 1, scenes)  # if it fails, a later batch shows the spec
+                    step = self.read.step
+                    if not raised:  # else the batch is cut short, and comes again, complete, after a resume
+                        self.read = StreamPosition(self.start.repetition, step + 1, run.merge.ended)
+                    waiting.append((scenes, step, self.read))
+                    unreadable += core.infer(step, scenes)  # if it fails, a later batch shows the spec
                 del scenes  # a suspended generator must not keep them alive
                 while waiting and core.inferred:
                     yield core.submit(*waiting.popleft())

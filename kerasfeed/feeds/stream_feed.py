@@ -342,7 +342,8 @@ class BaseStreamFeed(AnyFeed):
         Pass the dict to `set_state` to resume there. The position is after the last batch that was consumed, not after
         the last batch that was loaded ahead. In a loop the current batch counts as consumed; in a callback of `fit`,
         the last trained batch does. An epoch is a repetition. The state holds no scenes: the feed refills a shuffle
-        buffer from the generators.
+        buffer from the generators. After the short batch before an error of a generator, the position is before that
+        batch, which then comes again with all its scenes.
 
         If `make_generator` has no parameter `start`, resuming runs its generators again from the beginning of the
         repetition, which takes as long as the first time.

@@ -327,9 +327,9 @@ class StreamLoader:
         items = dealt(run.items(), self._shard, warnings) if self._shard else run.items()
         return run, shuffler.shuffled(items) if shuffler else items
 
-    def submit(self, items: list[Any], position: StreamPosition) -> tuple[Future[Any], StreamPosition]:
-        """Return a future of the batch of `items`, and the position after it; needs the spec."""
-        epoch, step = position.repetition, position.step - 1
+    def submit(self, items: list[Any], step: int, position: StreamPosition) -> tuple[Future[Any], StreamPosition]:
+        """Return a future of the batch of `items`, and the position to resume at; needs the spec."""
+        epoch = position.repetition
         try:
             self._put(epoch, step, items)
             promised = [self.loader.submit(epoch, step)]

@@ -14,18 +14,21 @@ from typing import Any, Literal
 
 import numpy as np
 import optree
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import position_in
-from kerasfeed.sequences.view_base import is_thread_safe, parts_of
+from kerasfeed.sequences.optional_methods import is_ours
+from kerasfeed.sequences.view_base import is_number_array, is_plain_number, is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
+_TAKEN_ROWS = 256  # a window of more rows is read by itself: a list of its rows would cost more than it saves
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written one by one
 _ORDERED = (
     "predict with a feed of all of them in order, without shuffle, order, shard, drop_remainder and pad_remainder"
@@ -407,6 +410,39 @@ class Windows(_Boxes):
         window = (slice(start, start + axis.extent, axis.step),)
         for number, (field, target) in enumerate(zip(self._fields, out, strict=True)):
             _read_into(field, window if number < self._windowed else (start + self._offset,), target)
+
+    def _offers(self, name: str) -> bool:
+        """Whether windows have the optional method `name`; called by `optional_method`."""
+        if name == "get_batch":
+            is_short = self._axes[0].size <= _TAKEN_ROWS
+            return all(is_number_array(field) or (is_short and _takes_rows(field)) for field in self._fields)
+        return name != "out"
+
+    def get_batch(self, indices: NDArray[np.int64]) -> Any:
+        """Return the scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`.
+
+        Only for arrays of numbers in memory, in memory maps or, if windows are short, in HDF5.
+        """
+        (axis,) = self._axes
+        starts = np.asarray(indices, np.int64) * axis.stride
+        windows = [_windows_at(starts, field, axis) for field in self._fields[: self._windowed]]
+        targets = [field[starts + self._offset] for field in self._fields[self._windowed :]]
+        return self._treespec.unflatten(windows + targets)
+
+
+def _takes_rows(array: Any) -> bool:
+    """Whether it is a dataset of numbers in HDF5, which reads each chunk once for many rows."""
+    return is_ours(type(array)) and hasattr(type(array), "take") and is_plain_number(array.dtype)
+
+
+def _windows_at(starts: NDArray[np.int64], array: Any, axis: _Axis) -> NDArray[Any]:
+    """Return the windows of an array from these rows, dtype[len(starts), size, ...]."""
+    if not isinstance(array, np.ndarray):
+        rows = starts[:, None] + np.arange(axis.size) * axis.step
+        return array.take(rows.ravel()).reshape(*rows.shape, *array.shape[1:])  # type: ignore[no-any-return]
+    row, *inner = array.strides
+    shape = (axis.length - axis.extent + 1, axis.size, *array.shape[1:])
+    return as_strided(array, shape, (row, row * axis.step, *inner), writeable=False)[starts]
 
 
 def is_of_boxes(sequence: Any) -> bool:

@@ -35,14 +35,18 @@ _NAMED = 4  # number of parts that the identity of a view describes
 
 
 def part_reader(part: Any) -> Callable[..., Any] | None:
-    """Return `get_batch` of a part, NumPy's reader for an array, or None.
+    """Return `get_batch` of a part, NumPy's reader for an array, or None."""
+    return _Rows(part).read if is_number_array(part) else batch_reader(part)
 
-    None for extended precision: its copies differ in padding bytes, and batches are compared bit for bit.
-    """
-    is_array = type(part) in (np.ndarray, np.memmap) and part.ndim
-    if is_array and part.dtype.kind in "biufc" and part.dtype.char not in "gG":
-        return _Rows(part).read
-    return batch_reader(part)
+
+def is_number_array(part: Any) -> bool:
+    """Whether a part is an array whose rows are read many at once."""
+    return type(part) in (np.ndarray, np.memmap) and part.ndim > 0 and is_plain_number(part.dtype)
+
+
+def is_plain_number(dtype: np.dtype[Any]) -> bool:
+    """Whether copies have the same bits. Copies of extended precision differ in padding bytes."""
+    return dtype.kind in "biufc" and dtype.char not in "gG"
 
 
 class _Rows:

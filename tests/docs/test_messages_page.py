@@ -1,4 +1,4 @@
-"""The page "You have seen this message": programs of today give its messages.
+"""The page "Messages of other libraries": programs of today give its messages.
 
 Its remedies run as the program of the page, in `test_pages.py`.
 """

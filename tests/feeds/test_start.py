@@ -115,13 +115,15 @@ def test_without_workers_nothing_is_read_before_the_first_request():
         assert len(list(feed)) == 10
 
 
-def test_an_epoch_that_is_started_within_a_loop_has_scenes_of_one_epoch():
-    with thread_feed(Hooked(), max_queue_size=2) as feed:
+def test_an_epoch_that_is_started_within_a_loop_begins_once():
+    scenes = Hooked()
+    with thread_feed(scenes, max_queue_size=2) as feed:
         for step, _ in enumerate(feed):
             if step == len(feed) - 1:
                 feed.start()
-        first = {value // 100 for batch in values(feed) for value in batch}
-        assert len(first) == 1
+        found = [value for batch in values(feed) for value in batch]
+        assert found == [200 + index for index in range(40)]
+        assert scenes.epochs == 2
 
 
 def test_a_closed_feed_does_not_start():

@@ -61,6 +61,33 @@ def test_several_series_keep_their_nesting():
         assert (window["a"].shape, window["b"].shape, first.tolist()) == ((4, 2, 2), (4, 2), [5, 7, 9, 11])
 
 
+@pytest.mark.parametrize("options", [{}, {"stride": 3}, {"sampling_rate": 2, "stride": 2}, {"offset": 5}])
+@pytest.mark.parametrize("kind", ["array", "memmap", "transposed", "hdf5"])
+def test_many_windows_are_read_at_once_with_the_same_bits(tmp_path, options, kind):
+    series = SERIES
+    if kind == "memmap":
+        SERIES.tofile(tmp_path / "series")
+        series = np.memmap(tmp_path / "series", SERIES.dtype, "r", shape=SERIES.shape)
+    if kind == "transposed":
+        series = np.asfortranarray(SERIES)[::-1]
+    if kind == "hdf5":
+        with h5py.File(tmp_path / "series.h5", "w") as file:
+            file.create_dataset("x", data=SERIES, chunks=(5, 1), compression="gzip")
+        series = kf.HDF5File(tmp_path / "series.h5")["x"]
+    windows = kf.Windows({"a": series, "b": SERIES[:, 0] > 7}, 4, targets=SERIES[:, 1].astype(">f4"), **options)
+    indices = np.array([len(windows) - 1, 0, 1, 0])
+    batch = windows.get_batch(indices)
+    for row, index in enumerate(indices):
+        scene, target = windows[index]
+        assert batch[0]["a"][row].tolist() == scene["a"].tolist()
+        assert batch[0]["b"][row].tolist() == scene["b"].tolist()
+        assert batch[1][row] == target
+    assert batch[1].dtype == ">f4"
+    batch[0]["a"][:] = 0  # a copy
+    with kf.Feed(windows, 4, workers=0) as feed:
+        assert feed[0][0]["a"].tolist() == [windows[index][0]["a"].tolist() for index in range(4)]
+
+
 def test_columns_of_a_table_are_series_with_any_index():
     frame = pd.DataFrame({"a": np.arange(5.0), "b": np.arange(5)}, index=[0.5, 3.5, 1.5, 2.5, 0.0])
     assert lists(kf.Windows(frame["a"], 4)) == [[0, 1, 2, 3], [1, 2, 3, 4]]

@@ -135,7 +135,7 @@ class FeedHost:
 
 def _start_error(error: BaseException, name: str) -> WorkerStartError:
     if not isinstance(error, ModuleNotFoundError):
-        return wrapped(error, f"{name} can take no work: ", WorkerStartError)
+        return wrapped(error, f"{name} could not start: ", WorkerStartError)
     module = error.name or message_of(error)
     package = module.split(".")[0]
     return WorkerStartError(

@@ -166,7 +166,7 @@ class RayCluster:
             HostLostError: The session has ended.
         """
         if self._present_session() != self._session:
-            raise HostLostError("there are no hosts any more: ray.shutdown() was called")
+            raise HostLostError("the hosts have ended, because ray.shutdown() was called")
 
     def share(self, packed: Any) -> Any:
         """Return a value to pass in calls instead of `packed`.

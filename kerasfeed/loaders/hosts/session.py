@@ -306,12 +306,12 @@ class HostsSession:
     def _assign(self) -> None:
         """Assign waiting calls, each to the host with the fewest calls."""
         while self._waiting:
-            free = [host for host in self._hosts if len(host.calls) < host.depth]
-            if not free:
+            ready = [host for host in self._hosts if len(host.calls) < host.depth]
+            if not ready:
                 return
             call = self._waiting.popleft()
             if not call.future.done():  # else it was cancelled
-                host = min(free, key=lambda host: len(host.calls))
+                host = min(ready, key=lambda host: len(host.calls))
                 host.calls.append(call)
                 do = partial(self._answered, call)
                 used_random = self.failure_log.used_random
@@ -333,8 +333,8 @@ class HostsSession:
         if not host.depth:
             raise HostLostError(f"{lost}, and is not started again")
         self.options.deferred_warnings.defer(
-            "host", f"{lost}. It is started again, and other hosts are asked for its batches: none is lost, none "
-            "changes. feed.stats().respawns counts; this is said once", FeedWarning,
+            "host", f"{lost}. Ray starts it again, and other hosts load its batches. No batch is lost or changes. "
+            "feed.stats().respawns counts the restarts; this warning comes once", FeedWarning,
         )  # fmt: skip
         self.respawns += 1
         self._start(_Host(host.number, host.name))

@@ -142,16 +142,21 @@ class ChunkedReader:
         self._tiles = [(part.number, part.target[1:], part.source[1:]) for part in tiles if len(tiles) <= _MOST_TILES]
         self._row_is_chunk = grid.chunks == (1, *grid.shape[1:]) and len(grid.shape) > 1
 
-    def row_into(self, row: int, out: NDArray[Any]) -> None:
-        """Read row `row` of axis 0 into `out`, which has a row's shape; raises like `read`."""
-        if self._row_is_chunk and not self._pipeline.refusal:
-            self._place(ChunkPart(row, (), (0,), True), out, read_cost.current())
+    def rows_into(self, rows: range, out: NDArray[Any]) -> None:
+        """Read rows of axis 0, at least one, into `out`, [len(rows), *row]; raises like `read`."""
+        if self._row_is_chunk and len(rows) == 1 and not self._pipeline.refusal:
+            self._place(ChunkPart(rows[0], (0,), (0,), True), out, read_cost.current())
             return
-        number, within = divmod(row, self._row_chunks)
-        number *= self._row_stride
-        parts = [ChunkPart(number + tile, target, (within, *source), False) for tile, target, source in self._tiles]
-        if not parts or not self._copy_kept(parts, out):  # too many chunks, or not all in the cache
-            self._read([*self._grid.pieces((range(row, row + 1),)), *self._inner], out[np.newaxis])
+        pieces = self._grid.pieces((rows,))
+        if 0 < len(pieces[0]) * len(self._tiles) <= _MOST_TILES:
+            parts = [
+                ChunkPart(piece.offset + tile, (piece.target, *target), (piece.source, *source), False)
+                for piece in pieces[0]
+                for tile, target, source in self._tiles
+            ]
+            if self._copy_kept(parts, out):
+                return
+        self._read([*pieces, *self._inner], out)
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
         """Fill `out`, which has the box's shape and plain items.

@@ -31,14 +31,6 @@ class ContiguousReader:
         self._row_nbytes = math.prod(self._row_shape) * itemsize
         self._strides = tuple(math.prod(layout.shape[axis + 1 :]) * itemsize for axis in range(1, len(layout.shape)))
 
-    def row_into(self, position: int, out: NDArray[Any]) -> None:
-        """Read row `position` of axis 0 into `out`, which has a row's shape; raises like `read`."""
-        if not out.flags.c_contiguous:
-            self._rows(range(position, position + 1), out[np.newaxis])
-            return
-        self._source.read_into(self._address + position * self._row_nbytes, out)
-        self.counters.add(nbytes=self._row_nbytes)
-
     def read(self, box: Box, out: NDArray[Any]) -> None:
         """Fill `out`, which has the box's shape and plain items.
 
@@ -47,12 +39,12 @@ class ContiguousReader:
             OSError: The file ended or changed.
         """
         if out.shape[1:] == self._row_shape:
-            self._rows(box[0], out)
+            self.rows_into(box[0], out)
         else:
             self._parts(box[0], box[1:], out)
 
-    def _rows(self, positions: Any, out: NDArray[Any]) -> None:
-        """Read whole rows, each run of neighbours at once."""
+    def rows_into(self, positions: Any, out: NDArray[Any]) -> None:
+        """Read whole rows into `out`, each run of neighbours at once; raises like `read`."""
         into = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
         for begin, end in runs(positions):
             self._source.read_into(self._address + int(positions[begin]) * self._row_nbytes, into[begin:end])

@@ -20,7 +20,7 @@ from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.error_messages import named, note_source
 from kerasfeed.readers.hdf5.inspection import check_sources, missing_filters
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
-from kerasfeed.readers.hdf5.selection import Box, Selection, checked_position, checked_positions, plan, runs
+from kerasfeed.readers.hdf5.selection import Box, Selection, checked_positions, plan, runs, whole_rows
 from kerasfeed.readers.hdf5.stats import ReadStats
 from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
@@ -264,10 +264,11 @@ class HDF5Dataset:
             shared.examine(opened, to_read=True)
         reader, shape, dtype = opened.reader, opened.shape, opened.dtype
         wanted: tuple[int, ...] | None = None
-        row: int | None = None
         planned: Selection | None = None
-        if reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
-            row, wanted = checked_position(int(selection), shape[0], 0, self.name), shape[1:]
+        lead = selection[0] if type(selection) is tuple and len(selection) == 1 else selection
+        rows = whole_rows(lead, shape[0], self.name) if reader is not None and shape else None
+        if rows is not None:
+            wanted = (len(rows), *shape[1:]) if isinstance(lead, slice) else shape[1:]
         elif shape is not None:
             planned = plan(selection, shape, self.name)
             if planned is not None:
@@ -277,8 +278,9 @@ class HDF5Dataset:
         if reader is not None and wanted is not None and (planned is None or _is_bounded(planned, dtype.itemsize)):
             result = out if out is not None and out.dtype == dtype else np.empty(wanted, dtype)
             try:
-                if row is not None:
-                    reader.row_into(row, _as_plain(result))
+                if rows is not None:
+                    plain = _as_plain(result)
+                    reader.rows_into(rows, plain if isinstance(lead, slice) else plain[np.newaxis])
                 elif planned is not None:
                     _gather(reader.read, planned, _as_plain(result))
             except (Declined, OSError):  # h5py gives the answer or the error, if the file has not changed

@@ -162,6 +162,24 @@ def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
     return None if lists > 1 or axis_number != len(shape) else Selection(tuple(axes), tuple(found))
 
 
+def whole_rows(selection: Any, size: int, name: str) -> range | None:
+    """Return the rows of axis 0 that an integer or a slice of step 1 selects; None for all else, also for no rows.
+
+    Raises:
+        IndexError: The integer is out of range.
+    """
+    if type(selection) is int or isinstance(selection, np.integer):
+        row = checked_position(int(selection), size, 0, name)
+        return range(row, row + 1)
+    if not isinstance(selection, slice):
+        return None
+    try:
+        rows = range(size)[selection]
+    except (TypeError, ValueError):
+        return None
+    return rows if rows and rows.step == 1 else None
+
+
 def runs(positions: range | Positions) -> list[tuple[int, int]]:
     """Return (begin, end) of the runs of neighbours in `positions`.
 

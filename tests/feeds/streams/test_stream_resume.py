@@ -70,6 +70,34 @@ def test_a_state_can_be_resumed_with_other_workers(stream, workers, worker_type)
     assert batches_and_states(feed, 3) == whole[4:7]
 
 
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_no_scene_is_lost_by_a_state_after_the_short_batch_before_an_error(stream, tmp_path, workers, worker_type):
+    damage = tmp_path / "damaged"
+    damage.touch()
+
+    def damaged(n, count, *, start):
+        for k in range(start, 6):
+            if damage.exists() and (n, k) == (0, 3):
+                raise OSError("the disk")
+            yield np.float32(10 * n + k)
+
+    def new():
+        return stream(damaged, 4, count=2, workers=workers, worker_type=worker_type)
+
+    feed = new()
+    batches, states = iter(feed), []
+    for expected in ([0, 10, 1, 11], [2, 12]):
+        assert next(batches).tolist() == expected
+        states.append(feed.get_state())
+    with pytest.raises(OSError, match="the disk"):
+        next(batches)
+    damage.unlink()
+    for state in states:
+        feed = new()
+        feed.set_state(state)
+        assert [batch.tolist() for batch in feed] == [[2, 12, 3, 13], [4, 14, 5, 15]]
+
+
 def test_the_shuffled_order_depends_on_the_repetition_and_not_on_the_workers(stream):
     runs = []
     for workers, worker_type in WAYS:

@@ -47,7 +47,7 @@ def test_a_feed_without_a_host_raises_after_start_timeout(monkeypatch):
 
 def test_a_host_with_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(subprocess_hosts, "__version__", "9")
-    fails(r"host \d \(.*\) can take no work: .*kerasfeed is .* there and 9 here: install the same on all")
+    fails(r"host \d \(.*\) could not start: .*kerasfeed is .* there and 9 here: install the same on all")
 
 
 def test_a_host_that_is_not_started_again_ends_the_feed():

@@ -370,9 +370,9 @@ def test_a_session_that_a_feed_started_lasts_for_later_feeds(own_sessions):
 
 
 def test_a_feed_whose_session_was_ended_raises_and_leaves_the_next_session_alone(own_sessions):
-    assert "no hosts any more: ray.shutdown() was called" in own_sessions["ended under a feed"]
+    assert "the hosts have ended, because ray.shutdown() was called" in own_sessions["ended under a feed"]
     assert (own_sessions["on the next one"], own_sessions["left as it is"]) == ("20", "True")
 
 
 def test_a_loop_raises_if_its_session_is_ended(own_sessions):
-    assert own_sessions["ended in the loop"].endswith("no hosts any more: ray.shutdown() was called True")
+    assert own_sessions["ended in the loop"].endswith("the hosts have ended, because ray.shutdown() was called True")
