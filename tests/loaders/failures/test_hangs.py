@@ -256,7 +256,7 @@ def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
     thread = threading.Thread(target=look_once_begun)
     thread.start()
     with kf.Feed(slow_module.Rooms(), 1, workers=1, worker_type="process") as feed:
-        message = r"worker process 0 \(pid \d+\) is still loading the sequence and"
+        message = r"worker process 0 \(pid \d+\) has been loading the sequence and"
         with pytest.warns(kf.FeedWarning, match=message) as caught, once_told(caught, (tmp_path / "told").touch):
             assert feed[0].tolist() == [0]
         thread.join()

@@ -226,7 +226,7 @@ STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 8.0
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("place", "text"), [("scene", r"no progress for \d+ s: .* scene 40"), ("begin", "is still loading the sequence")]
+    ("place", "text"), [("scene", r"no progress for \d+ s: .* scene 40"), ("begin", "has been loading the sequence")]
 )
 def test_a_host_prints_a_warning_about_a_scene_or_a_worker_that_hangs(monkeypatch, capfd, tmp_path, place, text):
     monkeypatch.setenv("KERASFEED_TEST_HOST", STALLS_SOON)
