@@ -1,4 +1,4 @@
-"""kerasfeed: any indexable Python class as a fast, reproducible, crash-proof input pipeline for Keras.
+"""kerasfeed: input pipelines for Keras from any indexable Python class.
 
 Invariant: importing this package loads no framework. Every public name is resolved on first use (PEP 562),
 so a worker process that needs `kerasfeed.SceneSequence` does not import Keras or TensorFlow.
@@ -112,8 +112,8 @@ def __getattr__(name: str) -> Any:
         if package not in ("tensorflow", "jax", "torch"):
             raise
         raise ImportError(
-            f"kerasfeed.{name} needs Keras, which cannot be imported without its backend ({message_of(error)}): "
-            f"pip install {package}, or the extra kerasfeed[{package}], or set KERAS_BACKEND to one that is installed",
+            f"kerasfeed.{name} needs Keras, which cannot be imported without its backend ({message_of(error)}). "
+            f"Run pip install {package}, or set KERAS_BACKEND to an installed backend",
             name=package,
         ) from error
     globals()[name] = value

@@ -1,4 +1,4 @@
-"""`python -m kerasfeed`: the command, where its script is not on the path."""
+"""`python -m kerasfeed`: the command, if its script is not on PATH."""
 
 import sys
 

@@ -1,14 +1,14 @@
 """Exceptions that users may catch.
 
-Invariant: an exception raised by the user's own `__getitem__` keeps its type on its way to the consumer; the
-classes here are for what kerasfeed itself finds wrong. Each derives from the built-in a caller would expect.
+Invariant: the consumer gets an exception of the user's own `__getitem__` with its type. The classes here are for
+errors that kerasfeed detects. Each derives from the built-in exception that a caller would expect.
 """
 
 
 class KerasfeedError(Exception):
     """Base class of all exceptions that kerasfeed defines.
 
-    An exception that your own code raises in `__getitem__` is not one of these: it arrives with its own type.
+    An exception that your own code raises in `__getitem__` is not one of these: it keeps its own type.
 
     Examples:
         >>> with kf.Feed([np.zeros(2), np.zeros(3)], batch_size=2, workers=0) as feed:
@@ -24,8 +24,7 @@ class SceneError(KerasfeedError, RuntimeError):
     """A scene raised an exception that cannot be passed on unchanged.
 
     Raised in place of `StopIteration`, `SystemExit`, `KeyboardInterrupt`, and of exceptions that cannot be pickled. The
-    original exception is the `__cause__` of this one; where it cannot be pickled, its text and traceback stand in the
-    message.
+    original exception is the `__cause__` of this one. If it cannot be pickled, the message has its text and traceback.
 
     Examples:
         >>> def leave(scene):
@@ -40,10 +39,10 @@ class SceneError(KerasfeedError, RuntimeError):
 
 
 class SpecError(KerasfeedError, ValueError):
-    """A scene has another structure, shape or dtype than the spec says, or cannot be part of a batch.
+    """A scene that does not match the spec or its batch.
 
-    The spec of a feed is inferred from a few scenes, or given with `output_signature=`. The message names
-    field, index and both specs. It is also a `ValueError`.
+    The scene differs from the spec in structure, shape or dtype. The spec of a feed is inferred from a few scenes, or
+    given with `output_signature=`. The message names field, index and both specs. It is also a `ValueError`.
 
     Examples:
         >>> clouds = [np.zeros((4, 3)), np.zeros((5, 3))]
@@ -57,7 +56,7 @@ class SpecError(KerasfeedError, ValueError):
 
 
 class RecordError(KerasfeedError, ValueError):
-    """A file of records is damaged, cut off, incomplete or of another kind.
+    """A file of records is damaged, truncated, incomplete or of another kind.
 
     Raised for TFRecord files, and for HDF5 files that `write_hdf5` should have written. The message names the file, and
     for a damaged record its byte offset and number. It is also a `ValueError`.
@@ -69,16 +68,17 @@ class RecordError(KerasfeedError, ValueError):
         ...     kf.TFRecordSequence("damaged.tfrecord")
         ... except kf.errors.RecordError as error:
         ...     print(error)
-        record 0 of ...damaged.tfrecord' (at byte 0): the checksum of the length at byte 0 does not hold...
+        record 0 of ...damaged.tfrecord' (at byte 0): the checksum of the length at byte 0 does not match...
     """
 
 
 class WorkerDiedError(KerasfeedError, RuntimeError):
-    """A scene ended its worker process several times in a row, or the worker processes could not be kept running.
+    """A scene ended its worker process several times in a row.
 
     A worker process that dies is replaced, and its work is done again. This error is raised when one scene has ended
     its worker `max_failures` times (3 by default). The message names the scene, the signal or exit code, the peak
-    memory, and the line that loads this scene in your own process. It is also a `RuntimeError`.
+    memory, and the line that loads this scene in your own process. The error is also raised if the worker processes
+    cannot be kept running. It is also a `RuntimeError`.
 
     Examples:
         >>> import os
@@ -93,8 +93,9 @@ class WorkerDiedError(KerasfeedError, RuntimeError):
 
 
 class HostLostError(WorkerDiedError):
-    """A batch lost its host several times, or no host is left; see `Feed(hosts=...)`.
+    """A batch lost its host several times, or no host is left.
 
+    Hosts are the machines of `Feed(hosts=...)`.
     Ray restarts a host that is lost, and other hosts load its batches. This error is raised if one batch has lost its
     host `max_failures` times (3 by default), if Ray does not restart a host, or if no host is back in `start_timeout`.
 
@@ -162,11 +163,11 @@ class FeedClosedError(KerasfeedError, RuntimeError):
 
 
 class FeedWarning(UserWarning):
-    """The feed dealt with a problem, or noticed something that you should know.
+    """The feed has handled a problem, or reports a likely mistake.
 
     For example: a worker process was replaced, a scene has been loading for 30 s, batches are copied because
-    `max_memory` is reached, or `predict` gets scenes in another order than that of the sequence. The page on errors
-    lists the messages with their remedies.
+    `max_memory` is reached, or `predict` gets the scenes in another order than the sequence. The page on errors lists
+    the messages with their remedies.
 
     Examples:
         Turn these warnings into errors:
@@ -187,7 +188,7 @@ class ReadCostWarning(UserWarning):
     """The order of reading decodes far more data than the scenes hold.
 
     A feed issues it once if its sequence reads HDF5 chunks, or files of many scenes, in an order that reads them
-    repeatedly. The message says how much is read for each scene, and what to change: usually
+    repeatedly. The message says how much is read for each scene, and names the remedy: usually
     `order=kf.BlockShuffled(...)`, a larger cache, or other chunks.
 
     Examples:

@@ -28,13 +28,13 @@ WORKER = {  # state: position of its middle, colour
 }
 WORKER_STEPS = [  # from, to, text, place of its middle, curvature
     ("starting", "ready", "on_worker_begin,\nStatus.STARTED", (3.4, 4.95), 0.0),
-    ("ready", "at a task", "reads a task, notes its number", (8.1, 5.3), -0.2),
-    ("at a task", "ready", "reports it, takes the note back", (8.1, 4.6), -0.2),
+    ("ready", "at a task", "reads a task, records its number", (8.1, 5.3), -0.2),
+    ("at a task", "ready", "reports it, clears the record", (8.1, 4.6), -0.2),
     ("ready", "ended", "STOP: on_worker_end", (4.3, 5.55), 0.0),
     ("at a task", "suspect", "outlasts timeout:\nhung, asked for its stack", (12.1, 3.4), 0.0),
-    ("at a task", "dead", "its link ends: the task\nthat it noted is suspect", (9.35, 3.2), 0.0),
+    ("at a task", "dead", "its link ends: the task\nthat it recorded is suspect", (9.35, 3.2), 0.0),
     ("suspect", "dead", "is killed", (8.1, 2.4), 0.0),
-    ("ready", "dead", "its link ends,\nno task is noted", (4.6, 3.4), 0.0),
+    ("ready", "dead", "its link ends,\nno task is recorded", (4.6, 3.4), 0.0),
     ("starting", "dead", "its link ends", (2.6, 3.25), 0.0),
     ("dead", "replaced", "respawns + 1", (3.4, 2.4), 0.0),
     ("replaced", "starting", "start_worker,\nsame number", (0.3, 3.4), 0.0),
@@ -58,7 +58,7 @@ TASK = {
     "crashed": ((10.6, 2.2), BAD),
 }
 TASK_STEPS = [
-    ("sent", "begun", "a worker notes it", (3.4, 4.8), 0.0),
+    ("sent", "begun", "a worker records it", (3.4, 4.8), 0.0),
     ("begun", "done", "Status.DONE", (8.1, 4.8), 0.0),
     ("begun", "failed", "FailedTaskError", (9.25, 5.45), 0.0),
     ("begun", "cancelled", "CancelledTaskError", (6.8, 5.75), 0.0),

@@ -22,7 +22,10 @@ _DEFAULT = " (default: %(default)s)"
 
 
 class NoObjectError(Exception):
-    """An object named in the shell is not available. The message says why."""
+    """The object named in the shell is not available.
+
+    The message says why.
+    """
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,8 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.command in _LOOKS:
-            return _look(_LOOKS[arguments.command], arguments)
+        if arguments.command in _COMMANDS:
+            return _run(_COMMANDS[arguments.command], arguments)
         return _demo(arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -54,7 +57,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         for path in (arguments.data, arguments.validation):
             if path is not None:
                 summarize(path, points=arguments.points)
-        # Print at once: the import below takes long, and an empty screen looks like a program that hangs.
+        # Print before the import below, which takes long: an empty screen looks like a program that hangs.
         print("Training a small neural network to name the shapes of point clouds.", flush=True)
         print("Loading Keras: some seconds, up to half a minute the first time.", flush=True)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides messages about the CPU and missing GPUs
@@ -92,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch" + _DEFAULT)
     add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model" + _DEFAULT)
     add("--seed", type=_natural, default=0, metavar="N", help="seed of weights, order and augmentation" + _DEFAULT)
-    _add_looks(commands)
+    _add_commands(commands)
     return parser
 
 
@@ -116,8 +119,8 @@ _natural, _positive = partial(_integer, least=0), partial(_integer, least=1)
 # ---- commands for an object of the user
 
 
-def _add_looks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands for an object."""
+def _add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands for an object of the user."""
     add = _command(commands, "check", "check that a class of scenes gives every worker the same bits")
     add("--scenes", type=_positive, default=16, metavar="N", help="number of scenes to compare" + _DEFAULT)
     add("--seconds", type=float, default=60.0, metavar="S", help="time limit of the checks, s" + _DEFAULT)
@@ -151,8 +154,11 @@ def _command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", na
     return added.add_argument
 
 
-def _look(command: Callable[[argparse.Namespace, Any], int], arguments: argparse.Namespace) -> int:
-    """Run a command on an object. Return 0, 1 if a check fails, or 2 if the object cannot be used."""
+def _run(command: Callable[[argparse.Namespace, Any], int], arguments: argparse.Namespace) -> int:
+    """Run a command on an object.
+
+    Return 0, 1 if a check fails, or 2 if the object cannot be used.
+    """
     try:
         return command(arguments, found_object(arguments.object))
     except NoObjectError as error:
@@ -164,7 +170,9 @@ def _look(command: Callable[[argparse.Namespace, Any], int], arguments: argparse
 
 
 def found_object(name: str) -> Any:
-    """Return the object that `named_object` finds. Call it without arguments if it is a class or function.
+    """Return the object that `named_object` finds.
+
+    If it is a class or a function, call it without arguments and return the result.
 
     Raises:
         NoObjectError: It does not exist, or calling it fails.
@@ -236,7 +244,7 @@ def _profile(arguments: argparse.Namespace, found: Any) -> int:
     return 0
 
 
-_LOOKS = {"check": _check, "describe": _describe, "show": _show, "profile": _profile}
+_COMMANDS = {"check": _check, "describe": _describe, "show": _show, "profile": _profile}
 
 
 if __name__ == "__main__":

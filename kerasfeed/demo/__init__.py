@@ -1,1 +1,1 @@
-"""The demo: a small PointNet trained through `model.fit(feed)` on an HDF5 file of point clouds."""
+"""The demo: a small PointNet trained by `model.fit(feed)` on point clouds."""

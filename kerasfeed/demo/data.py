@@ -53,7 +53,7 @@ class PointClouds(kf.SceneSequence):
         self.file["data"].read_ahead(indices)
 
     def close(self) -> None:
-        """Close this process's handle of the file. A later read opens it again."""
+        """Close the file; a later read opens it again."""
         self.file.close()
 
     def _augmented(self, cloud: NDArray[Any]) -> NDArray[Any]:
@@ -82,7 +82,7 @@ def reading_text(clouds: PointClouds, epochs: int, in_processes: bool) -> str:
 
 
 class DataError(ValueError):
-    """The demo cannot train on a file. The message is one line that says why."""
+    """The demo cannot train on a file; the one-line message says why."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def sibling_for_validation(path: str | os.PathLike[str]) -> Path | None:
 
 
 def hold_out(clouds: kf.SceneSequence, seed: int) -> tuple[kf.Subset, ...]:
-    """Hold out a fifth of the scenes, drawn at random; at least one.
+    """Hold out a fifth of the scenes, at least one, at random.
 
     Raises:
         DataError: There are fewer than 2 scenes.

@@ -25,9 +25,10 @@ _PEAK_RATE = 2e-3  # best on BIMNet10: 2e-3 to 3e-3, of 5e-4 to 6e-3
 
 @contextlib.contextmanager
 def data_files(data: Path | None, validation: Path | None, seed: int) -> Iterator[tuple[Path, Path | None]]:
-    """Yield the training and validation files. None holds out scenes of the first.
+    """Yield the training and validation files.
 
-    Without `data`, both are written to a temporary folder, which is removed afterwards.
+    If the second is None, scenes of the first are held out for validation. Without `data`, both files are written to a
+    temporary folder, which is deleted afterwards.
     """
     if data is not None:
         yield data, validation or sibling_for_validation(data)
@@ -123,7 +124,7 @@ def _train(
     classes: int,
     settings: argparse.Namespace,
 ) -> str:
-    """Train a classifier on scenes from the file of `clouds`. Return the result as text."""
+    """Train a classifier on scenes of `clouds`; return the result as text."""
     with (
         kf.Feed(
             training,

@@ -1,4 +1,4 @@
-"""Sequence or generators, a plan and a loader: epochs, look-ahead, state, shards. No framework.
+"""Feeds: epochs, look-ahead, state and shards, without a framework.
 
 May import: errors, util, spec, orders, sequences, pool, readers, loaders.
 """

@@ -115,7 +115,7 @@ class BaseFeed(AnyFeed):
         self.fingerprint: dict[str, Any] | None = None
         self.refreshes = Refreshes(sequence)
         spec = None if output_signature is None else as_scene_spec(output_signature)
-        job = options.job(sequence, self.plan, self.collation, free=options.free, spec=spec)
+        job = options.job(sequence, self.plan, self.collation, auto=options.auto, spec=spec)
         self.job = dataclasses.replace(job, look_ahead=max(options.ahead, job.ahead_for(options.workers)))
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)
@@ -132,7 +132,7 @@ class BaseFeed(AnyFeed):
 
     def _start_loader(self, failure_log: FailureLog | None = None) -> None:
         self._loader = make_loader(self.job, self._options.worker_type, failure_log)
-        self._is_waste_told = False
+        self._has_warned_of_waste = False
 
     def follow_sequence(self) -> None:
         """Adopt a refreshed sequence and restart the workers, before an epoch.
@@ -277,7 +277,7 @@ class BaseFeed(AnyFeed):
         return self._loader.submit(epoch, step, timeout=patience)
 
     def start(self) -> None:
-        """Let the workers load the first batches of the next epoch, and return.
+        """Start to load the first batches of the next epoch, and return.
 
         Like the beginning of a loop, it waits for the first scenes if the workers or the spec are not known yet, and it
         calls `on_epoch_begin` of the sequence. The next loop or `fit` gets the same batches as without this call, and
@@ -316,15 +316,14 @@ class BaseFeed(AnyFeed):
             if (length := length_of(self.sequence)) != self.plan.length:
                 raise RuntimeError(
                     f"on_epoch_begin or on_epoch_end of the {type(self.sequence).__name__} has changed its length from "
-                    f"{self.plan.length:,} to {length:,}, and a feed keeps the length that it was made with: make the "
-                    "feed again"
+                    f"{self.plan.length:,} to {length:,}, but a feed keeps its first length: make the feed again"
                 )
             self._loader.epoch = epoch
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""
-        if not self._is_waste_told and (waste := self._loader.waste()) is not None:
-            self._is_waste_told = True  # warn once, at the user's line
+        if not self._has_warned_of_waste and (waste := self._loader.waste()) is not None:
+            self._has_warned_of_waste = True  # warn once, at the user's line
             text = waste_text(waste, self.plan.order, self._loader.stats(), boxes=is_of_boxes(self.job.sequence))
             warn_caller(text, ReadCostWarning)
         self._loader.failure_log.deferred_warnings.issue()

@@ -1,4 +1,4 @@
-"""`Cursor`: the batches of one iteration, in order, for plain loops, loops of frameworks, `tf.data` and Keras.
+"""`Cursor`: the batches of one iteration, in order, for any consumer.
 
 Invariant: the position of a feed is after the last batch that its consumer received, not the last batch taken.
 
@@ -22,7 +22,7 @@ from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
 Owner = TypeVar("Owner")
 _LOGGED = 1 << 16  # batches
-_GONE = "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
+_GONE = "the feed of this dataset was deleted: keep a reference to the feed, or to the dataset, while it is iterated"
 
 
 class EndOfData(Exception):
@@ -30,7 +30,7 @@ class EndOfData(Exception):
 
 
 def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
-    """Return `owner`, the target of a weak reference to a feed or another source of batches.
+    """Return `owner`, the target of a weak reference, if it exists.
 
     Raises:
         FeedClosedError: It no longer exists; `text` is the message.
@@ -41,12 +41,15 @@ def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
 
 
 class Cursor(Protocol):
-    """The batches of one iteration. Only one thread may use it at a time."""
+    """The batches of one iteration.
+
+    Only one thread may use it at a time.
+    """
 
     def take(self, timeout: float | None) -> tuple[Any, Any]:
-        """Return the position and the arrays of the next batch. Pass the position to `received`.
+        """Return the position and the arrays of the next batch.
 
-        Batches whose scenes were all skipped are left out.
+        Pass the position to `received`. Batches whose scenes were all skipped are left out.
 
         Args:
             timeout: Longest wait in seconds; None waits without limit. With 0, this call loads nothing: it returns a
@@ -60,13 +63,16 @@ class Cursor(Protocol):
         """
 
     def received(self, position: Any) -> None:
-        """Report that the consumer has the batch at `position`; None reports the end of the iteration.
+        """Report that the consumer has the batch at `position`.
 
-        Without these reports, as from TensorFlow, the feed does not know the consumer's position.
+        None reports the end of the iteration. Without these reports, as from TensorFlow, the feed does not know the
+        consumer's position.
         """
 
     def close(self, returned: list[Any]) -> None:
-        """Stop taking batches; idempotent. Called at the end of an iteration or before it.
+        """Stop taking batches; idempotent.
+
+        Called at the end of an iteration or before it.
 
         Args:
             returned: The last batches taken, in order, if the consumer has not received them.
@@ -74,7 +80,7 @@ class Cursor(Protocol):
 
 
 def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
-    """Iterate over the batches of a cursor, which `begin` makes at the first batch: a plain loop over a feed."""
+    """Iterate over a cursor, which `begin` makes at the first batch."""
     cursor = begin()
     try:
         while taken := next_of(cursor):
@@ -86,7 +92,10 @@ def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
 
 
 def next_of(cursor: Cursor) -> list[Any]:
-    """Wait for the next batch; return its position and arrays, or an empty list at the end."""
+    """Wait for the next batch.
+
+    Return its position and arrays, or [] at the end.
+    """
     try:
         return list(cursor.take(None))
     except EndOfData:
@@ -101,7 +110,9 @@ Begin = Callable[[Convert], Cursor]  # makes the cursor of an iteration of a dat
 
 
 class CursorThread:
-    """A cursor whose batches its own thread takes, one ahead, so that the user's code runs there.
+    """A cursor with its own thread, which takes its batches, one ahead.
+
+    The user's code runs in that thread.
 
     Args:
         begin: Makes the cursor; called in the thread.
@@ -137,7 +148,10 @@ class CursorThread:
         """Do nothing: TensorFlow does not report what it received. See `Cursor.received`."""
 
     def close(self, returned: list[Any]) -> None:
-        """See `Cursor.close`. The thread closes its cursor; this call does not wait for it."""
+        """See `Cursor.close`.
+
+        The thread closes its cursor; this call does not wait for it.
+        """
         self._returned = returned
         self._closed = True
         self._requests.put(False)
@@ -153,7 +167,10 @@ class CursorThread:
         return self._closed and self._thread is threading.current_thread()
 
     def join_closed(self) -> None:
-        """If this cursor was closed, wait until its thread ends; in the thread itself, do nothing."""
+        """If this cursor was closed, wait until its thread ends.
+
+        In that thread itself, do nothing.
+        """
         if self._closed and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -198,7 +215,10 @@ class CursorThreads:
         return started
 
     def wait(self) -> None:
-        """Wait for the threads of closed cursors, so that no two threads run the user's code at once."""
+        """Wait for the threads of closed cursors.
+
+        Otherwise two threads could run the user's code at once.
+        """
         known = list(self._known)
         if any(each.is_closed_here for each in known):
             raise EndOfData  # two closed threads would wait for each other
@@ -207,7 +227,7 @@ class CursorThreads:
 
 
 class RequestLog:
-    """The times at which the last 65,536 batches of an epoch were requested and received."""
+    """Times of request and receipt of an epoch's last 65,536 batches."""
 
     def __init__(self) -> None:
         self.clear()
@@ -218,7 +238,7 @@ class RequestLog:
         self._finished: dict[int, float] = {}
 
     def timed(self, number: int, take: Callable[[float | None], Any], timeout: float | None) -> Any:
-        """Return `take(timeout)`, which is batch `number` of the epoch, and log the times.
+        """Return `take(timeout)`, batch `number` of the epoch, and log the times.
 
         If `take` raises `NotYet`, the caller calls this again.
         """
@@ -231,7 +251,7 @@ class RequestLog:
         return batch
 
     def begun(self, number: int) -> float | None:
-        """Time of the request for batch `number`, in seconds of `time.perf_counter`; None if there was none."""
+        """Time of the request for batch `number` (`time.perf_counter`), or None."""
         return self._begun.get(number)
 
     def finished(self, number: int) -> float | None:

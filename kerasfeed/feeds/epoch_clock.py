@@ -1,4 +1,4 @@
-"""`EpochClock`: the position of a feed among the batches of its epochs 0, 1, 2, ..., one after the other.
+"""`EpochClock`: a feed's position in the sequence of all its epochs.
 
 Invariant: a batch has one number, `epoch * steps + step`, whichever consumer takes it. A consumer takes numbers when it
 begins, before a batch is loaded, so batches loaded ahead cannot change them. The next consumer begins after them.
@@ -67,14 +67,20 @@ class EpochClock:
         self._within = False
 
     def position(self, number: int, *, shuffled: bool = False) -> tuple[int, int]:
-        """Return epoch and step of a batch, in an epoch whose steps may be shuffled."""
+        """Return epoch and step of a batch.
+
+        `shuffled` asks for an epoch of shuffled steps.
+        """
         epoch, step = divmod(number, self.steps)
         if self.is_shuffled(number, shuffled):
             step = int(Shuffled().indices(step, step + 1, length=self.steps, seed=self._seed, epoch=epoch)[0])
         return epoch, step
 
     def is_shuffled(self, number: int, wanted: bool) -> bool:
-        """Whether the steps of the epoch of a batch are shuffled; a resumed epoch stays as it was."""
+        """Whether the steps of a batch's epoch are shuffled.
+
+        A resumed epoch is unchanged.
+        """
         resumed = self._resumed
         return resumed[1] if resumed is not None and resumed[0] == number // self.steps else wanted
 
@@ -87,7 +93,7 @@ class EpochClock:
             return self.taken if self._within else -(-self.taken // self.steps) * self.steps
 
     def claim(self, count: int) -> range:
-        """Take the next `count` batches for a dataset, which does not report its position."""
+        """Take the next `count` batches, for a dataset, which reports no position."""
         with self._lock:
             first = self.next_free
             self._take(range(first, first + count))
@@ -95,7 +101,10 @@ class EpochClock:
             return range(first, first + count)
 
     def claim_epochs(self, epochs: int = 1) -> range:
-        """Take the rest of a resumed epoch, or the next one, and the epochs after it, for a loop."""
+        """Take the next epochs for a loop.
+
+        The first may be the rest of a resumed epoch.
+        """
         with self._lock:
             consumed, first = self.consumed, self.next_free
             numbers = range(first, (first // self.steps + epochs) * self.steps)
@@ -104,7 +113,7 @@ class EpochClock:
             return numbers
 
     def begin_fit(self, epoch: int, steps: int, *, shuffled: bool) -> FitPlan:
-        """Move to the first batch of a `fit`, and return its plan; see `plan_fit`."""
+        """Move to the first batch of a `fit`; return its plan."""
         with self._lock:
             plan = self.plan_fit(epoch, steps)
             self.taken = plan.start
@@ -126,7 +135,9 @@ class EpochClock:
         self._within = self.shuffled = False
 
     def plan_fit(self, epoch: int, steps: int) -> FitPlan:
-        """Plan a `fit` that begins with `epoch`: at that epoch, or at the first new batch if that is later.
+        """Plan a `fit` that begins with `epoch`.
+
+        It begins at that epoch, or at the first batch that no consumer has taken, if that is later.
 
         Args:
             epoch: Keras's number of the epoch.
@@ -157,7 +168,10 @@ class EpochClock:
             self._rest = rest
 
     def change_steps(self, steps: int) -> bool:
-        """Change the steps from the next epoch on; return False if an unfinished epoch is to be continued."""
+        """Change the steps from the next epoch on.
+
+        Return False if an unfinished epoch must be continued.
+        """
         with self._lock:
             if self._within and self.taken % self.steps:
                 return False
@@ -166,8 +180,11 @@ class EpochClock:
 
     # ---- the consumed batches
 
-    def note_consumed(self, number: int, epoch: int | None = None) -> None:
-        """The consumer has the batches before `number`; with `epoch`, it is in that epoch."""
+    def record_consumed(self, number: int, epoch: int | None = None) -> None:
+        """Record that the consumer has the batches before `number`.
+
+        With `epoch`, it is in that epoch.
+        """
         with self._lock:
             self.consumed = number
             self._apart = None
@@ -175,22 +192,28 @@ class EpochClock:
                 self.current = epoch
 
     def end_fit_epoch(self, number: int) -> None:
-        """An epoch of `fit` is over, and batch `number` is next."""
-        self.note_consumed(number, -(-number // self.steps))
+        """Record that an epoch of `fit` has ended before batch `number`."""
+        self.record_consumed(number, -(-number // self.steps))
 
     def stop_fit_epoch(self, numbers: range, number: int) -> None:
-        """The `fit` that took `numbers` was stopped before batch `number`; ignored if another consumer has begun."""
+        """Record that the `fit` that took `numbers` was stopped before batch `number`.
+
+        Ignored if another consumer has begun.
+        """
         with self._lock:
             if self.consumed is None and self.taken == numbers.stop:
                 self.consumed = number
 
-    def note_apart(self, loop: Any) -> None:
-        """A loop over `feed.epoch(n)`, which does not move the feed, has received a batch."""
+    def begin_apart(self, loop: Any) -> None:
+        """Record that a loop over `feed.epoch(n)` has received a batch.
+
+        Such a loop does not move the feed.
+        """
         with self._lock:
             self._apart = loop
 
     def end_apart(self, loop: Any) -> None:
-        """That loop is over."""
+        """Record that this loop is over."""
         with self._lock:
             if self._apart is loop:
                 self._apart = None

@@ -1,6 +1,6 @@
-"""Batches of a feed in the order of their numbers: loaded ahead by a `Prefetcher`, and taken by a `FeedCursor`.
+"""Batches of a feed in the order of their numbers.
 
-`EarlyBatches` are requested before there is a consumer.
+A `Prefetcher` loads them ahead, and a `FeedCursor` takes them. `EarlyBatches` are requested before there is a consumer.
 
 Invariant: `next_batch` returns the batch with the next number, whatever was loaded ahead. Closing a prefetcher cancels
 its batches, and skips the scenes not yet begun. An iteration of a `tf.data` dataset claims its batches at its first
@@ -107,7 +107,10 @@ class Prefetcher:
             self._pending.remove(future)
 
     def _fill(self, timeout: float | None) -> None:
-        """Request more batches, but none after a failed batch: if all workers have died, it would start new ones."""
+        """Request more batches, but none after a failed batch.
+
+        If all workers have died, a request would start new ones.
+        """
         if self._pending and (_has_failed(self._pending[0]) or _has_failed(self._pending[-1])):
             return
         while len(self._pending) < self._ahead:
@@ -143,7 +146,7 @@ def _first_done(futures: list["Future[Any]"], timeout: float | None) -> "Future[
 
 
 class EarlyBatches:
-    """The first batches of an epoch, requested from the workers before a consumer requests them.
+    """The first batches of an epoch, requested before there is a consumer.
 
     Args:
         loader: Loads the batches, as many as it keeps in flight.
@@ -158,7 +161,10 @@ class EarlyBatches:
                 self._batches[position] = loader.submit(*position, timeout=0.0)
 
     def take(self, epoch: int, step: int) -> "Future[Any] | None":
-        """Return the batch (epoch, step). If it is not here, return None and cancel all: they would hold memory."""
+        """Return the batch (epoch, step).
+
+        If it is not here, return None and cancel all batches, because they hold memory.
+        """
         if os.getpid() != self._process:
             return None  # the workers belong to the process that has forked
         batch = self._batches.pop((epoch, step), None)
@@ -176,7 +182,9 @@ class EarlyBatches:
 def begin_cursor(
     feed: Any, count: int, in_order: bool, generations: tuple[int, ...], context: contextvars.Context, convert: Convert
 ) -> Cursor:
-    """Return a cursor of the next `count` batches of `feed` for a dataset, with its own thread.
+    """Return a cursor of a feed's next `count` batches, for a dataset.
+
+    The cursor has its own thread.
 
     Args:
         feed: The feed.
@@ -201,7 +209,10 @@ def _claimed(
 
 
 class FeedCursor:
-    """The cursor of a feed, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
+    """The cursor of a feed, which it does not keep alive.
+
+    See `kerasfeed.feeds.cursor.Cursor`.
+    """
 
     def __init__(
         self,
@@ -262,7 +273,7 @@ class FeedCursor:
         return self._window.next
 
     def extend(self, stop: int, ahead_until: int) -> None:
-        """Continue to the batch before number `stop`; load the batches before `ahead_until` ahead."""
+        """Continue to the batch before `stop`; load batches before `ahead_until` ahead."""
         self._numbers = range(self._numbers.start, stop)
         self._window.extend(ahead_until)
 
@@ -289,9 +300,9 @@ class FeedCursor:
         if self._counted:
             number = self._numbers.stop if position is None else position + 1  # the last batches may be skipped
             first, epoch = self._numbers.start // feed.clock.steps, (number - 1) // feed.clock.steps
-            feed.clock.note_consumed(number, epoch if epoch > first else None)
+            feed.clock.record_consumed(number, epoch if epoch > first else None)
         else:
-            feed.clock.note_apart(self)
+            feed.clock.begin_apart(self)
         if position is None:
             last = max(self._numbers.start, self._numbers.stop - 1)
             feed.hooks.leave(last // feed.clock.steps)  # start() may have begun the next epoch

@@ -70,8 +70,7 @@ class SequenceHooks:
             raise RuntimeError(
                 f"{self._name} has on_epoch_begin or on_epoch_end, so only one epoch of it can be loaded at a time. "
                 "Another loop, fit, feed.epoch(n) or feed.start() began before this one had ended, which cannot "
-                "continue. Finish or close one before the next begins. To look at a batch of the current epoch, use "
-                "feed[0]"
+                "continue. Finish or close one before the next begins; feed[0] returns a batch of the current epoch"
             )
 
     def _switch(self, epoch: int | None) -> None:

@@ -20,7 +20,7 @@ from kerasfeed.pool.worker_hooks import end_worker
 from kerasfeed.sequences.base import SceneContext, Worker, optional_method
 from kerasfeed.sequences.context import MakeContext
 from kerasfeed.sequences.global_random import SeedingContext, frameworks, generators_put_back
-from kerasfeed.sequences.view_base import apart
+from kerasfeed.sequences.view_base import shallow_copy
 from kerasfeed.spec.inference import describe
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import counted
@@ -118,7 +118,7 @@ def _for_itself(sequence: Any) -> Any:
     """
     if optional_method(sequence, "on_worker_begin") is None and optional_method(sequence, "on_worker_end") is None:
         return sequence
-    return apart(sequence)
+    return shallow_copy(sequence)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def scenes_read_here(sequence: Any, context: SceneContext) -> Iterator[Callable[
             with context:
                 return own[index]
         except Exception as error:
-            # Called for the note it adds; the exception itself is raised below.
+            # Adds the note; the exception itself is raised below.
             for_consumer(error, SceneLocation((index,), context.epoch, step, _WORKER))
             raise
 

@@ -29,7 +29,7 @@ class FeedOptions:
         workers: Number of workers, at least 0.
         worker_type: "auto", "process" or "thread".
         ahead: Batches made ahead of the consumer, at least 1.
-        max_memory: Ceiling of the slots, bytes.
+        max_memory: Limit for all slots, bytes.
         policy: How to handle failed scenes.
         environment: Directory and environment of worker processes, which may start later.
         hosts: The hosts of the workers; None for this machine.
@@ -75,8 +75,8 @@ class FeedOptions:
         )  # fmt: skip
 
     @property
-    def free(self) -> frozenset[str]:
-        """The worker options to choose with the first batch; see `Job.free`."""
+    def auto(self) -> frozenset[str]:
+        """The worker options to choose with the first batch; see `Job.auto`."""
         return frozenset(name for name in ("workers", "worker_type") if self.given[name] == "auto")
 
     def job(self, sequence: Any, plan: Plan, collation: Collation, **others: Any) -> Job:

@@ -101,10 +101,10 @@ def _found() -> Shard:
         answer = ask()
         if answer is not None:
             return _checked(*answer, f"auto: {source}")
-    told = _environment()
-    if told is not None:
+    variable = _environment()
+    if variable is not None:
         warn_caller(
-            f'shard="auto" has found one process only, and the environment speaks of several ({told}): each of them '
+            f'shard="auto" has found only one process, but the environment sets several ({variable}): each of them '
             "would load every scene. Make the feed after keras.distribution.initialize(), "
             "jax.distributed.initialize() or torch.distributed.init_process_group(), or inside strategy.scope(), or "
             "pass shard=(shard_index, shard_count)",
@@ -121,10 +121,10 @@ def _from_strategy() -> tuple[int, int] | None:
     resolver = strategy.cluster_resolver
     if resolver is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return None
-    return _place(resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id)
+    return _rank(resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id)
 
 
-def _place(cluster: Any, task_type: Any, task_id: Any) -> tuple[int, int] | None:
+def _rank(cluster: Any, task_type: Any, task_id: Any) -> tuple[int, int] | None:
     """Return the index in a TensorFlow cluster and its number of workers.
 
     The chief comes first. Return None if this task is not one of several workers.
@@ -191,6 +191,6 @@ def _environment() -> str | None:
                 return f"{name}={os.environ[name]}"
     with suppress(ValueError, KeyError, TypeError, AttributeError):
         config = json.loads(os.environ.get("TF_CONFIG", "{}"))
-        place = _place(config["cluster"], config["task"]["type"], operator.index(config["task"]["index"]))
-        return None if place is None else f"TF_CONFIG: worker {place[0]} of {place[1]}"
+        rank = _rank(config["cluster"], config["task"]["type"], operator.index(config["task"]["index"]))
+        return None if rank is None else f"TF_CONFIG: worker {rank[0]} of {rank[1]}"
     return None

@@ -77,7 +77,7 @@ def numbers_of(state: Any, kind: str, *more: str) -> dict[str, int]:
         TypeError, ValueError: The argument is not a state of this kind.
     """
     if not isinstance(state, Mapping):
-        raise TypeError(f"a feed's state is the dict that get_state() gives, received a {type(state).__name__}")
+        raise TypeError(f"a feed's state is the dict that get_state() returns, received a {type(state).__name__}")
     version, found = state.get("version"), state.get("kind", "feed")
     if version != VERSION:
         raise ValueError(
@@ -90,7 +90,7 @@ def numbers_of(state: Any, kind: str, *more: str) -> dict[str, int]:
         )
     missing = [name for name in (*_NUMBERS, *more, "fingerprint") if name not in state]
     if missing or not isinstance(state["fingerprint"], Mapping):
-        raise ValueError(f"a feed's state has {', '.join(missing) or 'fingerprint'}; this one lacks it: {state!r}")
+        raise ValueError(f"a feed's state needs {', '.join(missing) or 'fingerprint'}, received {state!r}")
     return {name: check_integer(f"{name} of the state", state[name], 0) for name in _NUMBERS}
 
 
@@ -179,7 +179,7 @@ def refuse_changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> None:
         found += [f"{what} was {_shown(one)}, is {_shown(other)}" for what, one, other in pairs if one != other]
     if found:
         raise ValueError(
-            f"the state belongs to a feed with other batches: {'; '.join(found)}. Make the feed as it was, or begin "
+            f"the state belongs to a feed with other batches: {'; '.join(found)}. Make the feed as it was, or start "
             "again without the state"
         )
 

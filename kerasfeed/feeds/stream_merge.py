@@ -197,7 +197,7 @@ class Shuffler:
                 slot = number if self._slots is None else self._slots.get(number)
                 if slot is not None:
                     buffer[slot] = own_copy(item)
-            for item, slot in zip(items, order.places_from(self._filled_at, seed=seed, epoch=epoch), strict=False):
+            for item, slot in zip(items, order.slots_from(self._filled_at, seed=seed, epoch=epoch), strict=False):
                 leaving, buffer[slot] = buffer[slot], own_copy(item)
                 yield leaving
         except Exception as error:  # noqa: BLE001 - raised after the items that came before it
@@ -332,7 +332,7 @@ class SourceRun:
 
         The index in the log is computed as if no generator had ended.
         """
-        self._log.note(lane.position * self._generators.count + lane.n, self._repetition, None, error)
+        self._log.record(lane.position * self._generators.count + lane.n, self._repetition, None, error)
         raise error
 
     def _mark_ended(self, lane: Lane, scenes: int) -> None:

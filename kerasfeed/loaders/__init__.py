@@ -1,4 +1,4 @@
-"""Batches of a plan, promised as futures, made by the tasks of a pool: `kerasfeed.loaders.loader.Loader`.
+"""Loaders: the batches of a plan as futures, made by a pool.
 
 May import: errors, util, spec, orders, sequences, pool, readers.
 """

@@ -1,4 +1,4 @@
-"""Check the arguments of a feed, except its sequence, and make its plan, before anything is read.
+"""Check the arguments of a feed, except its sequence.
 
 Invariant: every error states what was needed, what was received and what to write instead.
 """
@@ -50,7 +50,7 @@ def check_hosts(hosts: Any, workers: int, worker_type: str) -> RayHosts | None:
     if not workers or worker_type == "thread":
         which = "workers=0 loads in the calling thread" if not workers else "threads live in this process"
         raise ValueError(
-            f"{which}, and hosts load in worker processes of their own: use workers=8, for example (per host), and "
+            f"{which}, but each host loads in its own worker processes: pass workers=8 (per host), for example, and "
             "leave worker_type out"
         )
     return hosts
@@ -70,7 +70,7 @@ def refuse_skip(policy: FailurePolicy, where: str, *, replaceable: bool = True) 
     if policy.on_error == "skip":
         other = "'replace', or " if replaceable else ""
         raise ValueError(
-            f"on_error='skip' changes the shape and the number of batches, so it is for plain loops and not for "
+            f"on_error='skip' changes the shape and the number of batches, so it works only in plain loops, not in "
             f"{where}: use on_error={other}'mask', which gives failed scenes sample_weight 0"
         )
 
@@ -182,8 +182,8 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
     if on_error == "mask" or plan.pad_remainder:
         which = "on_error='mask'" if on_error == "mask" else "pad_remainder=True"
         raise ValueError(
-            f"{which} gives single rows sample_weight 0, and only the function given as collate knows what the rows of "
-            "its batches are: use collate='pad' or 'ragged', or "
+            f"{which} gives single rows sample_weight 0, but only the collate function knows the rows of its batches: "
+            "use collate='pad' or 'ragged', or "
             + ("on_error='replace'" if on_error == "mask" else "drop_remainder=True")
         )
     sizes = set(plan.sizes())  # numbers of scenes, because the shape of a batch may depend on them
@@ -193,7 +193,7 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
 
 
 def check_plan(plan: Plan, on_error: Any) -> None:
-    """Refuse plans that leave a shard without scenes, and padding that is impossible.
+    """Refuse plans that leave a shard without scenes, and impossible padding.
 
     Raises:
         ValueError: The message names the reason.
@@ -238,7 +238,7 @@ def _check_padding(plan: Plan, on_error: Any) -> None:
         )
 
 
-# What people look for on a feed: methods of tf.data's datasets and of PyTorch, and other names of ours.
+# Methods that users know from tf.data, PyTorch or other classes of kerasfeed, and what to write on a feed instead.
 NO_METHODS = {
     "map": "Change scenes before they are batched: kf.Feed(kf.Map(sequence, function), ...)",
     "filter": "Choose scenes by index: kf.Feed(sequence[indices], ...)",

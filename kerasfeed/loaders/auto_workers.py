@@ -58,12 +58,12 @@ class Choice:
 
 
 def waits(seconds: float, busy_seconds: float) -> bool:
-    """Whether scenes wait for most of their time, so that more workers than cores are useful."""
+    """Whether scenes mostly wait, so that more workers than cores are useful."""
     return seconds - busy_seconds > max(busy_seconds, _SHORT)
 
 
 def threads_compute_at_once() -> bool:
-    """Whether this is a free-threaded Python, and no imported package has enabled the GIL."""
+    """Whether Python runs without the GIL now."""
     has_gil = getattr(sys, "_is_gil_enabled", None)  # since Python 3.13
     return has_gil is not None and not has_gil()
 
@@ -74,7 +74,9 @@ def most_processes() -> int:
 
 
 def processes_for(seconds: float, busy_seconds: float, cores: int) -> int:
-    """Number of worker processes: the cores, or up to four per core if scenes wait.
+    """Number of worker processes: the cores, or more if scenes wait.
+
+    At most four per core.
 
     Args:
         seconds: Time per scene, s.
@@ -87,9 +89,10 @@ def processes_for(seconds: float, busy_seconds: float, cores: int) -> int:
 
 
 def threads_for(seconds: float, busy_seconds: float, cores: int) -> int:
-    """Number of threads: the cores, or a power of two up to 64 if scenes wait. See `processes_for`.
+    """Number of threads: the cores, or up to 64 if scenes wait.
 
-    While one scene computes, others wait: twice `seconds / busy_seconds` threads keep one core busy.
+    While one scene computes, others wait: twice `seconds / busy_seconds` threads keep one core busy. The arguments are
+    the same as for `processes_for`.
     """
     if not waits(seconds, busy_seconds):
         return cores
@@ -105,7 +108,7 @@ def why(seconds: float, busy_seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration with at most three digits: 12 us, 3.4 ms, 1.2 s."""
+    """A duration as text with three digits: 12 us, 3.4 ms."""
     for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * scale:
             return f"{seconds / scale:.{0 if seconds >= 9.95 * scale else 1}f} {unit}"
@@ -113,7 +116,7 @@ def duration(seconds: float) -> str:
 
 
 def choose(
-    job: Job, present: Setup, first: FirstScenes, *, free: Set[str], batch_bytes: int, draws_globally: bool
+    job: Job, present: Setup, first: FirstScenes, *, auto: Set[str], batch_bytes: int, draws_globally: bool
 ) -> Choice:
     """Choose workers from the cost of the first scenes.
 
@@ -121,25 +124,25 @@ def choose(
         job: The job of the loader.
         present: The workers that have read the first scenes.
         first: The first scenes.
-        free: Names of the arguments to choose; see `Job.free`.
+        auto: Names of the arguments to choose; see `Job.auto`.
         batch_bytes: Size of a batch, bytes.
         draws_globally: Whether scenes use the global random generators, which only worker processes seed.
     """
-    is_free = free == {WORKERS, WORKER_TYPE} and job.policy.timeout is None
+    chooses_all = auto == {WORKERS, WORKER_TYPE} and job.policy.timeout is None
     if first.trouble:
-        return Choice(Setup(1 if WORKERS in free else job.workers, present.worker_type), first.trouble)
+        return Choice(Setup(1 if WORKERS in auto else job.workers, present.worker_type), first.trouble)
     seconds, busy, count = first.seconds, first.cpu_seconds, cores()
     batch, epoch = job.plan.rows * seconds + batch_bytes / _COPIED_A_SECOND, job.plan.scenes * seconds
     reason = why(seconds, busy) if seconds else "no scene was read"
-    threads = Setup(threads_for(seconds, busy, count) if WORKERS in free else job.workers, "thread")
-    processes = Setup(processes_for(seconds, busy, count) if WORKERS in free else job.workers, "process")
-    if draws_globally and WORKER_TYPE in free:
+    threads = Setup(threads_for(seconds, busy, count) if WORKERS in auto else job.workers, "thread")
+    processes = Setup(processes_for(seconds, busy, count) if WORKERS in auto else job.workers, "process")
+    if draws_globally and WORKER_TYPE in auto:
         return Choice(processes, "scenes use random generators, which worker processes seed")
-    if is_free and seconds and batch < _QUICK_BATCH and job.maker is None:  # the time of a maker is unknown
+    if chooses_all and seconds and batch < _QUICK_BATCH and job.maker is None:  # the time of a maker is unknown
         return Choice(Setup(0, "inline"), f"a batch takes {duration(batch)}")
-    if WORKERS in free and 0 < epoch < _LEAST_EPOCH:
+    if WORKERS in auto and 0 < epoch < _LEAST_EPOCH:
         return Choice(present, f"an epoch takes {duration(epoch)} in one worker")
-    if WORKER_TYPE not in free:
+    if WORKER_TYPE not in auto:
         return Choice(threads if present.worker_type == "thread" else processes, reason)
     several = job.thread_safe and job.policy.timeout is None and (threads_compute_at_once() or waits(seconds, busy))
     return Choice(threads if several else processes, reason)

@@ -39,7 +39,7 @@ class Job:
         hosts: The `RayHosts` that make the batches, each with `workers` worker processes; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
         host_numbers: The workers' numbers among all hosts, in a loader of one host.
-        free: Options to choose with the first batch: "workers", "worker_type", both or none.
+        auto: Options to choose with the first batch: "workers", "worker_type", both or none.
     """
 
     sequence: Any
@@ -58,34 +58,40 @@ class Job:
     hosts: Any = None
     every_core: bool = False
     host_numbers: HostNumbers = field(default_factory=HostNumbers)
-    free: frozenset[str] = frozenset()
+    auto: frozenset[str] = frozenset()
 
     def with_workers(self, workers: int) -> "Job":
         """Return the same job with another number of workers, which is final."""
         ahead = max(self.look_ahead, self.ahead_for(workers))
-        return dataclasses.replace(self, workers=workers, look_ahead=ahead, free=frozenset())
+        return dataclasses.replace(self, workers=workers, look_ahead=ahead, auto=frozenset())
 
     def ahead_for(self, workers: int) -> int:
-        """Number of batches that give every worker one scene to load and one waiting."""
+        """Number of batches that give every worker two scenes."""
         return math.ceil(2 * workers / (1 if self.maker else self.plan.rows)) if workers else 1
 
     @property
     def maker(self) -> Custom | None:
-        """The user's function that makes whole batches; None if batches are made row by row."""
+        """The user's function that makes whole batches, or None."""
         return self.collate if isinstance(self.collate, Custom) else None
 
     @property
     def thread_safe(self) -> bool:
-        """Whether the user allows several threads to load batches at once, or no code of the user runs."""
+        """Whether several threads may load batches at once.
+
+        They may if the user allows it, or if no code of the user runs.
+        """
         return is_thread_safe(self.sequence) and (self.maker is None or is_safe_function(self.maker.function))
 
     @property
     def has_weights(self) -> bool:
-        """Whether every batch has weights, which are 0 for rows without a scene."""
+        """Whether batches have weights, which are 0 for rows without a scene."""
         return self.policy.on_error == "mask" or self.plan.pad_remainder
 
     def filler(self, epoch: int, step: int) -> int | None:
-        """Number of rows at the end of a batch that only fill it up; None if batches are not filled up."""
+        """Number of rows that only fill up the last batch.
+
+        None if batches are not filled up.
+        """
         return self.plan.filler(epoch, step) if self.plan.pad_remainder else None
 
 

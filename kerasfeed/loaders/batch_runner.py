@@ -1,4 +1,4 @@
-"""The runner of a loader: it writes scenes of the sequence into slots, or describes them to infer the spec.
+"""The runner of a loader: writes scenes into slots, or describes them.
 
 Invariant: the result of a task is a function of (sequence, seed, epoch, indices), whatever the worker. The slot holds
 the indices. A runner makes layout and views when it loads its first rows. The first scenes are read as in epoch 0, or
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.filler import MANY, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
+from kerasfeed.loaders.batches.row_loader import MANY, RowLoader, probe
 from kerasfeed.pool.base import Runner, WorkerContext
-from kerasfeed.pool.task import FailedTaskError, Note, Record, UnseededTaskError
+from kerasfeed.pool.task import FailedTaskError, Record, TaskProgress, UnseededTaskError
 from kerasfeed.readers.read_cost import Meter, ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.global_random import RandomWatch, SeedingContext, seeding
@@ -32,8 +32,8 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled, unpickled
 from kerasfeed.util.thread_times import ThreadWatch
 
-# The first scenes are read until this time is over, but at least `SpecRequest.least`. It counts the quickest scene, so
-# that the number of scenes hardly depends on other programs.
+# The first scenes are read until this time is over, but at least `SpecRequest.least`. Each scene counts as the quickest
+# one, so that the number of scenes hardly depends on other programs.
 _SECONDS, _MOST_SECONDS = 0.1, 1.0
 # Scenes quicker than this, s, are read again, for about 4 ms, to measure their time. Slower ones may come from a cache.
 _QUICK, _WARM_SECONDS, _MOST_WARM = 3e-4, 4e-3, 400
@@ -89,9 +89,9 @@ class FirstScenes:
             )
         if self.differs:
             return (
-                f"scene {first} was another when it was read again: use the index, not a counter or an iterator, "
-                "draw random numbers from self.rng (from kf.current_rng() in a class that is no kf.SceneSequence), and "
-                "return copies, array.copy(), of arrays that are reused"
+                f"scene {first} differed when it was read again: use the index, not a counter or an iterator; draw "
+                "random numbers from self.rng, or from kf.current_rng() in a class that is not a kf.SceneSequence; "
+                "and return copies, array.copy(), of arrays that are reused"
             )
         return ""
 
@@ -101,7 +101,7 @@ def read_first(
     order: SpecRequest,
     seed: int,
     maker: Custom | None,
-    note: Note,
+    progress: TaskProgress,
     held: Held,
     *,
     seeds: bool,
@@ -115,7 +115,7 @@ def read_first(
         order: The request.
         seed: Seed of the feed.
         maker: The function that makes whole batches, if there is one.
-        note: Item 1 is set to the index of each scene before it is read.
+        progress: Item 1 is set to the index of each scene before it is read.
         held: The random generators that the sequence keeps.
         seeds: Whether these and the global generators are seeded for each scene.
         owned: Whether the sequence is a copy that no other code in this process reads.
@@ -137,18 +137,18 @@ def read_first(
     clock = ThreadWatch(whole_process=owned)
     begun = time.perf_counter()
 
-    def note_time() -> None:
+    def add_time() -> None:
         took = clock.look()
         times.append((took.own_seconds, took.cpu_seconds))
 
     def read(index: int) -> Any:
         nonlocal used
-        note[1] = index
+        progress[1] = index
         while True:
             context.move_to(index)
             random = RandomWatch(held)
             clock.restart()
-            scene, spec = probe(sequence, index, context, maker, note_time)
+            scene, spec = probe(sequence, index, context, maker, add_time)
             if not random.missed():
                 used |= random.used()
                 return scene, spec
@@ -186,7 +186,10 @@ def _warm_times(
     clock: ThreadWatch,
     reader: Callable[..., Any] | None,
 ) -> tuple[float, float]:
-    """Time and processor time per scene, s, over many reads in a row, because reading the clock takes 40 us."""
+    """Mean time and processor time per scene, in seconds.
+
+    Reading the clock takes 40 us, so single scenes are not measured.
+    """
     clock.restart()
     with context:
         if reader is None:
@@ -233,7 +236,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Wasteful:
-    """The payload of loaded rows with the worker's measured cost. A worker process sends it once.
+    """The payload of loaded rows with the worker's measured cost; sent once.
 
     Attributes:
         payload: Values outside the slot, or None.
@@ -269,7 +272,7 @@ class BatchRunner(Runner):
     def _begin(self) -> None:
         self.meter = Meter(self._length)
         self._layout: Layout | None = None
-        self._filler: Filler | None = None
+        self._row_loader: RowLoader | None = None
         self._views: dict[tuple[int, int], SlotView] = {}
         self._reported_waste = False
         self._first: tuple[SpecRequest, FirstScenes] | None = None  # while the same request may come again
@@ -290,24 +293,24 @@ class BatchRunner(Runner):
             cloud_pickled(self._maker)
         except Exception as found:  # noqa: BLE001 - pickling raises anything
             return TypeError(
-                f"the function given as collate cannot be sent to worker processes: {message_of(found)}. Remove state "
-                "that does not pickle (open files, locks). If several threads may call it at once, set its "
-                "attribute thread_safe = True, or use worker_type='thread'"
+                f"the collate function cannot be sent to worker processes: {message_of(found)}. Remove state that does "
+                "not pickle (open files, locks). If several threads may call it at once, use worker_type='thread' "
+                "instead"
             )
         return super().unpicklable(error)
 
     def follow(self, previous: Runner) -> None:
-        """See `Runner.follow`. The slots and the collate function with its state stay valid."""
+        """See `Runner.follow`; the slots and the collate function stay valid."""
         assert isinstance(previous, BatchRunner)
         self._maker = previous._maker
         self._layout, self._views = previous._layout, previous._views
         self._reported_waste = previous._reported_waste
 
-    def filler(self, layout: Layout) -> Filler:
+    def row_loader(self, layout: Layout) -> RowLoader:
         """The object that writes scenes into slots."""
-        if self._filler is None:
-            self._filler = Filler(self.target, layout, self.meter, self._maker)
-        return self._filler
+        if self._row_loader is None:
+            self._row_loader = RowLoader(self.target, layout, self.meter, self._maker)
+        return self._row_loader
 
     def is_kept(self, epoch: int, index: int) -> bool:
         """Whether this batch was read early and is still here."""
@@ -317,19 +320,19 @@ class BatchRunner(Runner):
         """Prepare for a change of the sequence."""
         self.renewed, self._kept = True, None
 
-    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+    def run(self, record: Record, progress: TaskProgress, context: WorkerContext) -> Any:
         """See `Runner.run`. Returns the first scenes, or values outside the slot."""
         if record[0] == DESCRIBE:
-            return self._describe(note, context)
+            return self._describe(progress, context)
         kind, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record
         if kind != LOAD or min(record) < 0:
-            raise ValueError(f"no rows of a batch are loaded by the task {record}")
+            raise ValueError(f"the task {record} is unknown")
         layout = self._layout
         if layout is None:
             layout = self._layout = context.posted()
             assert isinstance(layout, Layout)
             self._first = None
-        filler = self._filler or self.filler(layout)
+        row_loader = self._row_loader or self.row_loader(layout)
         view = self._views.get((segment_offset, slot_offset))
         if view is None:
             view = SlotView(layout, context.memory_at(segment_offset, segment_bytes), slot_offset)
@@ -337,19 +340,19 @@ class BatchRunner(Runner):
         if layout.first is not None and not self._is_warm and context.has_copy:
             first = epoch if self.renewed else layout.first[0], layout.first[1]
             if (epoch, view.indices[start]) != first:  # else this task reads it
-                self._warm_up(first, note, seeds=context.worker.worker_type == "process")
+                self._warm_up(first, progress, seeds=context.worker.worker_type == "process")
             self._is_warm = True
         kept = self.is_kept(epoch, view.indices[start])
         data, self._kept = self._kept, None
         if kept and data is not None:
             with contextlib.suppress(Exception):  # the item does not fit the layout: it is read again, and fails then
-                return filler.put(view, unpickled(data[2])) or None
+                return row_loader.put(view, unpickled(data[2])) or None
         if not context.has_copy:
-            return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
+            return row_loader.fill(view, start, stop, serial, self._context(self._seed, epoch), progress)
         if stop - start > 1:  # not the whole batch, because other workers, with their own caches, load the rest
-            filler.read_ahead(view.indices[start:stop], SceneContext(self._seed, epoch))
+            row_loader.read_ahead(view.indices[start:stop], SceneContext(self._seed, epoch))
         payload = load_seeded(
-            lambda make: filler.fill(view, start, stop, serial, make(self._seed, epoch), note),
+            lambda make: row_loader.fill(view, start, stop, serial, make(self._seed, epoch), progress),
             context,
             self.held,
             watched=self._watches_random and context.watches_globals,
@@ -359,7 +362,7 @@ class BatchRunner(Runner):
         self._reported_waste = True
         return Wasteful(payload or None, waste)
 
-    def _describe(self, note: Note, context: WorkerContext) -> FirstScenes | None:
+    def _describe(self, progress: TaskProgress, context: WorkerContext) -> FirstScenes | None:
         order = context.posted()
         if not isinstance(order, SpecRequest):  # the consumer no longer waits for it
             return None
@@ -370,24 +373,29 @@ class BatchRunner(Runner):
             owned = context.has_copy
             asked = replace(order, keeps=order.keeps and (owned or order.least == 1))
             found, used, kept = read_first(
-                self.target, asked, self._seed, self._maker, note, self.held, seeds=seeds, owned=owned,
+                self.target, asked, self._seed, self._maker, progress, self.held, seeds=seeds, owned=owned,
                 reader=part_reader(self.target) if self._stacks else None,
             )  # fmt: skip
             self._kept = None if kept is None else (order.epoch, order.indices[0], kept)
-            context.note_random(used)
+            context.record_random(used)
             self._first = order, found
         return self._first[1]
 
-    def _warm_up(self, first: tuple[int, int], note: Note, *, seeds: bool) -> None:
-        """Read the item (epoch, index) that another worker has read first, which has reported its errors."""
-        note[1] = MANY
+    def _warm_up(self, first: tuple[int, int], progress: TaskProgress, *, seeds: bool) -> None:
+        """Read the item (epoch, index) that another worker has read first.
+
+        Errors are ignored, because that worker has reported them.
+        """
+        progress[1] = MANY
         order = SpecRequest((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, order, self._seed, self._maker, [0, 0], self.held, seeds=seeds, owned=True)
 
 
 def load_seeded(load: Callable[[MakeContext], _T], context: WorkerContext, held: Held, *, watched: bool) -> _T:
-    """Load scenes in a worker with a copy; seed the random generators that scenes use for each scene.
+    """Load scenes in a worker with a copy of the runner.
+
+    The random generators that scenes use are seeded for each scene.
 
     Args:
         load: Function that loads the scenes in contexts made by its argument. It is called again if scenes turn out to
@@ -414,7 +422,7 @@ def load_seeded(load: Callable[[MakeContext], _T], context: WorkerContext, held:
         # Scenes that import PyTorch or TensorFlow have drawn from an unseeded generator.
         if not found and not (watch.missed() and (used % HELD or watches_globals)):
             return payload
-    context.note_random(found)
+    context.record_random(found)
     if context.worker.worker_type != "process":
         raise UnseededTaskError
     return load_seeded(load, context, held, watched=watched)

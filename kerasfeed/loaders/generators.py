@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 from kerasfeed.errors import SceneError, SpecError
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.memory import align
-from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FailurePosition, Note, Record
+from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FailurePosition, Record, TaskProgress
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import restore, seed_globals, states
 from kerasfeed.spec.field_values import as_array, start_of
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.lists import is_weak
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
-from kerasfeed.util.error_text import message_of, noted
+from kerasfeed.util.error_text import message_of, with_note
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -152,7 +152,7 @@ def generator_error(
     """
     text = f"{_NOTE}{n} of {count}, at its scene {position}, repetition {repetition}"
     note = text + (f", in {where}" if where else "")
-    return noted(error, note, traceback, replaces=_NOTE, what=f"generator {n} raised ")
+    return with_note(error, note, traceback, replaces=_NOTE, what=f"generator {n} raised ")
 
 
 def _check_function(made: Any) -> str:
@@ -192,7 +192,7 @@ def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) 
         by_name = {each for each in _BY_NAME if each in signature.parameters and each not in taken}
         with contextlib.suppress(TypeError):  # it takes other arguments
             signature.bind(*((0, 1) if numbered else ()), **dict.fromkeys(by_name))
-            # One generator, as by default, may have parameters of its own: train(folder, batch_size) is not meant.
+            # count=1 is the default: train(folder, batch_size) must not be called as train(0, 1).
             if not numbered or all(
                 each.name in ("n", "count") or (count > 1 and each.default is each.empty) for each in numbers
             ):
@@ -389,14 +389,14 @@ class GeneratorRun:
         self._iterator: Iterator[Any] | None = None
         self._raised: tuple[BaseException, int] | None = None  # the exception after the last block, and its scene
 
-    def next(self, note: Note) -> Any:
+    def next(self, progress: TaskProgress) -> Any:
         """Return the next scene from `goal` on, or `ENDED`; the caller has entered `context`.
 
         Raises:
             Exception: An exception of the user's code.
         """
         while True:
-            note[1] = self.position
+            progress[1] = self.position
             self.context.move_to(self.position * self._generators.count + self._n)
             if self._iterator is None:
                 self._iterator = self._generators.make(self._n, self.repetition, self.position)
@@ -407,20 +407,20 @@ class GeneratorRun:
             if self.position > self.goal:
                 return item
 
-    def block(self, slot: BlockSlot, note: Note) -> NDArray[np.uint8] | None:
+    def block(self, slot: BlockSlot, progress: TaskProgress) -> NDArray[np.uint8] | None:
         """Write the next scenes to the slot, or return them if they do not fit.
 
         An exception of the generator is raised after its earlier scenes, with the next block.
         """
         if self._raised is not None:
-            note[1] = self._raised[1]
+            progress[1] = self._raised[1]
             raise self._raised[0]
         writer, length, deadline = BlockWriter(slot.room), -1, time.perf_counter() + _BLOCK_SECONDS
         # Send the first scene at once. After a lost worker, find the scene that ends it.
         alone = self.position < (self.goal + _SUSPECTS if self.goal else 1)
         try:
             for _ in range(1 if alone else _MAX_SCENES):
-                scene = self.next(note)
+                scene = self.next(progress)
                 if scene is ENDED:
                     length = self.position
                     break
@@ -430,7 +430,7 @@ class GeneratorRun:
         except BaseException as error:
             if not len(writer.data) or isinstance(error, KeyboardInterrupt):
                 raise
-            self._raised = error, note[1]
+            self._raised = error, progress[1]
         slot.control[1:] = len(writer.data), length, False
         return None if writer.fits else writer.data
 
@@ -475,7 +475,7 @@ class GeneratorRunner(Runner):
         for run in self._runs.pop(threading.get_ident(), {}).values():
             run.end()
 
-    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+    def run(self, record: Record, progress: TaskProgress, context: WorkerContext) -> Any:
         """See `Runner.run`; returns a block that does not fit in the slot."""
         _, n, start, repetition, serial, segment_offset, segment_bytes, slot_offset = record
         slot = self._layout.view(context.memory_at(segment_offset, segment_bytes), slot_offset)
@@ -483,7 +483,7 @@ class GeneratorRunner(Runner):
             raise CancelledTaskError
         runs = self._runs[threading.get_ident()]
         if start != CONTINUE:
-            note[1] = start
+            progress[1] = start
             for other, left in list(runs.items()):
                 if other == n or left.repetition != repetition:
                     runs.pop(other).end()
@@ -496,9 +496,9 @@ class GeneratorRunner(Runner):
             self._seed(run, n)
         try:
             with run.context:
-                return run.block(slot, note)
+                return run.block(slot, progress)
         except BaseException as error:
-            raise FailedTaskError(FailurePosition(note[1])) from error
+            raise FailedTaskError(FailurePosition(progress[1])) from error
 
     def _seed(self, run: GeneratorRun, n: int) -> None:
         """Restore the global random generators of `run`, or seed them."""

@@ -38,9 +38,9 @@ def worker_type_for(sequence: Any, worker_type: str) -> str:
 
 
 def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = None) -> "Loader":
-    """Make the loader for `worker_type` "thread", "process" or "auto", as in `Feed`; without workers, an inline one.
+    """Make the loader for a `worker_type`, as in `Feed`.
 
-    It continues a given `failure_log`.
+    Without workers, it is an inline one. A given `failure_log` is continued.
 
     Raises:
         TypeError, OSError: The user asked for processes, and they cannot start or the sequence cannot be pickled.
@@ -48,15 +48,15 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
     if job.hosts is not None:
         worker_type = "process"
     plain = is_in_memory(job.sequence) and job.thread_safe and job.hosts is None
-    if plain and worker_type == "auto" and WORKERS in job.free and job.policy.timeout is None and _is_quick(job):
+    if plain and worker_type == "auto" and WORKERS in job.auto and job.policy.timeout is None and _is_quick(job):
         job = job.with_workers(0)
     if not job.workers or job.hosts is not None or plain:
-        job = dataclasses.replace(job, free=frozenset())
+        job = dataclasses.replace(job, auto=frozenset())
     worker_type = ("thread" if plain and worker_type == "auto" else worker_type) if job.workers else "inline"
     loader = Loader(job, worker_type, failure_log=failure_log)
     if loader.worker_type in ("process", "auto"):
         try:
-            loader.start()  # workers come up while the caller builds a model
+            loader.start()  # workers start while the caller builds a model
         except BaseException:
             loader.close()
             raise
@@ -64,7 +64,7 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
 
 
 def _is_quick(job: Job) -> bool:
-    """Whether copying a batch of scenes in memory takes less time than passing it between threads."""
+    """Whether copying a batch is quicker than passing it between threads."""
     leaves = flatten(job.sequence[0])[0] if job.maker is None else []
     on_disk = isinstance(job.sequence, np.memmap) or any(isinstance(leaf, np.memmap) for leaf in leaves)
     nbytes = job.plan.rows * sum(leaf.nbytes for leaf in leaves if isinstance(leaf, np.ndarray))
@@ -72,10 +72,11 @@ def _is_quick(job: Job) -> bool:
 
 
 class Loader:
-    """Make the batches of a job with the workers of a pool. All methods may be called from any thread.
+    """Make the batches of a job with the workers of a pool.
 
-    Every kind of pool gives the same bits for the same (sequence, plan, epoch, step), for any workers; the inline
-    pool is the reference. `submit` is the only data path: callers that want parallelism call it ahead of time.
+    All methods may be called from any thread. Every kind of pool gives the same bits for the same (sequence, plan,
+    epoch, step), for any workers; the inline pool is the reference. `submit` is the only data path: callers that want
+    parallelism call it ahead of time.
 
     Attributes:
         failure_log: Failures, and deferred warnings for the user.
@@ -95,9 +96,10 @@ class Loader:
         scene_seconds: float = 0.0,
         failure_log: FailureLog | None = None,
     ) -> None:
-        """Load `job`, with scenes read in a `context`. A known layout need not be inferred.
+        """Load `job`, with scenes read in a `context`.
 
-        With a known layout, `scene_seconds` is the time per scene, s; 0 if unknown.
+        A known layout need not be inferred. With a known layout, `scene_seconds` is the time per scene, s; 0 if
+        unknown.
         """
         self.worker_type = self._wanted_type = worker_type
         self.layout = layout
@@ -106,7 +108,7 @@ class Loader:
         self._context = context
         self._inferring = threading.RLock()  # held while scenes are read, so close() must not need it
         self.scene_seconds = scene_seconds
-        self._is_open = bool(job.free) and worker_type != "inline"  # whether workers are still to be chosen
+        self._must_choose = bool(job.auto) and worker_type != "inline"  # whether workers are still to be chosen
         self.choice: Choice | None = None
         self._sessions: Sessions[LoaderSession] = Sessions(self, forks=worker_type == "inline")
         self.failure_log = failure_log or FailureLog(job.policy, job.plan.length, job.plan.shard_count)
@@ -122,7 +124,7 @@ class Loader:
     def _start_session(self) -> LoaderSession:
         if self._job.hosts is not None:
             return HostsSession(self._job, self.failure_log)
-        begins_here = self._job.free == {WORKERS, WORKER_TYPE} and self._job.policy.timeout is None
+        begins_here = self._job.auto == {WORKERS, WORKER_TYPE} and self._job.policy.timeout is None
         session = Session(
             self._job, self.failure_log, self._wanted_type, most_processes() if begins_here else 0,
             self._context, self.scene_seconds,
@@ -131,7 +133,10 @@ class Loader:
         return session
 
     def _ready(self, least: int = 1) -> LoaderSession:
-        """Return the session with its slots set up; to infer a spec of batches, read at least `least` items."""
+        """Return the session with its slots set up.
+
+        To infer a spec of batches, read at least `least` items.
+        """
         session = self._sessions.current(self._start_session)
         if session.layout is None:
             with self._closing_if_interrupted(), self._inferring:
@@ -142,7 +147,7 @@ class Loader:
         return session
 
     def _begun(self, session: LoaderSession, least: int) -> LoaderSession:
-        """Set up a session, or replace it by one with the workers that the first scenes need."""
+        """Set up a session with the chosen workers; end the old one."""
         if isinstance(session, HostsSession):
             session.infer(self.layout, self.epoch, least)
             return session
@@ -152,21 +157,24 @@ class Loader:
         if session.first is not None:
             self.scene_seconds = session.timing.seconds
             self._warn_of_first(session, session.first)
-        if self._is_open:
+        if self._must_choose:
             session = self._with_chosen_workers(session, layout)
-            self._is_open = False
+            self._must_choose = False
         session.begin(layout)
         return session
 
     def _warn_of_first(self, session: Session, first: FirstScenes) -> None:
-        """Warn if the first scenes show that batches would depend on the workers, or hold one scene many times."""
+        """Warn if the first scenes show that batches would be wrong.
+
+        They would depend on the workers, or hold one scene many times.
+        """
         threads = session.pool.worker_type == "thread" and session.job.workers > 1
         # Each scene is copied before the next one is read, except if a function collates a list of scenes.
-        harmless = not (threads or self._is_open or self._job.maker)
+        harmless = not (threads or self._must_choose or self._job.maker)
         if not first.trouble or (first.is_reused and harmless):
             return
         follows = "With several threads, batches may hold values of other scenes" if threads else ""
-        if WORKERS in self._job.free:
+        if WORKERS in self._job.auto:
             follows = "Until then one worker loads them all"
         elif not first.is_reused:
             follows = "Batches depend on which worker reads a scene"
@@ -177,12 +185,12 @@ class Loader:
     def _with_chosen_workers(self, session: Session, layout: Layout) -> Session:
         """Choose workers; return the session with these workers."""
         job, pool = self._job, session.pool
-        free = job.free if pool.has_copies else job.free - {WORKER_TYPE}
-        if session.first is None or not free or not (pool.has_copies or job.thread_safe):
+        auto = job.auto if pool.has_copies else job.auto - {WORKER_TYPE}
+        if session.first is None or not auto or not (pool.has_copies or job.thread_safe):
             return session
         present = Setup(session.job.workers, pool.worker_type)
         self.choice = choice = choose(
-            job, present, session.first, free=free, batch_bytes=layout.nbytes, draws_globally=pool.used_random > 0
+            job, present, session.first, auto=auto, batch_bytes=layout.nbytes, draws_globally=pool.used_random > 0
         )
         LOGGER.info("the feed of %s: auto chooses %s", class_name(job.sequence), choice)
         if choice.setup == present:
@@ -201,19 +209,25 @@ class Loader:
     # ---- a loader of a host
 
     def infer(self, epoch: int, least: int) -> Layout | None:
-        """Return the layout; scenes are read as in `epoch`, and at least `least` of them if items are batches."""
+        """Return the layout; scenes are read as in `epoch`.
+
+        If items are batches, at least `least` are read.
+        """
         self.epoch = epoch
         self._ready(least)
         return self.layout
 
-    def note_random(self, used: int) -> None:
-        """Record which random generators scenes have used on other hosts, so that workers seed them from the start."""
+    def record_random(self, used: int) -> None:
+        """Record which random generators scenes have used on other hosts.
+
+        Workers then seed these from the start.
+        """
         present = self._sessions.present
         if isinstance(present, Session):
-            present.pool.note_random(used)
+            present.pool.record_random(used)
 
     def replace_sequence(self, sequence: Any) -> None:
-        """Load scenes of `sequence`, a changed copy of the job's sequence, from now on."""
+        """Load scenes of `sequence`, a changed copy of the job's."""
 
         def change() -> None:
             self._job = dataclasses.replace(self._job, sequence=sequence)
@@ -227,7 +241,10 @@ class Loader:
 
     @property
     def spec(self) -> SceneSpec:
-        """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
+        """Spec of a scene; of a batch, with `job.maker`.
+
+        The first use reads a few scenes spread over the sequence.
+        """
         self._sessions.refuse_if_closed()
         if self.layout is None:  # otherwise no session has to start again
             self._ready(2)  # the caller, such as a TensorFlow graph, depends on an exact spec
@@ -236,13 +253,15 @@ class Loader:
 
     @property
     def look_ahead(self) -> int:
-        """Batches worth keeping in flight, at least 1; 1 where `submit` itself does the work."""
+        """Batches to keep in flight; 1 if `submit` does the work."""
         if self.worker_type == "inline":
             return 1
         return self._ready().look_ahead
 
     def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
-        """Return a future of one batch: the nesting of a scene with a leading axis, or the result of `job.collate`.
+        """Return a future of one batch.
+
+        A batch has the nesting of a scene with a leading axis, or is the result of `job.collate`.
 
         With `on_error="mask"`, or if the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
         weights)`. With "skip", a batch may have fewer rows; it is None if none is left.
@@ -275,7 +294,10 @@ class Loader:
 
     @contextmanager
     def _closing_if_interrupted(self) -> Iterator[None]:
-        """Close the session after Ctrl-C, which may leave it in any state; the next call starts another."""
+        """Close the session after Ctrl-C, which may leave it in any state.
+
+        The next call starts another session.
+        """
         try:
             yield
         except Exception:
@@ -285,7 +307,10 @@ class Loader:
             raise
 
     def refresh(self, change: Callable[[], None]) -> None:
-        """Run `change`, which alters `job.sequence`, while no scene is being loaded. Workers then see the result."""
+        """Run `change`, which alters `job.sequence`, while no scene is loaded.
+
+        Workers use the changed sequence afterwards.
+        """
         self._sessions.refuse_after_fork()
         with self._closing_if_interrupted():
             before = self._sessions.present
@@ -299,7 +324,10 @@ class Loader:
                 now.pool.renew()
 
     def close(self) -> None:
-        """Stop the workers and free their memory; idempotent. Batches already delivered stay valid."""
+        """Stop the workers and free their memory; idempotent.
+
+        Batches already delivered stay valid.
+        """
         self._sessions.close()
 
     def stats(self) -> LoaderStats:
@@ -324,6 +352,9 @@ class Loader:
         )
 
     def waste(self) -> ReadCost | None:
-        """The wasteful reads that one worker has measured, if any; takes 1 us."""
+        """The wasteful reads that one worker has measured, if any.
+
+        The call takes 1 us.
+        """
         session = self._sessions.present
         return session.wasted() if isinstance(session, Session) else None

@@ -25,7 +25,7 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
 
 
 def refuse_other_items(sequence: Any, batch_size: int) -> None:
-    """Refuse a sequence of batches, and a list of arrays that are columns of scenes, `[X, y]`.
+    """Refuse a sequence of batches, and a list of columns, `[X, y]`.
 
     Two or three arrays are columns if each has one row per scene, and they could not be scenes of one feed or would not
     fill a batch.

@@ -1,4 +1,6 @@
-"""Make batches with the tasks of a pool: split, send, assemble and deliver them.
+"""Make batches with the tasks of a pool.
+
+A session splits batches into tasks, sends them, assembles the results and delivers them.
 
 Invariant: a session is one pool and its slots. Its loader has one session at most, which holds no reference to
 the loader. A session whose pool has failed stays failed, and the loader starts another at the next `submit`. Until the
@@ -16,9 +18,9 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstScenes, SpecRequest, Wasteful
-from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
+from kerasfeed.loaders.batches.row_loader import MANY
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, warn_of_random, watched
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
@@ -34,7 +36,7 @@ from kerasfeed.util.error_text import class_name, is_the_programs
 
 
 class Session:
-    """The batches of one job, made by one pool in one set of slots.
+    """The batches of one job, made by one pool in its slots.
 
     Attributes:
         pool: The workers.
@@ -91,7 +93,10 @@ class Session:
         self._waste: ReadCost | None = None
 
     def close(self) -> None:
-        """End the workers and free all resources; idempotent. Futures in flight fail with `FeedClosedError`."""
+        """End the workers and free all resources; idempotent.
+
+        Futures in flight fail with `FeedClosedError`.
+        """
         slots = self.slots
         if slots is not None and not self.is_inline and self.pool.is_here:
             slots.close()  # a thread that waits for a slot need not wait for the workers
@@ -102,7 +107,9 @@ class Session:
     # ---- spec
 
     def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> Layout:
-        """Return the layout. If it is unknown, wait for a worker that reads a few scenes of `epoch`.
+        """Return the layout.
+
+        If unknown, wait for a worker to read a few scenes of `epoch`.
 
         Raises:
             Exception: The sequence's exception; SpecError; WorkerDiedError.
@@ -116,28 +123,31 @@ class Session:
                 if not self.pool.has_copies:
                     generators = [each for _, each in generators_from((self.job.sequence, self.job.maker))]
                     self.runner.held.fill(generators)
-                read = watched(self.job, self._note_random, generators, read)
+                read = watched(self.job, self._record_random, generators, read)
             self.first, layout = read_first_scenes(self.job, self.failure_log, read, epoch, least)
-            self.timing.note(self.first.seconds, 1)
+            self.timing.add(self.first.seconds, 1)
             if self.job.plan.batch_size is None and self.job.plan.length:
                 layout = dataclasses.replace(layout, first=(epoch, self.first.specs[0][0]))
         return layout
 
-    def _note_random(self, used: int, held: Held) -> None:
-        """Report that scenes read in this process use random generators: global ones, or `held` ones."""
+    def _record_random(self, used: int, held: Held) -> None:
+        """Record that scenes read in this process use global or `held` generators."""
         if self.pool.has_copies:
-            self.pool.note_random(used)
+            self.pool.record_random(used)
         elif not self.failure_log.used_random:
             warn_of_random(self.failure_log, used, held, self.job, seeded=False)
 
     def take_processes(self, workers: int) -> None:
-        """Replace the first thread by worker processes, at once if its scenes would differ."""
+        """Replace the first thread by worker processes.
+
+        This happens at once if its scenes would differ.
+        """
         self.job = self.job.with_workers(workers)
         self.pool.take_processes(workers, at_once=self.pool.used_random > 0 or not self.job.environment.is_here)
 
     @property
     def begins_here(self) -> bool:
-        """Whether a thread has begun that worker processes have not replaced yet."""
+        """Whether the first thread works, and worker processes have not replaced it."""
         return self.pool.has_copies and self.pool.worker_type == "thread"
 
     def begin(self, layout: Layout) -> None:
@@ -189,21 +199,22 @@ class Session:
             raise
 
     def _ahead_of(self, step: int) -> int:
-        """Number of other batches that keep workers busy: all in slots, or fewer at the end of an epoch."""
+        """Number of other batches in slots, or fewer at an epoch's end."""
         assert self.slots is not None
         plan, taken = self.job.plan, self.slots.taken
         return (min(taken, plan.steps - step) if plan.length else taken) - 1  # a stream does not know its end
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
-        """Announce a batch to the sequence. If that fails, record it; return a failed future if errors are raised.
+        """Announce a batch to the sequence; record a failure of that.
 
-        Otherwise the scenes are read without the announcement, and each may fail by itself.
+        After a failure, return a failed future if `on_error` is "raise". Otherwise the scenes are read without the
+        announcement, and each may fail by itself.
         """
         assert self.slots is not None
         try:
-            filler = self.runner.filler(self.slots.layout)
-            if filler.reads_ahead:
-                self.pool.options.turn.run(partial(filler.read_ahead, indices, SceneContext(self.job.plan.seed, epoch)))
+            loader = self.runner.row_loader(self.slots.layout)
+            if loader.reads_ahead:
+                self.pool.options.turn.run(partial(loader.read_ahead, indices, SceneContext(self.job.plan.seed, epoch)))
         except FailedTaskError as carrier:
             error = carrier.error
             if is_the_programs(error):
@@ -211,7 +222,7 @@ class Session:
             worker = "the calling thread" if self.is_inline else "the thread that asked for the batch"
             location = SceneLocation(tuple(indices.tolist()), epoch, step, worker, carrier.position.method)
             error = for_consumer(error, location)
-            self.failure_log.note(None, epoch, step, error)
+            self.failure_log.record(None, epoch, step, error)
             if self.failure_log.policy.on_error == "raise":
                 future: Future[Any] = Future()
                 future.set_exception(error)
@@ -221,7 +232,10 @@ class Session:
     # ---- outcomes of tasks
 
     def account(self, batch: BatchInProgress, start: int = 0, stop: int = 0, overflow: Any = None) -> None:
-        """Count rows [start, stop) as loaded or skipped; deliver the batch if none is missing."""
+        """Count rows [start, stop) as loaded or skipped.
+
+        Deliver the batch if no row is missing.
+        """
         assert self.slots is not None
         with self.lock:
             batch.add(start, stop, overflow or {})
@@ -231,21 +245,24 @@ class Session:
             self.slots.stuck -= batch.is_stuck
         copied = batch.deliver(self.slots)
         if copied:
-            self.failure_log.note_copied(self.slots.limit * self.slots.layout.nbytes)
+            self.failure_log.warn_of_copies(self.slots.limit * self.slots.layout.nbytes)
         with self.lock:
             self.batches += 1
             self.copied += copied
 
     def crash_error(self, index: int, batch: BatchInProgress | None, crash: Crash, count: int) -> BaseException:
-        """Return the error for scene `index`, which ends its workers and is not tried again."""
+        """Return the error for scene `index`, which ends its workers.
+
+        The scene is not tried again.
+        """
         epoch, step = (batch.epoch, batch.step) if batch else (0, None)
         call = "" if step is None or not self.job.plan.length else f"kf.load(feed, epoch={epoch}, step={step})"
         item = None if self.job.item_text is None else self.job.item_text(epoch, index)
         error = crash.kind(fatal_text(crash, index, count, call, item))
-        self.failure_log.note_fatal(index, epoch, error)
+        self.failure_log.record_fatal(index, epoch, error)
         return error
 
-    def note_result(self, payload: Any) -> Any:
+    def record_result(self, payload: Any) -> Any:
         """Record a worker's measurements; return the payload itself."""
         used = self.pool.used_random
         if used & ~self.failure_log.used_random:
@@ -262,7 +279,7 @@ class Session:
 
     @property
     def look_ahead(self) -> int:
-        """Number of batches to keep in flight, at most the slots minus one."""
+        """Number of batches to keep in flight, fewer than the slots."""
         assert self.slots is not None
         return max(1, min(self.job.look_ahead, self.slots.limit - 1))
 
@@ -290,8 +307,8 @@ class LoadTask(Task):
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
         """See `Task.done`."""
         session = self.session
-        payload = session.note_result(payload)
-        session.timing.note(seconds, self.stop - self.start)
+        payload = session.record_result(payload)
+        session.timing.add(seconds, self.stop - self.start)
         session.account(self.batch, self.start, self.stop, payload)
         return ()
 
@@ -303,9 +320,12 @@ class LoadTask(Task):
         return self._recover(position.scene, position.row, for_consumer(error, location, traceback))
 
     def _recover(self, scene: int | None, row: int | None, error: BaseException) -> Sequence[Task]:
-        """Record that the `scene` in `row` failed; return the tasks that replace this one."""
+        """Record that the `scene` in `row` failed.
+
+        Return the tasks that replace this one.
+        """
         session, batch = self.session, self.batch
-        session.failure_log.note(scene, batch.epoch, batch.step, error)
+        session.failure_log.record(scene, batch.epoch, batch.step, error)
         with session.lock:
             ranges = session.recovery.handle(batch, self.start, self.stop, row, error)
         session.account(batch)
@@ -317,24 +337,24 @@ class LoadTask(Task):
             raise ValueError(f"a worker has skipped {self.text(MANY)}, but its consumer is waiting")
         self.session.account(self.batch, self.start, self.stop)
 
-    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+    def crashed(self, position: int, crash: Crash, count: int) -> Sequence[Task]:
         """See `Task.crashed`."""
-        batch, index = self.batch, self._index_at(note)
+        batch, index = self.batch, self._index_at(position)
         if index is None:
             error: BaseException = crash.kind(function_text(crash, batch.epoch, batch.step))
         else:
             error = self.session.crash_error(index, batch, crash, count)
-        return self._recover(index, None if index is None else self._only(note), error)
+        return self._recover(index, None if index is None else self._only(position), error)
 
     def give_up(self, error: BaseException) -> None:
         """See `Task.give_up`."""
         self.batch.give_up(error)
 
-    def stuck(self, note: int, crash: Crash) -> None:
+    def stuck(self, position: int, crash: Crash) -> None:
         """See `Task.stuck`. The slot stays in flight until the thread returns."""
         session, batch = self.session, self.batch
-        error = SceneTimeoutError(f"{self.text(note) or batch.scene_text(MANY)} {crash.thread_text}")
-        session.failure_log.note(self._index_at(note), batch.epoch, batch.step, error)
+        error = SceneTimeoutError(f"{self.text(position) or batch.scene_text(MANY)} {crash.thread_text}")
+        session.failure_log.record(self._index_at(position), batch.epoch, batch.step, error)
         assert session.slots is not None
         with session.lock:
             if batch.missing and not batch.is_stuck:  # else it is just being finished, or another thread hangs too
@@ -342,26 +362,29 @@ class LoadTask(Task):
                 session.slots.stuck += 1
         batch.give_up(error)
 
-    def text(self, note: int) -> str:
+    def text(self, position: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else self.batch.scene_text(self._only(note))
+        return "" if position == NOWHERE else self.batch.scene_text(self._only(position))
 
-    def culprit(self, note: int) -> Hashable | None:
-        """See `Task.culprit`: the index, or, for a batch of a collate function, -1 minus its serial number."""
-        index = self._index_at(note)
-        return -1 - self.batch.serial if index is None and note == MANY and self._is_whole else index
+    def culprit(self, position: int) -> Hashable | None:
+        """See `Task.culprit`: the index of the scene.
+
+        For a batch of a collate function, it is -1 minus the serial number.
+        """
+        index = self._index_at(position)
+        return -1 - self.batch.serial if index is None and position == MANY and self._is_whole else index
 
     def culprits(self) -> Iterable[Hashable]:
         """See `Task.culprits`."""
         return (*self._indices(), -1 - self.batch.serial)
 
-    def items_at(self, note: int) -> int:
+    def items_at(self, position: int) -> int:
         """See `Task.items_at`; at NOWHERE, the worker may be announcing all scenes."""
-        return self.stop - self.start if note in (MANY, NOWHERE) else 1
+        return self.stop - self.start if position in (MANY, NOWHERE) else 1
 
-    def parts(self, note: int) -> Sequence[Task]:
+    def parts(self, position: int) -> Sequence[Task]:
         """See `Task.parts`."""
-        if note != MANY or self._is_whole:
+        if position != MANY or self._is_whole:
             return ()
         return [LoadTask(self.session, self.batch, row, row + 1) for row in range(self.start, self.stop)]
 
@@ -372,9 +395,9 @@ class LoadTask(Task):
     def _indices(self) -> tuple[int, ...]:
         return tuple(self.batch.slot.view.indices[self.start : self.stop].tolist())
 
-    def _index_at(self, note: int) -> int | None:
-        """The scene that a worker loads in the noted row; None if unknown."""
-        row = self._only(note)
+    def _index_at(self, position: int) -> int | None:
+        """The scene that a worker loads at `position`; None if unknown."""
+        row = self._only(position)
         return int(self.batch.slot.view.indices[row]) if self.start <= row < self.stop else None
 
     def _only(self, row: int) -> int:
@@ -383,9 +406,9 @@ class LoadTask(Task):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FirstTask(FutureTask):
-    """Read the scenes of the posted `SpecRequest`; the future gives `FirstScenes` or a `FailedFirst`.
+    """Read the scenes of the posted `SpecRequest`.
 
-    Failures are results of the future too; the caller handles them.
+    The result of the future is `FirstScenes` or a `FailedFirst`, which the caller handles.
     """
 
     session: Session
@@ -393,7 +416,7 @@ class FirstTask(FutureTask):
 
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
         """See `Task.done`."""
-        self.session.note_result(None)
+        self.session.record_result(None)
         self.set_result(payload)
         return ()
 
@@ -404,26 +427,26 @@ class FirstTask(FutureTask):
         self.set_result(FailedFirst(position.scene, for_consumer(error, location, traceback)))
         return ()
 
-    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+    def crashed(self, position: int, crash: Crash, count: int) -> Sequence[Task]:
         """See `Task.crashed`. The caller records the failure."""
-        self.set_result(FailedFirst(note, self.session.crash_error(note, None, crash, count)))
+        self.set_result(FailedFirst(position, self.session.crash_error(position, None, crash, count)))
         return ()
 
-    def culprit(self, note: int) -> Hashable | None:
+    def culprit(self, position: int) -> Hashable | None:
         """See `Task.culprit`."""
-        return None if note == NOWHERE else note
+        return None if position == NOWHERE else position
 
     def culprits(self) -> Iterable[Hashable]:
         """See `Task.culprits`."""
         return self.order.indices
 
-    def stuck(self, note: int, crash: Crash) -> None:
+    def stuck(self, position: int, crash: Crash) -> None:
         """See `Task.stuck`."""
-        self.set_result(FailedFirst(note, crash.kind(f"{self.text(note) or 'a scene'} {crash.thread_text}")))
+        self.set_result(FailedFirst(position, crash.kind(f"{self.text(position) or 'a scene'} {crash.thread_text}")))
 
-    def text(self, note: int) -> str:
+    def text(self, position: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else f"scene {note} (to infer the spec)"
+        return "" if position == NOWHERE else f"scene {position} (to infer the spec)"
 
     def set_exception(self, error: BaseException) -> None:
         """See `FutureTask`. The caller handles failures."""

@@ -1,4 +1,6 @@
-"""Orders, which compute the index at each position of an epoch, and the plan of batches and shards.
+"""Orders, which choose the index at each position, and plans.
+
+A plan divides the positions of an epoch into batches and shards.
 
 May import: errors, util, spec.
 """

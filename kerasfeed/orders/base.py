@@ -1,4 +1,4 @@
-"""Orders: the index at each position of an epoch, and the division of positions into global batches.
+"""Orders: the index at each position of an epoch, and global batches.
 
 Invariant: an order is a pure function of (length, seed, epoch). Any process may compute any positions, in any sequence,
 and always gets the same indices. Every epoch has the same number of steps, every position that is not dropped is part
@@ -41,10 +41,10 @@ class Bounds:
 
 @dataclass(frozen=True)
 class EpochBatches:
-    """The global batches of an epoch, for all shards together. Each has consecutive positions of one bucket.
+    """The global batches of an epoch, for all shards together.
 
-    Positions go through the buckets one after the other. If there are several buckets, the steps are shuffled again in
-    every epoch. If there is one, the usual case, steps go through the positions in order.
+    Each has consecutive positions of one bucket, and the buckets follow each other. If there are several buckets, the
+    steps are shuffled again in every epoch. If there is one, the usual case, the steps follow the positions.
 
     Attributes:
         sizes: Number of positions in each bucket; one of several buckets may be empty.
@@ -80,7 +80,10 @@ class EpochBatches:
 
     @property
     def steps(self) -> int:
-        """Number of global batches in an epoch; 0 if all are short and dropped."""
+        """Number of global batches in an epoch.
+
+        0 if all are short and dropped.
+        """
         return self._ends[-1]
 
     @property
@@ -100,7 +103,7 @@ class EpochBatches:
 
     @property
     def kept(self) -> int:
-        """Number of positions that are part of a global batch; all, unless short batches are dropped."""
+        """Number of positions that are part of a global batch."""
         dropped = sum(size % rows for size, rows in zip(self.sizes, self.rows, strict=True))
         return sum(self.sizes) - (dropped if self.drop_remainder else 0)
 
@@ -162,7 +165,7 @@ class Order(ABC):
         """
 
     def num_scenes(self, length: int) -> int:
-        """Number of scenes in an epoch, for a sequence of `length` scenes. The same in every epoch.
+        """Number of scenes in every epoch, for a sequence of `length` scenes.
 
         Args:
             length: Number of scenes in the sequence.
@@ -180,11 +183,14 @@ class Order(ABC):
         return length
 
     def batches(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> EpochBatches:
-        """Divide an epoch into global batches: evenly, unless the order groups scenes."""
+        """Divide an epoch into global batches."""
         return EpochBatches((self.num_scenes(length),), (batch_size * shard_count,), drop_remainder)
 
     def seeded(self, seed: int) -> "Order":
-        """Return the order for a feed with this seed; another one only if the epoch's length depends on the seed."""
+        """Return the order for a feed with this seed.
+
+        It is another object only if the length of an epoch depends on the seed.
+        """
         return self
 
     @property
@@ -193,7 +199,10 @@ class Order(ABC):
         return f"order={self!r}"
 
     def identity(self) -> str:
-        """A text that differs if the indices differ; part of a feed's state."""
+        """A text that differs if the indices differ.
+
+        It is part of a feed's state.
+        """
         return repr(self)
 
     def mixing(self, length: int, *, seed: int = 0, epoch: int = 0) -> float:

@@ -61,7 +61,7 @@ class BlockShuffled(Order):
     reader that keeps that many blocks reads each block once; with a full shuffle it reads almost one block per scene. A
     window of all blocks is a full shuffle.
 
-    `kf.show(kf.BlockShuffled(50))` draws dashes. Each is a block, and `window` of them lie one above the other.
+    `kf.show(kf.BlockShuffled(50))` draws each block as a dash, with `window` dashes above each other.
 
     If the length of the sequence is not a multiple of `block_size`, the last block is shorter; it is shuffled like the
     others.
@@ -101,10 +101,10 @@ class BlockShuffled(Order):
 
     def __init__(self, block_size: Any = None, *, block_of: Any = None, window: int = 4) -> None:
         if (block_size is None) == (block_of is None):
-            came = "neither" if block_of is None else "both"
+            received = "neither" if block_of is None else "both"
             raise TypeError(
                 "BlockShuffled needs either block_size (number of scenes in a block, or a dataset that has a "
-                f"block_size) or block_of (the block of each scene), received {came}"
+                f"block_size) or block_of (the block of each scene), received {received}"
             )
         if block_of is None and (blocks := getattr(block_size, "block_of", None)) is not None:
             block_size, block_of = None, blocks
@@ -145,7 +145,7 @@ class BlockShuffled(Order):
         return length
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        """See `Order.indices`; computes the windows of these positions, and caches the last 8."""
+        """See `Order.indices`. Caches the last 8 windows."""
         blocks = self._epochs.get_or_load((length, seed, epoch), lambda: self._in_order(length, seed, epoch))[0]
         pieces = [np.empty(0, np.int64)]
         position = start

@@ -20,7 +20,9 @@ from kerasfeed.util.validate import check_integer
 
 @dataclass(frozen=True)
 class PaddingReport:
-    """Result of `Bucketed.report`: the padding that bucketing saves. `str` of it is one line.
+    """Result of `Bucketed.report`: the padding that bucketing saves.
+
+    `str` of it is one line.
 
     Attributes:
         scenes: Scenes in an epoch.
@@ -179,7 +181,10 @@ class Bucketed(Identified, Order):
         )
 
     def _values(self, indices: NDArray[np.int64], starts: NDArray[np.int64]) -> int:
-        """Number of values in all batches, each padded to its longest scene. `starts` has the start of each batch."""
+        """Number of values in all batches, each padded to its longest scene.
+
+        `starts` has the first position of each batch.
+        """
         rows = np.diff(np.append(starts, len(indices)))
         return int((np.maximum.reduceat(self._lengths[indices], starts) * rows).sum())
 

@@ -39,7 +39,7 @@ class BufferShuffled(Order):
         drawn = length - size  # positions at which a new scene replaces the one that leaves
         first = min(start, drawn)
         held = self.held(first, seed=seed, epoch=epoch) if size == self.buffer_size else np.arange(size)
-        slots = self.places_from(first, seed=seed, epoch=epoch)
+        slots = self.slots_from(first, seed=seed, epoch=epoch)
         indices = np.empty(max(0, stop - start), np.int64)
         for position in range(first, min(stop, drawn)):
             slot = next(slots)
@@ -49,7 +49,7 @@ class BufferShuffled(Order):
             indices[max(0, drawn - start) :] = rest[max(0, start - drawn) : stop - drawn]
         return indices
 
-    def places_from(self, position: int, *, seed: int, epoch: int) -> Iterator[int]:
+    def slots_from(self, position: int, *, seed: int, epoch: int) -> Iterator[int]:
         """Yield the buffer slot whose scene leaves, from `position` on."""
         block, before = divmod(position, _DRAWN)
         for number in count(block):

@@ -15,7 +15,9 @@ from kerasfeed.orders.groups import EPOCHS_KEPT, Identified, Kept, Portable, che
 
 
 class CustomOrder(Identified, Order):
-    """The indices that a function returns. A cached epoch takes 8 bytes per scene.
+    """The indices that a function returns.
+
+    A cached epoch takes 8 bytes per scene.
 
     Args:
         function: Takes (length, seed, epoch), returns the indices of the epoch: integers in [0, length), at least one,

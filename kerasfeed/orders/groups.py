@@ -20,7 +20,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The scenes of a sequence divided into groups. Each scene is in exactly one.
+    """The scenes of a sequence divided into groups.
+
+    Each scene is in exactly one.
 
     Attributes:
         members: int32 or int64[length], the indices of the first group in ascending order, then of the next.
@@ -32,7 +34,7 @@ class Groups:
 
     @classmethod
     def of(cls, numbers: NDArray[np.integer[Any]], count: int) -> "Groups":
-        """Return the groups of scenes. `numbers[index]`, in [0, count), is the group of a scene."""
+        """Return the groups of scenes; `numbers[index]`, in [0, count), is a scene's."""
         sorted_scenes = np.argsort(numbers, kind="stable")
         members: NDArray[np.integer[Any]] = sorted_scenes
         if len(numbers) < 2**31:
@@ -79,7 +81,10 @@ EPOCHS_KEPT = 3  # results of a user's function: for the current epoch, the epoc
 
 
 class Kept(Lru[Hashable, Value]):
-    """A cache of the last few values, by key. Copies and pickles are empty."""
+    """A cache of the last few values, by key.
+
+    Copies and pickles are empty.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__(most, lambda _: 1)
@@ -106,7 +111,7 @@ class Identified:
 
 @dataclass(frozen=True, eq=False)
 class Portable:
-    """A user's function that pickles, also a lambda or from `__main__`.
+    """A user's function that can be pickled, even a lambda.
 
     Attributes:
         function: The callable.
@@ -199,8 +204,8 @@ def _one_a_scene(what: str, values: Any, need: str, remedy: str = "") -> NDArray
     except ValueError as error:  # rows of unequal length
         raise ValueError(f"{what} must be an array with one value per scene: {message_of(error)}") from None
     if array.ndim != 1 or not len(array):
-        came = f"shape {array.shape}" if array.ndim else f"a {type(values).__name__}"
-        raise ValueError(f"{what} must be one {need}, received {came}{remedy}")
+        received = f"shape {array.shape}" if array.ndim else f"a {type(values).__name__}"
+        raise ValueError(f"{what} must be one {need}, received {received}{remedy}")
     return array
 
 

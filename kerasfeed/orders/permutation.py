@@ -165,7 +165,10 @@ def shuffled(start: int, stop: int, length: int, seed: int, stream: tuple[int, .
 
 
 def in_blocks(start: int, stop: int, block: Callable[[int], NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return positions [start, stop), joined from blocks of `BLOCK` positions. `block(number)` returns one block."""
+    """Return positions [start, stop), joined from blocks of `BLOCK` positions.
+
+    `block(number)` returns one block.
+    """
     if start >= stop:
         return np.empty(0, dtype=np.int64)
     first, last = start // BLOCK, (stop - 1) // BLOCK

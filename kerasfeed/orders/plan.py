@@ -49,7 +49,7 @@ class Plan:
 
     @cached_property
     def scenes(self) -> int:
-        """Number of positions in an epoch; `length`, unless the order draws more or fewer scenes."""
+        """Number of positions in an epoch."""
         return self.order.num_scenes(self.length)
 
     @cached_property
@@ -119,7 +119,7 @@ class Plan:
         return probe_indices(self.length)
 
     def other_probes(self) -> list[int]:
-        """Return indices to read if others fail. None, because a plan has no further scenes to draw."""
+        """Return indices to replace failed scenes: none in a plan."""
         return []
 
     def filler(self, epoch: int, step: int) -> int:

@@ -1,4 +1,4 @@
-"""The `Pool` protocol: workers that hold one object and run tasks on it.
+"""The `Pool` protocol: workers hold one object and run its tasks.
 
 Invariant: each submitted task is done once or reported as lost, whatever happens to workers. A pool does not know what
 its tasks do. Workers are started, watched, replaced and ended only in this package. A failed pool stays failed: its
@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.memory import PoolMemory
-from kerasfeed.pool.task import FutureTask, Note, Record, Task
+from kerasfeed.pool.task import FutureTask, Record, Task, TaskProgress
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.turn import Turn
 from kerasfeed.sequences.view_base import parts_of
@@ -27,7 +27,7 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, counted, message_of
 from kerasfeed.util.picklers import cloud_pickled
 
-LOGGER = logging.getLogger("kerasfeed")  # events in the life of workers, never one per batch; workers log nothing
+LOGGER = logging.getLogger("kerasfeed")  # starts, deaths and ends of workers, never one per batch; workers log nothing
 CLOSED = "the feed is closed; make a new one"
 CLOSED_BEFORE_DONE = "the feed was closed before this batch was loaded"
 
@@ -40,7 +40,7 @@ class WorkerContext(Protocol):
 
     Attributes:
         worker: Number, count and type of the workers.
-        used_random: The random generators that scenes in any worker have used; see `note_random`.
+        used_random: The random generators that scenes in any worker have used; see `record_random`.
         has_copy: Whether only this worker uses the runner, which is a copy.
     """
 
@@ -58,14 +58,18 @@ class WorkerContext(Protocol):
     def memory_at(self, offset: int, nbytes: int) -> mmap.mmap:
         """The segment of the pool's memory at `offset`, `nbytes` long."""
 
-    def note_random(self, used: int) -> None:
-        """Record for all workers which random generators scenes use: the global ones, or their own."""
+    def record_random(self, used: int) -> None:
+        """Record for all workers which random generators scenes use.
+
+        These are the global ones or the scenes' own.
+        """
 
 
 class Runner(ABC):
-    """The user's object and the code that runs tasks on it; each worker of a pool holds one.
+    """The user's object and the code that runs tasks on it.
 
-    It can be pickled. Worker threads share one runner, and each worker process has its own.
+    Each worker of a pool holds one. It can be pickled. Worker threads share one runner, and each worker process has its
+    own.
 
     Attributes:
         target: The object whose `on_worker_begin` and `on_worker_end` are called.
@@ -74,12 +78,12 @@ class Runner(ABC):
     target: Any
 
     @abstractmethod
-    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+    def run(self, record: Record, progress: TaskProgress, context: WorkerContext) -> Any:
         """Do a task; return the payload for `Task.done`.
 
         Args:
             record: The return value of `Task.record`.
-            note: The runner sets item 1 to its position in the task.
+            progress: The runner sets item 1 to its position in the task.
             context: The worker's context.
 
         Raises:
@@ -88,24 +92,26 @@ class Runner(ABC):
         """
 
     def follow(self, previous: "Runner") -> None:  # noqa: B027 - most keep nothing
-        """Take over from the previous runner all that stays valid. Called in a worker process after `Pool.renew`."""
+        """Copy the state that stays valid from the previous runner.
+
+        Called in a worker process after `Pool.renew`.
+        """
 
     def unpicklable(self, error: Exception) -> TypeError:
         """Return the exception to raise because `error` prevents pickling."""
         name, attribute = class_name(parts_of(self.target)[0]), unpicklable_attribute(self.target)
         what = f"its attribute {attribute} does not pickle: " if attribute else ""
         return TypeError(
-            f"the sequence ({name}) cannot be sent to worker processes: {what}{message_of(error)}. Exclude such "
-            "attributes from the state with __getstate__, and open them in __getitem__ or "
-            "on_worker_begin (for HDF5 keep a kerasfeed.HDF5File, which pickles). If several threads may read "
-            f"{name} at once, set thread_safe = True in the class, or use worker_type='thread'"
+            f"the sequence ({name}) cannot be sent to worker processes: {what}{message_of(error)}. Leave such "
+            "attributes out in __getstate__ and open them in on_worker_begin (for HDF5, use a kerasfeed.HDF5File, "
+            f"which pickles). If several threads may read {name} at once, use worker_type='thread' instead"
         )
 
 
 def unpicklable_attribute(target: Any) -> str:
-    """Name and type of the first attribute that does not pickle, or "".
+    """Name and type of the first attribute that cannot be pickled.
 
-    The parts of a view are searched too.
+    "" if there is none. The parts of a view are searched too.
     """
     for part in parts_of(target):
         for name, value in getattr(part, "__dict__", {}).items():
@@ -117,7 +123,10 @@ def unpicklable_attribute(target: Any) -> str:
 
 
 def large_text(owner: str, target: Any, nbytes: int) -> str:
-    """Text of the warning that each worker process copies `nbytes` of `target`, with its longest list or dict."""
+    """Text of the warning that each worker process copies `nbytes` of `target`.
+
+    It names the longest list or dict.
+    """
     attributes = [item for part in parts_of(target) for item in getattr(part, "__dict__", {}).items()]
     long = [(name, value) for name, value in attributes if isinstance(value, list | tuple | dict | set | frozenset)]
     name, value = max(long, key=lambda item: len(item[1]), default=("", ()))
@@ -243,7 +252,9 @@ class Pool(ABC):
         """Publish `value` for all tasks submitted from now on. It must pickle."""
 
     def refresh(self, change: Callable[[], None]) -> None:
-        """Run `change`, which alters the runner, while no task is running. Workers then use the changed runner.
+        """Run `change`, which alters the runner, while no task is running.
+
+        Workers use the changed runner afterwards.
 
         Raises:
             TypeError: The changed runner cannot be pickled.
@@ -253,7 +264,7 @@ class Pool(ABC):
         self.renew()
 
     def take_processes(self, workers: int, *, at_once: bool) -> None:
-        """Start worker processes to replace the first thread; do not wait for them.
+        """Begin to replace the first thread by worker processes.
 
         The thread continues until as many processes as cores are up. With `at_once`, it only finishes its present task.
         """
@@ -261,7 +272,7 @@ class Pool(ABC):
 
     @abstractmethod
     def renew(self) -> None:
-        """Publish the present state of the runner for tasks submitted from now on."""
+        """Publish the runner's present state for the next tasks."""
 
     def wait_until_idle(self) -> None:
         """Wait for all tasks in flight."""
@@ -278,7 +289,7 @@ class Pool(ABC):
         """The random generators that scenes in worker processes have used; see `RandomWatch`."""
         return 0
 
-    def note_random(self, used: int) -> None:  # noqa: B027 - for worker processes only
+    def record_random(self, used: int) -> None:  # noqa: B027 - for worker processes only
         """Record for workers which random generators scenes have used elsewhere."""
 
     def pids(self) -> tuple[int, ...]:
@@ -287,11 +298,11 @@ class Pool(ABC):
 
     @property
     def is_here(self) -> bool:
-        """Whether the workers belong to this process, which is False in a fork."""
+        """Whether the workers belong to this process; False in a fork."""
         return self._owner in (None, os.getpid())
 
     def ending(self) -> BaseException | None:
-        """Why the pool accepts no more tasks: `FeedClosedError` or `WorkerDiedError`; None if it does."""
+        """The error if the pool accepts no more tasks: `FeedClosedError` or `WorkerDiedError`."""
         return self.failure or (FeedClosedError(CLOSED) if self.closed else None)
 
     def refuse_if_ended(self) -> None:
@@ -306,7 +317,10 @@ class Pool(ABC):
             raise error
 
     def close(self) -> None:
-        """End the workers, fail the tasks in flight with `FeedClosedError`, and free all resources; idempotent."""
+        """End the workers and free all resources; idempotent.
+
+        Tasks in flight fail with `FeedClosedError`.
+        """
         if not self.is_here:
             return
         with self.lock:
@@ -323,15 +337,18 @@ class Pool(ABC):
 
 
 class Sessions(Generic[AnySession]):
-    """The sessions of one user of pools, one at a time. All methods may be called from any thread.
+    """The sessions of one user of pools, one at a time.
 
-    A session gives tasks to a pool. It has `close` and `pool`; the pool, or an object in its place, has `failure`,
-    `respawns` and `options`. If the pool has failed, `current` starts another session. A session holds no reference to
-    its user, so that a dropped user is collected and its workers end.
+    All methods may be called from any thread. A session gives tasks to a pool. It has `close` and `pool`; the pool, or
+    an object in its place, has `failure`, `respawns` and `options`. If the pool has failed, `current` starts another
+    session. A session holds no reference to its user, so that a dropped user is collected and its workers end.
     """
 
     def __init__(self, user: object, *, forks: bool) -> None:
-        """Begin without a session. Close the last one when `user` is collected. Forks may use it if `forks`."""
+        """Begin without a session; close the last one when `user` is collected.
+
+        Forks may use the sessions if `forks`.
+        """
         self._lock = threading.Lock()
         self._sessions: list[AnySession] = []  # one at most
         self._closed = False
@@ -340,7 +357,7 @@ class Sessions(Generic[AnySession]):
         weakref.finalize(user, _close_all, self._sessions)
 
     def current(self, start: Callable[[], AnySession]) -> AnySession:
-        """The session. It is started if there is none or its pool has failed.
+        """Return the session; start one if none works.
 
         Raises:
             FeedClosedError: The sessions are closed, or they belong to the parent of this fork.
@@ -395,7 +412,7 @@ class Sessions(Generic[AnySession]):
             raise FeedClosedError(CLOSED)
 
     def refuse_after_fork(self) -> None:
-        """Refuse to continue in a fork, which has no worker threads and processes.
+        """Refuse to continue in a fork, which has no workers.
 
         Raises:
             FeedClosedError: This process is a fork.
@@ -403,8 +420,8 @@ class Sessions(Generic[AnySession]):
         if self._owner not in (None, os.getpid()):
             raise FeedClosedError(
                 f"this feed belongs to process {self._owner}, and this process is a fork without its workers. "
-                "Make a feed here, or pickle the feed, which then starts its own workers. Pass the sequence itself to "
-                "PyTorch's DataLoader; a loop over feed.to_torch() needs no DataLoader"
+                "Make a feed here, or pickle the feed. In PyTorch, loop over feed.to_torch() without a DataLoader, or "
+                "pass the sequence itself to the DataLoader"
             )
 
 

@@ -1,4 +1,6 @@
-"""The state that worker processes inherit: current directory, environment variables, seed of text hashes.
+"""The state that worker processes inherit.
+
+It consists of the current directory, the environment variables and the seed of text hashes.
 
 Invariant: all workers of a feed, and their replacements, get the state of the moment when the feed was made.
 """
@@ -34,7 +36,7 @@ _HELD_SHARE, _MOST_HELD = 16, 256 << 20  # 1/16 of the memory for all workers; b
 
 
 class DirectoryGoneError(FileNotFoundError):
-    """The feed's directory is gone. Another directory would contain other files."""
+    """The directory in which the feed was made no longer exists."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Environment:
         """The environment of a worker.
 
         Args:
-            seed: Seed of the feed. It makes all workers hash text alike, and so iterate over sets in the same order.
+            seed: Seed of the feed. All workers hash text by it, so they iterate over sets in the same order.
             workers: Number of workers, which share cores and memory.
         """
         found = {**dict.fromkeys(_THREAD_VARIABLES, str(max(1, cores() // workers))), **self.environment}
@@ -83,7 +85,10 @@ class Environment:
 
 
 def hash_seed(seed: int) -> int:
-    """PYTHONHASHSEED for the workers of a feed, in [1, 2**32 - 1]: a function of the feed's seed alone."""
+    """PYTHONHASHSEED for the workers of a feed with this seed.
+
+    In [1, 2**32 - 1].
+    """
     drawn = np.random.SeedSequence(entropy=seed, spawn_key=(SeedStream.HASH,)).generate_state(1)[0]
     return 1 + int(drawn) % _HASH_SEEDS
 
@@ -94,7 +99,7 @@ def search_path() -> tuple[str, ...]:
 
 
 def managers_key() -> bytes:
-    """Authentication key for proxies of this program's `multiprocessing` managers; empty without managers."""
+    """Key for proxies of this program's `multiprocessing` managers; empty without managers."""
     if "multiprocessing.managers" not in sys.modules:
         return b""
     return bytes(multiprocessing.current_process().authkey)

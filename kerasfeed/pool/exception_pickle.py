@@ -1,4 +1,4 @@
-"""Exceptions as bytes, from a worker process, a producer or a host to the consumer.
+"""Exceptions as bytes, to send them to the consumer's process.
 
 Invariant: an exception arrives as an instance of its own class, with its message, notes and attributes. If it cannot be
 pickled or restored, its text arrives in a `SceneError`. Neither step raises: a worker that cannot report would look
@@ -15,7 +15,10 @@ from kerasfeed.util.picklers import CloudPickler, unpickled
 
 
 class _ExceptionPickler(CloudPickler):
-    """Pickle exceptions so that unpickling skips their constructors, which may need other arguments."""
+    """Pickle exceptions so that unpickling skips their constructors.
+
+    A constructor may need arguments that the exception does not keep.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object."""

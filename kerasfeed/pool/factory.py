@@ -1,7 +1,7 @@
 """Choose the pool for a runner.
 
-Invariant: only this module decides what "auto" starts with. If the system can start no processes, one thread does all
-tasks, unless the user has allowed several.
+Invariant: only this module decides which pool "auto" starts with. If the system can start no processes, one thread does
+all tasks, unless the user has allowed several.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ POOLS: dict[str, type[Pool]] = {"inline": InlinePool, "thread": ThreadPool, "pro
 
 
 def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
-    """Make the pool for `worker_type` and start its workers, without waiting for them.
+    """Make the pool for `worker_type`; do not wait for its workers.
 
     Args:
         runner: The runner that each worker holds.
@@ -40,9 +40,9 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
         except DirectoryGoneError:
             raise
         except (TypeError, OSError) as error:
-            taken, more = "worker threads", ""
+            used, more = "worker threads", ""
             if not options.thread_safe:
-                taken = "one worker thread"
+                used = "one worker thread"
                 more = ". An object that only its thread may use, such as a connection of sqlite3, needs workers=0"
-            warn_caller(f"worker_type='auto' takes {taken}: {message_of(error)}{more}", UserWarning)
+            warn_caller(f"worker_type='auto' uses {used}: {message_of(error)}{more}", UserWarning)
     return ThreadPool(runner, options if options.thread_safe else dataclasses.replace(options, workers=1))

@@ -1,4 +1,6 @@
-"""Workers in this process: the base of thread pools, and the pool whose caller runs the tasks.
+"""Workers in this process.
+
+The base of thread pools, and the pool whose caller runs the tasks.
 
 Invariant: an exception of the user's code fails its task. Ctrl-C and exceptions of signal handlers reach the caller.
 """
@@ -38,7 +40,7 @@ class LocalWorker:
         thread: The worker's thread.
         task: The present task, or None.
         serial: Number of the task among all tasks begun in this process.
-        note: Item 1 is the position in the task.
+        progress: Item 1 is the position in the task.
         busy: Whether the worker is busy; at first it is, with `on_worker_begin`.
         given_up: Whether another worker has replaced this one, because it hangs.
     """
@@ -49,7 +51,7 @@ class LocalWorker:
     thread: threading.Thread = field(default_factory=threading.current_thread)
     task: Task | None = None
     serial: int = 0
-    note: list[int] = field(default_factory=lambda: [0, 0])
+    progress: list[int] = field(default_factory=lambda: [0, 0])
     busy: bool = True
     given_up: bool = False
     used_random: int = 0  # only the program itself may seed the generators of this process
@@ -70,8 +72,8 @@ class LocalWorker:
         memory: mmap.mmap = self.pool.memory.at(offset, nbytes)
         return memory
 
-    def note_random(self, used: int) -> None:
-        """See `WorkerContext.note_random`. In this process, inferring the spec records this."""
+    def record_random(self, used: int) -> None:
+        """See `WorkerContext.record_random`; in this process, the inference records this."""
 
     def do_all(self, tasks: Sequence[Task]) -> None:
         """Do tasks, then the tasks that follow from them."""
@@ -89,7 +91,7 @@ class LocalWorker:
         self.serial = next(_serials)
         started = time.perf_counter()
         try:
-            payload = self.in_turn(partial(self.runner.run, task.record(), self.note, self))
+            payload = self.in_turn(partial(self.runner.run, task.record(), self.progress, self))
         except CancelledTaskError:
             task.cancelled()
             return ()
@@ -103,11 +105,17 @@ class LocalWorker:
 
     @property
     def watches_globals(self) -> bool:
-        """See `WorkerContext.watches_globals`. False because other threads of the program may draw from them."""
+        """See `WorkerContext.watches_globals`.
+
+        False because other threads of the program may draw from them.
+        """
         return False
 
     def in_turn(self, call: Callable[[], _T]) -> _T:
-        """Call when it is the worker's turn. The wait does not count as work, so it never times out."""
+        """Wait for the worker's turn, then call.
+
+        The wait does not count for timeouts.
+        """
 
         def at_work() -> _T:
             self.busy = True
@@ -118,18 +126,21 @@ class LocalWorker:
         return turn.run(at_work)
 
     def token(self) -> Any:
-        """A value that changes with each step of the task; None between two tasks."""
-        return (self.serial, self.note[1]) if self.busy else None
+        """A value that changes with each step of the task.
+
+        None between two tasks.
+        """
+        return (self.serial, self.progress[1]) if self.busy else None
 
     def warn_of_stall(self, seconds: float, consumer: int | None = None) -> None:
         """See `watchdog.warn_of_stall`."""
-        scene = None if self.task is None else self.task.text(self.note[1]) or "its work"
+        scene = None if self.task is None else self.task.text(self.progress[1]) or "its work"
         stack = partial(watchdog.stack_of, self.thread)
         watchdog.warn_of_stall(self.pool.options, self.worker.worker_type, self.name, scene, seconds, stack, consumer)
 
 
 class LocalPool(Pool):
-    """A pool whose workers live in this process and use the runner itself.
+    """A pool whose workers share this process and the runner.
 
     Attributes:
         posted: See `Pool.post`.
@@ -197,7 +208,10 @@ class InlinePool(LocalPool):
                 )
 
     def look(self) -> None:
-        """Warn of a scene that does not end. The watchdog calls this; it stops when no thread reads."""
+        """Warn of a scene that does not end; the watchdog calls this.
+
+        The watchdog is stopped when no thread reads.
+        """
         with self.lock:
             if self._watch is not None and not self._callers:
                 self._watch.stop()
@@ -212,7 +226,7 @@ class InlinePool(LocalPool):
 
     @property
     def in_flight(self) -> int:
-        """See `Pool.in_flight`. 0 because the asking thread has none, and does not wait for other threads."""
+        """See `Pool.in_flight`; 0, because a thread runs its own tasks at once."""
         return 0
 
     def _end(self) -> None:

@@ -20,11 +20,11 @@ def align(nbytes: int, boundary: int = ALIGNMENT) -> int:
 
 
 class PoolMemory:
-    """Memory that grows by segments. If `shared`, other processes map it through one descriptor.
+    """Memory that grows by segments.
 
-    One anonymous file holds all segments. Nothing appears in /dev/shm, Docker's limit of 64 MB there does not apply,
-    and a killed process leaves nothing behind. Without memfd, an unlinked temporary file serves. POSIX shared memory
-    would not, because macOS cannot grow it.
+    If `shared`, it is one file that other processes map. The file is anonymous: nothing appears in /dev/shm, Docker's
+    limit of 64 MB there does not apply, and a killed process leaves nothing behind. Without memfd, an unlinked
+    temporary file is used. POSIX shared memory is not, because macOS cannot grow it.
     """
 
     def __init__(self, *, shared: bool, owner: str = "the feed") -> None:
@@ -36,7 +36,9 @@ class PoolMemory:
         self._segments: dict[int, mmap.mmap] = {}
 
     def grow(self, nbytes: int) -> tuple[mmap.mmap, int]:
-        """Add a segment of `nbytes`, a whole number of pages; return its memory and its offset in the file.
+        """Add a segment; return its memory and its offset in the file.
+
+        `nbytes` is a whole number of pages.
 
         Raises:
             OSError: The system refuses the memory. The message names the user, the size and a remedy.
@@ -56,11 +58,14 @@ class PoolMemory:
         return memory, offset
 
     def at(self, offset: int, nbytes: int) -> mmap.mmap:
-        """The segment at `offset`, for worker threads. A worker process maps the file itself."""
+        """The segment at `offset`, for worker threads; worker processes map the file."""
         return self._segments[offset]
 
     def discard(self, memory: mmap.mmap, offset: int, nbytes: int) -> None:
-        """Return pages to the system if it supports that. Afterwards they read as zeros."""
+        """Return pages to the system if it supports that.
+
+        They then read as zeros.
+        """
         if self._discard is not None:
             with suppress(OSError):
                 memory.madvise(self._discard, offset, nbytes)

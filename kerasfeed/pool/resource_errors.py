@@ -1,4 +1,4 @@
-"""Errors for exhausted descriptors, threads and memory, with the feed's name, the amount and a remedy.
+"""Errors for exhausted descriptors, threads and memory, with a remedy.
 
 Invariant: an error keeps its type and errno; other errors pass unchanged.
 """
@@ -17,7 +17,9 @@ DESCRIPTORS = 16  # per feed of processes, besides one per worker: pipes, memory
 
 @contextmanager
 def naming_descriptors(owner: str, count: int) -> Iterator[None]:
-    """Reword an error for exhausted descriptors: name the user, the count and a remedy.
+    """Reword an error for exhausted descriptors.
+
+    The new message names the user, the count and a remedy.
 
     Raises:
         OSError: The error of the body, reworded if descriptors are exhausted.
@@ -57,13 +59,15 @@ def start_thread(thread: threading.Thread, owner: str, count: int = 1) -> None:
             error,
             f"{owner} needs {counted(count, 'thread')}, and the system starts no more for this process, which has "
             f"{threading.active_count():,}: {_NO_THREAD}. Use fewer workers, close feeds that you no longer need, or "
-            "raise the limit: ulimit -u in the shell that starts the program, --pids-limit of a container",
+            "raise the limit (ulimit -u in the shell that starts the program, --pids-limit of a container)",
         ) from error
 
 
 @contextmanager
 def naming_memory(owner: str, nbytes: int, held: int, *, shared: bool = True, what: str = "batches") -> Iterator[None]:
-    """Reword an error for exhausted memory: name the user, the size and a remedy.
+    """Reword an error for exhausted memory.
+
+    The new message names the user, the size and a remedy.
 
     Args:
         owner: The user of the memory, as messages name it.
@@ -90,15 +94,18 @@ def naming_memory(owner: str, nbytes: int, held: int, *, shared: bool = True, wh
             )
             remedy = "Raise the limit (ulimit -f unlimited), or use worker_type='thread'"
         else:
-            why = "the system has not enough left" + (" for memory that processes share" if shared else "")
+            why = "the system does not have enough left" + (" for memory that processes share" if shared else "")
             remedy = "Lower max_memory, max_queue_size or batch_size, and delete batches that you no longer need"
         raise reworded(
             error,
-            f"{owner} asked for {nbytes:,} bytes for {what}, besides the {held:,} that it has, and was refused: "
+            f"{owner} cannot get {nbytes:,} bytes for {what}, in addition to the {held:,} that it has: "
             f"{message_of(error)}; {why}. {remedy}",
         ) from error
 
 
 def is_of_memory(error: BaseException) -> bool:
-    """Whether the error says that memory, or a file in memory, cannot have the requested size."""
+    """Whether the system refused memory of the requested size.
+
+    This includes files in memory.
+    """
     return isinstance(error, OSError) and error.errno in (errno.EFBIG, errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)

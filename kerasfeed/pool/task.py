@@ -19,14 +19,14 @@ Record = tuple[int, ...]
 MOST_NUMBERS = 8
 # Item 1 is the worker's position within its task, which other threads and processes read: a list, or the worker's line
 # in a shared file. Setting an item takes 15 ns, a call 70 ns.
-Note = list[int] | memoryview
+TaskProgress = list[int] | memoryview
 UNKNOWN_ENDING = "ended in an unknown way (this program ignores SIGCHLD, or collects its child processes itself)"
 NOWHERE = -2  # the task has begun and has not set a position yet
 
 
 @dataclass(frozen=True)
 class FailurePosition:
-    """The position of a failure in a task; the consumer words it.
+    """The position of a failure in a task.
 
     Attributes:
         scene: Index of the scene, or its number in its generator; None if several were being loaded.
@@ -40,7 +40,7 @@ class FailurePosition:
 
 
 class FailedTaskError(Exception):
-    """Carry the position of a failure in a task. The cause is the exception of the user's code."""
+    """A failure in a task, caused by the user's exception."""
 
     def __init__(self, position: FailurePosition) -> None:
         super().__init__(position)
@@ -107,11 +107,14 @@ class Crash:
 
     @property
     def thread_text(self) -> str:
-        """Message for a thread that hangs, which follows the name of its task."""
+        """The end of the message for a thread that hangs.
+
+        It follows the name of the task.
+        """
         return (
-            f"took longer than timeout={self.timeout} s in {self.worker}, which cannot be ended because it is a thread;"
-            " it continues, and another thread has replaced it. Use worker_type='process', which ends such a worker "
-            f"and tries its scene again. The thread is at\n{self.stack}"
+            f"took longer than timeout={self.timeout} s in {self.worker}. A thread cannot be ended: it continues, and "
+            "another thread has replaced it. Use worker_type='process', which ends such a worker and tries its "
+            f"scene again. The thread is at\n{self.stack}"
         )
 
     @property
@@ -135,48 +138,66 @@ class Task(ABC):
 
     @abstractmethod
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence["Task"]:
-        """Report that `worker` did the task in so many seconds; return the tasks to do next."""
+        """Report that `worker` did the task in so many seconds.
 
-    @abstractmethod
-    def failed(self, position: FailurePosition, error: BaseException, worker: str, traceback: str) -> Sequence["Task"]:
-        """Report that the user's code raised `error`; return the tasks to do next.
-
-        `traceback` is the text of a traceback in another process.
+        Return the tasks to do next.
         """
 
     @abstractmethod
-    def crashed(self, note: int, crash: Crash, count: int) -> Sequence["Task"]:
-        """Report that `count` workers were lost at position `note`; return the tasks to do instead."""
+    def failed(self, position: FailurePosition, error: BaseException, worker: str, traceback: str) -> Sequence["Task"]:
+        """Report that the user's code raised `error`.
+
+        Return the tasks to do next. `traceback` is the text of a traceback in another process.
+        """
+
+    @abstractmethod
+    def crashed(self, position: int, crash: Crash, count: int) -> Sequence["Task"]:
+        """Report that `count` workers were lost at `position`.
+
+        Return the tasks to do instead.
+        """
 
     @abstractmethod
     def give_up(self, error: BaseException) -> None:
         """Fail the task now. A worker may still report its outcome later."""
 
     @abstractmethod
-    def stuck(self, note: int, crash: Crash) -> None:
-        """Fail the task because its thread hangs. The thread may still report the outcome later."""
+    def stuck(self, position: int, crash: Crash) -> None:
+        """Fail the task because its thread hangs.
+
+        The thread may still report the outcome later.
+        """
 
     def cancelled(self) -> None:  # noqa: B027 - most cannot be
         """Report that the task was cancelled and no worker runs it."""
 
     @abstractmethod
-    def text(self, note: int) -> str:
-        """Position `note` in words; empty for none."""
+    def text(self, position: int) -> str:
+        """`position` in words; empty for none."""
 
-    def culprit(self, note: int) -> Hashable | None:
-        """Key of the work at position `note`, equal for all tasks that contain it; None if unknown."""
-        return None if note == NOWHERE else self.record()
+    def culprit(self, position: int) -> Hashable | None:
+        """Key of the work at `position`; None if unknown.
+
+        It is equal in all tasks that contain this work.
+        """
+        return None if position == NOWHERE else self.record()
 
     def culprits(self) -> Iterable[Hashable]:
         """All keys that `culprit` may return."""
         return (self.record(),)
 
-    def items_at(self, note: int) -> int:
-        """Number of scenes that a worker loads at once at position `note`: the timeout is per scene."""
+    def items_at(self, position: int) -> int:
+        """Scenes that a worker loads at once at `position`.
+
+        The timeout is per scene.
+        """
         return 1
 
-    def parts(self, note: int) -> Sequence["Task"]:
-        """Split the task, to find the part that ends workers; empty if it has no parts."""
+    def parts(self, position: int) -> Sequence["Task"]:
+        """Split the task, to find the part that ends workers.
+
+        Empty if it has no parts.
+        """
         return ()
 
 
@@ -209,7 +230,7 @@ class FutureTask(Task):
         self.set_exception(error)
         return ()
 
-    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+    def crashed(self, position: int, crash: Crash, count: int) -> Sequence[Task]:
         """See `Task.crashed`."""
         self.set_exception(crash.kind(f"{crash}, {count} times.{crash.stack_text}"))
         return ()
@@ -218,13 +239,13 @@ class FutureTask(Task):
         """See `Task.give_up`."""
         self.set_exception(error)
 
-    def stuck(self, note: int, crash: Crash) -> None:
+    def stuck(self, position: int, crash: Crash) -> None:
         """See `Task.stuck`."""
-        self.set_exception(crash.kind(f"{self.text(note) or 'a task'} {crash.thread_text}"))
+        self.set_exception(crash.kind(f"{self.text(position) or 'a task'} {crash.thread_text}"))
 
-    def text(self, note: int) -> str:
+    def text(self, position: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else f"task {self.number}"
+        return "" if position == NOWHERE else f"task {self.number}"
 
     def set_result(self, result: Any) -> None:
         """Resolve the future with a result, unless it is already resolved."""

@@ -1,4 +1,6 @@
-"""A pool of threads: for scenes that wait (disks, networks) or release the GIL (NumPy, zlib).
+"""A pool of threads.
+
+It serves scenes that wait (disks, networks) or release the GIL (NumPy, zlib).
 
 Invariant: threads hold the pool, never its user. A thread that hangs cannot be ended: the pool fails its task and
 starts another thread in its place.
@@ -93,7 +95,7 @@ class ThreadPool(LocalPool):
 
     def _do(self, task: Task, worker: LocalWorker, trouble: BaseException | None) -> bool:
         """Do a task; return whether it must be done again."""
-        worker.task, worker.note[1], worker.busy = task, NOWHERE, True
+        worker.task, worker.progress[1], worker.busy = task, NOWHERE, True
         followers: Sequence[Task] = ()
         try:
             if trouble is None:
@@ -129,34 +131,34 @@ class ThreadPool(LocalPool):
             if worker.given_up:
                 self._replace(worker)
                 continue
-            task, note = worker.task, worker.note[1]
+            task, position = worker.task, worker.progress[1]
             seconds = self._stall_timer.look(worker.worker.index, worker.token())
             if not worker.busy:
                 continue
-            if timeout is not None and task is not None and seconds >= timeout * task.items_at(note):
-                self._give_up_thread(worker, task, note)
+            if timeout is not None and task is not None and seconds >= timeout * task.items_at(position):
+                self._give_up_thread(worker, task, position)
             elif seconds >= watchdog.STALL_SECONDS:
                 worker.warn_of_stall(seconds)
 
-    def _give_up_thread(self, worker: LocalWorker, task: Task, note: int) -> None:
-        """Fail the task of a hung thread, and start another thread in its place."""
+    def _give_up_thread(self, worker: LocalWorker, task: Task, position: int) -> None:
+        """Fail the task of a hung thread; start another thread."""
         with self.lock:
             if self.closed or worker.given_up or worker.task is not task:
                 return
             worker.given_up = True
             self.options.turn.abandon()
         crash = Crash(
-            worker.name, position=task.text(note), stack=watchdog.stack_of(worker.thread), hung=True,
+            worker.name, position=task.text(position), stack=watchdog.stack_of(worker.thread), hung=True,
             timeout=self.options.timeout,
         )  # fmt: skip
-        task.stuck(note, crash)  # the thread still reports the outcome when it returns
+        task.stuck(position, crash)  # the thread still reports the outcome when it returns
         with self.lock:
             self._forget(task)
         LOGGER.warning("%s: another thread replaces %s, which hangs at %s", self.owner, worker.name, crash.position)
         self._replace(worker)
 
     def _replace(self, worker: LocalWorker) -> None:
-        """Start another thread in place of one that hangs."""
+        """Start another thread to replace one that hangs."""
         with self.lock:
             if not self.closed:
                 self._start_thread(worker.worker.index)

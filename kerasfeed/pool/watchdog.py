@@ -1,7 +1,7 @@
 """Detect workers that have been at the same step for too long.
 
-Invariant: this module only observes. Time when it could not run (the process was stopped, the machine asleep) hardly
-counts, so no worker is killed for a pause.
+Invariant: this module only observes. Time during which it could not run (the process was stopped, the machine slept)
+hardly counts, so no worker is killed for a pause.
 """
 
 import os
@@ -50,7 +50,10 @@ class StallTimer:
         self._last = now
 
     def look(self, worker: int, token: Hashable | None) -> float:
-        """Seconds for which `worker` has been at `token`; 0 if it is idle (None)."""
+        """Seconds for which `worker` has been at `token`.
+
+        0 if it is idle (None).
+        """
         before = self._at.get(worker)
         seconds = before[1] + self._elapsed if before is not None and before[0] == token and token is not None else 0.0
         self._at[worker] = (token, seconds)
@@ -58,10 +61,13 @@ class StallTimer:
 
 
 class Watchdog:
-    """A thread that calls `owner.look()` every `tick` seconds; it does not keep the owner alive."""
+    """Call a method every `tick` seconds, without keeping its object alive."""
 
     def __init__(self, look: Callable[[], Any], tick: float, owner: str, deferred_warnings: DeferredWarnings) -> None:
-        """Start the thread for the workers of `owner`. Exceptions of the bound method `look` do not end it."""
+        """Start the thread for the workers of `owner`.
+
+        Exceptions of the bound method `look` do not end it.
+        """
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=_watch, args=(weakref.WeakMethod(look), self._over, tick, owner, deferred_warnings),
@@ -97,7 +103,7 @@ def _watch(
 
 
 def stack_of(thread: threading.Thread) -> str:
-    """The stack of a thread of this process from the user's first frame, innermost call last."""
+    """A thread's stack from the user's first frame, innermost last."""
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return "(the thread has ended)"
@@ -118,7 +124,9 @@ def warn_of_stall(
     stack: Callable[[], str],
     consumer: int | None = None,
 ) -> None:
-    """Warn once that a worker has been loading a scene, or starting, for very long.
+    """Warn once that a worker has been busy for very long.
+
+    It may be loading a scene, or starting.
 
     Args:
         options: The pool's options.
@@ -136,24 +144,24 @@ def warn_of_stall(
     if scene is None:
         what = "the sequence and what it imports" if worker_type == "process" else "the sequence (on_worker_begin)"
         text = (
-            f"{name} is still loading {what}, since {seconds:.0f} s, and has reached no scene yet. {where}To import "
-            "much (Keras, TensorFlow) takes long on some machines and is no error; this warning appears once. Each "
-            "worker imports the module of the sequence's class, with all that it imports"
+            f"{name} has been loading {what} for {seconds:.0f} s, and has reached no scene yet. {where}Each worker "
+            "imports the module of the sequence's class; if that imports Keras or TensorFlow, it may take this long. "
+            "This warning appears once"
         )
     else:
         text = (
-            f"no progress for {seconds:.0f} s: {name} is still loading {scene}. {where}If scenes may take so long, "
+            f"no progress for {seconds:.0f} s: {name} is still loading {scene}. {where}If scenes may take this long, "
             f"ignore this warning, which appears once. {remedy_of(worker_type, options.timeout)}"
         )
     options.deferred_warnings.issue_now(kind, text, FeedWarning, consumer)
 
 
 def remedy_of(worker_type: str, timeout: float | None) -> str:
-    """The remedy for scenes that take too long, for these workers and this timeout."""
+    """The remedy for scenes that take too long."""
     if worker_type == "process":
         if timeout is None:
-            return "To end such scenes, give the feed timeout=<seconds>: it then replaces the worker"
+            return "To end such scenes, pass timeout=<seconds> to the feed: it then replaces the worker"
         return f"The feed's timeout={timeout} s will end the scene and replace the worker"
     if worker_type == "thread" and timeout is not None:
         return f"The feed's timeout={timeout} s will give up the scene; only worker_type='process' can end it"
-    return "To end such scenes, give the feed timeout=<seconds> and worker_type='process'"
+    return "To end such scenes, pass timeout=<seconds> and worker_type='process' to the feed"

@@ -13,7 +13,10 @@ from kerasfeed.util.error_text import full_text, is_the_programs, summary, wrapp
 
 
 def begin_worker(sequence: Any, worker: Worker, name: str) -> WorkerStartError | None:
-    """Call `on_worker_begin` if it exists; return the error for all tasks of the worker if it fails."""
+    """Call `on_worker_begin` if it exists.
+
+    If it fails, return the error for all tasks of the worker.
+    """
     begin = optional_method(sequence, "on_worker_begin")
     if begin is None:
         return None
@@ -27,7 +30,10 @@ def begin_worker(sequence: Any, worker: Worker, name: str) -> WorkerStartError |
 
 
 def end_worker(sequence: Any, name: str) -> str:
-    """Call `on_worker_end` if it exists; return a warning if it fails, else ""."""
+    """Call `on_worker_end` if it exists.
+
+    Return a warning if it fails, else "".
+    """
     end = optional_method(sequence, "on_worker_end")
     if end is None:
         return ""
@@ -38,7 +44,7 @@ def end_worker(sequence: Any, name: str) -> str:
             raise
         return (
             f"on_worker_end failed in {name}: {summary(error)}. No batch is lost, because the worker had loaded all of "
-            "its batches; the method's own work may be incomplete. This warning appears once.\n"
+            "its batches. This warning appears once.\n"
             f"{full_text(error)}"
         )
     return ""

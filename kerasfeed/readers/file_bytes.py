@@ -1,7 +1,7 @@
 """The bytes of a file, and a check that it is unchanged.
 
-Invariant: readers hold the object that owns the descriptor, so that it is not closed, nor its number reused, while they
-read. A local file that was truncated or rewritten raises an error and returns no data.
+Invariant: readers hold the object that owns the descriptor, so that the descriptor is neither closed nor reused while
+they read. Reading a local file that was truncated or rewritten raises an error and returns no data.
 """
 
 import os

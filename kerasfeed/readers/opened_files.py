@@ -1,4 +1,4 @@
-"""The identity of an open file, to notice later changes.
+"""The identity of an open file, to detect later changes.
 
 Invariant: each process compares a file with the one that it opened before. The identity of an open file is pickled with
 its reader, so a worker that starts later refuses a replaced file. On another machine the file has other numbers, and
@@ -60,16 +60,16 @@ class Identity(NamedTuple):
             raise changed(path, difference)
 
     def __reduce__(self) -> Any:
-        return _arrived, (*self, _files_of())
+        return _unpickled, (*self, _machine())
 
 
-def _arrived(device: int, inode: int, size: int, mtime_ns: int, files: int) -> Identity:
-    """Return a pickled identity; `files` identifies the pickling machine."""
-    return Identity(device if not device or files == _files_of() else _ELSEWHERE, inode, size, mtime_ns)
+def _unpickled(device: int, inode: int, size: int, mtime_ns: int, machine: int) -> Identity:
+    """Return a pickled identity; `machine` identifies the pickling machine."""
+    return Identity(device if not device or machine == _machine() else _ELSEWHERE, inode, size, mtime_ns)
 
 
 @cache
-def _files_of() -> int:
+def _machine() -> int:
     """Identify this boot and container: its file systems and inodes."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/mnt").readlink())
@@ -90,6 +90,6 @@ def identity_of(path: str | os.PathLike[str]) -> Identity:
 def changed(path: str, difference: str) -> OSError:
     """Return the error for a file that changed."""
     return OSError(
-        f"{path!r} changed since it was first opened: {difference}. Write a file to the end before it is read; then "
-        "call close() on its reader, or make a new reader (and a new feed)"
+        f"{path!r} changed since it was first opened: {difference}. Finish writing a file before it is read; then "
+        "call close() on its reader, or make a new reader and a new feed"
     )

@@ -5,17 +5,17 @@ a meter while it loads scenes, and reads the sums. Nothing here warns, prints or
 
 To report from any thread:
 
-    meter = read_cost.current()             # in the thread that requested the read; None outside a feed
-    ...                                 # decode, on whatever thread
+    meter = read_cost.current()         # in the thread that requested the read; None outside a feed
+    ...                                 # decode, in any thread
     if meter is not None:
-        meter.note(storage, chunk, nbytes=chunk.nbytes, seconds=elapsed)
+        meter.record(storage, chunk, nbytes=chunk.nbytes, seconds=elapsed)
 """
 
 import threading
 from dataclasses import dataclass, field, replace
 
 _LEAST_SCENES = 32  # with fewer, the first reads of every block look like waste
-_LEAST_AGAIN = 8  # a few chunks are decoded again at the borders of blocks or workers
+_LEAST_AGAIN = 8  # below: a few chunks are always decoded again at the borders of blocks or workers
 _AMPLIFIED = 3.0  # bytes decoded per byte of the scenes; below, other costs are larger
 
 
@@ -120,7 +120,7 @@ class Meter:
         self._again = 0
         self._sums: dict[tuple[str, int], _DatasetSums] = {}
 
-    def note(self, storage: Storage, chunk: int, *, nbytes: int, seconds: float) -> None:
+    def record(self, storage: Storage, chunk: int, *, nbytes: int, seconds: float) -> None:
         """Report that a chunk was decoded.
 
         Args:
@@ -150,7 +150,7 @@ class Meter:
                 cost.again += 1
                 cost.seconds_again += seconds
 
-    def note_scenes(self, count: int) -> None:
+    def record_scenes(self, count: int) -> None:
         """Report that `count` scenes were loaded."""
         with self._lock:
             self._scenes += count

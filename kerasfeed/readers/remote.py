@@ -53,7 +53,7 @@ def is_url(path: Any) -> bool:
     if not isinstance(text, str):
         return False
     if not isinstance(path, str) and _SLASH_LOST.match(text) and "://" not in text and not os.path.lexists(text):
-        raise ValueError(f"{text!r} is a URL that lost a slash in a Path: pass URLs as text")
+        raise ValueError(f"{text!r} is a URL that lost a slash in a Path: pass URLs as str")
     return "://" in text
 
 
@@ -262,7 +262,7 @@ def _identity(url: str, files: Any, name: str) -> Identity:
     if found["type"] == "directory":
         raise IsADirectoryError(f"{url!r} is a folder, not a file")
     if found.get("size") is None:
-        raise OSError(f"cannot read {url!r}: the server does not say how large the file is. Copy it here first")
+        raise OSError(f"cannot read {url!r}: the server does not report the size of the file. Copy it here first")
     version = next((str(found[key]) for key in (*_VERSIONS, *_TIMES) if found.get(key)), "")
     return Identity(0, _number(url), int(found["size"]), _number(version.strip('"')))
 

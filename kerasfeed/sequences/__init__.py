@@ -1,4 +1,4 @@
-"""The user's class of scenes, views of it (`Map`, `Zip`, `Subset`, ...), `Cached`, and parts of arrays (`Patches`).
+"""The user's class of scenes, views of it, and `Cached`.
 
 May import: errors, util, spec, orders.
 """

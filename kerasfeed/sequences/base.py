@@ -140,7 +140,7 @@ class SceneSequence(ABC):
 
     @property
     def thread_safe(self) -> bool:
-        """Whether several threads may read scenes at once; false unless the class or the object sets it."""
+        """Whether several threads may read scenes at once; default False."""
         return self.__dict__.get("thread_safe", self._inside_is_thread_safe()) is True
 
     @thread_safe.setter
@@ -153,12 +153,12 @@ class SceneSequence(ABC):
 
     @property
     def rng(self) -> np.random.Generator:
-        """Random generator of the current scene. It depends only on (seed of the feed, epoch, index).
+        """Random generator of the current scene.
 
-        Using it several times within one scene continues the same stream of numbers. Outside a feed there is
-        neither seed nor epoch, and it is an unseeded generator of this thread. Inside a view, such as
-        `kerasfeed.Subset`, it depends on the index in the outermost sequence. It is created on first use, which takes
-        15 us.
+        It depends only on (seed of the feed, epoch, index). Using it several times within one scene continues the same
+        stream of numbers. Outside a feed there is neither seed nor epoch, and it is an unseeded generator of this
+        thread. Inside a view, such as `kerasfeed.Subset`, it depends on the index in the outermost sequence. It is
+        created on first use, which takes 15 us.
 
         Examples:
             >>> class Noise(kf.SceneSequence):
@@ -177,12 +177,14 @@ class SceneSequence(ABC):
     @rng.setter
     def rng(self, value: object) -> None:
         raise AttributeError(
-            f"{type(self).__name__}.rng is kerasfeed's: a generator that depends only on (seed, epoch, index), so that "
-            "augmentation does not depend on the worker. Give your own generator another name"
+            f"{type(self).__name__}.rng cannot be set: it is the scene's generator, which depends only on (seed, "
+            "epoch, index). Give your own generator another name"
         )
 
     def rng_for(self, index: int) -> np.random.Generator:
-        """Random generator of scene `index` in this epoch, for use in `get_batch`. Equals `self.rng` in that scene.
+        """Random generator of scene `index` in this epoch, for `get_batch`.
+
+        It draws the same numbers as `self.rng` in that scene.
 
         Args:
             index: Index of the scene in this sequence.

@@ -2,8 +2,8 @@
 
 Invariant: a reader gets a complete scene or none, and never damaged data.
 
-A file gets its name when it is complete. A CRC-32 of its bytes and index detects a damaged file, or another scene's. A
-file holds a pickle whose only class may be `complex`, and the bytes of arrays: it cannot run code.
+A file gets its name when it is complete. A CRC-32 of bytes and index detects a damaged file, and a file of another
+scene. A file holds a pickle whose only class may be `complex`, and the bytes of arrays: it cannot run code.
 
 In memory, the record of a scene in the table is written last. So a scene that a killed process left unfinished is never
 read. One process writes at a time, under a lock that the system releases when the process ends. Readers take the lock
@@ -172,7 +172,10 @@ class SceneFiles:
         return self.folder / str(index // _PER_FOLDER) / f"{index}{_SUFFIX}"
 
     def read(self, index: int) -> tuple[list[Any], str] | None:
-        """Return the fields of a scene and the text of its nesting; None if there is no complete file."""
+        """Return the fields of a scene and the text of its nesting.
+
+        None if there is no complete file.
+        """
         start = len(_MAGIC) + 4
         try:
             data = self._path(index).read_bytes()
@@ -209,7 +212,7 @@ def _checksum(index: int, body: bytes | memoryview) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Holding:
+class _Content:
     """The content of the memory between two calls of `clear`.
 
     Attributes:
@@ -230,7 +233,10 @@ class _Holding:
 
 
 class SceneMemory:
-    """Shared memory for the scenes of one sequence; safe for threads and processes."""
+    """Shared memory for one sequence's scenes.
+
+    It is safe for threads and processes.
+    """
 
     def __init__(self, length: int, limit: int, *, opened: tuple[int, bytes] | None = None) -> None:
         """Make empty memory, or map memory that another process has made.
@@ -259,7 +265,7 @@ class SceneMemory:
         self._words = memoryview(self._memory)[: 8 * (_HEAD_BYTES + 1)].cast("q")
         self._table: NDArray[np.int64] = np.ndarray(length, np.int64, self._memory, _TABLE_AT)
         self._threads = PerProcess(threading.Lock)
-        self._held = _Holding(0)
+        self._held = _Content(0)
         if opened is None:
             self._memory[_TOKEN_AT : _TOKEN_AT + _TOKEN_BYTES] = self._token
         _opened[self._token] = self
@@ -292,19 +298,19 @@ class SceneMemory:
             with suppress(OSError, AttributeError):  # some systems keep the pages
                 self._memory.madvise(mmap.MADV_REMOVE, _HEAD_AT)
 
-    def _holding(self, *, locked: bool = False) -> _Holding:
+    def _content(self, *, locked: bool = False) -> _Content:
         """Return the content, read again if it has changed."""
         held, words = self._held, self._words
         if held.generation == words[_GENERATION] and (held.head or not words[_HEAD_BYTES]):
             return held
         if not locked:
             with self._locked():
-                return self._holding(locked=True)
+                return self._content(locked=True)
         head = self._memory[_HEAD_AT : _HEAD_AT + words[_HEAD_BYTES]].decode()
-        self._held = _Holding(words[_GENERATION], **(self._taken_apart(head) if head else {}))
+        self._held = _Content(words[_GENERATION], **(self._columns_of(head) if head else {}))
         return self._held
 
-    def _taken_apart(self, head: str) -> dict[str, Any]:
+    def _columns_of(self, head: str) -> dict[str, Any]:
         structure, fields = ast.literal_eval(head)
         sizes = [prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in fields]
         rows = min(self._length, self._limit // max(1, sum(sizes)))
@@ -320,8 +326,11 @@ class SceneMemory:
         return self._words[_NBYTES]
 
     def read(self, index: int) -> tuple[list[Any], str] | None:
-        """Return copies of a scene's fields, and their nesting; None if not stored."""
-        held = self._holding()
+        """Return copies of a scene's fields, and their nesting.
+
+        None if not stored.
+        """
+        held = self._content()
         record = int(self._table[index])
         if not record or record > held.rows:
             return None
@@ -346,14 +355,16 @@ class SceneMemory:
         return (leaves, structure) if self._words[_GENERATION] == held.generation else None
 
     def copy_rows(self, indices: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
-        """Copy scenes to rows of a batch. Return False if that fails, and `out` may then hold anything.
+        """Copy scenes to rows of a batch; return whether that worked.
+
+        If not, `out` may hold anything.
 
         Args:
             indices: int64[B], the scenes.
             structure: Their nesting, as text.
             out: dtype[B, ...] of each field.
         """
-        held = self._holding()
+        held = self._content()
         records = self._table[indices]
         if held.structure != structure or records.min() < 1:
             return False
@@ -368,20 +379,20 @@ class SceneMemory:
         """Store a scene, unless it is stored already or does not fit."""
         head = _head_of(leaves, structure)
         with self._locked():
-            held = self._holding(locked=True)
+            held = self._content(locked=True)
             if self._table[index]:
                 return
             if head and not held.head:
                 text = head.encode()
                 self._memory[_HEAD_AT : _HEAD_AT + len(text)] = text
                 self._words[_HEAD_BYTES] = len(text)
-                held = self._holding(locked=True)
+                held = self._content(locked=True)
             record = self._put_row(held, leaves) if head and head == held.head else self._put_other(leaves, structure)
             if record:
                 self._lock_file()  # again, as a memory barrier: every processor sees the scene before its record
                 self._table[index] = record
 
-    def _put_row(self, held: _Holding, leaves: list[Any]) -> int:
+    def _put_row(self, held: _Content, leaves: list[Any]) -> int:
         row = self._words[_ROWS]
         if row == held.rows or self._words[_NBYTES] + held.row_bytes > self._limit:
             return 0
@@ -426,9 +437,10 @@ _opening = PerProcess(threading.Lock)
 
 
 def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory | None:
-    """Return the memory that another process pickled; None if it cannot be opened.
+    """Return the memory that another process pickled.
 
-    A process keeps only one descriptor of it, because closing a second one would release the lock.
+    None if it cannot be opened. A process keeps only one descriptor of it, because closing a second one would release
+    the lock.
     """
     with _opening.here():
         memory = _opened.get(token)
@@ -458,7 +470,10 @@ def _aligned(nbytes: int) -> int:
 
 
 def _form_of(leaf: Any) -> tuple[str, str, tuple[int, ...]] | None:
-    """Return kind, dtype and shape of a field of plain bytes; None for any other field."""
+    """Return kind, dtype and shape of a field of plain bytes.
+
+    None for any other field.
+    """
     if isinstance(leaf, str | bytes | list):
         return None
     array = np.asarray(leaf)
@@ -467,7 +482,10 @@ def _form_of(leaf: Any) -> tuple[str, str, tuple[int, ...]] | None:
 
 
 def _head_of(leaves: list[Any], structure: str) -> str:
-    """Return the `head` of a row with these fields; empty if they do not make a row of fixed size."""
+    """Return the `head` of a row with these fields.
+
+    It is empty if they do not make a row of fixed size.
+    """
     forms = [_form_of(leaf) for leaf in leaves]
     head = "" if None in forms else repr((structure, forms))
     return head if len(head.encode()) <= _TABLE_AT - _HEAD_AT else ""

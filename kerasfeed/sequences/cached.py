@@ -1,4 +1,4 @@
-"""`Cached`: scenes kept in memory or on disk once they are read.
+"""`Cached`: scenes kept in memory or on disk after the first read.
 
 Invariant: a cached scene equals the scene of the sequence, bit for bit. In memory it lives as long as the object. On
 disk it is stored under the user's key, the number of scenes, and the files that the sequence's readers open. Scenes
@@ -139,7 +139,9 @@ class Cached(SceneByScene, SceneSequence):
         return identity_of(self.sequence)  # the cache does not change the scenes
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return scene `index`. You may change its arrays. Negative indices count from the end.
+        """Return scene `index`.
+
+        You may change its arrays. Negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.

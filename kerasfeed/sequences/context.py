@@ -58,9 +58,9 @@ def in_worker_process() -> bool:
 
 
 class SceneContext:
-    """Seed, epoch and index of the scene that a thread is loading. One object for all its scenes.
+    """Seed, epoch and index of the scene that a thread is loading.
 
-    `with context:` makes it the context of this thread.
+    A thread uses one object for all its scenes. `with context:` makes it the context of this thread.
     """
 
     __slots__ = ("_batch", "_batch_rng", "_inside", "_outer", "_rng", "epoch", "index", "seed")
@@ -90,7 +90,7 @@ class SceneContext:
         self._rng = None
 
     def begin_collate(self, batch: int) -> None:
-        """Leave the last scene, before a collate function makes batch `batch`."""
+        """Prepare for the collate function of batch `batch`: no scene is current."""
         self.move_to(None)
         self._batch, self._batch_rng = batch, None
 
@@ -123,7 +123,10 @@ class SceneContext:
         return scene_rng(self.seed, self.epoch, index)
 
     def restart_rng(self, following: np.random.Generator | None = None) -> np.random.Generator | None:
-        """Start `rng` again, or continue with `following`. Return the generator used before, if any."""
+        """Start `rng` again, or continue with `following`.
+
+        Return the generator used before, if any.
+        """
         previous = self._rng
         self._rng = following
         return previous
@@ -149,7 +152,10 @@ MakeContext = Callable[[int, int], SceneContext]  # of seed and epoch
 
 
 class UnrandomContext(SceneContext):
-    """The context of scenes that must be the same in every epoch. It refuses random numbers and the epoch."""
+    """The context of scenes that must be the same in every epoch.
+
+    It refuses random numbers and the epoch.
+    """
 
     __slots__ = ("_refusal",)
 
@@ -203,17 +209,20 @@ def current_context() -> SceneContext | None:
 
 
 def current_epoch() -> int:
-    """Return the epoch of the scene that this thread is loading; 0 outside a feed."""
+    """Return the epoch of the scene that this thread is loading.
+
+    0 outside a feed.
+    """
     return 0 if _current.context is None else _current.context.scene_epoch
 
 
 def current_rng() -> np.random.Generator:
-    """Random generator of the scene that this thread is loading; in a collate function, of the batch.
+    """Random generator of the scene that this thread is loading.
 
     The same as `self.rng` in a `SceneSequence`, for functions that have no `self`. It depends only on (seed, epoch,
-    index); in a stream on (seed, repetition, number of the item). In a function passed as `collate` it depends only on
-    (seed, epoch, step) and on the shard, in a stream on (seed, repetition, step). Outside a feed it is an unseeded
-    generator of this thread.
+    index); in a stream on (seed, repetition, number of the item). In a function passed as `collate` it is the generator
+    of the batch, which depends only on (seed, epoch, step) and on the shard; in a stream on (seed, repetition, step).
+    Outside a feed it is an unseeded generator of this thread.
 
     Returns:
         A `numpy.random.Generator`.

@@ -16,7 +16,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.util.error_text import counted
 
 _CLASSES = ("DataFrame", "Series")
-# What error messages suggest for a column: fill or drop missing values, and turn dates into numbers or text.
+# Remedies in error messages: fill missing values, drop them, convert dates to numbers, convert dates to text.
 _REMEDIES = {
     "pandas": ("fillna(...)", "dropna()", "astype('int64')", "astype(str)"),
     "polars": ("fill_null(...)", "drop_nulls()", "cast(polars.Int64)", "cast(polars.String)"),
@@ -24,9 +24,9 @@ _REMEDIES = {
 
 
 def as_sequence(sequence: Any) -> Any:
-    """Return a column as an array; a table as a sequence of its rows.
+    """Return a column as an array.
 
-    Anything else is returned unchanged.
+    A table becomes a sequence of its rows. Anything else is returned unchanged.
 
     Raises:
         SpecError: A column holds missing values or dates; two columns have one name, or one has a name that is neither
@@ -126,7 +126,10 @@ def _is_array_without_length(value: Any) -> bool:
 
 
 def _kind_of(value: Any) -> tuple[str, str]:
-    """Return package and class of a table or a column; two empty texts for anything else."""
+    """Return package and class of a table or column.
+
+    Otherwise two empty texts.
+    """
     for base in type(value).__mro__:
         package = base.__module__.partition(".")[0]
         if package in _REMEDIES and base.__name__ in _CLASSES:

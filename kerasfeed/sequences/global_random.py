@@ -41,7 +41,10 @@ _NAMES = {PYTHON: "random", NUMPY: "numpy.random", TORCH: "torch", TENSORFLOW: "
 
 
 def seed_globals(source: np.random.SeedSequence) -> None:
-    """Seed all imported generators as a function of `source`; 30 us, 10 more with PyTorch, 20 with TensorFlow."""
+    """Seed all imported generators as a function of `source`.
+
+    Takes 30 us, 10 more with PyTorch, and 20 more with TensorFlow.
+    """
     numbers = source.generate_state(8)
     random.seed(numbers.tobytes())
     with contextlib.suppress(TypeError):  # the user has set a bit generator that takes no seed
@@ -68,7 +71,10 @@ def restore(by_kind: dict[int, Any]) -> None:
 
 
 class RandomWatch:
-    """Compares states of generators with earlier ones; 30 us for global ones, 15 ms the first time in a process."""
+    """Compares states of generators with earlier ones.
+
+    Takes 30 us for the global generators, and 15 ms the first time in a process.
+    """
 
     def __init__(self, held: Held | None = None, *, watches_globals: bool = True) -> None:
         """Watch the `held` generators and the global ones."""

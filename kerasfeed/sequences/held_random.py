@@ -41,7 +41,10 @@ class _Access:
 
 
 class _Words:
-    """Random words from a key, as an `ISeedSequence` of NumPy; takes 2 us, a `SeedSequence` 10."""
+    """Random words from a key, as an `ISeedSequence` of NumPy.
+
+    Takes 2 us, while a `SeedSequence` takes 10.
+    """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -51,12 +54,18 @@ class _Words:
         return np.frombuffer(hashlib.shake_128(self._key).digest(n_words * np.dtype(dtype).itemsize), dtype)
 
     def number(self, bits: int) -> int:
-        """Return a number below `2 ** bits`. `bits` is a multiple of 8."""
+        """Return a number below `2 ** bits`.
+
+        `bits` is a multiple of 8.
+        """
         return int.from_bytes(hashlib.shake_128(self._key).digest(bits // 8), "little")
 
 
 def _access(generator: Any) -> _Access | None:
-    """Return how to seed a generator; None for NumPy generators with a bit generator of another package."""
+    """Return the access to a generator's state.
+
+    None for NumPy generators with a bit generator of another package.
+    """
     if isinstance(generator, random.Random):
         return _Access(generator.getstate, generator.setstate, lambda words: generator.seed(words.number(64)))
     if hasattr(generator, "bit_generator"):
@@ -96,7 +105,7 @@ def generator_kinds() -> tuple[type, ...]:
     return (random.Random, *(kind for kind in kinds if kind is not None))
 
 
-def generators_beside(owner: Any, kinds: tuple[type, ...], known: set[int]) -> Iterator[tuple[Any, str]]:
+def generators_in(owner: Any, kinds: tuple[type, ...], known: set[int]) -> Iterator[tuple[Any, str]]:
     """Yield owner and name of generators in a class or its modules.
 
     Skips classes and modules whose ids are in `known`, and adds the others to it. Also skips packages of global
@@ -127,7 +136,10 @@ class Held:
         self.fill(found)
 
     def fill(self, found: Iterable[Any]) -> None:
-        """Replace the generators. An item may be a pair of a class or module and the name of a generator in it."""
+        """Replace the generators.
+
+        An item may be a pair of a class or module, and the name of a generator in it.
+        """
         resolved = [getattr(*each) if type(each) is tuple else each for each in found]
         accesses = [(each, _access(each)) for each in {id(each): each for each in resolved}.values()]
         self.generators = [generator for generator, access in accesses if access is not None]
@@ -135,13 +147,16 @@ class Held:
         self._before: list[bytes] | None = None
 
     def seed(self, seed: int, epoch: int, index: int) -> None:
-        """Seed each generator by (seed, epoch, index) and its number; 7 us for one of `default_rng`."""
+        """Seed each generator from (seed, epoch, index) and its number.
+
+        This takes 7 us each.
+        """
         self._before = None
         for number, access in enumerate(self._accesses):
             access.seed(_Words(b"%d %d %d %d" % (seed, epoch, index, number)))
 
     def watch(self) -> None:
-        """Remember the states, unless `used` has done so."""
+        """Store the states, unless `used` has stored them."""
         if self._before is None:
             self._before = self._pickled()
 
@@ -190,7 +205,7 @@ def generators_from(root: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
             continue
         is_function = isinstance(value, FunctionType)
-        for owner, attribute in generators_beside(value if is_function else type(value), kinds, known):
+        for owner, attribute in generators_in(value if is_function else type(value), kinds, known):
             waiting.append((f"{owner.__name__}.{attribute}", vars(owner)[attribute]))
         with suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__")

@@ -22,7 +22,9 @@ from kerasfeed.util.validate import check_integer
 
 @dataclass(frozen=True)
 class Permuted(Sequence[int]):
-    """Part of a computed permutation: distinct indices that take no memory. `np.asarray` makes an array of them.
+    """Part of a computed permutation: distinct indices that take no memory.
+
+    `np.asarray` makes an array of them.
 
     Attributes:
         length: Size of the permutation, at most 2**62; indices are in [0, length).
@@ -139,12 +141,15 @@ def chosen_indices(scenes: Any, length: int, name: str) -> Picks:
         return np.array(probe_indices(length, count), np.int64)
     picks: Picks = picks_of(scenes, length, name)
     if not len(picks):
-        raise ValueError("scenes names no scene: pass at least one index")
+        raise ValueError("scenes selects no scene: pass at least one index")
     return picks
 
 
 def _range_in(indices: range, length: int) -> range | None:
-    """Return the range with its ends in [0, length); None if only part of it is negative, or it is out of range."""
+    """Return the range with its ends in [0, length).
+
+    None if only part of it is negative, or if it is out of range.
+    """
     if not indices:
         return range(0)
     least, most = sorted((indices[0], indices[-1]))
@@ -168,7 +173,10 @@ def picked(picks: Picks, positions: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
-    """Return the picks `outer` of the picks `inner`, combined; None if that would take an array of all."""
+    """Return the picks `outer` of the picks `inner` as picks.
+
+    None if that would take an array of all.
+    """
     if isinstance(outer, Permuted):
         return None
     if isinstance(outer, range) and not isinstance(inner, np.ndarray):
@@ -180,7 +188,9 @@ def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
 
 
 def position_in(index: Any, length: int, view: Any) -> int:
-    """Return `index` as an int in [0, length). Negative ones count from the end.
+    """Return `index` as an int in [0, length).
+
+    Negative ones count from the end.
 
     Raises:
         TypeError: It is not an integer.

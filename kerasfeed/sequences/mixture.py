@@ -190,7 +190,10 @@ class Mixture(Routed, OfSeveral, SceneSequence):
 
 
 def _shares(what: str, weights: Any, sources: int, *, zeros: bool = False) -> tuple[Fraction, ...]:
-    """Return the shares of the sources. `what` names the weights in messages; `zeros` allows some of them to be 0."""
+    """Return the shares of the sources.
+
+    `what` names the weights in messages. `zeros` allows some of them to be 0.
+    """
     try:
         fractions = [_fraction(weight) for weight in weights]
     except (TypeError, ValueError, OverflowError):

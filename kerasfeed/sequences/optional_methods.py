@@ -64,7 +64,10 @@ def optional_method(sequence: Any, name: str) -> Any:
 
 
 def _depth(kind: type, name: str) -> int | None:
-    """Return the number of bases before the one that defines `name`; None if only its metaclass does."""
+    """Return the number of bases before the one that defines `name`.
+
+    None if only the metaclass defines it.
+    """
     for depth, base in enumerate(kind.__mro__):
         if name in vars(base) and getattr(vars(base)[name], WRAPPED_FOR, None) is not base:
             return depth
@@ -199,7 +202,7 @@ def note_once(error: BaseException, note: str) -> None:
 
 
 def note_length(error: BaseException, view: str, sequence: Any, expected: int) -> None:
-    """Note on `error` that the length of a sequence has changed."""
+    """Add a note to `error`: the length of a sequence has changed."""
     with contextlib.suppress(Exception):
         if (found := len(sequence)) != expected:
             note_once(

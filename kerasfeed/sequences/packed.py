@@ -109,7 +109,9 @@ class Packed(OfOne, SceneSequence):
         return self._count
 
     def scenes_of(self, index: int) -> NDArray[np.int64]:
-        """Return the indices of the scenes in packed scene `index`, int64[segments]. Row k has segment id k + 1.
+        """Return the indices of the scenes in packed scene `index`.
+
+        The result is int64[segments]; entry k has segment id k + 1.
 
         Raises:
             IndexError: `index` is out of range.

@@ -57,7 +57,10 @@ class _Axis:
 
     @classmethod
     def of(cls, length: int, size: int, stride: int, border: str) -> "_Axis":
-        """Return the boxes on an axis of `length` items. Only with border "pad" may a box reach beyond it."""
+        """Return the boxes on an axis of `length` items.
+
+        A box may reach beyond the axis only with border "pad".
+        """
         room = length - size
         count = room // stride + 1 if border == "inside" else max(0, -(-room // stride)) + 1
         if border == "pad":
@@ -122,7 +125,9 @@ class _Boxes(SceneSequence):
         return f"{type(self).__qualname__} {' x '.join(axes)}{f', target {self._offset}' if self._offset else ''}"
 
     def __getitem__(self, index: Any) -> Any:
-        """Return scene `index`, a copy nested like the source. Negative indices count from the end.
+        """Return scene `index`, a copy nested like the source.
+
+        Negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
@@ -170,10 +175,10 @@ class _Boxes(SceneSequence):
         return tuple(reversed(starts))
 
     def assemble(self, outputs: Any, *, weights: Literal["uniform", "gaussian"] = "uniform", out: Any = None) -> Any:
-        """Assemble a model's outputs, one for each scene, into one array. Overlapping values are averaged.
+        """Assemble a model's outputs, one for each scene, into one array.
 
-        Only the rows of the first axis that one scene spans are kept in memory. Rows that no later scene contains are
-        written to `out` while outputs arrive.
+        Overlapping values are averaged. Only the rows of the first axis that one scene spans are kept in memory. Rows
+        that no later scene contains are written to `out` while outputs arrive.
 
         Args:
             outputs: The model's output for each scene, in the order of the scenes: an array
@@ -209,10 +214,10 @@ class _Boxes(SceneSequence):
             if batch.shape[1:] != sums.box:
                 raise ValueError(f"outputs must be of one shape, received {batch.shape[1:]} after {sums.box}")
             if done + len(batch) > len(self):
-                came = f"more: {_ORDERED}"
+                received = f"more: {_ORDERED}"
                 if isinstance(outputs, list | tuple) and len(outputs) == len(self):
-                    came = f"as many arrays, each taken for a batch of {len(batch)}: np.stack(outputs) makes them one"
-                raise ValueError(f"{need} {came}")
+                    received = f"that many arrays, each read as a batch of {len(batch)}: pass np.stack(outputs)"
+                raise ValueError(f"{need} {received}")
             for result in batch:
                 sums.add(self._corner(done), result)
                 done += 1
@@ -460,7 +465,7 @@ def _read_into(array: Any, where: tuple[Any, ...], out: NDArray[Any]) -> None:
 
 
 def _arrays(caller: str, source: Any, axes: int) -> tuple[list[Any], optree.PyTreeSpec]:
-    """Return the arrays of a source and their nesting; leading axes are equal."""
+    """Return a source's arrays and nesting; their leading axes are equal."""
     leaves, treespec = flatten(source)
     paths = field_paths(treespec)
     fields = [_array(caller, path, leaf) for path, leaf in zip(paths, leaves, strict=True)]
@@ -582,7 +587,10 @@ class _Sums:
         self._start = 0
 
     def add(self, starts: tuple[int, ...], result: NDArray[Any]) -> None:
-        """Add the result for the box at `starts`. The first start must not decrease between calls."""
+        """Add the result for the box at `starts`.
+
+        The first start must not decrease between calls.
+        """
         if starts[0] + self._axes[0].extent > self._start + len(self._rows):
             self.write(starts[0])
         first, *others = starts
@@ -592,7 +600,10 @@ class _Sums:
         )
 
     def write(self, stop: int) -> None:
-        """Write the means of all rows before `stop`. Nothing more may be added to them."""
+        """Write the means of all rows before `stop`.
+
+        Nothing more may be added to them.
+        """
         while self._start < stop:
             count = min(len(self._rows), stop - self._start)
             end = self._start + count
@@ -608,7 +619,10 @@ class _Sums:
 
 
 def _line(size: int, weights: str) -> NDArray[Any]:
-    """Return weights along one axis of a box, float64[size]. The Gaussian's standard deviation is 1/8 of the box."""
+    """Return weights along one axis of a box, float64[size].
+
+    The Gaussian's standard deviation is 1/8 of the box.
+    """
     if weights == "uniform":
         return np.ones(size)
     line: NDArray[Any] = np.exp(-0.5 * ((np.arange(size) - (size - 1) / 2) / (size / 8)) ** 2)

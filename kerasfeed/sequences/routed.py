@@ -99,7 +99,10 @@ def write_scene(part: Any, index: int, out: Any) -> None:
 
 
 def read_many(part: Any, indices: NDArray[np.int64], out: Any) -> Any:
-    """Call the `get_batch` of a part, with `out` if it takes that; None if the batch is in `out`."""
+    """Call the `get_batch` of a part, with `out` if it takes that.
+
+    Return None if the batch is in `out`.
+    """
     reader = part_reader(part)
     assert reader is not None
     return reader(indices, out=out) if out is not None and takes_out(reader) else reader(indices)
@@ -122,7 +125,10 @@ class _Gatherer:
             self._leaves, self._treespec = flatten(out)
 
     def target(self, rows: NDArray[np.int64]) -> Any:
-        """Return nested views of rows of `out`; None without `out`, or if the rows are not consecutive."""
+        """Return nested views of rows of `out`.
+
+        None without `out`, or if the rows are not consecutive.
+        """
         start, stop = int(rows[0]), int(rows[-1]) + 1  # rows ascend
         if not self._given or stop - start > len(rows):
             return None

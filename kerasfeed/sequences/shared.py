@@ -81,7 +81,10 @@ class SharedList(Sequence[Any]):
     """The list that `shared` returns."""
 
     def __init__(self, items: Iterable[Any], keys: Sequence[Any] = ()) -> None:
-        """Copy `items`; messages name an item by its key, if there are `keys`."""
+        """Copy `items`.
+
+        Messages name an item by its key, if `keys` is given.
+        """
         items = items if isinstance(items, list | tuple) else list(items)
         kinds = set(map(type, items))
         self._globals: list[Any] = []  # classes and functions that pickled items name
@@ -140,7 +143,10 @@ class SharedList(Sequence[Any]):
 
 
 class SharedDict(Mapping[Any, Any]):
-    """The dict that `shared` returns. It finds a key by a 64-bit digest, which is the same in all processes."""
+    """The dict that `shared` returns.
+
+    It finds a key by a 64-bit digest, which is the same in all processes.
+    """
 
     def __init__(self, items: Mapping[Any, Any]) -> None:
         codes = []
@@ -183,7 +189,10 @@ class SharedDict(Mapping[Any, Any]):
 
 
 def _as_numbers(items: Sequence[Any], kinds: set[type]) -> tuple[type | None, NDArray[Any]]:
-    """Return the type of numbers of one type, and an array of them; None and an empty array for other items."""
+    """Return the common type of numbers, and their array.
+
+    For other items, return None and an empty array.
+    """
     kind = next(iter(kinds)) if len(kinds) == 1 else object
     is_number = issubclass(kind, np.number | np.bool_) and kind.__name__ != "timedelta64"
     if kind in _PYTHON_NUMBERS or is_number:
@@ -203,7 +212,10 @@ def _pickled(item: Any, found: dict[int, tuple[int, Any]]) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Puts classes and functions, which may be of the main module, into one list, and their numbers into the pickle."""
+    """Pickles classes and functions as numbers of a list that it fills.
+
+    They may belong to the main module, which other processes cannot import.
+    """
 
     def __init__(self, stream: io.BytesIO, found: dict[int, tuple[int, Any]]) -> None:
         super().__init__(stream, protocol=5)
@@ -225,7 +237,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _code(key: Any) -> bytes:
-    """Return the bytes of a key. Equal keys have the same."""
+    """Return the bytes of a key; equal keys have equal bytes."""
     if isinstance(key, str):
         return b"t" + _utf8(key)
     return b"b" + exact_text(key) if isinstance(key, bytes) else b"i%d" % operator.index(key)

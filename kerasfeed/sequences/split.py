@@ -142,7 +142,9 @@ class Folds(Sequence[tuple[Subset, Subset]]):
 def folds(
     sequence: Any, count: int, *, seed: int, groups: Any = None, stratify: Any = None
 ) -> Sequence[tuple[Subset, Subset]]:
-    """Make pairs of training and validation scenes for cross-validation. Each scene is in one validation part.
+    """Make pairs of training and validation scenes for cross-validation.
+
+    Each scene is in one validation part.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -209,7 +211,10 @@ def _split(
 
 
 def _shares(fractions: Any) -> list[Fraction]:
-    """Return the shares of the parts, which sum to 1. A float means the decimal that it prints as."""
+    """Return the shares of the parts, which sum to 1.
+
+    A float means the decimal that it prints as.
+    """
     try:
         shares = [float(fraction) for fraction in fractions]
     except (TypeError, ValueError, OverflowError):
@@ -229,7 +234,10 @@ def _shares(fractions: Any) -> list[Fraction]:
 
 
 def _sizes(length: int, shares: list[Fraction]) -> list[int]:
-    """Return sizes that sum to `length`, by largest remainder. The first of equal remainders wins."""
+    """Return sizes that sum to `length`, by largest remainder.
+
+    The first of equal remainders wins.
+    """
     exact = [length * share for share in shares]
     sizes = [math.floor(size) for size in exact]
     by_remainder = sorted(range(len(shares)), key=lambda part: sizes[part] - exact[part])
@@ -266,8 +274,8 @@ def _grouped(
 ) -> list[NDArray[np.int64]]:
     """Return each part's indices, with every group in one part.
 
-    The largest group first, each goes to the part that most reduces the sum of squared deviations from the shares, of
-    scenes and of classes. The last groups go to parts that have none.
+    Groups are assigned in order of size, the largest first. Each goes to the part that most reduces the sum of squared
+    deviations from the shares, of scenes and of classes. The last groups go to parts that have none.
     """
     count = int(groups.max()) + 1
     if count < len(shares):
@@ -305,7 +313,10 @@ def _members(numbers: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
 
 
 def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> NDArray[np.int64]:
-    """Return class or group of every scene as int64[length], numbered from 0. `given` is the argument `name`."""
+    """Return class or group of every scene, int64[length], numbered from 0.
+
+    `given` is the value of the argument `name`.
+    """
     labels = np.asarray(values_of(caller, "label", sequence, length, given))
     if labels.ndim != 1 or len(labels) != length:
         remedy = ". For one-hot labels use labels.argmax(axis=1), or a function of a scene"
@@ -329,7 +340,9 @@ def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> N
 
 
 def values_of(caller: str, what: str, sequence: Any, length: int, given: Any) -> Any:
-    """Return one value per scene; read all scenes for a field or function.
+    """Return one value per scene.
+
+    A field or function needs all scenes to be read.
 
     Args:
         caller: The caller's name, for notes.

@@ -1,7 +1,6 @@
 """`Turn`: threads take turns to read sequences that are not thread-safe.
 
-Invariant: of all threads of this process, only one at a time runs a call by a turn of a sequence. Inside the call, it
-may make another such call.
+Invariant: at most one thread of this process at a time reads a sequence through `Turn.run`. Such calls may be nested.
 """
 
 import threading
@@ -16,7 +15,7 @@ _LOOK_SECONDS = 0.2  # between checks, because a signal may keep a thread from n
 
 
 class _Run:
-    """One call by a turn.
+    """One call of `Turn.run`.
 
     Attributes:
         thread: Id of its thread.
@@ -29,15 +28,16 @@ class _Run:
 
 
 class _Part:
-    """The last call by a turn of one sequence. It may be over."""
+    """The last call of `Turn.run` for one sequence; it may be over."""
 
     run: _Run | None = None
 
 
 class Turn:
-    """A turn to read `sequences`, or the sequences inside these. Without any, no call waits.
+    """A turn to read `sequences`, or the sequences inside these.
 
-    Turns share their state by sequence, because two feeds may read one sequence, for example after `kf.split`.
+    Turns share their state by sequence, because two feeds may read one sequence, for example after `kf.split`. Without
+    sequences, no call waits.
     """
 
     _parts: "weakref.WeakValueDictionary[int, _Part]" = weakref.WeakValueDictionary()
@@ -51,7 +51,7 @@ class Turn:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread is running a call by such a turn."""
+        """Whether this thread is inside such a call."""
         own = threading.get_ident()
         return any((run := part.run) is not None and run.thread == own and not run.over for part in self._held)
 

@@ -73,13 +73,16 @@ def kept_copier(sequence: Any) -> Callable[..., bool] | None:
     return getattr(sequence, "_copy_kept", None) if is_ours(type(sequence)) else None
 
 
-def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
-    """Return a shallow copy of a sequence; for a view, also of all sequences inside, keeping shared ones shared."""
+def shallow_copy(sequence: Any, known: dict[int, Any] | None = None) -> Any:
+    """Return a shallow copy of a sequence and all inside it.
+
+    A sequence that occurs several times is copied once.
+    """
     known = {} if known is None else known
     if id(sequence) not in known:
         known[id(sequence)] = made = copy.copy(sequence)
         if isinstance(sequence, View):
-            made._parts = tuple(apart(part, known) for part in sequence._parts)
+            made._parts = tuple(shallow_copy(part, known) for part in sequence._parts)
     return known[id(sequence)]
 
 
@@ -117,7 +120,10 @@ def is_safe_function(function: Any) -> bool:
 
 
 def parts_of(sequence: Any) -> list[Any]:
-    """Return the innermost sequences of a view; for any other sequence, the sequence itself."""
+    """Return the innermost sequences of a view.
+
+    Any other sequence is its own only part.
+    """
     if not isinstance(sequence, View):
         return [sequence]
     return [each for part in sequence._parts for each in parts_of(part)]
@@ -155,13 +161,16 @@ class View(ABC):
         """Number of scenes."""
 
     def _hold(self, *parts: Any) -> None:
-        """Set the parts. Fixes their lengths and the optional methods of the view."""
+        """Set the parts; this fixes their lengths and the view's optional methods."""
         self._parts = tuple(map(as_sequence, parts))
         self._lengths = tuple(check_part(f"kf.{class_name(self)}", part) for part in self._parts)
         self._offered = tuple(sorted(filter(self._is_inside, self._passed_on)))  # sorted, because states compare it
 
     def _is_inside(self, name: str) -> bool:
-        """Whether the parts allow the optional method `name`. "out" is the parameter of `get_batch`."""
+        """Whether the parts allow the optional method `name`.
+
+        "out" is the parameter of `get_batch`.
+        """
         match name:
             case "get_batch":
                 return all(part_reader(part) is not None for part in self._parts)
@@ -214,7 +223,7 @@ class View(ABC):
         return (hook for hook in hooks if hook is not None)
 
     def on_worker_begin(self, worker: Worker) -> None:
-        """Called by each worker. Passed once to every sequence inside, even if it occurs several times."""
+        """Called by each worker; passed on once to every sequence inside."""
         with ExitStack() as begun:
             for node in self._inside("on_worker_begin").values():
                 begin, end = optional_method(node, "on_worker_begin"), optional_method(node, "on_worker_end")
@@ -253,7 +262,7 @@ class View(ABC):
 
     @contextmanager
     def _reading(self, part: int, inner: Any, outer: Any) -> Iterator[None]:
-        """Note on errors which scenes of a part were read."""
+        """Add a note to errors: which scenes of a part were read."""
         try:
             yield
         except Exception as error:

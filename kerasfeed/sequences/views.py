@@ -116,7 +116,9 @@ class Zip(OfSeveral, SceneSequence):
         return self._lengths[0]
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return scene `index`, a tuple or a dict. Negative indices count from the end.
+        """Return scene `index`, a tuple or a dict.
+
+        Negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
@@ -168,7 +170,9 @@ class Zip(OfSeveral, SceneSequence):
 
 
 class Map(SceneByScene, SceneSequence):
-    """The scenes of a sequence, each changed by a function. A map of a map becomes one map with both functions.
+    """The scenes of a sequence, each changed by a function.
+
+    A map of a map becomes one map with both functions.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -206,7 +210,9 @@ class Map(SceneByScene, SceneSequence):
         return tuple(function for function, _ in self._calls)
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return the result of the function for scene `index`. Negative indices count from the end.
+        """Return the result of the function for scene `index`.
+
+        Negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.

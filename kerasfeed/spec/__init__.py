@@ -1,4 +1,4 @@
-"""Specs of scenes and batches: fields, their shapes and dtypes, and how scenes become a batch.
+"""Specs of scenes, and how scenes become a batch.
 
 May import: errors, util.
 """

@@ -20,19 +20,19 @@ from kerasfeed.util.validate import check_integer
 Sizes = int | tuple[int | None, ...] | None
 
 
-class _AsTheyAre:
+class _Unchanged:
     def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
         """Return the spec unchanged, and no forms."""
         return spec, ()
 
 
 @dataclass(frozen=True)
-class Stack(_AsTheyAre):
+class Stack(_Unchanged):
     """All rows of a field have one shape."""
 
 
 @dataclass(frozen=True)
-class Custom(_AsTheyAre):
+class Custom(_Unchanged):
     """A function of the user makes whole batches.
 
     Attributes:
@@ -129,10 +129,10 @@ class Pad:
         Raises:
             SpecError: An argument does not fit the fields; the message names the field.
         """
-        loose, forms = _loose("kf.Pad", spec, self._named(), self._form)
+        opened, forms = _opened("kf.Pad", spec, self._named(), self._form)
         if any(isinstance(form, Padded) and form.masked for form in forms):
-            _check_mask_keys(loose, forms)
-        return loose, forms
+            _check_mask_keys(opened, forms)
+        return opened, forms
 
     def _named(self) -> set[str]:
         dicts = [given for given in (self.value, self.multiple_of, self.length) if isinstance(given, dict)]
@@ -155,9 +155,9 @@ class Pad:
 class Ragged:
     """Joins scenes of different length without padding: `Feed(..., collate=kf.Ragged())`.
 
-    A ragged field arrives as a `tf.RaggedTensor` in `to_tf_dataset()`, and as a `kerasfeed.RaggedArray` elsewhere.
-    Ragged are the fields whose first axis differs among the scenes that are first read to infer the spec, and the
-    fields named here. All other fields are stacked.
+    A ragged field is a `tf.RaggedTensor` in `to_tf_dataset()`, and a `kerasfeed.RaggedArray` elsewhere. A field is
+    ragged if it is named here, or if its first axis differs among the scenes that are read first to infer the spec. All
+    other fields are stacked.
 
     Args:
         fields: Fields that are ragged even if the first scenes agree in length.
@@ -184,7 +184,7 @@ class Ragged:
         Raises:
             SpecError: Scenes differ on another axis than the first; the message names the field.
         """
-        return _loose("kf.Ragged", spec, self.fields, self._form)
+        return _opened("kf.Ragged", spec, self.fields, self._form)
 
     def _form(self, path: str, field: ArraySpec) -> RaggedRows:
         if None in field.shape[1:]:
@@ -255,7 +255,7 @@ def _value_of(value: Any, path: str, field: ArraySpec) -> Any:
     return cast[()]
 
 
-def _loose(
+def _opened(
     what: str, spec: SceneSpec, named: Collection[str], form_of: Callable[[str, ArraySpec], Form]
 ) -> tuple[SceneSpec, tuple[Form | None, ...]]:
     """Return `spec` with None for axes that vary, and the forms."""
@@ -267,13 +267,13 @@ def _loose(
     fields, forms = list(spec.fields), list[Form | None]([None] * len(spec.fields))
     for number, (path, field) in enumerate(zip(spec.paths, spec.fields, strict=True)):
         if path in named:
-            field = _loosened(what, path, field)
+            field = _with_open_rows(what, path, field)
         if not field.is_text and None in field.shape:
             fields[number], forms[number] = field, form_of(path, field)
     return replace(spec, fields=tuple(fields)), tuple(forms) if any(forms) else ()
 
 
-def _loosened(what: str, path: str, field: ArraySpec) -> ArraySpec:
+def _with_open_rows(what: str, path: str, field: ArraySpec) -> ArraySpec:
     if field.is_text or not field.shape:
         raise SpecError(
             f"{what} names the field {path!r}, which is {field}: text and single numbers have no axis to pad or to join"

@@ -23,7 +23,7 @@ def conform(scene: Any, spec: SceneSpec) -> Any:
     """Return the scene with every field as `spec` describes it.
 
     Python numbers, and lists of them, are converted to the field's dtype if that dtype can hold them; byte order
-    becomes native. All else must match exactly. Takes some 6 us for two small arrays, copies included.
+    becomes native. Everything else must match exactly. Takes about 6 us for two small arrays, including the copies.
 
     Args:
         scene: The scene to check.
@@ -46,7 +46,10 @@ def conform(scene: Any, spec: SceneSpec) -> Any:
 
 
 def conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, *, copy: bool) -> Any:
-    """Return one field, checked as in `conform`. Without `copy` it may be the scene's own array."""
+    """Return one field, checked as in `conform`.
+
+    Without `copy` it may be the scene's own array.
+    """
     if type(leaf) is field.dtype.type and field.dtype.kind in "biufc" and not field.shape:
         return leaf
     if type(leaf) in _IMMUTABLE or (type(leaf) is list and is_array(leaf)):
@@ -79,7 +82,10 @@ def _remedy(same_kind: bool, field: ArraySpec, found: ArraySpec | None = None) -
 
 
 def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
-    """Return Python numbers as an array of `field`; None if the leaf or the field is not numeric."""
+    """Return Python numbers as an array of `field`.
+
+    None if the leaf or the field is not numeric.
+    """
     try:
         array = np.asarray(leaf)
     except ValueError:

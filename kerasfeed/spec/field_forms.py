@@ -104,7 +104,10 @@ class Padded:
         return tuple(sizes)
 
     def smallest(self, shape: Sequence[int | None]) -> Shape:
-        """Return a padded shape for a batch without scenes. No padded size is 0: few models accept that."""
+        """Return a padded shape for a batch without scenes.
+
+        No padded size is 0, because few models accept that.
+        """
         least = {axis.axis: axis.length or axis.multiple for axis in self.axes}
         return tuple(least.get(number, size or 0) for number, size in enumerate(shape))
 

@@ -43,7 +43,9 @@ def described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
 
 
 def as_array(leaf: Any, path: str) -> Any:
-    """Return a field's value as an ndarray; one text as plain `str` or `bytes`.
+    """Return a field's value as an ndarray.
+
+    One text stays plain `str` or `bytes`.
 
     Raises:
         SpecError: The value is of a type that no batch can hold.

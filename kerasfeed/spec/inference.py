@@ -35,7 +35,7 @@ def no_field_text(scene: Any, made: str, remedy: str) -> str:
     """Return the message for a scene that holds no array."""
     paths = [".".join(map(str, path)) for path in optree.tree_paths(scene, none_is_leaf=True)]
     if scene is None:
-        remedy += ' (is a `return` missing?). To leave scenes out, give the feed on_error="replace", or "skip"'
+        remedy += ' (is a `return` missing?). To leave such scenes out, pass on_error="skip" to the feed'
     elif paths:
         made += f", with None at {', '.join(map(repr, paths))}"
     return f"the scene holds no field: {made}. {remedy}"

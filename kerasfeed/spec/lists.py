@@ -28,7 +28,7 @@ def is_array(values: list[Any]) -> bool:
 
 
 def is_weak(value: Any) -> bool:
-    """Whether a value is a Python number or a list of them; NumPy then chooses the dtype."""
+    """Whether NumPy chooses the dtype: for Python numbers and their lists."""
     if type(value) is not list:
         return isinstance(value, _PYTHON_NUMBERS)
     kinds = set(map(type, value))
@@ -38,7 +38,7 @@ def is_weak(value: Any) -> bool:
 
 
 def array_of(values: list[Any], path: str) -> NDArray[Any]:
-    """Return the array of a list. Text as an object array of `str` or `bytes`.
+    """Return the array of a list; for text, an object array.
 
     Raises:
         SpecError: Lists in it differ in length, or it holds integers that no dtype holds; the message names the field.
@@ -66,7 +66,7 @@ def array_of(values: list[Any], path: str) -> NDArray[Any]:
 
 
 def own(leaf: Any) -> Any:
-    """Return a copy of a field's array or list. Numbers and text unchanged."""
+    """Return a copy of an array or list; numbers, text unchanged."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
     return [own(value) if type(value) is list else value for value in leaf] if type(leaf) is list else leaf
@@ -111,7 +111,10 @@ def _name_of(kind: type) -> str | None:
 
 
 def _kind_of_array(value: Any) -> str | None:
-    """Return the kind of a 0-d array or tensor; None for anything else."""
+    """Return the kind of a 0-d array or tensor.
+
+    None for anything else.
+    """
     if not hasattr(value, "__array__") or getattr(value, "shape", None) != () or is_masked_array(value):
         return None
     kind = value.dtype.kind if isinstance(value, np.ndarray) else ""

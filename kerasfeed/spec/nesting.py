@@ -16,12 +16,15 @@ _FIELDS = frozenset({np.ndarray, bool, int, float, complex, str, bytes, list})  
 
 
 def field_paths(treespec: optree.PyTreeSpec) -> tuple[str, ...]:
-    """Return the dotted name of every leaf of `treespec`; `scene` for a scene that is one array."""
+    """Return the dotted name of every leaf of `treespec`.
+
+    A scene that is one array has the name `scene`.
+    """
     return tuple(".".join(str(key) for key in path) or "scene" for path in treespec.paths())
 
 
 def flatten(scene: Any) -> tuple[list[Any], optree.PyTreeSpec]:
-    """Return the leaves of a scene and its nesting; costs 2 us for a tuple of two arrays.
+    """Return a scene's leaves and nesting; 2 us for two arrays.
 
     A list that is the whole scene is nesting. A list inside it that holds numbers or text is a leaf; `as_array`
     converts it to an array.

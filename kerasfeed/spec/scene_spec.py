@@ -71,7 +71,10 @@ class ArraySpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one array, with unknown axes counted as 1; 0 for text."""
+        """Bytes of one array, with unknown axes counted as 1.
+
+        0 for text.
+        """
         if self.is_text:
             return 0
         return int(np.prod([size or (1 if size is None else 0) for size in self.shape])) * self.dtype.itemsize
@@ -88,7 +91,7 @@ class SceneSpec:
 
     Attributes:
         treespec: The nesting.
-        fields: One `ArraySpec` a field.
+        fields: One `ArraySpec` per field.
     """
 
     treespec: optree.PyTreeSpec

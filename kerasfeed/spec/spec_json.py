@@ -102,7 +102,9 @@ def leaves_of(spec: SceneSpec, scene: Any) -> list[Any]:
 
 
 def coerced_leaves(spec: SceneSpec, scene: Any) -> list[Any]:
-    """Return the fields of a scene as the spec describes them. See `kerasfeed.spec.field_values.coerce`.
+    """Return the fields of a scene as the spec describes them.
+
+    See `kerasfeed.spec.field_values.coerce`.
 
     Raises:
         SpecError: Nesting, shape or dtype differ.
@@ -151,9 +153,9 @@ def spec_from_json(value: Any) -> SceneSpec:
     try:
         leaves, treespec = optree.tree_flatten(_from_json(value, whole=True))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it describes no spec: {summary(error)}") from None
+        raise ValueError(f"the JSON does not describe a spec: {summary(error)}") from None
     if not leaves:
-        raise ValueError("it describes a spec without fields")
+        raise ValueError("the JSON describes a spec without fields")
     return SceneSpec(treespec, tuple(leaves))
 
 

@@ -1,4 +1,4 @@
-"""Helpers that import no other package: text of errors and reports, files, numbers, pickling, the user's modules.
+"""Helpers for error texts, reports, files, numbers, pickles and user modules.
 
 May import: errors.
 """

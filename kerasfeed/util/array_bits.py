@@ -11,12 +11,18 @@ from numpy.typing import NDArray
 
 
 def is_masked_array(value: Any) -> bool:
-    """Whether a value is a NumPy masked array. Does not import `numpy.ma`, which takes 10 ms per worker."""
+    """Whether a value is a NumPy masked array.
+
+    Does not import `numpy.ma`, which takes 10 ms per worker.
+    """
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 def widened(array: NDArray[Any]) -> NDArray[Any]:
-    """Return bfloat16, float8, int4 and the like as float32; any other array, also records, unchanged."""
+    """Return bfloat16, float8, int4 and the like as float32.
+
+    Any other array is returned unchanged, also records.
+    """
     if array.dtype.kind != "V" or array.dtype.names is not None:
         return array
     try:

@@ -22,14 +22,14 @@ def check_target(out: Path) -> None:
     if out.exists() and not out.is_file():
         raise OSError(f"{str(out)!r} is a device, a pipe or a socket, which is not replaced; name a file")
     if not out.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
+        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; create it first")
 
 
 @contextlib.contextmanager
 def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
     """Yield a temporary file (path, descriptor), renamed to `out` at the end.
 
-    It is synced to the disk before it is renamed. After an error, also after Ctrl-C, it is removed and `out` is
+    The file is synced to the disk and then renamed. After an error, also after Ctrl-C, it is deleted and `out` is
     unchanged.
 
     Args:
@@ -74,7 +74,7 @@ def _rename(part: Path, out: Path, *, overwrite: bool) -> None:
     try:
         os.link(part, out)  # unlike a rename, fails if another program has made the file
     except FileExistsError:
-        raise FileExistsError(f"another program has made {str(out)!r} meanwhile; it is left unchanged") from None
+        raise FileExistsError(f"another program has created {str(out)!r} meanwhile; it is unchanged") from None
     except OSError:  # a file system without hard links
         part.rename(out)
     else:
@@ -82,7 +82,9 @@ def _rename(part: Path, out: Path, *, overwrite: bool) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Write a file and replace an existing file or symbolic link. Its folder must exist.
+    """Write a file and replace an existing file or symbolic link.
+
+    Its folder must exist.
 
     Args:
         path: The file.

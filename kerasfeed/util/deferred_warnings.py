@@ -13,7 +13,7 @@ from collections import deque
 from types import FrameType
 
 _PACKAGE = __name__.split(".")[0]
-# Packages between the user's line and kerasfeed's. A thread that one of them starts has no line of the user.
+# Packages whose frames are skipped in the search for the user's line.
 _INTERNAL = {
     _PACKAGE, "keras", "tensorflow", "tf_keras", "jax", "torch", "optree", "threading", "concurrent", "contextlib",
     "weakref", "queue", "functools", "importlib", "runpy", "_pytest", "pluggy",
@@ -66,15 +66,15 @@ class DeferredWarnings:
             warn_caller(*waiting[1:])
 
     def issue_last(self) -> None:
-        """Issue the deferred warnings; print them if they are errors."""
+        """Issue the deferred warnings; print them if filters make them errors."""
         while self._waiting and (waiting := self._next()) is not None:
             _say(*waiting[1:])
 
     def issue_now(self, kind: str, text: str, category: type[Warning], consumer: int | None = None) -> None:
         """Warn from a thread of kerasfeed; the user's thread may be blocked.
 
-        If warnings are errors, print it on stderr. The warning names the current line of the thread `consumer`, or of
-        the thread that last asked for a batch.
+        If a filter makes it an error, print it on stderr. The warning names the current line of the thread `consumer`,
+        or of the thread that last asked for a batch.
         """
         if self._is_first(kind):
             _say(text, category, consumer or self._consumer)
@@ -94,7 +94,7 @@ def warn_caller(text: str, category: type[Warning], thread: int | None = None) -
         text: The message.
         category: The class of the warning.
         thread: The thread whose stack has the line; None for the current thread. If it runs no code of the user, the
-            main thread.
+            main thread is used.
     """
     if thread is None:
         frame = users_frame(inspect.currentframe())
@@ -106,7 +106,7 @@ def warn_caller(text: str, category: type[Warning], thread: int | None = None) -
         warnings.warn(text, category, stacklevel=2)
         return
     names = frame.f_globals
-    # The same as `warnings.warn`, which sees only the stack of the thread that calls it.
+    # Not `warnings.warn`, which sees only the stack of the current thread.
     warnings.warn_explicit(
         text, category, frame.f_code.co_filename, frame.f_lineno, str(names.get("__name__", "<unknown>")),
         names.setdefault("__warningregistry__", {}),
@@ -118,7 +118,8 @@ def users_frame(innermost: FrameType | None, *, around: bool = False) -> FrameTy
 
     Args:
         innermost: The innermost frame of the stack.
-        around: Whether to skip the user's code that kerasfeed calls (a scene), and use only the code that calls it.
+        around: Whether to skip the user's code that kerasfeed calls (a scene), and search only the code that calls
+            kerasfeed.
     """
     frames: list[FrameType] = []
     while innermost is not None:

@@ -1,4 +1,4 @@
-"""Text and notes of exceptions that the user's code raised. The consumer of the scene reads them.
+"""Text and notes of exceptions that the user's code raised.
 
 Invariant: a `__str__` or `__repr__` that raises does not replace the exception it belongs to. The consumer catches the
 type that the user's code raised. kerasfeed adds index, epoch, step, worker and the worker's traceback as notes. It does
@@ -31,12 +31,12 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """`1 scene`, `2 scenes`. `plural` is for a noun whose plural is not the noun with an s."""
+    """Return "1 scene" or "2 scenes". `plural` is an irregular plural."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def class_name(value: object) -> str:
-    """The name of the class of `value`."""
+    """Return the name of the class of `value`."""
     return type(value).__name__
 
 
@@ -69,7 +69,7 @@ def full_text(error: BaseException, *, with_notes: bool = True) -> str:
 
 
 def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from its first frame outside kerasfeed on. Unchanged if there is none."""
+    """Return a traceback without its first frames, which are in kerasfeed."""
     outside = frames
     while outside is not None and _is_own(outside.tb_frame.f_code.co_filename):
         outside = outside.tb_next
@@ -102,7 +102,10 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def add_note(error: BaseException, note: str) -> bool:
-    """Add a note to an exception. Return whether that worked (a frozen dataclass refuses it)."""
+    """Add a note to an exception.
+
+    Return whether that worked (a frozen dataclass refuses it).
+    """
 
     def add() -> bool:
         error.add_note(note)
@@ -122,7 +125,10 @@ def set_notes(error: BaseException, notes: list[str]) -> bool:
 
 
 def reworded(error: _E, text: str) -> _E:
-    """Return an error of the same type with another message. If its constructor refuses that, `error` with a note."""
+    """Return an error of the same type with another message.
+
+    If its constructor refuses that, return `error` with a note.
+    """
 
     def made() -> _E:
         # Many OSErrors have no errno, for example h5py's.
@@ -147,10 +153,10 @@ def drop_frame(error: BaseException) -> None:
     error.with_traceback(None if trace is None else trace.tb_next)
 
 
-def noted(
+def with_note(
     error: BaseException, note: str, traceback: str = "", *, replaces: str = "", what: str = "the sequence raised "
 ) -> BaseException:
-    """Return `error` with a note and a shorter traceback; wrapped if consumers cannot get it.
+    """Return `error` with a note and a shorter traceback, wrapped if necessary.
 
     Args:
         error: The exception that the user's code raised.
@@ -199,7 +205,7 @@ def wrapped(error: BaseException, what: str, kind: type[_E] = SceneError) -> _E:
 
 
 def note_causes(error: BaseException) -> None:
-    """Note the causes of `error`, for consumers that raise it `from None`."""
+    """Add a note on the causes of `error`, for consumers that raise it `from None`."""
     has_causes = error.__cause__ is not None or not (error.__suppress_context__ or error.__context__ is None)
     if has_causes and not _has_traceback_note(error):
         add_note(error, f"{_CAUSE_HEAD}\n{full_text(error, with_notes=False)}")

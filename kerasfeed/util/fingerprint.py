@@ -1,4 +1,6 @@
-"""Digests of arrays, numbers, text, containers of them, and functions. States of feeds hold them.
+"""Digests of arrays, numbers, text, containers of them, and functions.
+
+States of feeds hold them.
 
 Invariant: equal values have equal digests in every process of one Python version. Digests do not depend on addresses
 or on the order of sets. Two functions are equal if their code and the values they use are equal.
@@ -55,11 +57,11 @@ def _of(value: Any, above: tuple[int, ...], known: dict[int, tuple[Any, bytes]])
         return joined(f"circle {len(above) - above.index(id(value))}")
     if id(value) not in known:
         each = functools.partial(_of, above=(*above, id(value)), known=known)
-        known[id(value)] = value, _taken_apart(value, each, len(above))
+        known[id(value)] = value, _of_parts(value, each, len(above))
     return known[id(value)][1]
 
 
-def _taken_apart(value: Any, each: Callable[[Any], bytes], depth: int) -> bytes:
+def _of_parts(value: Any, each: Callable[[Any], bytes], depth: int) -> bytes:
     kind = type(value)
     if isinstance(value, list | tuple):
         return joined(f"{kind.__name__} {len(value)}", *map(each, value))

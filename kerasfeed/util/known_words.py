@@ -1,4 +1,4 @@
-"""Answers to arguments that people know from other libraries.
+"""Errors for arguments that users know from other libraries.
 
 Invariant: type checkers see the real signature of a function, and refuse such an argument themselves.
 """
@@ -60,7 +60,9 @@ _NOT_NEEDED = {
 def with_known_words(
     name: str, example: str = ""
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Let a function or constructor name the right argument if it gets an unknown one, or lacks one.
+    """Decorate a function: its TypeError names the right argument.
+
+    The error is raised for an unknown argument, and for a missing one.
 
     Args:
         name: Name of the function or class in messages.

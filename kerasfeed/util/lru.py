@@ -27,7 +27,10 @@ class Lru(Generic[Key, Value]):
     """
 
     def __init__(self, limit: int, weigh: Callable[[Value], int]) -> None:
-        """Cache values up to a total weight of `limit`. A value above it is not cached. `weigh` returns a weight."""
+        """Cache values up to a total weight of `limit`.
+
+        `weigh` returns the weight of a value. A value heavier than `limit` is not cached.
+        """
         self.limit = limit
         self._weigh = weigh
         self._lock = threading.Lock()
@@ -93,7 +96,10 @@ class Lru(Generic[Key, Value]):
         leaving.clear()
 
     def _keep(self, key: Key, value: Value) -> list[Value]:
-        """Cache a value while the lock is held. Return the values that are evicted."""
+        """Cache a value while the lock is held.
+
+        Return the values that are evicted.
+        """
         weight = self._weigh(value)
         if weight > self.limit:
             return []
@@ -119,7 +125,10 @@ class Lru(Generic[Key, Value]):
 
 
 class _Loading(Generic[Value]):
-    """A value that a thread is loading. `done` is locked until it has loaded or failed."""
+    """A value that a thread is loading.
+
+    `done` is locked until it has loaded or failed.
+    """
 
     __slots__ = ("done", "thread", "value")
 

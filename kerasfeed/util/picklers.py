@@ -40,7 +40,7 @@ def _reduced_property(obj: Any) -> tuple[Any, ...]:
 _TEXT: dict[Any, Any] = {np.str_: _reduced_text, np.bytes_: _reduced_text}
 
 
-_OF_CHILDREN = "__mp_main__"  # the name of the main module in processes that multiprocessing has started
+_CHILD_MAIN = "__mp_main__"  # the name of the main module in processes that multiprocessing has started
 _Cached = type(functools.lru_cache(len))
 _generic: Any = functools.singledispatch(len)
 # Attributes that functools or tf.numpy_function sets, not the user.
@@ -116,8 +116,8 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._modules: set[str] = set()  # already handled by _send_by_value
-        if _OF_CHILDREN in sys.modules:  # no other process can import it
-            cloudpickle.register_pickle_by_value(sys.modules[_OF_CHILDREN])
+        if _CHILD_MAIN in sys.modules:  # no other process can import it
+            cloudpickle.register_pickle_by_value(sys.modules[_CHILD_MAIN])
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object."""
@@ -154,7 +154,10 @@ def cloud_pickled(value: Any) -> bytes:
 
 
 class _KeepingUnpickler(pickle.Unpickler):
-    """Does not modify existing classes. `_class_setstate` is private (present in cloudpickle 3.0 to 3.1)."""
+    """Does not modify existing classes.
+
+    `_class_setstate` is private to cloudpickle (present in 3.0 to 3.1).
+    """
 
     def find_class(self, module: str, name: str, /) -> Any:
         found = super().find_class(module, name)
@@ -179,10 +182,11 @@ def unpickled(data: Any, buffers: Iterable[Any] = ()) -> Any:
     return _KeepingUnpickler(io.BytesIO(data), buffers=buffers).load()
 
 
-def pickled_beside(pickler: type[Any], value: Any, beside_from: int) -> list[memoryview]:
-    """Return the pickle of `value`, and its large buffers, not copied.
+def pickled_with_buffers(pickler: type[Any], value: Any, out_of_band_from: int) -> list[memoryview]:
+    """Return the pickle of `value`, and its buffers.
 
-    `pickle.loads(first, buffers=others)` restores the value.
+    Buffers have at least `out_of_band_from` bytes. The buffers are not copied. `pickle.loads(first, buffers=others)`
+    restores the value.
 
     Raises:
         Exception: Pickling raised it.
@@ -191,7 +195,7 @@ def pickled_beside(pickler: type[Any], value: Any, beside_from: int) -> list[mem
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < beside_from:
+        if raw.nbytes < out_of_band_from:
             return True
         buffers.append(raw)
         return False

@@ -18,17 +18,19 @@ class NotYet(Exception):
 
 
 def wait_for_exit() -> None:
-    """Block a daemon thread if the program is exiting. Otherwise return at once.
+    """Block a daemon thread if the program is exiting.
 
-    Call it, with no lock held, when a feed is closed under such a thread: the interpreter stops daemon threads where
-    they are, while an error would print a useless traceback.
+    Otherwise return at once. Call it, with no lock held, when a feed that this thread uses is closed. The interpreter
+    then ends the blocked thread, while an error would print a useless traceback.
     """
     if threading.current_thread().daemon and not threading.main_thread().is_alive():
         threading.Event().wait()
 
 
 def result_of(future: "Future[Any]", timeout: float | None) -> Any:
-    """Return the result of `future`. Wait at most `timeout` seconds, or without a limit if it is None.
+    """Return the result of `future`; wait at most `timeout` seconds.
+
+    None waits without a limit.
 
     Raises:
         NotYet: There is no result yet.

@@ -30,11 +30,11 @@ def progress_bar(
     if not shown or (tty and not in_notebook and not sys.stderr.isatty()):
         yield lambda count: None
         return
-    # Without ipywidgets, tqdm's bar for notebooks warns; that for terminals is drawn there as well.
+    # Without ipywidgets, tqdm's notebook bar warns, so a notebook gets the terminal's bar.
     draws_widget = in_notebook and importlib.util.find_spec("ipywidgets") is not None
     tqdm = importlib.import_module("tqdm.notebook" if draws_widget else "tqdm.std").tqdm
     without_thread = type("tqdm", (tqdm,), {"monitor_interval": 0})
-    # tqdm draws nothing on a terminal that does not report its size.
+    # tqdm draws nothing if a terminal does not report its size.
     size = shutil.get_terminal_size()
     shape = {} if draws_widget else {"ncols": size.columns, "nrows": size.lines}
     with without_thread(desc=title, total=total, unit=f" {unit}", delay=after, miniters=1, **shape) as bar:

@@ -177,7 +177,10 @@ def code(text: str) -> Graphic:
 
 
 def bar(share: float, colour: str = ACCENT) -> Graphic:
-    """Return a bar. `share` is its length relative to the longest bar, in [0, 1]. Only 0 is invisible."""
+    """Return a bar.
+
+    `share` is its length relative to the longest bar, in [0, 1]. Only 0 is invisible.
+    """
     if not share:
         return Graphic("", "")
     whole, eighths = divmod(max(1, round(8 * _BAR_COLUMNS * share)), 8)
@@ -202,7 +205,9 @@ def bytes_text(count: float) -> str:
 
 
 def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequence[float]) -> Graphic:
-    """Return a histogram whose highest bar has the height of the picture. Only 0 is invisible.
+    """Return a histogram whose highest bar has the height of the picture.
+
+    Only 0 is invisible.
 
     Args:
         shares: The heights, at least 0.

@@ -49,10 +49,10 @@ def descriptors() -> int:
 
 
 def open_closed() -> None:
-    """Open /dev/null at each of the standard descriptors 0, 1 and 2 that is closed; 2 us.
+    """Open /dev/null at each closed standard descriptor (0, 1, 2); 2 us.
 
-    C libraries print to 1 and 2 whatever is open there, and would write into a file, a socket or a memory map. Moving
-    our descriptors to higher numbers is not enough, because `mmap` and HDF5 open their own.
+    Otherwise the next file or socket gets such a number, and C libraries print into it. Moving our descriptors to
+    higher numbers is not enough, because `mmap` and HDF5 open their own.
     """
     for number in range(3):
         try:

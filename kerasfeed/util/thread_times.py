@@ -24,15 +24,15 @@ class ThreadTimes:
 
     @property
     def own_seconds(self) -> float:
-        """Time that it would have taken on an idle machine, s."""
+        """Time that the thread would have needed on an idle machine, s."""
         return max(self.seconds - self.delayed_seconds, min(self.cpu_seconds, self.seconds))
 
 
 class ThreadWatch:
-    """Measures the thread that made it, from then on. `look` costs 3 us."""
+    """Measures the thread that creates it. `look` costs 3 us."""
 
     def __init__(self, *, whole_process: bool = False) -> None:
-        """Start. With `whole_process`, count the processor time of all threads of the process."""
+        """Start. `whole_process` counts the processor time of all threads."""
         self._cpu = time.process_time if whole_process else time.thread_time
         self.restart()
 

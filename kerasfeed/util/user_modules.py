@@ -29,7 +29,7 @@ _CONTAINERS = (list, tuple, set, frozenset)
 _Cached = type(functools.lru_cache(len))
 _MOST_ITEMS, _MOST_DEPTH, _MOST_TEXT = 200, 4, 300
 _MOST_NAMES, _SHOWN_TEXT = 5, 60
-# A value computed from one of these differs between any two processes, and no program has set it.
+# Values computed from these differ between any two processes, although no program sets them.
 _VOLATILE = frozenset((
     "getpid", "getppid", "get_ident", "time", "time_ns", "perf_counter", "monotonic", "datetime", "now", "utcnow",
     "today", "strftime", "uuid", "uuid1", "uuid4", "random", "secrets", "tempfile", "mkdtemp", "mkstemp", "modules",
@@ -53,7 +53,7 @@ def _is_installed(path: str) -> bool:
 def is_importable(name: str) -> bool:
     """Whether a new interpreter imports `name` from the same file.
 
-    It does not if the program has loaded the module by its path, or has put it into `sys.modules` by hand.
+    False if the program has loaded the module by its path, or has put it into `sys.modules` by hand.
     """
     module = sys.modules[name]
     path, parent = getattr(module, "__file__", None), sys.modules.get(name.rpartition(".")[0])
@@ -103,10 +103,9 @@ def differences_text(found: Mapping[str, tuple[str, str]]) -> str:
     ]
     more = f"; and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return (
-        f"your modules differ in worker processes: {'; '.join(names[:_MOST_NAMES])}{more}. Each process "
-        "imports modules for itself, as their files are then, and does not see what your program sets in them. Pass "
-        "such values to the constructor of the sequence, set them in on_worker_begin, or use worker_type='thread'. If "
-        "a file was edited, run importlib.reload on its module or restart Python, and make the feed again"
+        f"your modules differ in worker processes: {'; '.join(names[:_MOST_NAMES])}{more}. A worker process imports "
+        "each module again, and does not see values that your program sets in it. Pass such values to the constructor "
+        "of the sequence, or use worker_type='thread'; if you have edited a file, restart Python"
     )
 
 
@@ -140,7 +139,10 @@ def _members(owner: Any, module: str, prefix: str, has_code: bool) -> dict[str, 
 
 
 def _value(value: Any, depth: int = 0) -> "Description | None":
-    """Describe numbers, text, None, paths, enums, and containers and dataclasses of these; None for anything else."""
+    """Describe numbers, text, None, paths, enums, and containers of these.
+
+    Dataclasses count as containers. Return None for anything else.
+    """
     kind = type(value)
     if issubclass(kind, enum.Enum):
         return f"{kind.__qualname__}.{value.name}"
@@ -199,7 +201,10 @@ def _function_text(function: Any, module: str, has_code: bool) -> str | None:
 
 
 def _reference(value: Any) -> str:
-    """Name a function or class of another module. If it is installed, only its package, as details may differ."""
+    """Name a function or class of another module.
+
+    For an installed module, name only the package, because details may differ.
+    """
     module = str(value.__module__)
     is_known = module == "__main__" or is_users(module, sys.modules.get(module))
     return f"{module}.{getattr(value, '__qualname__', '')}" if is_known else f"a part of {module.split('.')[0]}"
@@ -241,7 +246,7 @@ def _shown(text: str, other: str) -> str:
 def _moving_names(module: str, importers: tuple[str, ...] = ()) -> set[str]:
     """Return names whose values a module changes itself: clock, counters, caches.
 
-    They include names that it imports from other modules of the user; `importers` are the modules that import it.
+    Names that it imports from other modules of the user are included; `importers` are the modules that import it.
     """
     path = getattr(sys.modules.get(module), "__file__", None)
     if module in importers or path is None or not is_users(module, sys.modules[module]):

@@ -107,7 +107,9 @@ class FileSet:
 def write_set(
     options: WorkerOptions, files: FileSet, *, spec: SceneSpec | None = None, overwrite: bool, progress: bool
 ) -> None:
-    """Write a set of files, each shard by one worker. Complete shards are kept.
+    """Write a set of files, each shard by one worker.
+
+    Complete shards are kept.
 
     Raises:
         Exception: The sequence raised it; a note has scene and shard.
@@ -157,7 +159,7 @@ def write_set(
         if count := pool.respawns:
             warn_caller(
                 f"{count} worker process{'es' * (count > 1)} died and had to be replaced. Their unfinished shards were "
-                "written again: no scene is missing or doubled",
+                "written again: no scene is missing or written twice",
                 FeedWarning,
             )
         files.finish(spec, shards)
@@ -166,7 +168,10 @@ def write_set(
 
 @contextlib.contextmanager
 def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, DeferredWarnings]]:
-    """Start a pool for at most `most` shards at a time; yield its warnings too."""
+    """Start a pool for at most `most` shards; yield its warnings.
+
+    It runs so many shards at a time.
+    """
     deferred_warnings = DeferredWarnings()
     count, owner = min(options.count, most), f"the writing of {class_name(options.sequence)}"
     pool_options = PoolOptions(max(1, count), owner, deferred_warnings=deferred_warnings)
@@ -196,7 +201,10 @@ def _inferred(pool: Pool, length: int) -> SceneSpec:
 
 
 def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
-    """Submit a task and return its future; it fails if the pool has just failed."""
+    """Submit a task and return its future.
+
+    It has failed if the pool has just failed.
+    """
     try:
         pool.submit([task])
     except WorkerDiedError as error:
@@ -205,7 +213,9 @@ def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
 
 
 def _write(pool: Pool, shards: tuple[PlannedShard, ...], shard_format: ShardFormat, title: str, *, bar: bool) -> None:
-    """Write all shards, one per worker at a time. The first failure ends it.
+    """Write all shards until the first failure.
+
+    Each worker writes one shard at a time.
 
     Raises:
         Exception: The first failure.
@@ -256,7 +266,9 @@ def _refuse(names: Sequence[Path]) -> None:
 
 @contextlib.contextmanager
 def _locked_description(path: Path) -> Iterator[int]:
-    """Open and lock the file that describes an unfinished set. It is empty if there is none.
+    """Open and lock the file that describes an unfinished set.
+
+    Empty without one.
 
     Raises:
         KerasfeedError: Another program is writing the set.

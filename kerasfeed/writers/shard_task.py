@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError, WorkerDiedError
 from kerasfeed.loaders.batch_runner import load_seeded
-from kerasfeed.loaders.batches.filler import probe
+from kerasfeed.loaders.batches.row_loader import probe
 from kerasfeed.loaders.failures.exceptions import reproduction
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import (
@@ -25,15 +25,15 @@ from kerasfeed.pool.task import (
     FailedTaskError,
     FailurePosition,
     FutureTask,
-    Note,
     Record,
     Task,
+    TaskProgress,
 )
 from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.held_random import Held
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.atomic_write import appearing
-from kerasfeed.util.error_text import message_of, noted, reworded
+from kerasfeed.util.error_text import message_of, reworded, with_note
 
 DESCRIBE, WRITE = 1, 2
 _T = TypeVar("_T")
@@ -74,7 +74,10 @@ class ShardFormat(ABC):
 
     @abstractmethod
     def count(self, path: Path) -> int | None:
-        """Return the number of scenes in the shard at `path`; None if the file is not a shard."""
+        """Return the number of scenes in the shard at `path`.
+
+        None for any other file.
+        """
 
 
 @dataclass(frozen=True)
@@ -100,18 +103,21 @@ class ShardRunner(Runner):
         self._seed = seed
         self._plan: WritePlan | None = None
 
-    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """See `Runner.run`. Returns the spec of a scene, or the number of scenes in a complete shard."""
+    def run(self, record: Record, progress: TaskProgress, context: WorkerContext) -> Any:
+        """See `Runner.run`.
+
+        Returns the spec of a scene, or the number of scenes in a complete shard.
+        """
         kind, number = record[:2]
         if kind == DESCRIBE:
-            note[1] = number
+            progress[1] = number
             return self._seeded(lambda make: self._described(number, make), context)
         if self._plan is None:
             self._plan = context.posted()
             assert self._plan is not None
         shard = self._plan.shards[number]
         try:
-            self._complete(shard, self._plan.shard_format, note, context)
+            self._complete(shard, self._plan.shard_format, progress, context)
         except FailedTaskError:
             raise
         except BaseException as error:
@@ -119,7 +125,10 @@ class ShardRunner(Runner):
         return len(shard.indices)
 
     def _seeded(self, load: Callable[[MakeContext], _T], context: WorkerContext) -> _T:
-        """Call `load` with the context for scenes. In worker processes it also seeds generators that scenes use."""
+        """Call `load` with the context for scenes.
+
+        In worker processes, the context also seeds the generators that scenes use.
+        """
         if context.worker.worker_type != "process":
             return load(SceneContext)
         return load_seeded(load, context, self.held, watched=True)
@@ -129,10 +138,12 @@ class ShardRunner(Runner):
         context.move_to(index)
         return probe(self.target, index, context)[1]
 
-    def _complete(self, shard: PlannedShard, shard_format: ShardFormat, note: Note, context: WorkerContext) -> None:
+    def _complete(
+        self, shard: PlannedShard, shard_format: ShardFormat, progress: TaskProgress, context: WorkerContext
+    ) -> None:
         """Write a shard, unless it exists."""
         path = shard.path
-        note[1] = int(shard.indices[0])
+        progress[1] = int(shard.indices[0])
         if path.exists() and shard_format.count(path) == len(shard.indices):
             return
         with appearing(path, overwrite=True) as (_, descriptor):
@@ -140,7 +151,7 @@ class ShardRunner(Runner):
             def write(make: MakeContext) -> None:
                 os.ftruncate(descriptor, 0)  # `write` may run again, with seeded generators
                 os.lseek(descriptor, 0, os.SEEK_SET)
-                encoded = self._encoded(shard.indices, shard_format, descriptor, note, make)
+                encoded = self._encoded(shard.indices, shard_format, descriptor, progress, make)
                 shard_format.write(descriptor, encoded, len(shard.indices))
 
             try:
@@ -153,7 +164,7 @@ class ShardRunner(Runner):
         indices: range | NDArray[np.int64],
         shard_format: ShardFormat,
         descriptor: int,
-        note: Note,
+        progress: TaskProgress,
         make: MakeContext,
     ) -> Iterator[Any]:
         context = make(self._seed, 0)
@@ -161,7 +172,7 @@ class ShardRunner(Runner):
         for index in map(int, indices):
             if os.fstat(descriptor).st_nlink < links:  # the call has failed or was interrupted
                 raise FileNotFoundError("its temporary file was removed meanwhile")
-            note[1] = index
+            progress[1] = index
             try:
                 with context:
                     context.move_to(index)
@@ -179,13 +190,15 @@ def _checked(shard_format: ShardFormat, scene: Any, index: int) -> Any:
 
 
 def failed_write(error: OSError, path: Path) -> OSError:
-    """Return the error with a message that nothing of `path` was left."""
-    return reworded(error, f"writing {str(path)!r} failed and left nothing of it: {message_of(error)}")
+    """Return the error with a message that `path` was not written."""
+    return reworded(error, f"writing {str(path)!r} failed, and its incomplete file was deleted: {message_of(error)}")
 
 
 @dataclass(frozen=True, eq=False)
 class ShardTask(FutureTask):
-    """Write the shard `number`, or describe the scene `number`. `ShardRunner.run` returns the result of the future.
+    """Write the shard `number`, or describe the scene `number`.
+
+    `ShardRunner.run` returns the result of the future.
 
     Attributes:
         shard: The shard; None for a scene.
@@ -198,23 +211,22 @@ class ShardTask(FutureTask):
         note = ""
         if position.scene is not None:
             note = f"kerasfeed: {self.text(position.scene)}\n{reproduction(f'sequence[{position.scene}]', worker)}"
-        self.set_exception(noted(error, note, traceback))
+        self.set_exception(with_note(error, note, traceback))
         return ()
 
-    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+    def crashed(self, position: int, crash: Crash, count: int) -> Sequence[Task]:
         """See `Task.crashed`."""
-        what = f"read scene {note}" if self.shard is None else f"wrote {self.shard}, the last at scene {note}"
+        what = f"read scene {position}" if self.shard is None else f"wrote {self.shard}, the last at scene {position}"
         error = WorkerDiedError(
-            f"workers ended again and again while they {what}. Load it in another Python, because it may end that too: "
-            f"sequence[{note}]. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV. Complete "
-            "shards are kept; the same call continues with the others"
+            f"workers ended repeatedly while they {what}. To find the cause, load that scene in another Python: "
+            f"sequence[{position}]. Complete shards are kept; the same call continues with the others"
         )
         error.__cause__ = crash.kind(f"{crash}, {count} times.{crash.stack_text}")
         self.set_exception(error)
         return ()
 
-    def text(self, note: int) -> str:
+    def text(self, position: int) -> str:
         """See `Task.text`."""
-        if note == NOWHERE:
+        if position == NOWHERE:
             return ""
-        return f"scene {note} {'(read to learn the spec)' if self.shard is None else f'of {self.shard}'}"
+        return f"scene {position} {'(read to infer the spec)' if self.shard is None else f'of {self.shard}'}"

@@ -50,7 +50,7 @@ def write_tfrecords(
 
     Each shard is written by one worker, under a temporary name until it is complete. If the call is interrupted (an
     error, Ctrl-C, a crash, a power cut), the same call continues: complete shards are kept, the others are written
-    again, and every scene is there exactly once. `overwrite=True` always begins again.
+    again, and every scene is written exactly once. `overwrite=True` always starts again.
 
     float32 fields become a `float_list`; int32, int64, single integers and booleans an `int64_list`; text a
     `bytes_list`. Every other dtype becomes one bytes value: the array's memory, little-endian. Features are named like
@@ -105,7 +105,7 @@ def write_tfrecords(
         raise ValueError(f"compression must be None or 'GZIP', received {compression!r}")
     if workers != "auto" and options.count > count:
         warn_caller(
-            f"{options.count} workers have {counted(count, 'shard')} to write, and one worker writes each shard, so "
+            f"{options.count} workers have {counted(count, 'shard')} to write, but one worker writes each shard, so "
             f"{options.count - count} have nothing to do. Use num_shards={options.count} or more",
             UserWarning,
         )
@@ -171,7 +171,7 @@ class TFRecordFormat(ShardFormat):
         self._compression = compression
 
     def encode(self, scene: Any) -> list[Piece]:
-        """See `ShardFormat.encode`. Pieces of the record, which may be the scene's own arrays."""
+        """See `ShardFormat.encode`; the pieces may be the scene's own arrays."""
         return framed(self._codec.pieces(scene))
 
     def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> None:

@@ -83,7 +83,7 @@ if __name__ == "__main__":
             try:
                 list(DataLoader(feed, batch_size=None, num_workers=1, multiprocessing_context="fork"))
             except kf.errors.FeedClosedError as error:
-                assert "Pass the sequence itself to PyTorch's DataLoader" in str(error), error
+                assert "pass the sequence itself to the DataLoader" in str(error), error
             else:
                 raise AssertionError("not refused")
     print("done")

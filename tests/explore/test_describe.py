@@ -524,10 +524,10 @@ class ClaimsThreadSafe(Unpicklable):
 
 
 def test_an_unpicklable_class_is_read_by_several_threads_only_if_thread_safe():
-    with pytest.warns(UserWarning, match="worker_type='auto' takes one worker thread: the sequence"):
+    with pytest.warns(UserWarning, match="worker_type='auto' uses one worker thread: the sequence"):
         kf.describe(Unpicklable(30, 0.05), progress=False)
     assert len(Unpicklable.threads - {threading.get_ident()}) == 1
-    with pytest.warns(UserWarning, match="worker_type='auto' takes worker threads"):
+    with pytest.warns(UserWarning, match="worker_type='auto' uses worker threads"):
         kf.describe(ClaimsThreadSafe(30, 0.05), progress=False)
     assert len(ClaimsThreadSafe.threads - {threading.get_ident()}) > 1
 

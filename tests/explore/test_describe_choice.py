@@ -23,7 +23,7 @@ def test_the_scenes_that_are_chosen_are_read(choice):
         (True, TypeError, "scenes must be a number of scenes, or indices, received True"),
         (0.5, TypeError, "scenes must be a number"),
         (0, ValueError, "scenes must be"),
-        ([], ValueError, "scenes names no scene"),
+        ([], ValueError, "scenes selects no scene"),
         ([40], IndexError, "40"),
     ],
 )

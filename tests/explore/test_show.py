@@ -244,7 +244,7 @@ def test_images_of_extension_dtypes_are_drawn():
         ({"names": 5}, TypeError, "names must be a list of the classes' names"),
         ({"index": 37}, IndexError, "index 37 is out of range: the sequence has 37 scenes"),
         ({"scenes": 0}, ValueError, "scenes must be"),
-        ({"scenes": []}, ValueError, "scenes names no scene"),
+        ({"scenes": []}, ValueError, "scenes selects no scene"),
         ({"step": 3}, TypeError, "kf.show does not use step=3 to draw a sequence"),
         ({"batch_size": 3}, TypeError, "kf.show does not use batch_size=3 to draw scenes"),
     ],

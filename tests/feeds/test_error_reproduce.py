@@ -184,10 +184,10 @@ def test_load_is_the_function_after_any_order_of_imports(first):
         "import light_keras, importlib, kerasfeed as kf\n"
         f"name = {first!r}\n"
         "getattr(kf, name[3:]) if name.startswith('kf.') else importlib.import_module(name)\n"
-        "import kerasfeed.loaders.batches.filler as fill, kerasfeed.loaders.base\n"
+        "import kerasfeed.loaders.batches.row_loader as fill, kerasfeed.loaders.base\n"
         "from kerasfeed.loaders.loader import Loader\n"
         "feed = kf.Feed([1, 2, 3], 2, workers=0)\n"
-        "print(kf.load(feed, epoch=0, step=0).tolist(), kerasfeed.loaders.batches.filler is fill)\n"
+        "print(kf.load(feed, epoch=0, step=0).tolist(), kerasfeed.loaders.batches.row_loader is fill)\n"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment_of(), capture_output=True, text=True, timeout=PROGRAM_SECONDS)

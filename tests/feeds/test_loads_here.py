@@ -9,7 +9,7 @@ from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders.batches.filler import Filler
+from kerasfeed.loaders.batches.row_loader import RowLoader
 
 ARRAY = np.arange(256 * 64.0).reshape(256, 64)
 SCENES = [(index, row) for index, row in enumerate(ARRAY)]
@@ -18,13 +18,13 @@ SCENES = [(index, row) for index, row in enumerate(ARRAY)]
 @pytest.fixture
 def loaders(monkeypatch):
     """The threads of this process that load rows."""
-    found, fill = set(), Filler.fill
+    found, fill = set(), RowLoader.fill
 
-    def noting(filler, *args):
+    def recording(row_loader, *args):
         found.add(threading.get_ident())
-        return fill(filler, *args)
+        return fill(row_loader, *args)
 
-    monkeypatch.setattr(Filler, "fill", noting)
+    monkeypatch.setattr(RowLoader, "fill", recording)
     return found
 
 

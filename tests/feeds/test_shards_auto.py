@@ -140,7 +140,7 @@ def test_auto_uses_torch_if_its_process_group_is_initialized(found):
 )
 def test_auto_warns_if_only_the_environment_names_several_processes(found, monkeypatch, name, value, told):
     monkeypatch.setenv(name, value)
-    with pytest.warns(kf.FeedWarning, match=re.escape(f"speaks of several ({told}): each of them would load every")):
+    with pytest.warns(kf.FeedWarning, match=re.escape(f"sets several ({told}): each of them would load every")):
         assert found() == ONE
     assert found(torch=_torch(1, 4)) == "1 of 4 (auto: torch.distributed)"  # torch.distributed knows the processes
 

@@ -264,8 +264,8 @@ def _storage(**changes):
 def _metered(decoded, again, scenes, storage=None, length=100):
     meter = read_cost.Meter(length)
     for number in range(decoded):
-        meter.note(storage or _storage(), number % (decoded - again), nbytes=1000, seconds=0.5)
-    meter.note_scenes(scenes)
+        meter.record(storage or _storage(), number % (decoded - again), nbytes=1000, seconds=0.5)
+    meter.record_scenes(scenes)
     return meter
 
 
@@ -294,8 +294,8 @@ def test_waste_is_reported_if_repeated_decoding_exceeds_the_scene_bytes(decoded,
 def test_the_most_expensive_dataset_is_reported_with_scenes_since_its_first_read():
     meter = _metered(40, 5, 40, _storage(name="small", short_name="s"))
     for _ in range(90):
-        meter.note(_storage(name="large", short_name="l"), 0, nbytes=1000, seconds=0.1)
-    meter.note_scenes(32)
+        meter.record(_storage(name="large", short_name="l"), 0, nbytes=1000, seconds=0.1)
+    meter.record_scenes(32)
     found = meter.waste()
     assert found is not None
     assert found.storage.name == "large"
@@ -313,8 +313,8 @@ def test_scenes_of_several_rows_are_not_reported_as_waste():
 def test_datasets_of_one_name_in_many_files_are_judged_together():
     meter = read_cost.Meter(1000)
     for number in range(400):  # one scene each, from 10 files in turn, whose caches are empty
-        meter.note(_storage(name=f"'x' of '{number % 10}'"), number // 10 % 10, nbytes=1000, seconds=0.1)
-        meter.note_scenes(1)
+        meter.record(_storage(name=f"'x' of '{number % 10}'"), number // 10 % 10, nbytes=1000, seconds=0.1)
+        meter.record_scenes(1)
     found = meter.waste()
     assert found is not None
     assert (found.files, found.decoded, found.again, found.scenes, found.scene_bytes) == (10, 400, 300, 400, 100)

@@ -320,14 +320,14 @@ def test_the_error_for_a_state_of_other_batches_names_the_change(name):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda state: "state", TypeError, "the dict that get_state.. gives, received a str"),
+        (lambda state: "state", TypeError, "the dict that get_state.. returns, received a str"),
         (lambda state: {}, ValueError, "has version 1, received None"),
         (lambda state: {**state, "version": 2}, ValueError, "has version 1, received 2"),
         (lambda state: {**state, "step": 6}, ValueError, "step must be at most 5, the steps of an epoch, received 6"),
         (lambda state: {**state, "epoch": -1}, ValueError, "epoch of the state must be at least 0"),
         (lambda state: {**state, "seed": "3"}, TypeError, "seed of the state must be an integer"),
-        (lambda state: {**state, "fingerprint": 3}, ValueError, "has fingerprint; this one lacks it"),
-        (lambda state: {k: v for k, v in state.items() if k != "step"}, ValueError, "has step; this one lacks it"),
+        (lambda state: {**state, "fingerprint": 3}, ValueError, "needs fingerprint, received"),
+        (lambda state: {k: v for k, v in state.items() if k != "step"}, ValueError, "needs step, received"),
     ],
 )
 def test_an_invalid_state_is_refused(change, error, message):

@@ -44,7 +44,7 @@ def _loaded(sequence, **workers):
 def test_an_unpicklable_class_is_read_by_one_thread_and_the_warning_names_the_attribute(seeking):
     scenes = seeking(1200)
     with pytest.warns(
-        UserWarning, match=r"one worker thread: .*attribute 'file' \(BufferedReader\).*__getstate__.*thread_safe"
+        UserWarning, match=r"one worker thread: .*attribute 'file' \(BufferedReader\).*__getstate__.*type='thread'"
     ):
         feed = BaseFeed(scenes, 16, workers=4)
     with feed:
@@ -72,7 +72,7 @@ def test_an_unpicklable_thread_safe_class_gets_several_threads(seeking):
     class Safe(scenes_first.Seeking):
         thread_safe = True
 
-    with pytest.warns(UserWarning, match="takes worker threads: the sequence"):
+    with pytest.warns(UserWarning, match="uses worker threads: the sequence"):
         feed = BaseFeed(seeking(8, Safe), 4, workers=3)
     with feed:
         assert feed.stats().workers == 3
@@ -145,7 +145,7 @@ def test_a_reused_array_in_a_list_of_scenes_for_a_collate_function_is_reported()
 
 @pytest.mark.heavy
 def test_scenes_that_differ_when_read_again_are_reported_and_read_by_one_worker():
-    with pytest.warns(kf.FeedWarning, match=r"another when it was read again: .*self\.rng.*one worker"):
+    with pytest.warns(kf.FeedWarning, match=r"differed when it was read again: .*self\.rng.*one worker"):
         _, stats = _loaded(scenes_first.NextScene())
     assert stats.workers == 1
     with pytest.warns(kf.FeedWarning, match="which worker reads"):
@@ -373,7 +373,7 @@ def test_slow_batches_can_differ_on_any_axis(workers):
 
 def test_batches_that_ignore_their_index_are_reported_and_read_by_one_worker():
     with BaseFeed(scenes_first.NextInLine(), None) as feed:
-        with pytest.warns(kf.FeedWarning, match=r"another when .*, not a counter.*current_rng.*one worker"):
+        with pytest.warns(kf.FeedWarning, match=r"differed when .*, not a counter.*current_rng.*one worker"):
             numbers = [batch[0] for batch in feed]
         assert feed.stats().workers == 1
     assert len(set(numbers)) == 20
@@ -384,7 +384,7 @@ def test_batches_that_ignore_their_index_are_reported_and_read_by_one_worker():
 def test_explicit_workers_read_batches_that_ignore_their_index_with_a_warning(workers):
     with (
         BaseFeed(scenes_first.NextInLine(), None, **workers) as feed,
-        pytest.warns(kf.FeedWarning, match="another when it was read again.*which worker reads"),
+        pytest.warns(kf.FeedWarning, match="differed when it was read again.*which worker reads"),
     ):
         feed[0]
 

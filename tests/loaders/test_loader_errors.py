@@ -184,7 +184,7 @@ def test_a_get_batch_of_another_structure_is_refused(make, change):
         def get_batch(self, indices):
             return change(*super().get_batch(indices))
 
-    message = r"get_batch returned the structure .*, __getitem__ \(\*, \*\). Return the same nesting from both"
+    message = r"get_batch returned the structure .*, but __getitem__ returns \(\*, \*\). Return the same nesting"
     with pytest.raises(SpecError, match=message):
         make("inline", Other()).submit(0, 0).result(timeout=30)
 

@@ -317,7 +317,7 @@ class Announced(scenes.Clouds):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_read_ahead_precedes_loading_and_does_not_change_batches(make, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, even on a busy machine
+    monkeypatch.setattr(SceneTiming, "add", lambda *_: None)  # a batch is one task, even on a busy machine
     sequence = Announced(tmp_path / "calls")
     loader = make(kind, sequence, 8, workers=1)
     _ = loader.spec
@@ -351,7 +351,7 @@ class FailingAhead(scenes.Clouds):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_of_read_ahead_is_raised_by_its_batch(make, kind, monkeypatch):
-    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, even on a busy machine
+    monkeypatch.setattr(SceneTiming, "add", lambda *_: None)  # a batch is one task, even on a busy machine
     future = make(kind, FailingAhead(), 8, workers=1).submit(2, 1)
     with pytest.raises(OSError, match="the disk is on fire") as caught:
         future.result(timeout=60)
@@ -366,7 +366,7 @@ class DrawingAhead(scenes.Clouds):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_read_ahead_cannot_draw_from_the_generator_of_a_scene(make, kind, monkeypatch):
-    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, even on a busy machine
+    monkeypatch.setattr(SceneTiming, "add", lambda *_: None)  # a batch is one task, even on a busy machine
     future = make(kind, DrawingAhead(), 8, workers=1).submit(0, 0)
     with pytest.raises(kf.KerasfeedError, match=r"get_batch and read_ahead get many: use self.rng_for\(index\)"):
         future.result(timeout=60)

@@ -24,11 +24,11 @@ class SafeScenes:
     thread_safe = True
 
 
-def _chosen(seconds, busy, *, sequence=None, scenes=100_000, free=BOTH, present=ONE, policy=None, **found):
+def _chosen(seconds, busy, *, sequence=None, scenes=100_000, auto=BOTH, present=ONE, policy=None, **found):
     job = Job(sequence or Scenes(), Plan(scenes, 32), 3, 1 << 30, 10, policy or FailurePolicy())
     first = FirstScenes(SPECS, seconds, busy, found.pop("is_reused", False), found.pop("differs", False))
     given = {"batch_bytes": 4096, "draws_globally": False} | found
-    return choose(job, present, first, free=free, **given).setup
+    return choose(job, present, first, auto=auto, **given).setup
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_quick_batches_get_no_workers_unless_they_are_large():
 
 
 def test_given_options_are_kept():
-    assert _chosen(20e-3, 1e-4, free={"workers"}, present=Setup(2, "process")) == Setup(4 * cores(), "process")
-    assert _chosen(20e-3, 1e-4, free={"workers"}, present=Setup(2, "thread")) == Setup(64, "thread")
-    assert _chosen(2e-6, 2e-6, free={"worker_type"}, present=Setup(3, "process")) == Setup(3, "process")
-    assert _chosen(20e-3, 1e-4, free={"worker_type"}, sequence=SafeScenes()) == Setup(3, "thread")
+    assert _chosen(20e-3, 1e-4, auto={"workers"}, present=Setup(2, "process")) == Setup(4 * cores(), "process")
+    assert _chosen(20e-3, 1e-4, auto={"workers"}, present=Setup(2, "thread")) == Setup(64, "thread")
+    assert _chosen(2e-6, 2e-6, auto={"worker_type"}, present=Setup(3, "process")) == Setup(3, "process")
+    assert _chosen(20e-3, 1e-4, auto={"worker_type"}, sequence=SafeScenes()) == Setup(3, "thread")
 
 
 def test_a_timeout_and_global_random_generators_need_processes():

@@ -10,7 +10,7 @@ from kerasfeed.orders.buffered import BufferShuffled
 def model(size, length, seed, epoch):
     """The reference: a list as the buffer."""
     order = BufferShuffled(size)
-    places = order.places_from(0, seed=seed, epoch=epoch)
+    places = order.slots_from(0, seed=seed, epoch=epoch)
     buffer, found = list(range(min(size, length))), []
     for number in range(size, length):
         place = next(places)

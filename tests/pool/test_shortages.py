@@ -94,7 +94,7 @@ def test_the_error_for_refused_memory_names_the_amount_and_the_remedy(tmp_path):
         text = str(error)
         assert error.errno == errno.EFBIG, text
         asked, had = re.search(
-            r"the feed of Rooms \\(2 worker processes\\) asked for ([\\d,]+) bytes for batches, besides the ([\\d,]+)",
+            r"Rooms \\(2 worker processes\\) cannot get ([\\d,]+) bytes for batches, in addition to the ([\\d,]+)",
             text,
         ).groups()
         assert int(asked.replace(",", "")) >= size and bool(int(had.replace(",", ""))) == has, text
@@ -131,7 +131,7 @@ def test_the_remedy_for_refused_memory_fits_the_errno(number, remedy):
         raise OSError(number, "refused")
     error = caught.value
     assert error.errno == number
-    assert "asked for 1,000,000 bytes for batches, besides the 5,000 that it has" in str(error)
+    assert "cannot get 1,000,000 bytes for batches, in addition to the 5,000 that it has" in str(error)
     assert remedy in str(error)
 
 
@@ -172,7 +172,7 @@ def test_the_error_for_a_refused_thread_names_the_remedy_and_the_next_loop_works
             with monkeypatch.context() as patch:
                 patch.setattr(threading.Thread, "start", refuse)
                 left[0] = most
-                with pytest.raises(RuntimeError, match=f"{who}.* needs . threads?, .*: can't start new .* ulimit -u"):
+                with pytest.raises(RuntimeError, match=f"{who}.* needs . threads?, .*: can't start new .*ulimit -u"):
                     list(feed)
             if isinstance(feed, kf.Feed):  # idle threads must end
                 assert threading.active_count() == before

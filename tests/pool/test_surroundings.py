@@ -217,7 +217,7 @@ def test_the_error_for_a_deleted_directory_at_worker_start_is_clear(kind, worker
     monkeypatch.chdir(folders)
     (folders / "first" / "place.txt").unlink()
     (folders / "first").rmdir()
-    with closing(feed), pytest.raises(FileNotFoundError, match="Keep it for as long as the feed is used"):
+    with closing(feed), pytest.raises(FileNotFoundError, match="Keep it while the feed is used"):
         next(iter(feed))
 
 

@@ -96,8 +96,8 @@ def test_a_stall_timer_counts_time_at_one_step_and_hardly_time_between_missed_ch
 class Tokens:
     """A runner whose tasks return the watching thread's view."""
 
-    def run(self, record, note, context):
-        note[1] = 0
+    def run(self, record, progress, context):
+        progress[1] = 0
         return context.token()
 
 

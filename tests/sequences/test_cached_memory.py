@@ -339,7 +339,7 @@ class DeadlyMemory:
         real[places.start : places.start + len(data) // 2] = data[: len(data) // 2]
         os.kill(os.getpid(), signal.SIGKILL)
 memory = cached._memory
-held, real = memory._holding(), memory._memory
+held, real = memory._content(), memory._memory
 with memory._locked():
     if {row}:
         memory._put_row(held, [np.full(3, 9.0), Deadly()])

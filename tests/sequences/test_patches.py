@@ -394,7 +394,7 @@ def read_only(array):
         (np.float64(1), {}, ValueError, r"received shape \(\)"),
         ([FOUR[:3]], {}, ValueError, "each of the 4 scenes, received 3: predict with a feed of all of them in"),
         ([], {}, ValueError, "received 0: predict"),
-        ([np.zeros((3, 1))] * 4, {}, ValueError, r"received as many arrays, each taken for a batch of 3: np.stack\("),
+        ([np.zeros((3, 1))] * 4, {}, ValueError, r"that many arrays, each read as a batch of 3: pass np.stack\("),
         ([FOUR[:3], FOUR[:2]], {}, ValueError, "one output for each of the 4 scenes, received more"),
         ([FOUR, FOUR[:0]], {"weights": "hann"}, ValueError, "weights must be 'uniform' or 'gaussian', received 'hann'"),
         (np.zeros(4), {}, ValueError, r"outputs must be of shape \[B, 1, ...\], received \(4,\) in batch 0"),

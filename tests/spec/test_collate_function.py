@@ -195,7 +195,7 @@ def test_a_function_that_cannot_be_pickled_is_refused_for_processes(feed_on):
         with lock:
             return labels_of(scenes)
 
-    with pytest.raises(TypeError, match="the function given as collate cannot be sent to worker processes"):
+    with pytest.raises(TypeError, match="the collate function cannot be sent to worker processes"):
         feed_on("process", Lengths(LENGTHS), collate=locked)
     assert len(list(feed_on("thread", Lengths(LENGTHS), collate=locked))) == 5
 
@@ -288,7 +288,7 @@ def test_a_deadly_scene_is_replaced_and_a_deadly_function_fails_its_batch(feed_o
     assert 20 not in np.concatenate(list(feed)).tolist()
     assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # already known to fail
     feed = feed_on("process", sequence, 9, collate=sequence.collate, shuffle=False)
-    message = r"exit code 3 while the function given as collate made the batch of epoch 0, step 0.*kf.load"
+    message = r"exit code 3 while the collate function made the batch of epoch 0, step 0.*kf.load"
     with pytest.raises(kf.errors.WorkerDiedError, match=message):
         feed.submit(0, 0).result(timeout=60)
     assert feed.submit(0, 1).result(timeout=60).tolist() == list(range(9, 18))
@@ -299,5 +299,5 @@ def test_the_error_for_a_function_that_drops_scenes_says_how_to_skip_them(feed_o
         return np.array([scene for scene in scenes if scene is not None])
 
     feed = feed_on("inline", [1, 2, 3, None, 5, 6, 7, 8], collate=dropping)
-    with pytest.raises(SpecError, match=r"that collate returned: .*given all scenes of a batch, .*on_error"):
+    with pytest.raises(SpecError, match=r"that collate returned: .*gets all scenes of a batch, .*on_error"):
         list(feed)

@@ -108,7 +108,7 @@ class Pydantic:
         ((1, {3, 4}), r"field '1' is of type set .*NumPy arrays"),
         ((1, np.array([1, None], object)), r"field '1' is an object array holding 1"),
         (np.array(None), r"field 'scene' is an object array holding None"),
-        (None, r"holds no field: __getitem__ returned None.*`return` missing.*on_error=\"replace\", or \"skip\""),
+        (None, r"holds no field: __getitem__ returned None.*`return` missing.*on_error=\"skip\""),
         ((), r"holds no field"),
         (
             {"a": None},

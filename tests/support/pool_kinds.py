@@ -85,9 +85,9 @@ class TaskRunner(Runner):
     def __init__(self, target):
         self.target = target
 
-    def run(self, record, note, context):
+    def run(self, record, progress, context):
         kind, number = Do(record[0]), record[1]
-        note[1] = 0
+        progress[1] = 0
         target = self.target
         if kind == Do.TELL_WORKER:
             worker = context.worker
@@ -129,14 +129,14 @@ class RecordedTask(FutureTask):
     def failed(self, place, error, worker, traceback):
         return self._record("failed", place, error, worker)
 
-    def crashed(self, note, crash, count):
-        return self._record("crashed", note, crash, count)
+    def crashed(self, position, crash, count):
+        return self._record("crashed", position, crash, count)
 
     def give_up(self, error):
         self._record("given up", error)
 
-    def stuck(self, note, crash):
-        self._record("stuck", note, crash)
+    def stuck(self, position, crash):
+        self._record("stuck", position, crash)
 
     def cancelled(self):
         self._record("cancelled")

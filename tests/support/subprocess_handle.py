@@ -22,7 +22,7 @@ class Handle:
     inbox: bytearray = field(default_factory=bytearray)
     task: object = None
     serial: int = 0
-    note: int = NOWHERE
+    position: int = NOWHERE
     sees: tuple = (0, 0)
     started: bool = False
     alive: bool = True
@@ -67,7 +67,7 @@ class Handle:
         return Crash(
             str(self),
             f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}",
-            task.text(self.note) if task else "",
+            task.text(self.position) if task else "",
             hung=self.hung,
             started=self.started,
             timeout=timeout,

@@ -81,7 +81,7 @@ class SubprocessPool(Pool):
         for handle in self._workers:
             waiting = self._waiting[handle.number % len(self._waiting)]
             if handle.alive and handle.started and handle.task is None and waiting:
-                handle.task, handle.serial, handle.note = waiting.popleft(), next(self._serials), NOWHERE
+                handle.task, handle.serial, handle.position = waiting.popleft(), next(self._serials), NOWHERE
                 self._bring_up_to_date(handle)
                 handle.tell(("task", handle.task.record()))
 
@@ -172,8 +172,8 @@ class SubprocessPool(Pool):
         return messages is not None
 
     def _handle(self, handle, kind, value, seconds=0.0):
-        if kind == "note":
-            handle.note = value
+        if kind == "progress":
+            handle.position = value
         elif kind == "random":
             self._used_random |= value
         elif kind == "ended":
@@ -230,9 +230,9 @@ class SubprocessPool(Pool):
         self._stall_timer.begin(time.monotonic())
         for handle in self._workers:
             task = handle.task
-            seconds = self._stall_timer.look(handle.number, None if task is None else (handle.serial, handle.note))
+            seconds = self._stall_timer.look(handle.number, None if task is None else (handle.serial, handle.position))
             timeout = self.options.timeout
-            if timeout is not None and task is not None and seconds >= timeout * task.items_at(handle.note):
+            if timeout is not None and task is not None and seconds >= timeout * task.items_at(handle.position):
                 handle.hung = True
                 handle.process.kill()
 
@@ -254,19 +254,19 @@ class SubprocessPool(Pool):
             handle.task = None
             self._start(handle.number)
         if task is not None:
-            self._settle(handle, task, self._judge(task, handle.note, crash), first=True)
+            self._settle(handle, task, self._judge(task, handle.position, crash), first=True)
         elif handle.started and self._deaths.between(crash):
-            self._fail(WorkerDiedError(f"worker processes end one after another: the last, {crash}"))
+            self._fail(WorkerDiedError(f"worker processes end repeatedly. The last one: {crash}"))
 
-    def _judge(self, task, note, crash):
-        culprit = task.culprit(note)
+    def _judge(self, task, position, crash):
+        culprit = task.culprit(position)
         if culprit is None:
-            parts = task.parts(note)
+            parts = task.parts(position)
             if not parts and self._deaths.between(crash):
-                self._fail(WorkerDiedError(f"worker processes end one after another: the last, {crash}"))
+                self._fail(WorkerDiedError(f"worker processes end repeatedly. The last one: {crash}"))
             return parts or [task]
-        count = self._deaths.at_place(culprit, crash)
+        count = self._deaths.at_position(culprit, crash)
         if count < self._deaths.enough(crash, self.options.tries):
             return [task]
-        self._deaths.judged(culprit)
-        return task.crashed(note, crash, count)
+        self._deaths.forget(culprit)
+        return task.crashed(position, crash, count)

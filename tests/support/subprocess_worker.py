@@ -33,7 +33,7 @@ def unframe(data):
         yield message
 
 
-class _Note(list):
+class _Progress(list):
     """Reports each position to the pool."""
 
     def __init__(self, tell):
@@ -42,7 +42,7 @@ class _Note(list):
 
     def __setitem__(self, position, value):
         super().__setitem__(position, value)
-        self._tell("note", value)
+        self._tell("progress", value)
 
 
 class _Context:
@@ -50,7 +50,7 @@ class _Context:
 
     def __init__(self, tell, worker):
         self.worker = worker
-        self.note_random = lambda used: tell("random", used)
+        self.record_random = lambda used: tell("random", used)
         self.value = None
 
     def posted(self):
@@ -67,7 +67,7 @@ def serve():
 
     number, count, name = _read(tasks)
     context = _Context(tell, Worker(number, count, "process"))
-    note = _Note(tell)
+    progress = _Progress(tell)
     runner = None
     trouble = None
     while (message := _read(tasks)) is not None:
@@ -75,7 +75,7 @@ def serve():
         if kind == "posted":
             context.value = pickle.loads(value)
         elif kind == "task":
-            tell(*_outcome(runner, trouble, value, note, context))
+            tell(*_outcome(runner, trouble, value, progress, context))
         else:
             previous = runner
             if runner is not None and trouble is None:
@@ -97,12 +97,12 @@ def _read(stream):
     return pickle.loads(stream.read(_LENGTH.unpack(head)[0])) if head else None
 
 
-def _outcome(runner, trouble, record, note, context):
+def _outcome(runner, trouble, record, progress, context):
     started = time.perf_counter()
     try:
         if trouble is not None:
             raise FailedTaskError(FailurePosition(method="on_worker_begin")) from trouble
-        return "done", runner.run(record, note, context), time.perf_counter() - started
+        return "done", runner.run(record, progress, context), time.perf_counter() - started
     except CancelledTaskError:
         return "cancelled", None
     except FailedTaskError as carrier:

@@ -139,7 +139,7 @@ def test_an_error_while_reading_for_the_spec_says_so(tmp_path, worker_type):
     with pytest.raises(ValueError, match="no such scene") as caught:
         kf.write_tfrecords(sequence, tmp_path / PATTERN, num_shards=2, workers=1, worker_type=worker_type)
     notes = "\n".join(caught.value.__notes__)
-    assert "kerasfeed: scene 0 (read to learn the spec)\nReproduce it here: sequence[0]" in notes
+    assert "kerasfeed: scene 0 (read to infer the spec)\nReproduce it here: sequence[0]" in notes
     assert "epoch" not in notes.split("Traceback")[0]
     assert listing(tmp_path) == ["flag"]
 
@@ -148,7 +148,9 @@ def test_an_error_while_reading_for_the_spec_says_so(tmp_path, worker_type):
 def test_the_error_for_a_scene_that_kills_workers_during_spec_inference_names_it(tmp_path):
     (tmp_path / "flag").touch()
     sequence = FailsAt(30, 29, tmp_path / "flag", kills="always")
-    with pytest.raises(kf.errors.WorkerDiedError, match=r"while they read scene 29\. Load it .* sequence\[29\]"):
+    with pytest.raises(
+        kf.errors.WorkerDiedError, match=r"while they read scene 29\. .*load that scene .* sequence\[29\]"
+    ):
         kf.write_tfrecords(sequence, tmp_path / PATTERN, num_shards=2, workers=1, worker_type="process")
     assert listing(tmp_path) == ["flag"]
 
@@ -177,7 +179,7 @@ def test_an_unpicklable_sequence_is_written_by_one_thread_with_a_warning(tmp_pat
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kf.write_tfrecords(sequence, tmp_path / PATTERN, num_shards=2)
-    assert ["worker_type='auto' takes one worker thread" in str(each.message) for each in caught] == [True]
+    assert ["worker_type='auto' uses one worker thread" in str(each.message) for each in caught] == [True]
 
 
 def test_more_workers_than_shards_are_reported(tmp_path):

@@ -187,7 +187,7 @@ def test_a_truncated_shard_is_written_again(tmp_path):
 def test_the_shard_of_a_killed_worker_is_restarted(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
-    with pytest.warns(kf.FeedWarning, match="1 worker process died .* no scene is missing or doubled"):
+    with pytest.warns(kf.FeedWarning, match="1 worker process died .* no scene is missing or written twice"):
         paths = write(FailsAt(40, 17, flag, kills="once"), tmp_path, worker_type="process")
     assert sorted(indices_in(paths)) == list(range(40))
     assert not [name for name in listing(tmp_path) if name.endswith(".part")]
@@ -299,7 +299,10 @@ def test_a_temporary_file_removed_by_another_program_raises(tmp_path):
                 part.unlink()
             return super().__getitem__(index)
 
-    with pytest.raises(FileNotFoundError, match=r"writing .* left nothing of it: its temporary file was removed"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"writing .* failed, and its incomplete file was deleted: its temporary file was removed",
+    ):
         write(Removes(40), tmp_path, workers=0)
 
 
@@ -308,7 +311,9 @@ def test_a_full_disk_raises_and_leaves_no_partial_file(tmp_path, workers):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"writing .*train-0000.* failed and left nothing of it") as caught:
+        with pytest.raises(
+            OSError, match=r"writing .*train-0000.* failed, and its incomplete file was deleted"
+        ) as caught:
             write(Small(1000), tmp_path, workers=workers)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -141,13 +141,13 @@ def test_a_feed_reads_the_written_file(tmp_path):
             r"field 'scene' is float64\[\?\], .*Pad, crop .*kf.write_tfrecords",
         ),
         ([np.zeros(2, ml_dtypes.bfloat16)] * 3, "is bfloat16.*, a dtype that HDF5 lacks: return it as another"),
-        ([{"a/b": 1, "a": 2}] * 3, "datasets 'a' and 'a/b' of two fields conflict"),
-        ([{"a/b": 1, "a": {"b": 2}}] * 3, "datasets 'a/b' and 'a/b' of two fields conflict"),
+        ([{"a/b": 1, "a": 2}] * 3, "two fields need the datasets 'a' and 'a/b'"),
+        ([{"a/b": 1, "a": {"b": 2}}] * 3, "two fields need the datasets 'a/b' and 'a/b'"),
         (
             [{"name": "a"}] * 2 + [{"name": "\udc80"}],
             "scene 2: field 'name' holds text that UTF-8 cannot encode: .* Return bytes: text.encode",
         ),
-        (["a\0b"] * 3, "scene 0: field 'scene' holds text with a NUL character, where HDF5 ends it: return bytes"),
+        (["a\0b"] * 3, "scene 0: field 'scene' holds text with a NUL, which ends a text in HDF5: return bytes"),
     ],
 )
 def test_scenes_that_hdf5_cannot_store_are_refused(tmp_path, scenes, message):
@@ -250,7 +250,7 @@ def test_a_full_disk_raises_and_leaves_no_partial_file(tmp_path, limit, where):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
     try:
-        with pytest.raises(OSError, match=f"writing .*{where}' failed and left nothing of it"):
+        with pytest.raises(OSError, match=f"writing .*{where}' failed, and its incomplete file was deleted"):
             write(Small(1000), tmp_path / "x.h5", workers=0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

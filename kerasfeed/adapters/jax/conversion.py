@@ -24,8 +24,8 @@ except ImportError as missing:
 
 _WHERE = "sharding must be a jax.sharding.Sharding, a jax.Device, or None for JAX's default device; received"
 _OF_ONE_SIZE = (
-    "batches that are divided among devices need a size that divides: make the feed with drop_remainder=True or "
-    "pad_remainder=True, and a batch_size that is a multiple of the parts"
+    "batches that are divided among devices need a size that the number of parts divides: make the feed with such a "
+    "batch_size, and with drop_remainder=True or pad_remainder=True"
 )
 
 
@@ -93,8 +93,8 @@ class JaxConversion:
         if made.shape[:1] != (len(array) * self._plan.shard_count,):
             raise ValueError(
                 f"the sharding makes {made.shape[0]:,} rows of the {len(array):,} rows of this process, but the feed "
-                f"has {self._plan.shard_count} shards, which must be the parts of a batch that the sharding gives each "
-                'process. Make the feed with shard="auto", or shard=(index, count)'
+                f"has {self._plan.shard_count} shards. The shards of the feed must be the parts of a batch that the "
+                'sharding gives each process: make the feed with shard="auto", or shard=(index, count)'
             )
         return made
 

@@ -43,11 +43,11 @@ except ImportError as missing:
 
 _PyDataset: Any = object if NO_KERAS else keras.utils.PyDataset
 _DataAdapter: Any = data_adapter_class()
-_OVER = "the run of this iterator, such as a fit, is over, or its feed is gone"
+_OVER = "the run of this iterator, such as a fit, is over, or its feed was deleted"
 
 
 class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
-    """A feed: a `PyDataset`, and its own `DataAdapter`, whose methods Keras's trainers call."""
+    """A feed as a `PyDataset` and its own `DataAdapter`, for Keras's trainers."""
 
     def __init__(self, ahead: int) -> None:
         if not NO_KERAS:

@@ -2,8 +2,8 @@
 
 Invariant: each save is replaced atomically. The position file is written before the model, and holds the positions of
 the previous and the new save. So the two agree whenever a process is killed. Saving and restoring happen in the same
-callback hook before a batch. So effects of callbacks earlier in the list are saved, and effects of later ones are
-repeated. After the last batch no such hook follows, so callbacks whose state is saved must come earlier in the list.
+callback hook before a batch: effects of callbacks earlier in the list are saved, and effects of later ones are
+repeated. After the last batch there is no such hook, so callbacks whose state is saved must come earlier in the list.
 """
 
 import itertools
@@ -46,7 +46,7 @@ _ATTRIBUTES = {
 _UNBUILT = "BackupAndRestore needs a model that is built before fit: call it on a batch"
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 # Attributes that Keras sets in every callback.
-_OF_ALL = {"params", "model", "_model"}
+_SET_BY_KERAS = {"params", "model", "_model"}
 
 
 class CallbackStates:
@@ -65,7 +65,7 @@ class CallbackStates:
                 name = type(each).__name__
                 counts[name] = counts.get(name, 0) + 1
                 self._callbacks[name if counts[name] == 1 else f"{name} {counts[name]}"] = each
-        self._others = [each for each in self._callbacks.values() if _is_of_users(each) and not _gives(each)]
+        self._others = [each for each in self._callbacks.values() if _is_of_users(each) and not _has_state(each)]
         self._marks = [_marks(each) for each in self._others]
 
     def get(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class CallbackStates:
         found = {}
         for name, each in self._callbacks.items():
             state = {key: getattr(each, key) for key in _attributes(each) if hasattr(each, key)}
-            if _gives(each):
+            if _has_state(each):
                 state["get_state()"] = each.get_state()
             if state:
                 found[name] = _encoded(state, f"callbacks/{name}", arrays)
@@ -87,7 +87,7 @@ class CallbackStates:
         """Restore the state of the callbacks; states without a callback are ignored."""
         for name, each in self._callbacks.items():
             state = _decoded(states.get(name, {}), arrays)
-            if "get_state()" in state and _gives(each):
+            if "get_state()" in state and _has_state(each):
                 each.set_state(state.pop("get_state()"))
             for key in _attributes(each):
                 if key in state:
@@ -105,8 +105,8 @@ class CallbackStates:
             if changed:
                 warnings.warn(
                     f"the callback {type(each).__name__} changes its {' and '.join(changed)} in training, which "
-                    "BackupAndRestore does not save: after a resume it starts over. To save it, give the class "
-                    "get_state(), which returns a dict of numbers, text, arrays, lists and dicts, and set_state(state)",
+                    "BackupAndRestore does not save: after a resume it starts over. To save it, define get_state(), "
+                    "which returns a dict of numbers, text, arrays, lists and dicts, and set_state(state)",
                     FeedWarning,
                     stacklevel=2,
                 )
@@ -120,7 +120,7 @@ def _attributes(callback: Any) -> tuple[str, ...]:
     return ()
 
 
-def _gives(callback: Any) -> bool:
+def _has_state(callback: Any) -> bool:
     return callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None))
 
 
@@ -130,7 +130,7 @@ def _is_of_users(callback: Any) -> bool:
 
 def _marks(callback: Any) -> dict[str, Any]:
     """Values that differ if an attribute has changed."""
-    known = {*_OF_ALL, *_attributes(callback)}
+    known = {*_SET_BY_KERAS, *_attributes(callback)}
     return {name: _mark(value) for name, value in vars(callback).items() if name not in known}
 
 
@@ -299,7 +299,7 @@ class BackupAndRestore(FeedCheckpoint):
         behind = callbacks[callbacks.index(self) + 1 :] if self in callbacks else []
         for each in behind:
             swaps = isinstance(each, keras.callbacks.SwapEMAWeights) and each.swap_on_epoch
-            if swaps or _attributes(each) or _gives(each):
+            if swaps or _attributes(each) or _has_state(each):
                 raise ValueError(
                     f"{type(each).__name__} comes after BackupAndRestore, which would not save its work at the end of "
                     "the last epoch: put BackupAndRestore last in callbacks=[...]"

@@ -103,7 +103,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._began_at: tuple[int, float] | None = None
         self._execution = 1
         self._epoch = self._done = 0  # the epoch of `fit`, and its batches so far
-        self._cut = False  # whether the epoch was resumed, so that Keras would run past its end
+        self._ends_early = False  # whether the epoch was resumed, so that Keras would run past its end
         self._unsaved = 0  # batches
         self._measured = self._set_epoch = False
         self._claimed = 0 if self._is_stream else feed.clock.taken
@@ -139,7 +139,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if began_at is not None and began_at != (iterations_of(self.model), scale_of(self.model)):
             raise ValueError(_ORDER)
         if began_at is None:
-            self._epoch, self._done, self._cut = epoch, 0, False
+            self._epoch, self._done, self._ends_early = epoch, 0, False
         if self._plan is not None and (self._follows == "iterations" or (self._follows and began_at is not None)):
             clock, start = self.feed.clock, self._plan.numbers(epoch).start
             clock.resume(start, shuffled=clock.is_shuffled(start, False))  # the iteration of this epoch begins there
@@ -157,13 +157,13 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if steps is not None:
             self._done = min(self._done, steps)
         if not self._is_stream and self._follows is None:
-            self.feed.clock.note_consumed(self._number)
+            self.feed.clock.record_consumed(self._number)
         if self.save_freq != "epoch" and self._unsaved >= self.save_freq:
             self._unsaved = 0
             self._save()
         elif self._progress.even and not self._measured:  # the first batch shows how many iterations it adds
             self._record()
-        if self._cut and self._done == steps and not self.model.stop_training:
+        if self._ends_early and self._done == steps and not self.model.stop_training:
             self.model.stop_training = _EpochEnd()  # Keras's own switch, to leave an epoch in the middle
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -211,7 +211,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 f"but the training function takes {self._execution} at a time: pass the feed itself to fit, "
                 "or compile with steps_per_execution=1"
             )
-        self._cut = self._done > 0 and (self._follows is not None or not run.has_epoch_cursors)
+        self._ends_early = self._done > 0 and (self._follows is not None or not run.has_epoch_cursors)
         even = not self._is_stream and not any(hasattr(each, "inner_optimizer") for each in optimizers_of(self.model))
         kept = () if progress is None else progress.records
         self._progress = Progress(steps, self._execution, even, self._state()["fingerprint"], kept)

@@ -276,12 +276,12 @@ def evaluate(
     names: tuple[str, ...] | None = None
     values: list[list[float]] = []
     counted_rows: list[tuple[int, int]] = []  # of each batch, and its repeat
-    with _metrics_left_alone(model):
+    with _restored_metrics(model):
         for repeat in range(repeats):
             # Not in a variable: the frame of an exception would keep the loop over the feed open.
             for batch in itertools.islice(feed.epoch(first_epoch + repeat) if isinstance(feed, Feed) else feed, steps):
                 parts = keras.utils.unpack_x_y_sample_weight(lists_as_arrays(batch))
-                x, y, weight, count = _counting(*map(lists_as_tuples, parts))
+                x, y, weight, count = _weighted_rows(*map(lists_as_tuples, parts))
                 if not count:
                     continue
                 model.reset_metrics()
@@ -319,15 +319,13 @@ def _check(model: Any, feed: Any) -> None:
             "kf.Feed(list(zip(x, y)), batch_size=...) for arrays x and y, or a list of batches"
         )
     if isinstance(feed, Iterator):
-        raise TypeError(
-            f"kf.evaluate needs a feed that can be iterated again, received a {type(feed).__name__}, which cannot"
-        )
+        raise TypeError(f"kf.evaluate needs a feed that can be iterated again, received a {type(feed).__name__}")
     if not isinstance(feed, Iterable):
         raise TypeError(f"kf.evaluate needs a kerasfeed.Feed, received a {type(feed).__name__}")
 
 
 @contextmanager
-def _metrics_left_alone(model: Any) -> Iterator[None]:
+def _restored_metrics(model: Any) -> Iterator[None]:
     """Restore the state of the model's metrics at the end."""
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:  # inside `fit` on JAX the state is elsewhere
@@ -346,7 +344,7 @@ def _metrics_left_alone(model: Any) -> Iterator[None]:
             variable.assign(value)
 
 
-def _counting(x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
+def _weighted_rows(x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
     """Return the rows that have a weight, and their number."""
     count = _row_count(optree.tree_leaves(x, is_leaf=_is_ragged)[0])
     leaves = optree.tree_leaves(weight)

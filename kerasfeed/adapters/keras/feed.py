@@ -67,7 +67,7 @@ class FeedRun(KerasRun):
         self.feed.clock.begin_fit(self.request.initial_epoch, self._fit_steps, shuffled=self.shuffled)
 
     def planned(self, epoch: int) -> FitPlan:
-        """Return the plan of the `fit`; before its first epoch, as if that were `epoch`."""
+        """Return the plan of the `fit`, or one from `epoch` on."""
         plan: FitPlan = self.plan or self.feed.clock.plan_fit(epoch, self._fit_steps)
         return plan
 

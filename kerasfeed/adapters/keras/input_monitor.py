@@ -122,7 +122,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _reset(self, now: float) -> None:
         self._began = now
         self._over: float | None = None
-        self._free = now  # when the device finished the last execution
+        self._device_done = now  # when the device finished the last execution
         self._steps = 0
         self._wait = 0.0
 
@@ -147,15 +147,15 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             last = first + self._steps_an_execution
             if self.params and self.params.get("steps"):
                 last = min(last, self.params["steps"])
-            there = [moment for step in range(first, last) if (moment := log.finished(step)) is not None]
-            self._has_seen |= bool(there)
+            received = [moment for step in range(first, last) if (moment := log.finished(step)) is not None]
+            self._has_seen |= bool(received)
             if first == self._steps:  # otherwise the end of an earlier execution was not reported
                 # If the device was still busy with the previous step, the batch was in time.
                 # The first step of a training compiles the model before it requests a batch.
-                begin = max(self._free, log.begun(first) or self._free)
-                self._wait += max(0.0, min(now, max(there, default=begin)) - begin)
-            self._free = now
-            self._steps = last if plan.length else first + max(1, len(there))
+                begin = max(self._device_done, log.begun(first) or self._device_done)
+                self._wait += max(0.0, min(now, max(received, default=begin)) - begin)
+            self._device_done = now
+            self._steps = last if plan.length else first + max(1, len(received))
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras before validation, whose time is not counted."""
@@ -202,12 +202,12 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def wait_text(timing: EpochTiming) -> str:
-    """Say how long an epoch waited."""
+    """Describe how long an epoch waited."""
     return f"training waited {timing.input_wait_share:.0%} of epoch {timing.epoch} for input"
 
 
 def verdict_of(timing: EpochTiming, stats: LoaderStats) -> str:
-    """Say how long an epoch waited, and compare the speeds.
+    """Describe how long an epoch waited, and compare the speeds.
 
     Args:
         timing: Timing of the epoch.

@@ -263,7 +263,7 @@ class KerasRun(ABC):
 
     # ---- implemented by feeds and streams
 
-    closed = "the feed is closed, or another fit of it has begun: this one gets no more batches"
+    closed = "the feed is closed, or another fit of it has begun, so this one gets no more batches"
 
     @abstractmethod
     def begin_taking(self) -> Cursor:
@@ -381,7 +381,10 @@ class KerasRun(ABC):
 
 
 def _close(run: KerasRun) -> None:
-    """Close the run: Keras's iterator was deleted, perhaps by the garbage collector while a thread holds locks."""
+    """Close the run after Keras's iterator was deleted.
+
+    The garbage collector may call this while a thread holds locks.
+    """
     if run.cursor is not None:
         try:
             _thread.start_new_thread(run.close, ())  # threading.Thread would take locks

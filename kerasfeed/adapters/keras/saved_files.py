@@ -1,4 +1,6 @@
-"""The files that store a training: a map from optimizer iterations to positions in the feed, and arrays with a header.
+"""The files that store a training.
+
+One file maps optimizer iterations to positions in the feed. The other holds arrays and a header.
 
 Invariant: the map is replaced atomically. The model itself determines the next batch: its optimizer counts the batches
 of training, and is saved with it. So for any restored state of the model, and after any crash while writing model or
@@ -33,8 +35,7 @@ class Record:
 
     Attributes:
         iterations: Iterations of all optimizers.
-        scale: Sum of their loss scales, 0 without. It identifies skipped batches, which are no iterations: each
-            of them halves it.
+        scale: Sum of their loss scales; 0 without. A skipped batch is no iteration, but halves the scale.
         epoch: Epoch of `fit` of the next batch.
         done: Batches of that epoch that were trained on, also before a resume.
         state: State of the feed, without its fingerprint.

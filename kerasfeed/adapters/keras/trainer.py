@@ -1,4 +1,4 @@
-"""All that kerasfeed reads from Keras beyond its interface for data.
+"""Everything that kerasfeed reads from Keras beyond its interface for data.
 
 | what | source | seen in Keras |
 |---|---|---|
@@ -111,7 +111,7 @@ def _is_trainer(frame: FrameType) -> bool:
     if not str(frame.f_globals["__name__"]).endswith(".trainer"):
         return False  # of a scikit-learn wrapper, for example, which calls the trainer's fit
     raise RuntimeError(
-        f"kerasfeed cannot find the epoch of fit in Keras {keras_version()}, and it would train on wrong batches: "
+        f"kerasfeed cannot find the epoch of fit in Keras {keras_version()}, and would train on wrong batches: "
         f"fit has no variable {', '.join(sorted(missing))}. Use Keras 3.10 to 3.16, or train_on_batch in a loop over "
         "the feed"
     )
@@ -324,14 +324,14 @@ def refuse_division(shard_count: int, *, has_seed: bool) -> None:
     if several is None:
         warn_caller(
             f"Keras {keras_version()} does not report whether {type(distribution).__name__} runs in several processes. "
-            "If so, each trains on all scenes: use kf.Feed(..., shard='auto'), which gives each process its own",
+            "If so, each trains on all scenes: use kf.Feed(..., shard='auto'), which gives each process its own scenes",
             FeedWarning,
         )
     elif several and getattr(distribution, "num_model_replicas", 0) != 1:
         raise ValueError(
-            "keras.distribution runs in several processes with auto_shard_dataset=True, and Keras divides no feed: "
-            "each would train on all scenes. Use kf.Feed(..., shard='auto'), made after set_distribution(), which "
-            "gives each process its own"
+            "keras.distribution runs in several processes with auto_shard_dataset=True, but Keras does not divide a "
+            "feed, so each would train on all scenes. Use kf.Feed(..., shard='auto'), made after set_distribution(), "
+            "which gives each process its own scenes"
         )
     elif several and not has_seed:
         raise ValueError(

@@ -65,11 +65,11 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> Any:
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    scenes = _taken_apart(_batches(begin, structure, None), structure)
-    return _untuned(_counted(scenes, count).map(_graph_code(lambda row, scene: scene)))
+    scenes = _split_into_scenes(_batches(begin, structure, None), structure)
+    return _untuned(_numbered(scenes, count).map(_graph_code(lambda row, scene: scene)))
 
 
-def _taken_apart(batches: Any, structure: Any) -> Any:
+def _split_into_scenes(batches: Any, structure: Any) -> Any:
     """Split `batches` into scenes; `unbatch` fails for some dtypes and shapes."""
     fields = optree.tree_leaves(structure)
     if all(all(field.shape[1:]) and is_common(field) for field in fields):  # no axis is None or 0
@@ -81,7 +81,10 @@ def _taken_apart(batches: Any, structure: Any) -> Any:
 
 
 def _batches(begin: Begin, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:
-    """Make a dataset of `count` or all batches of the cursors that `begin` makes."""
+    """Make a dataset of batches from the cursors that `begin` makes.
+
+    `count` is the number of batches, or None for all.
+    """
     fields, treespec = optree.tree_flatten(structure)
     paths = field_paths(treespec)
     dtypes = [tf_dtype(field, path, _REMEDY) for field, path in zip(fields, paths, strict=True)]
@@ -103,17 +106,17 @@ def _batches(begin: Begin, structure: Any, count: int | None, ragged_tensors: bo
     )
     if not eager:
         weakref.finalize(tf.compat.v1.get_default_graph(), _release, begin).atexit = False
-    come = answers.filter(_graph_code(lambda come, *tensors: come))
+    ready = answers.filter(_graph_code(lambda is_ready, *tensors: is_ready))
     if count is None:
-        return come.map(_graph_code(lambda come, *tensors: batch_of(*tensors)))
-    return _counted(come, count).map(_graph_code(lambda step, answer: batch_of(*answer[1:])))
+        return ready.map(_graph_code(lambda is_ready, *tensors: batch_of(*tensors)))
+    return _numbered(ready, count).map(_graph_code(lambda step, answer: batch_of(*answer[1:])))
 
 
 def _release(begin: Begin) -> None:
     """Do nothing: the last reference to `begin` ends here."""
 
 
-def _counted(dataset: Any, count: int) -> Any:
+def _numbered(dataset: Any, count: int) -> Any:
     """Number the `count` elements of `dataset`.
 
     A range knows its cardinality, and `zip` requests one element more, which it drops. `assert_cardinality(count)`
@@ -149,9 +152,10 @@ def _ragged(batch: Any) -> Any:
 
 
 def _prefetched(dataset: Any, device: str | None, structure: Any) -> Any:
-    """Prefetch batches to `device`, or to the first GPU if any; on the host nothing is prefetched.
+    """Prefetch batches to `device` (default: the first GPU, if there is one).
 
-    A thread of TensorFlow that prefetches may collect its own iterator, and would wait for itself.
+    On the host nothing is prefetched, because a thread of TensorFlow that prefetches may collect its own iterator, and
+    would wait for itself.
     """
     if device is None:
         gpus = tf.config.list_logical_devices("GPU")
@@ -179,9 +183,10 @@ def _is_host(device: str) -> bool:
 
 
 class _Iteration:
-    """The answers to the requests of one iterator of TensorFlow, which drops this object with itself.
+    """The answers to the requests of one iterator of TensorFlow.
 
-    An answer is whether there is a batch (otherwise call again), and its arrays, or `placeholders`.
+    An answer says whether there is a batch (otherwise TensorFlow calls again), and has its arrays, or `placeholders`.
+    TensorFlow drops this object with its iterator.
 
     Args:
         source: A weak reference to the function that makes the cursor.
@@ -232,7 +237,9 @@ def _close(cursors: list[Cursor]) -> None:
 
 
 class _ArraysCursor:
-    """A cursor whose batches are lists of arrays as TensorFlow takes them. See `kerasfeed.feeds.cursor.Cursor`.
+    """A cursor whose batches are lists of arrays as TensorFlow takes them.
+
+    See `kerasfeed.feeds.cursor.Cursor`.
 
     Args:
         paths: Names of the fields.
@@ -280,11 +287,11 @@ def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[
     for array, path, shape in zip(arrays, paths, shapes, strict=True):
         found = getattr(array, "shape", shape)
         if found != shape and any(size not in (None, now) for size, now in zip(shape, found, strict=False)):
-            free = tuple(size if size == now else None for size, now in zip(shape, found, strict=True))
+            wanted = tuple(size if size == now else None for size, now in zip(shape, found, strict=True))
             raise SpecError(
                 f"field {path!r} has shape {tuple(found)} in a batch, but the graph expects {tuple(shape)}, the shape "
-                "of the first batches. Give the feed the spec of a batch, output_signature=..., with a "
-                f"kf.ArraySpec of shape {free} for this field"
+                "of the first batches. Pass the spec of a batch to the feed, output_signature=..., with a "
+                f"kf.ArraySpec of shape {wanted} for this field"
             )
 
 

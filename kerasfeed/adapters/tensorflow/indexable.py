@@ -159,7 +159,7 @@ class ScenesCursor:
         Raises:
             NotYet: The task is not finished.
         """
-        readers = check_alive(self._readers(), "the dataset is gone: keep a reference to it while it is iterated")
+        readers = check_alive(self._readers(), "the dataset was deleted: keep a reference to it while it is iterated")
         while self._in_flight < 2 * readers.count + 2 and self._begun < self._length:  # keeps all threads busy
             self._begun = readers.read(self._results, self._iteration, self._begun, self._length)
             self._in_flight += 1
@@ -245,7 +245,7 @@ class SceneReaders:
         return merge([(index, one) for index, (one,) in described])
 
     def expect(self, spec: SceneSpec, arrays_of: Callable[[Any, Sequence[str]], list[Any]]) -> None:
-        """Check scenes against `spec` from now on, and with `arrays_of` that TensorFlow can hold their text."""
+        """Check scenes against `spec` from now on, and their text with `arrays_of`."""
         fields_of = partial(flatten_as, spec.treespec)
         has_text = any(field.is_text for field in spec.fields)
 

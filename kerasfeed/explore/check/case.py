@@ -23,7 +23,7 @@ from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.processes.shared_objects import pickled
-from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FailurePosition, FutureTask, Note, Record, Task
+from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FailurePosition, FutureTask, Record, Task, TaskProgress
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name, message_of
@@ -56,34 +56,34 @@ class CallRunner(Runner):
         self.seed = seed
         self.target = sequence if hooks else None
 
-    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+    def run(self, record: Record, progress: TaskProgress, context: WorkerContext) -> Any:
         """See `Runner.run`."""
         try:
-            return context.posted()(Reader(self.sequence, self.seed, note, context.worker))
+            return context.posted()(Reader(self.sequence, self.seed, progress, context.worker))
         except BaseException as error:
             raise FailedTaskError(FailurePosition()) from error
 
 
 @dataclass(frozen=True, eq=False)
 class _CallTask(FutureTask):
-    """A call; a note is the index of a scene."""
+    """A call; a position is the index of a scene."""
 
-    def text(self, note: int) -> str:
+    def text(self, position: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else f"scene {note}"
+        return "" if position == NOWHERE else f"scene {position}"
 
-    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+    def crashed(self, position: int, crash: Crash, count: int) -> Sequence[Task]:
         """See `Task.crashed`."""
-        self.set_exception(self._lost(note, crash, "a worker process"))
+        self.set_exception(self._lost(position, crash, "a worker process"))
         return ()
 
-    def stuck(self, note: int, crash: Crash) -> None:
+    def stuck(self, position: int, crash: Crash) -> None:
         """See `Task.stuck`."""
-        self.set_exception(self._lost(note, crash, "a worker thread"))
+        self.set_exception(self._lost(position, crash, "a worker thread"))
 
-    def _lost(self, note: int, crash: Crash, where: str) -> LostWorker:
-        hung = f"{self.text(note) or 'a call'} takes more than {crash.timeout:g} s in {where}" if crash.hung else ""
-        return LostWorker("failed", hung or str(crash), None if note == NOWHERE else note)
+    def _lost(self, position: int, crash: Crash, where: str) -> LostWorker:
+        hung = f"{self.text(position) or 'a call'} takes more than {crash.timeout:g} s in {where}" if crash.hung else ""
+        return LostWorker("failed", hung or str(crash), None if position == NOWHERE else position)
 
 
 def called(
@@ -123,7 +123,7 @@ def called(
         except FutureTimeoutError as error:
             if all(task.future.done() for task in tasks):  # the user's own error
                 raise
-            raise skipped("it did not end in the remaining time: give more seconds=") from error
+            raise skipped("it did not end in the remaining time: pass a larger seconds=") from error
 
 
 def length_of(sequence: Any) -> int:
@@ -232,7 +232,7 @@ class Case:
     def indices(self) -> list[int]:
         """The scenes to compare, spread over the sequence."""
         # Examining the first scene takes longer, because of imports.
-        seconds = max(one.seconds for one in self.first) + min(one.looking for one in self.first)
+        seconds = max(one.seconds for one in self.first) + min(one.examine_seconds for one in self.first)
         fitting = int(_SHARE * self.seconds / (_PASSES * seconds + 1e-9))
         return probe_indices(self.length, max(_FEWEST, min(self._most, fitting)))
 
@@ -246,16 +246,16 @@ class Case:
     def survey(self) -> Survey:
         """Survey of as many scenes as the time allows."""
         seconds = _SURVEY_SHARE * self.seconds
-        usual = float(np.median([one.seconds + one.looking for one, _ in self.twice]))
+        usual = float(np.median([one.seconds + one.examine_seconds for one, _ in self.twice]))
         fitting = max(1, int(seconds / max(usual, _LEAST_SECONDS)))
         plan = range(0, self.length, -(-self.length // fitting))
         return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]
 
     def counts(self) -> tuple[int, int, int]:
         """Number of scenes compared, scenes read, and all scenes."""
-        asked = vars(self)
-        read = max(len(asked.get("twice", ())), asked["survey"].count if "survey" in asked else 0)
-        return len(asked.get("readings", ())), read, asked.get("length", 0)
+        known = vars(self)  # only the cached properties that were used
+        read = max(len(known.get("twice", ())), known["survey"].count if "survey" in known else 0)
+        return len(known.get("readings", ())), read, known.get("length", 0)
 
     @functools.cached_property
     def twice(self) -> list[tuple[SceneReading, SceneReading]]:

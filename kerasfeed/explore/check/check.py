@@ -56,8 +56,8 @@ CHECKS: dict[str, Check] = {
         Check(
             "scenes_load", scenes.scenes_load,
             "A scene that fails ends fit, unless the feed replaces it.",
-            "Read it here, sequence[index], in a debugger. Leave the scene out with kf.Subset, or give the feed "
-            'on_error="replace"',
+            "Read it here, sequence[index], in a debugger. Leave the scene out with kf.Subset, or pass "
+            'on_error="replace" to the feed',
             ("length",),
         ),
         Check(
@@ -68,8 +68,8 @@ CHECKS: dict[str, Check] = {
         Check(
             "same_spec", scenes.same_spec,
             "Scenes are stacked into batches, so they need one structure, and one dtype and shape for each field.",
-            "Crop, pad or resample in __getitem__; or give the feed collate=kf.Pad(...), kf.Ragged(...) or "
-            "order=kf.Bucketed(...)", _READ,
+            "Crop, pad or resample in __getitem__; or pass collate=kf.Pad(...), collate=kf.Ragged(...) or "
+            "order=kf.Bucketed(...) to the feed", _READ,
         ),
         Check(
             "finite", scenes.finite,
@@ -136,7 +136,7 @@ def check_names(names: object, argument: str) -> list[str]:
     """Check names of checks, and return them as a list.
 
     Raises:
-        TypeError: `names` is a single text, or no list.
+        TypeError: `names` is a single text, or not a list.
         ValueError: A name is unknown.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
@@ -145,7 +145,7 @@ def check_names(names: object, argument: str) -> list[str]:
     checked: list[str] = list(names)
     for name in checked:
         if name not in CHECKS:
-            raise ValueError(f"{argument} names {name!r}, which is no check. Checks are: {', '.join(CHECKS)}")
+            raise ValueError(f"{argument} names {name!r}, which is not a check. The checks are: {', '.join(CHECKS)}")
     return checked
 
 
@@ -179,7 +179,7 @@ class Checks:
         if culprit is not None:
             finding = skipped(f"{culprit} has failed")
         elif begun >= self.case.deadline:
-            finding = skipped(f"the time limit of {self.case.seconds:g} s is over: give more seconds=")
+            finding = skipped(f"the time limit of {self.case.seconds:g} s is over: pass a larger seconds=")
         else:
             finding = _found(check, self.case)
         if culprit is not None or self.case.is_fatal(finding):
@@ -237,7 +237,7 @@ def check_sequence(
 
     Raises:
         TypeError: `sequence` cannot be indexed, or is a feed.
-        ValueError: A name is no check, or a number is out of range.
+        ValueError: A name is not a check, or a number is out of range.
 
     Examples:
         >>> class Rooms(kf.SceneSequence):
@@ -270,7 +270,7 @@ def check_sequence(
 
 
 def refuse(sequence: Any) -> None:
-    """Refuse objects that are no sequence.
+    """Refuse objects that are not a sequence.
 
     Raises:
         TypeError: `sequence` cannot be indexed by integers, or is a feed.

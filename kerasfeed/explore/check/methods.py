@@ -139,6 +139,6 @@ def _absent(sequence: Any, name: str) -> Finding:
     if name == "read_into":
         return warned("read_into is never called: it has no parameter named out", remedy="Write read_into(index, out)")
     return warned(
-        f"{name} is never called: the class is no kerasfeed.SceneSequence",
+        f"{name} is never called: the class is not a kerasfeed.SceneSequence",
         remedy="Subclass kerasfeed.SceneSequence",
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from kerasfeed.errors import SpecError
 from kerasfeed.explore.check.result import Finding, failed
-from kerasfeed.pool.task import Note
+from kerasfeed.pool.task import TaskProgress
 from kerasfeed.sequences.context import SceneContext, Worker
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import describe
@@ -59,7 +59,7 @@ class SceneReading:
         out_of_range: Whether the error was an `IndexError`.
         refusal: Why the scene cannot be part of a batch; empty if it can.
         seconds: Time to read it, s.
-        looking: Time to examine it, s.
+        examine_seconds: Time to examine it, s.
         spec: Its spec; not sent between processes.
     """
 
@@ -70,7 +70,7 @@ class SceneReading:
     out_of_range: bool = False
     refusal: str = ""
     seconds: float = field(default=0.0, compare=False)
-    looking: float = field(default=0.0, compare=False)
+    examine_seconds: float = field(default=0.0, compare=False)
     spec: SceneSpec | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -88,27 +88,27 @@ class Reader:
     Args:
         sequence: The sequence.
         seed: Seed of the feed.
-        note: Item 1 is set to the index of the scene being read.
+        progress: Item 1 is set to the index of the scene being read.
         worker: The worker that reads.
     """
 
-    def __init__(self, sequence: Any, seed: int, note: Note, worker: Worker) -> None:
+    def __init__(self, sequence: Any, seed: int, progress: TaskProgress, worker: Worker) -> None:
         self.sequence = sequence
         self.seed = seed
         self.worker = worker
         self._context = SceneContext(seed, 0)
-        self._note = note
+        self._progress = progress
 
     def scene(self, index: int) -> Any:
         """Return scene `index`."""
         return self.within(index, lambda: self.sequence[index], index)
 
-    def within(self, index: int | None, call: Any, noted: int) -> Any:
+    def within(self, index: int | None, call: Any, position: int) -> Any:
         """Return `call()`, run with the random numbers of scene `index`.
 
-        None stands for a batch. If the call hangs, the error names the scene `noted`.
+        None means a batch. If the call hangs, the error names the scene `position`.
         """
-        self._note[1] = noted
+        self._progress[1] = position
         self._context.move_to(index)
         with self._context:
             return call()
@@ -128,7 +128,7 @@ class Reader:
                 seconds=time.perf_counter() - begun,
             )  # fmt: skip
         reading = reading_of(index, value, time.perf_counter() - begun)
-        return replace(reading, looking=time.perf_counter() - begun - reading.seconds)
+        return replace(reading, examine_seconds=time.perf_counter() - begun - reading.seconds)
 
 
 def reading_of(index: int, scene: Any, seconds: float = 0.0) -> SceneReading:
@@ -188,7 +188,7 @@ class Survey:
         first: The first scene with each fault.
         unlike: The first scene of each structure, dtypes and shapes, at most 8.
         slowest: Longest time to read a scene, s.
-        is_cut: Whether the time ended before all scenes were read.
+        ended_early: Whether the time ended before all scenes were read.
     """
 
     count: int = 0
@@ -196,7 +196,7 @@ class Survey:
     first: dict[str, SceneReading] = field(default_factory=dict)
     unlike: list[SceneReading] = field(default_factory=list)
     slowest: float = 0.0
-    is_cut: bool = False
+    ended_early: bool = False
 
 
 def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
@@ -205,7 +205,7 @@ def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
     end = time.monotonic() + seconds
     for index in plan:
         if time.monotonic() > end:
-            seen.is_cut = True
+            seen.ended_early = True
             break
         reading = reader.read(index)
         seen.count += 1

@@ -22,7 +22,7 @@ _NOT_SAFE = (
     'Leave thread_safe unset and do not use worker_type="thread", so that several threads never read it. Or keep '
     "nothing of a scene in self while it is read, and open files for each thread or process (kerasfeed.HDF5File does)"
 )
-_SHARED_REMEDY = "Compute in __init__ whatever all scenes share, and keep it in self"
+_SHARED_REMEDY = "Compute values that all scenes share in __init__, and keep them in self"
 _QUICK = (
     "reading all scenes takes less than a second, so a feed starts no process: name this check in checks= to run it"
 )
@@ -57,13 +57,13 @@ def threads(case: Case) -> str:
     if case.thread_trouble:
         trouble = f"scene 0 in a worker thread raises {case.thread_trouble}; in the calling thread it does not"
         raise failed(trouble, index=0)
-    is_said = getattr(case.sequence, "thread_safe", False) is True
-    if case.is_quick and not is_said:
+    is_declared = getattr(case.sequence, "thread_safe", False) is True
+    if case.is_quick and not is_declared:
         raise skipped(_QUICK)
     copy = case.unread() if processes_supported() and not case.is_quick else None
     if case.lost:
         raise skipped("the sequence cannot be read in a worker process; see process")
-    if copy is None and not is_said:
+    if copy is None and not is_declared:
         raise skipped("it cannot be sent to a worker process to be tried there, and the class has no thread_safe")
     seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
     try:
@@ -73,12 +73,13 @@ def threads(case: Case) -> str:
             plan=case.few, seconds=seconds, scene_seconds=case.scene_seconds / 2,
         )  # fmt: skip
     except Finding as found:
-        if is_said or found.status != "failed":
+        if is_declared or found.status != "failed":
             raise
         raise replace(found, status="warned", remedy=_NOT_SAFE) from None
     text = f"{counted(count, 'scene')} read by {_THREADS} threads at once"
-    may = "" if is_said or is_in_memory(case.sequence) else ", all the same: the class may set thread_safe = True"
-    return text + may
+    if is_declared or is_in_memory(case.sequence):
+        return text
+    return f"{text}, with the same bits: the class may set thread_safe = True"
 
 
 def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_seconds: float) -> int:

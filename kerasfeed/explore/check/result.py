@@ -47,7 +47,7 @@ def failed(message: str, *, index: int | None = None, field: str | None = None, 
 
 
 def warned(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
-    """Return a finding: it works, but at a cost or surprisingly."""
+    """Return a finding: it works, but has a cost or may surprise."""
     return Finding("warned", message, index, field, remedy)
 
 

@@ -41,7 +41,7 @@ def scenes_load(case: Case) -> str:
     if "error" in seen.first:
         raise _unreadable(seen.first["error"], seen.faults["error"], seen.count, case)
     slowest = max(seen.slowest, *(reading.seconds for pair in case.twice for reading in pair))
-    stopped = " (then the time was over)" if seen.is_cut else ""
+    stopped = " (then the time was over)" if seen.ended_early else ""
     return f"{_read_text(case)} read{stopped}, at most {1e3 * slowest:,.3g} ms each"
 
 

@@ -209,8 +209,8 @@ class Description(Reported, Mapping[str, FieldDescription]):
 
     def _report(self) -> Report:
         rows = [_row(field) for field in self.values()]
-        notes = [(path, "; ".join([*_classes_text(field), *_remarks(field, self)])) for path, field in self.items()]
-        notes = [*(note for note in notes if note[1]), *_scenes_report(self)]
+        remarks = [(path, "; ".join([*_classes_text(field), *_remarks(field, self)])) for path, field in self.items()]
+        remarks = [*(each for each in remarks if each[1]), *_scenes_report(self)]
         timing, some = self.timing, f"{self.scenes:,} of " if self.scenes != self.length else ""
         facts = [
             ("", f"{some}{counted(self.length, 'scene')}"),
@@ -219,7 +219,7 @@ class Description(Reported, Mapping[str, FieldDescription]):
         ]
         return Report(
             self.name, facts if self.scenes > self.failed else facts[:1],
-            [Table(_COLUMNS, rows, _NUMBERS), Table((), notes)],
+            [Table(_COLUMNS, rows, _NUMBERS), Table((), remarks)],
         )  # fmt: skip
 
 
@@ -311,7 +311,7 @@ def _share_text(share: float) -> str:
 
 
 def _remarks(field: FieldDescription, description: Description) -> list[str]:
-    """Point out values, dtypes and shapes that deserve a look."""
+    """Describe unusual values, dtypes and shapes."""
     remarks, scenes = [], description.scenes - description.failed
     if field.scenes < scenes:
         remarks.append(f"in {field.scenes:,} of {scenes:,} scenes only")
@@ -482,7 +482,7 @@ def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> Fie
     (low, low_at), (high, high_at) = field.low or (None, None), field.high or (None, None)
     mean, variance, axis = _moments(field)
     edges, shares = field.sample.histogram(float(low), float(high), _BINS) if low is not None else ([], [])
-    if kinds != {""}:  # lengths name no scene
+    if kinds != {""}:  # the extreme lengths of text are not reported by scene
         low_at = high_at = None
     if "" in kinds and len(kinds) > 1:  # lengths and numbers do not mix
         low = high = None

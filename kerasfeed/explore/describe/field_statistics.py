@@ -170,7 +170,7 @@ class FieldStatistics:
             infinite = rows.shape[1] - finite.sum(axis=1) - nan
             for what, numbers in (("nan", nan), ("infinite", infinite)):
                 self.counts[what] += int(numbers.sum())
-                self._note(what, positions, numbers > 0)
+                self._record(what, positions, numbers > 0)
             lows = np.min(rows, axis=1, where=finite, initial=np.inf)
             highs = np.max(rows, axis=1, where=finite, initial=-np.inf)
         if finite is None or finite.any():
@@ -181,7 +181,7 @@ class FieldStatistics:
         if are_lengths:
             return
         if rows.shape[1] > 1:
-            self._note("uniform", positions, (lows == highs) & (True if finite is None else finite.all(axis=1)))
+            self._record("uniform", positions, (lows == highs) & (True if finite is None else finite.all(axis=1)))
         if self.few.counts is None:
             return
         if rows.dtype.kind not in "biu" or any(
@@ -209,7 +209,7 @@ class FieldStatistics:
         if len(self._widths) > 1 or None in self._widths:
             self.columns = None
 
-    def _note(self, what: str, positions: NDArray[np.int64], where: NDArray[np.bool_]) -> None:
+    def _record(self, what: str, positions: NDArray[np.int64], where: NDArray[np.bool_]) -> None:
         if where.any():
             self.scenes_with[what].append(positions[where])
 

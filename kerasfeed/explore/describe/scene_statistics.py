@@ -1,6 +1,6 @@
 """Statistics of scenes, and the pass that collects them.
 
-Invariant: a scene that fails, in `__getitem__` or because it is no valid scene, is recorded and has no other effect.
+Invariant: a scene that fails, in `__getitem__` or because it is not valid, is recorded and has no other effect.
 Only a few numbers are kept per scene. The division of scenes among workers changes only the time. If a worker dies,
 its scenes are read again one by one; the scene that kills a worker again counts as failed.
 """
@@ -22,7 +22,7 @@ from kerasfeed.explore.describe.field_statistics import FieldStatistics
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.task import NOWHERE, FailedTaskError, FailurePosition, FutureTask, Note, Record
+from kerasfeed.pool.task import NOWHERE, FailedTaskError, FailurePosition, FutureTask, Record, TaskProgress
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.field_values import as_array
@@ -131,13 +131,13 @@ class StatisticsRunner(Runner):
         self._indices = indices
         self._seed = seed
 
-    def run(self, record: Record, note: Note, context: WorkerContext) -> SceneStatistics:
+    def run(self, record: Record, progress: TaskProgress, context: WorkerContext) -> SceneStatistics:
         """See `Runner.run`: return the statistics of `record[2]` positions from `record[1]` on."""
         statistics = SceneStatistics()
         scene_context = SceneContext(self._seed, 0)
         with scene_context:
             for position in range(record[1], record[1] + record[2]):
-                index = note[1] = int(self._indices[position])
+                index = progress[1] = int(self._indices[position])
                 scene_context.move_to(index)
                 try:
                     begin = time.perf_counter()
@@ -166,9 +166,9 @@ class StatisticsTask(FutureTask):
         """See `Task.record`."""
         return self.kind, self.number, self.items
 
-    def text(self, note: int) -> str:
+    def text(self, position: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else f"scene {note}"
+        return "" if position == NOWHERE else f"scene {position}"
 
 
 def collect(

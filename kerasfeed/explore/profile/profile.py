@@ -1,8 +1,7 @@
 """`kf.profile`: the speed of a feed and of other workers.
 
 Invariant: all measurements use loaders made for them, which build batches as the feed would. The feed keeps its
-position, and `on_epoch_begin` is not called. An error of a scene ends a measurement and is not
-raised.
+position, and `on_epoch_begin` is not called. An error of a scene ends a measurement and is not raised.
 """
 
 import dataclasses
@@ -33,7 +32,7 @@ _RAISED = "a scene raised while the feed was profiled: loop over the feed to see
 
 
 def profile(feed: "BaseFeed", seconds: float = 10.0) -> Profile:
-    """Measure how fast a feed loads, and how fast other workers would load.
+    """Measure the speed of a feed, and of other workers for it.
 
     The workers of the feed and of three alternatives read scenes of epoch 0 in turns. The calling thread also reads
     some, to measure how long a scene waits. Several threads read only if the feed uses them or the class sets
@@ -80,8 +79,8 @@ class _Measurement:
 
     def __init__(self, job: Job, stats: Any, seconds: float) -> None:
         self._seconds = seconds
-        if job.free and not stats.chosen:
-            loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
+        if job.auto and not stats.chosen:
+            loader = make_loader(job, "auto" if "worker_type" in job.auto else stats.worker_type)
         else:
             loader = Loader(job.with_workers(stats.workers_argument), stats.worker_type)
         with closing(loader):
@@ -92,7 +91,7 @@ class _Measurement:
             self._scene_seconds = loader.scene_seconds  # so that tasks are as long as the feed's
         self._setup = Setup(chosen.workers_argument, chosen.worker_type)
         # This process reads the user's own object only if the feed does.
-        self._apart = chosen.worker_type == "process" or "worker_type" in job.free
+        self._apart = chosen.worker_type == "process" or "worker_type" in job.auto
         self._job = job.with_workers(self._setup.workers)
         # Read a copy here: reading may open files in the user's object, which could then not be pickled.
         self._here = dataclasses.replace(self._job, sequence=_copied(job.sequence))

@@ -113,7 +113,7 @@ def image_of(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
 
 
 def in_unit_range(array: NDArray[Any]) -> tuple[NDArray[np.float64], str]:
-    """Scale pixels to [0, 1]; return them and a note."""
+    """Scale pixels to [0, 1]; return them and a remark."""
     values = array.astype(np.float64)
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)

@@ -1,8 +1,8 @@
 """Draws a part of a scene into matplotlib axes, by its kind.
 
-Invariant: looks at a bounded number of values, and says if it skips some. The caller passes the axes, so this module
-imports no matplotlib and touches no state of pyplot. Point clouds have equal aspect, and near points hide far ones. In
-images and volumes class 0 is the transparent background. Text is never parsed as mathematics.
+Invariant: looks at a bounded number of values, and reports it if some are skipped. The caller passes the axes, so this
+module imports no matplotlib and uses no state of pyplot. Point clouds have equal aspect, and near points hide far ones.
+In images and volumes class 0 is the transparent background. Text is never parsed as mathematics.
 """
 
 import textwrap
@@ -53,35 +53,35 @@ def panel_size(value: Any, kind: str, large: bool) -> tuple[float, float]:
 
 
 def draw_panel(axes: Any, panel: Panel) -> str:
-    """Draw a part of a scene; return a note, or ""."""
+    """Draw a part of a scene; return a remark, or ""."""
     if getattr(panel.value, "size", 1) == 0 and panel.part.kind not in ("points", "text"):  # these describe it
         axes.set_axis_off()
         return "empty"
     with np.errstate(all="ignore"):
-        said: str = _DRAWN[panel.part.kind](axes, panel)
-    return said
+        remark: str = _DRAWN[panel.part.kind](axes, panel)
+    return remark
 
 
 def draw_image(axes: Any, panel: Panel) -> str:
     """Draw an image and its mask."""
     image, channels = image_of(panel.value)
-    array, steps, said = _thinned(image, _MOST_PIXELS[panel.large])
+    array, steps, remark = _thinned(image, _MOST_PIXELS[panel.large])
     array = np.abs(array) if array.dtype.kind == "c" else array
     pixels, scaled = in_unit_range(array)
     stretched = _draw_pixels(axes, pixels, image.shape)
     labels = panel.labels(steps)
     if labels is not None:
         _draw_pixels(axes, _overlay(labels), image.shape)
-    return joined(f"channel 0 of {channels}" if channels == 2 else "", said, stretched, scaled)
+    return joined(f"channel 0 of {channels}" if channels == 2 else "", remark, stretched, scaled)
 
 
 def draw_mask(axes: Any, panel: Panel) -> str:
     """Draw the labels of pixels, one colour per class."""
     mask = panel.value[..., 0] if panel.value.ndim == 3 else panel.value
-    array, _, said = _thinned(mask, _MOST_PIXELS[panel.large])
+    array, _, remark = _thinned(mask, _MOST_PIXELS[panel.large])
     colours = class_colours(array)
     colours[array == 0] = _BACKGROUND
-    return joined(said, _draw_pixels(axes, colours, mask.shape))
+    return joined(remark, _draw_pixels(axes, colours, mask.shape))
 
 
 def _draw_pixels(axes: Any, pixels: NDArray[Any], shape: tuple[int, ...]) -> str:
@@ -102,7 +102,7 @@ def _draw_pixels(axes: Any, pixels: NDArray[Any], shape: tuple[int, ...]) -> str
 def draw_volume(axes: Any, panel: Panel) -> str:
     """Draw three slices, or three frames, side by side."""
     labels = panel.labels()
-    slices, titles, said = slices_of(panel.value)
+    slices, titles, remark = slices_of(panel.value)
     over = [] if labels is None else _middles(labels)
     flat = np.concatenate([piece.reshape(-1)[:: max(1, piece.size // 50_000)] for piece in slices])
     flat = flat[np.isfinite(flat)]
@@ -121,20 +121,20 @@ def draw_volume(axes: Any, panel: Panel) -> str:
     axes.set_xlim(0, begin - 0.06 * height)
     axes.set_ylim(height * 1.1, 0)
     axes.set_axis_off()
-    return said
+    return remark
 
 
 def slices_of(volume: NDArray[Any]) -> tuple[list[NDArray[Any]], list[str], str]:
-    """Return the slices to draw, their titles, and a note."""
+    """Return the slices to draw, their titles, and a remark."""
     volume = volume[0] if volume.ndim == 5 else volume
     volume = np.abs(volume) if volume.dtype.kind == "c" else volume
     if volume.ndim == 4 and volume.shape[-1] in (3, 4):
         chosen = [0, len(volume) // 2, len(volume) - 1]
         titles = [f"frame {number}" for number in chosen]
         return [volume[number] for number in chosen], titles, f"{len(volume):,} frames"
-    said = f"channel 0 of {volume.shape[-1]}" if volume.ndim == 4 and volume.shape[-1] > 1 else ""
+    remark = f"channel 0 of {volume.shape[-1]}" if volume.ndim == 4 and volume.shape[-1] > 1 else ""
     volume = volume[..., 0] if volume.ndim == 4 else volume
-    return _middles(volume), [f"{axis} = {size // 2}" for axis, size in zip("zyx", volume.shape, strict=True)], said
+    return _middles(volume), [f"{axis} = {size // 2}" for axis, size in zip("zyx", volume.shape, strict=True)], remark
 
 
 def _middles(volume: NDArray[Any]) -> list[NDArray[Any]]:
@@ -154,10 +154,10 @@ def _overlay(labels: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _thinned(array: NDArray[Any], most: int) -> tuple[NDArray[Any], tuple[int, int], str]:
-    """Subsample pixels; return them, the steps, and a note."""
+    """Subsample pixels; return them, the steps, and a remark."""
     down, across = (max(1, -(-size // most)) for size in array.shape[:2])
-    said = f"1 of {down * across} pixels" if down * across > 1 else ""
-    return array[::down, ::across], (down, across), said
+    remark = f"1 of {down * across} pixels" if down * across > 1 else ""
+    return array[::down, ::across], (down, across), remark
 
 
 def draw_points(axes: Any, panel: Panel) -> str:
@@ -170,16 +170,16 @@ def draw_points(axes: Any, panel: Panel) -> str:
     shown = shown & finite
     rows = np.flatnonzero(shown)
     most = _MOST_POINTS[panel.large]
-    said = ""
+    remark = ""
     if len(rows) > most:
-        said = f"{most:,} of {len(rows):,} points"
+        remark = f"{most:,} of {len(rows):,} points"
         rows = rows[spread(len(rows), most)]
-    said = joined(said, f"{padded:,} padded" if padded else "", f"{lost:,} not finite" if lost else "")
+    remark = joined(remark, f"{padded:,} padded" if padded else "", f"{lost:,} not finite" if lost else "")
     points = cloud[rows, :3].astype(np.float64)
     axes.set_axis_off()
     axes.set_aspect("equal")
     if not len(points):
-        return joined("no points", said)
+        return joined("no points", remark)
     across, up, depth = seen(points)
     order = np.argsort(-depth, kind="stable")
     values = points[:, -1]
@@ -194,7 +194,7 @@ def draw_points(axes: Any, panel: Panel) -> str:
     for set_limits, coordinates in ((axes.set_xlim, across), (axes.set_ylim, up)):
         middle = (float(coordinates.max()) + float(coordinates.min())) / 2
         set_limits(middle - half, middle + half)
-    return said
+    return remark
 
 
 def draw_signal(axes: Any, panel: Panel) -> str:
@@ -229,8 +229,8 @@ def draw_spectrum(axes: Any, panel: Panel) -> str:
     _axes_of_curve(axes, len(spectrum))
     axes.set_ylim(bottom=float(peaks[np.isfinite(peaks)].min(initial=0.0)))
     _shade_padding(axes, panel, len(spectrum))
-    said = f"highest of each {len(spectrum) / bins:.3g} values" if bins < len(spectrum) else ""
-    return joined("magnitude" if array.dtype.kind == "c" else "", said)
+    remark = f"highest of each {len(spectrum) / bins:.3g} values" if bins < len(spectrum) else ""
+    return joined("magnitude" if array.dtype.kind == "c" else "", remark)
 
 
 def _axes_of_curve(axes: Any, length: int) -> None:
@@ -304,18 +304,18 @@ def draw_text(axes: Any, panel: Panel) -> str:
         length = len(text)
     else:
         text, length = plain_text(value[:most]), len(value)
-    said = f"{most} of {length:,} characters" if length > most else ""
+    remark = f"{most} of {length:,} characters" if length > most else ""
     lines = textwrap.wrap(text[:most], 96 if panel.large else 36) or ["(empty)"]
     height = 28 if panel.large else 7
     if len(lines) > height:
-        said = said or f"{height} of {len(lines)} lines"
+        remark = remark or f"{height} of {len(lines)} lines"
     shown = "\n".join(lines[:height]).replace("$", r"\$")
     axes.text(
         0, 1, shown, va="top", ha="left", fontsize=9 if panel.large else 7, color=INK,
         transform=axes.transAxes, linespacing=1.4,
     )  # fmt: skip
     axes.set_axis_off()
-    return said
+    return remark
 
 
 def plain_text(value: str | bytes) -> str:

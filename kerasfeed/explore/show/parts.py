@@ -64,7 +64,7 @@ def fields_of(scene: Any) -> Fields:
     """Return the fields of a scene by path: arrays, `str` and `bytes`.
 
     Raises:
-        SpecError: A field is no array, or the scene has no field.
+        SpecError: A field is not an array, or the scene has no field.
     """
     leaves, treespec = flatten(scene)
     if not leaves:
@@ -73,14 +73,14 @@ def fields_of(scene: Any) -> Fields:
     return {path: widened(value) if isinstance(value, np.ndarray) else value for path, value in values}
 
 
-def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[ScenePart, ...]:
-    """Return the parts to draw; `said` are kinds given by the user."""
-    kinds = {path: said.get(path) or kind_of(path, value) for path, value in fields.items()}
+def parts_of(fields: Fields, given: Mapping[str, str]) -> tuple[ScenePart, ...]:
+    """Return the parts to draw; `given` are kinds given by the user."""
+    kinds = {path: given.get(path) or kind_of(path, value) for path, value in fields.items()}
     labels, padding = {}, {}
     for path in fields:
         if owner := _padded(path, fields):
             padding[owner] = path
-        elif path not in said or said[path] in ("mask", "label"):
+        elif path not in given or given[path] in ("mask", "label"):
             owner = _labelled(path, fields, kinds)
             if owner and owner not in labels:
                 labels[owner] = path

@@ -164,8 +164,8 @@ def _draw_scene(picture: Picture, grid: _Grid, number: int, scene: ShownScene, d
             _write(picture, left, top, f"no field {part.path!r}", 7, WRONG, below=True)
             continue
         axes = _axes_at(picture, left + inset[0], top, wide - inset[0], high - inset[1])
-        said = _draw_part(axes, Panel(scene.fields, part, grid.large))
-        text = joined(_named(part) if len(drawn) > 1 else "", said, by=" · ")
+        remark = _draw_part(axes, Panel(scene.fields, part, grid.large))
+        text = joined(_named(part) if len(drawn) > 1 else "", remark, by=" · ")
         fits = int(wide * _SMALL_CHARACTERS[grid.large])
         _write(picture, left, top - 0.05, _cut(text, fits), 8.5 if grid.large else 6.5, MUTED)
         texts.append(text)

@@ -109,7 +109,7 @@ def show(
         axes = new_picture(6.0, 3.2, "constrained").add_subplot() if axes is None else axes
         _draw_order(plan, epoch, axes)
         return axes.get_figure()  # type: ignore[no-any-return]
-    said, class_names = check_kinds(kinds), check_names(names)
+    given_kinds, class_names = check_kinds(kinds), check_names(names)
     _refuse("scenes", batch_size=batch_size, length=length, axes=axes)
     if isinstance(data, AnyFeed):
         _refuse("a feed, which has its own", seed=seed)
@@ -128,7 +128,7 @@ def show(
             picked = [_checked_index(index, count)]
         seed = check_integer("seed", seed, 0)
         shown = scenes_of_sequence(sequence, count, picked, alone=index is not None, seed=seed, epoch=epoch)
-    return draw_scenes(shown, said, class_names)
+    return draw_scenes(shown, given_kinds, class_names)
 
 
 def _is_order(data: Any) -> bool:

@@ -1,1 +1,1 @@
-"""Batches in progress: their memory, and the code that writes scenes into it."""
+"""Batches in progress: their memory, and writing scenes into it."""

@@ -24,14 +24,14 @@ _HEADER = 64
 _HEADROOM = 2
 # For padded and ragged fields: lengths often have long tails, and one row that is too large makes its batch a copy.
 _FORM_HEADROOM = 4
-# Rows of so many bytes begin on a page. NumPy's large arrays begin 16 bytes behind one, and the C library copies 256 MB
-# to a place 64 to 512 bytes behind one at a third of the speed.
+# Rows of at least this many bytes begin on a page. NumPy's large arrays begin 16 bytes behind a page, and the C library
+# copies 256 MB to an address 64 to 512 bytes behind a page at a third of the speed.
 _LARGE_ROW = 1 << 20
 
 
 @dataclass(frozen=True)
 class FieldLocation:
-    """The position of one field in a slot; offsets are bytes from the slot's beginning.
+    """The position of one field in a slot, as byte offsets.
 
     Attributes:
         offset: Offset of the first row.
@@ -80,11 +80,14 @@ class Layout:
 
     @property
     def rows_per_field(self) -> int:
-        """Number of rows that every field has room for: one if items are batches already."""
+        """Rows that every field has room for; one if items are batches."""
         return self.rows if self.batched else 1
 
     def fixed_shape(self, number: int) -> tuple[int, ...] | None:
-        """Shape of every row of a field in a slot; None if it is unknown before the row is loaded."""
+        """Shape of every row of a field in a slot.
+
+        None if the rows may differ.
+        """
         field, form = self.spec.fields[number], self.form(number)
         if isinstance(form, Padded) and form.is_static:
             return tuple(size or 0 for size in form.padded(field.shape))
@@ -134,7 +137,10 @@ class Layout:
 
     @cached_property
     def stacked(self) -> tuple[tuple[tuple[int, ...], np.dtype[Any], int] | None, ...]:
-        """Shape of a scene's part, dtype and offset of every field that needs no assembly; None for others."""
+        """Shape in a scene, dtype and offset of every field.
+
+        None if it needs assembly.
+        """
         return tuple(
             (tuple(size or 0 for size in field.shape), field.dtype, self.locations[number].offset)
             if field.is_fixed and self.form(number) is None
@@ -194,7 +200,7 @@ class SlotView:
 
 
 def field_array(layout: Layout, number: int, rows: int, memory: Any, base: int) -> NDArray[Any]:
-    """One field of the first `rows` rows of the slot at `base`, as in `SlotView.fields`."""
+    """One field of a slot's first `rows` rows, as in `SlotView.fields`."""
     field, location = layout.spec.fields[number], layout.locations[number]
     offset, shape = base + location.offset, layout.fixed_shape(number)
     if shape is not None:
@@ -214,7 +220,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def aligned_copy(array: NDArray[Any], rows: list[int] | None = None) -> NDArray[Any]:
-    """Copy the array, or some of its rows, into new memory that starts on a 64-byte boundary."""
+    """Copy the array, or some of its rows, to a 64-byte boundary."""
     if rows is not None:
         return np.take(array, rows, axis=0, out=aligned_empty((len(rows), *array.shape[1:]), array.dtype))
     target = aligned_empty(array.shape, array.dtype)

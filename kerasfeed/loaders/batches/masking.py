@@ -1,7 +1,7 @@
-"""Rows of a batch without a scene, or with one that only fills it up: masked, or left out.
+"""Set the weight of empty rows and of filler to 0.
 
-Invariant: a masked batch has the shape and structure of every other batch, and weight 0 in its empty and filling rows.
-All changes happen in memory that the batch owns.
+Invariant: a masked batch has the shape and structure of every other batch. All changes happen in memory that the batch
+owns.
 """
 
 from collections.abc import Collection, Sequence
@@ -70,9 +70,10 @@ def weighted(spec: SceneSpec) -> SceneSpec:
 
 
 def with_weights(batch: Any, rows: int, empty_rows: Collection[int], filler: int) -> Any:
-    """Return a batch with weights that are 0 in `empty_rows` and in the last `filler` rows.
+    """Return a batch with weight 0 in `empty_rows` and in filler.
 
-    A batch `(x, y)` gets weights float32[rows]. In a batch `(x, y, sample_weight)`, these rows are zeroed in place.
+    `filler` is the number of such rows at the end. A batch `(x, y)` gets weights float32[rows]. In a batch `(x, y,
+    sample_weight)`, these rows are zeroed in place.
     """
     zeroed = [*empty_rows, *range(rows - filler, rows)]
     if len(batch) == 3:
@@ -86,7 +87,7 @@ def with_weights(batch: Any, rows: int, empty_rows: Collection[int], filler: int
 
 
 def fill_empty_rows(view: SlotView, layout: Layout, overflow: Overflow, rows: int, empty_rows: Collection[int]) -> None:
-    """Fill the empty rows of a slot with zeros and empty text, in the shape of the other rows."""
+    """Fill the empty rows of a slot with zeros and empty text."""
     whole = next((row for row in range(rows) if row not in empty_rows), None)
     for number, field in enumerate(layout.spec.fields):
         if layout.form(number) is not None:

@@ -1,7 +1,7 @@
 """A batch in progress: its slot, the missing rows, and its future.
 
 Invariant: the future is resolved exactly once, when every row has been counted. Only then is the slot leased or
-released, so that no worker can write into memory that the consumer holds. Of several failed scenes, the one in the
+released, so that no worker can write into memory that the consumer holds. If several scenes fail, the scene in the
 lowest row is reported, in whatever order they failed.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty, field_array
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
+from kerasfeed.loaders.batches.row_loader import MANY
 from kerasfeed.loaders.batches.scene_writer import COMPLETE, Overflow, pad_into
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
@@ -31,16 +31,17 @@ class FormedField:
     def __init__(
         self, batch: "BatchInProgress", layout: Layout, number: int, form: Form, memory: Any, base: int
     ) -> None:
-        """Assemble field `number` of a batch from its slot, which begins at `base` of `memory`.
+        """Assemble field `number` of a batch from its slot.
 
-        Rows without a scene count as empty. Rows outside the slot were too large for their run.
+        The slot begins at `base` of `memory`. Rows without a scene count as empty. Rows outside the slot were too large
+        for their run.
         """
         view, self._rows = batch.slot.view, batch.rows
         starts, shapes = view.starts[number], view.shapes[number]
         assert shapes is not None
         self._layout, self._number, self._form = layout, number, form
         self._dtype = layout.spec.fields[number].dtype
-        self._beside, self._empty_rows = batch.overflow.get(number, {}), batch.empty_rows
+        self._overflow, self._empty_rows = batch.overflow.get(number, {}), batch.empty_rows
         self._memory, self._base = memory, base
         self._shapes = shapes[: self._rows]
         self._starts = None if starts is None else starts[: self._rows]
@@ -121,8 +122,8 @@ class FormedField:
     # ---- rows
 
     def _row(self, items: NDArray[Any], row: int) -> NDArray[Any]:
-        if row in self._beside and row not in self._empty_rows:
-            overflow: NDArray[Any] = self._beside[row]
+        if row in self._overflow and row not in self._empty_rows:
+            overflow: NDArray[Any] = self._overflow[row]
             return overflow
         assert self._starts is not None
         start, shape = int(self._starts[row]), tuple(self._shapes[row].tolist())
@@ -145,7 +146,7 @@ class SceneTiming:
         self.seconds = 0.0
         self._whole = whole
 
-    def note(self, seconds: float, scenes: int) -> None:
+    def add(self, seconds: float, scenes: int) -> None:
         """Add a measurement: `scenes` scenes took `seconds`."""
         measured = seconds / scenes
         self.seconds = measured if not self.seconds else 0.8 * self.seconds + 0.2 * measured
@@ -199,7 +200,10 @@ class BatchInProgress:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the consumer has given it up. Not the future's state: Ctrl-C may have left its lock held."""
+        """Whether the consumer has given it up.
+
+        This does not ask the future, because Ctrl-C may have left its lock held.
+        """
         return bool(self.slot.view.control[0] == self.serial)
 
     def add(self, start: int, stop: int, overflow: Overflow) -> None:
@@ -220,7 +224,7 @@ class BatchInProgress:
         self.missing -= 1
 
     def give_up(self, error: BaseException) -> None:
-        """Fail the future now and let workers skip the remaining rows; then the slot is released."""
+        """Fail the future now, and let workers skip the remaining rows."""
         try:
             self.future.set_exception(error)
         except InvalidStateError:
@@ -228,7 +232,7 @@ class BatchInProgress:
         self.slot.view.control[0] = self.serial
 
     def deliver(self, pool: SlotPool) -> bool:
-        """Deliver the batch or its failure; return whether it was copied out of its slot."""
+        """Deliver the batch or its failure; return whether the batch was copied."""
         copied, exporter = False, None
         try:
             try:

@@ -1,4 +1,4 @@
-"""Write one scene into its row of a slot, or many scenes at once.
+"""Write scenes into their rows of a slot, one or many.
 
 Invariant: a scene is copied before the next is read, because the sequence may reuse its arrays. A row of a stacked
 field, or of a field padded to a fixed length, is written straight into the slot. Rows of other padded and ragged fields
@@ -32,7 +32,7 @@ COMPLETE = -1  # replaces the start of row 0: the field is stored as the consume
 
 
 class RowRun:
-    """Rows [start, stop) of one field of one slot, added in rising order."""
+    """Rows [start, stop) of one field of a slot, in rising order."""
 
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> None:
         field, shapes = layout.spec.fields[number], view.shapes[number]
@@ -50,7 +50,9 @@ class RowRun:
         self._arrays: list[NDArray[Any]] = []
 
     def takes(self, row: int, value: Any) -> bool:
-        """Copy the row `value` if it is an array as the field needs it; return whether it is.
+        """Copy the row `value` if it is an array that fits.
+
+        Return whether it is.
 
         Raises:
             SpecError: The row is longer than the `length` of its `Pad`.
@@ -101,7 +103,10 @@ class RowRun:
         return dict(enumerate(self._arrays[count:], self._start + count))
 
     def _write_whole(self, starts: NDArray[np.int64]) -> bool:
-        """Write a whole batch as the consumer gets it; return False if there is no room."""
+        """Write a whole batch in its final form.
+
+        Return False if there is no room.
+        """
         arrays, form = self._arrays, self._padded
         if form is None:
             shape: tuple[int, ...] = (sum(map(len, arrays)), *arrays[0].shape[1:])
@@ -126,7 +131,7 @@ class RowRun:
 
 
 def runs_of(layout: Layout, view: SlotView, start: int, stop: int) -> list[RowRun | None]:
-    """The runs of one task: one for each padded or ragged field, None for others."""
+    """One run per padded or ragged field, None for other fields."""
     return [
         None if form is None else RowRun(layout, view, number, form, start, stop)
         for number, form in enumerate(layout.forms)
@@ -152,7 +157,10 @@ class SceneWriter:
     """Write scenes of one layout."""
 
     def __init__(self, layout: Layout, *, whole: bool = False) -> None:
-        """Write scenes, or, with `whole`, batches of a collate function, each as if it were one scene."""
+        """Write scenes; with `whole`, batches of a collate function.
+
+        Each such batch is written like one scene.
+        """
         self._layout, self._spec = layout, layout.spec
         self._whole = whole
         self._is_given = layout.witness is None
@@ -172,7 +180,10 @@ class SceneWriter:
         ]
 
     def destinations(self, view: SlotView, runs: Sequence[RowRun | None] = ()) -> list[Any]:
-        """Return the targets and checks of the fields of one slot; `runs` comes from `runs_of`."""
+        """Return the targets and checks of the fields of one slot.
+
+        `runs` is the result of `runs_of`.
+        """
         runs = runs or [None] * len(self._checks)
         return [(target, run, *check) for target, run, check in zip(view.fields, runs, self._checks, strict=True)]
 
@@ -252,8 +263,8 @@ class SceneWriter:
                 return ". Return arrays with the same number of axes for every index"
             if same_kind and self._whole and _has_fewer_rows(found, field):
                 return (
-                    ". A collate function is given all scenes of a batch, and returns a row for each. Raise an "
-                    'exception in __getitem__ for those to leave out, with on_error="skip"'
+                    ". A collate function gets all scenes of a batch, and must return a row for each. To leave scenes "
+                    'out, raise an exception in __getitem__ and pass on_error="skip"'
                 )
             if not (same_kind and self._layout.batched and field.is_fixed and len(found.shape) == len(field.shape)):
                 return remedy_of(same_kind, field, found)
@@ -277,7 +288,10 @@ class SceneWriter:
     def write_batch(
         self, view: SlotView, start: int, stop: int, batch: Any, written: list[Any] | None, overflow: Overflow
     ) -> None:
-        """Copy the result of `get_batch`, except leaves that are the arrays `written`, which it was given."""
+        """Copy the result of `get_batch`, except the arrays it filled itself.
+
+        Those are `written`, which it received as `out`.
+        """
         count = stop - start
         try:
             leaves = [batch] if self._is_leaf else flatten_as(self._spec.treespec, batch)
@@ -296,7 +310,8 @@ class SceneWriter:
             if isinstance(array, str | bytes) or array.ndim == 0 or len(array) != count:
                 found = describe(leaf).fields[0]
                 raise SpecError(
-                    f"get_batch, field {path!r}: expected a leading axis of {count}, one row an index, received {found}"
+                    f"get_batch, field {path!r}: expected a leading axis of {count}, one row per index, received "
+                    f"{found}"
                 )
             if field.is_fixed and array.shape[1:] == field.shape and array.dtype == field.dtype:
                 view.fields[number][start:stop] = array
@@ -306,7 +321,7 @@ class SceneWriter:
 
     def _wrong_batch(self, batch: Any) -> SpecError:
         return SpecError(
-            f"get_batch returned the structure {structure_text(flatten(batch)[1])}, __getitem__ "
+            f"get_batch returned the structure {structure_text(flatten(batch)[1])}, but __getitem__ returns "
             f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
         )
 

@@ -1,12 +1,12 @@
-"""Batch memory: pooled slots, leased to the consumer through the exporter of their buffer.
+"""Batch memory: a pool of slots, which are leased to the consumer.
 
-Invariant: a slot is free, in flight (a loader fills it) or leased (something refers to its memory), and is never
-handed out while leased. The lease ends when the exporter, a ctypes array over the slot, is collected; every ndarray,
-tf.Tensor, jax.Array and torch.Tensor over the slot keeps that exporter alive. (Not an ndarray: NumPy collapses chains
+Invariant: a slot is free, in flight (a loader fills it) or leased (something refers to its memory). A leased slot is
+never acquired. The lease ends when the exporter, a ctypes array over the slot, is collected; every ndarray, tf.Tensor,
+jax.Array and torch.Tensor over the slot keeps that exporter alive. (The exporter is no ndarray: NumPy collapses chains
 of views, so a finalizer on an array can run while a view of it lives.)
 
-The pool grows up to `max_memory`, so that no consumer waits. Beyond, a finished batch is copied to ordinary memory, so
-that the slots in flight always return, and a consumer that keeps many batches cannot stop the loader.
+The pool grows up to `max_memory`, so that no consumer waits. At that limit, a finished batch is copied to ordinary
+memory, so that the slots in flight always return, and a consumer that keeps many batches cannot stop the loader.
 """
 
 import ctypes
@@ -46,7 +46,10 @@ class Slot:
 
 
 class SlotFuture(Future[Any]):
-    """The future of a batch in a slot. Cancelling it makes workers skip the remaining rows."""
+    """The future of a batch in a slot.
+
+    If it is cancelled, workers skip its rows.
+    """
 
     # It holds no reference that leads back to it: a cycle would keep slots leased until the collector runs.
     def __init__(self, slot: Slot, serial: int) -> None:
@@ -57,9 +60,9 @@ class SlotFuture(Future[Any]):
     def cancel(self) -> bool:
         """See `Future.cancel`."""
         # A fork shares the slot's memory with its owner, and cancels its inherited futures as it ends.
-        tells = not self.cancelled() and os.getpid() == self._owner
+        is_new = not self.cancelled() and os.getpid() == self._owner
         cancelled = super().cancel()
-        if tells and cancelled:
+        if is_new and cancelled:
             self._slot.view.control[0] = self._serial
         return cancelled
 
@@ -114,7 +117,9 @@ class SlotPool:
         self.total = 0
 
     def acquire(self, timeout: float | None = None) -> Slot:
-        """Return a slot to fill. Waits only at the limit, for a batch in flight; never for the consumer.
+        """Return a slot to fill; at the limit, wait for one.
+
+        This never waits for the consumer.
 
         Args:
             timeout: How long to wait, s; None is for ever.
@@ -140,9 +145,9 @@ class SlotPool:
     def _refuse_if_stuck(self) -> None:
         if self.stuck and self.stuck >= self.taken - len(self._leased):
             raise SceneTimeoutError(
-                f"threads that hang hold {self.stuck} of the {self.limit} batches that max_memory has room for: no "
-                "further batch can be loaded until they return, or others are let go of. Use worker_type='process', "
-                "where workers that hang are ended, or raise max_memory"
+                f"threads that hang hold {self.stuck} of the {self.limit} batches that fit into max_memory, so no "
+                "further batch can be loaded until they return. Delete batches that you no longer need, raise "
+                "max_memory, or use worker_type='process', which ends workers that hang"
             )
 
     @property

@@ -27,7 +27,10 @@ Specs = Sequence[tuple[int, SceneSpec]]
 
 
 class NothingReadError(Exception):
-    """Internal: no item of a stream could be read; the cause is the first exception."""
+    """Internal: no item of a stream could be read.
+
+    The first error is its cause.
+    """
 
 
 Read = Callable[[SpecRequest], FirstScenes | FailedFirst]
@@ -96,11 +99,11 @@ def _order(job: Job, epoch: int, least: int) -> SpecRequest:
         wanted = [wanted[-1], *wanted[:-1]]  # the last is often the smallest
         indices = (first, *(index for index in wanted if index != first))
         # Reading one item twice could exceed the timeout.
-        compares = (job.workers > 1 or bool(job.free)) and job.policy.timeout is None
+        compares = (job.workers > 1 or bool(job.auto)) and job.policy.timeout is None
         return SpecRequest(indices, least, epoch, keeps=True, compares=compares)
     ends = wanted[0], wanted[-1]
     indices = tuple(sorted(wanted, key=lambda index: index not in ends))
-    return SpecRequest(indices, 2, epoch, compares=job.workers > 1 or bool(job.free))
+    return SpecRequest(indices, 2, epoch, compares=job.workers > 1 or bool(job.auto))
 
 
 def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
@@ -110,7 +113,7 @@ def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
         BaseException: The policy is to raise errors, or too many scenes have failed.
     """
     index, error = failed.index, failed.error
-    failure_log.note(index, None, None, error)
+    failure_log.record(index, None, None, error)
     if index is None or failure_log.policy.on_error == "raise" or not isinstance(error, Exception):
         raise error
     refusal = failure_log.refusal(index, 0, error)
@@ -120,7 +123,9 @@ def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
 
 
 def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
-    """Return the layout for these scenes, or for most of them if scenes may fail; None if more must be read.
+    """Return the layout that fits these scenes.
+
+    If scenes may fail, it has to fit only most of them. None if more scenes must be read.
 
     Raises:
         SpecError: The scenes cannot be batched. The message names index and field.
@@ -157,11 +162,11 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
     return layout
 
 
-def watched(job: Job, note_random: Callable[[int, Held], None], generators: list[Any], read: Read) -> Read:
-    """Wrap `read`, in threads of this process: report the global generators and the `generators` that scenes use.
+def watched(job: Job, record_random: Callable[[int, Held], None], generators: list[Any], read: Read) -> Read:
+    """Wrap `read` so that it reports the generators that scenes use.
 
-    Other threads may use them too. If they continue to change while no scene is read, for four times as long and 20 to
-    200 ms, other threads are assumed to be the cause.
+    For threads of this process. These are the global generators and `generators`. Other threads may use them too. If a
+    generator continues to change while no scene is read, for four times as long and 20 to 200 ms, it is not reported.
     """
     if not job.watches_random:
         return read
@@ -176,7 +181,7 @@ def watched(job: Job, note_random: Callable[[int, Held], None], generators: list
             time.sleep(min(max(0.02, 4 * (time.perf_counter() - begun)), 0.2))
             used &= ~watch.used()
             if used:
-                note_random(used, held)
+                record_random(used, held)
         return result
 
     return reading

@@ -1,4 +1,4 @@
-"""Word the errors for scenes that raise exceptions or end their workers.
+"""Messages about scenes that raise exceptions or end their workers.
 
 Invariant: a message names the scene, the failure, a way to reproduce it, and a remedy.
 """
@@ -6,11 +6,11 @@ Invariant: a message names the scene, the failure, a way to reproduce it, and a 
 from dataclasses import dataclass
 
 from kerasfeed.pool.task import Crash
-from kerasfeed.util.error_text import noted, notes_of, set_notes
+from kerasfeed.util.error_text import notes_of, set_notes, with_note
 
 _REPRODUCTION = "Reproduce it here: "
 _ONLY_HERE = (
-    "If it loads here, the worker process lacks something that your program has set: a flag of a package, a warnings "
+    "If it loads here, your program has set something that the worker process lacks: a flag of a package, a warnings "
     "filter, np.seterr, an open descriptor"
 )
 
@@ -63,26 +63,31 @@ class SceneLocation:
 
 
 def reproduction(calls: str, worker: str) -> str:
-    """The lines of a note that explain how to raise an exception of `worker` again in the user's thread."""
+    """The lines of a note on how to reproduce a worker's exception."""
     return f"{_REPRODUCTION}{calls}" + (f"\n{_ONLY_HERE}" if worker.startswith("worker process") else "")
 
 
 def for_consumer(error: BaseException, location: SceneLocation, traceback: str = "") -> BaseException:
-    """Return the exception to raise in the consumer, with the location as a note; see `noted`.
+    """Return the exception for the consumer, with the location as a note.
 
-    The note replaces an earlier note on the same object for the same scene.
+    The note replaces an earlier note on the same object for the same scene. See `with_note`.
     """
-    return noted(error, str(location), traceback, replaces=f"kerasfeed: {location.scenes}, ")
+    return with_note(error, str(location), traceback, replaces=f"kerasfeed: {location.scenes}, ")
 
 
 def without_reproduction(error: BaseException) -> None:
-    """Remove the advice to load the scene by its index, because a stream has no index."""
+    """Remove the advice to load a scene by its index.
+
+    The scenes of a stream have no index.
+    """
     if notes := notes_of(error):
         set_notes(error, [note.split(f"\n{_REPRODUCTION}")[0] for note in notes])
 
 
 def fatal_text(crash: Crash, index: int, count: int, batch: str, item: str | None = None) -> str:
-    """The error for a scene that ended its worker and is not tried again.
+    """The message about a scene that has ended its worker.
+
+    Such a scene is not tried again.
 
     Args:
         crash: The last crash.
@@ -103,27 +108,27 @@ def fatal_text(crash: Crash, index: int, count: int, batch: str, item: str | Non
 
 
 def ending_text(crash: Crash, count: int, allowed: str = "") -> str:
-    """How a scene has ended its worker, `count` times; `allowed` describes this number."""
+    """How a scene ended its worker `count` times; `allowed` describes this number."""
     times = "" if count == 1 else f" {count} times"
     if crash.hung:
         what = (
             f"{crash.position} took longer than timeout={crash.timeout} s{times} in {crash.worker}, which was "
-            f"therefore ended{crash.memory}."
+            f"ended{crash.memory}."
         )
     else:
         what = (
             f"{crash.worker} {crash.ending} while it loaded {crash.position}{crash.memory}. The scene has ended its "
-            f"worker{times and times + allowed}. Out of memory shows as SIGKILL, a fault in a compiled library as "
-            "SIGSEGV."
+            f"worker{times and times + allowed}. SIGKILL often means that the memory is full, SIGSEGV a fault in a "
+            "compiled library."
         )
     return what + crash.stack_text
 
 
 def function_text(crash: Crash, epoch: int, step: int) -> str:
-    """The error for a batch whose collate function ended its worker, and that is not tried again."""
+    """The message about a batch whose collate function ended its worker."""
     what = "took too long and was ended" if crash.hung else crash.ending
     return (
-        f"{crash.worker} {what} while the function given as collate made the batch of epoch {epoch}, step {step}"
+        f"{crash.worker} {what} while the collate function made the batch of epoch {epoch}, step {step}"
         f"{crash.memory}, as often as max_failures allows.{crash.stack_text} Reproduce it in a separate Python, which "
         f"it may end too: kf.load(feed, epoch={epoch}, step={step})"
     )

@@ -1,4 +1,4 @@
-"""The policy of a feed for scenes that fail, and its record of failures.
+"""The policy of a feed for failed scenes, and its record.
 
 Invariant: the treatment of a failed scene is a function of (policy, seed, epoch, index), never of the worker or of the
 time, so that every loader and every shard decides alike. All methods may be called from any thread.
@@ -47,7 +47,7 @@ class FailurePolicy:
 
     @property
     def tries(self) -> int:
-        """How often a scene may end its worker before it counts as failed."""
+        """How many workers a scene may end before it has failed."""
         return self.max_failures if isinstance(self.max_failures, int) else _TRIES
 
     def most_failed(self, length: int) -> int:
@@ -57,7 +57,7 @@ class FailurePolicy:
         return self.max_failures if isinstance(self.max_failures, int) else _share(self.max_failures, length)
 
     def most_failed_so_far(self, length: int) -> int:
-        """Number of failures allowed among the first `length` scenes of a stream, whose length is unknown."""
+        """Number of failures allowed among a stream's first `length` scenes."""
         most = self.most_failed(length)
         return most if isinstance(self.max_failures, int) else max(_TRIES, most)
 
@@ -74,19 +74,20 @@ class FailureLog:
         deferred_warnings: Warnings for the user.
         used_random: The random generators that scenes have used; see `RandomWatch`.
         muted: Whether nothing is recorded, because no consumer gets the batches.
-        on_note: Called with the arguments of `note` for each recorded failure, or None.
+        on_record: Called with the arguments of `record` for each recorded failure, or None.
     """
 
     def __init__(self, policy: FailurePolicy, length: int, shard_count: int = 1) -> None:
-        """Begin without failures among `length` scenes; 0 for a stream of unknown length.
+        """Begin without failures among `length` scenes.
 
-        In a stream with several shards, item k of shard s has the index `k * shard_count + s`.
+        0 for a stream of unknown length. In a stream with several shards, item k of shard s has the index `k *
+        shard_count + s`.
         """
         self.policy = policy
         self.deferred_warnings = DeferredWarnings()
         self.used_random = 0
         self.muted = False
-        self.on_note: Callable[[int | None, int | None, int | None, BaseException], object] | None = None
+        self.on_record: Callable[[int | None, int | None, int | None, BaseException], object] | None = None
         self._length = length
         self._shard_count = shard_count
         # Scenes that ended or hung their workers, with the error. For a stream, only those of one repetition, like
@@ -99,8 +100,11 @@ class FailureLog:
         self._failed: list[int] = []  # sorted
         self._forgotten = 0
 
-    def note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
-        """Record one failure in memory and in the log. Holds no lock while it calls the exception's `__str__`."""
+    def record(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
+        """Record one failure in memory and in the log.
+
+        Holds no lock while it calls the exception's `__str__`.
+        """
         if self.muted:
             return
         if not self._length:
@@ -113,8 +117,8 @@ class FailureLog:
             else:
                 count = 1 if before is None else before.count + 1
                 self._rows[index, text] = FailedScene(index, epoch, step, text, count)
-        if self.on_note is not None:
-            self.on_note(index, epoch, step, error)
+        if self.on_record is not None:
+            self.on_record(index, epoch, step, error)
         if self.policy.error_log is not None:
             self._log(self.policy.error_log, index, epoch, step, error)
 
@@ -142,12 +146,18 @@ class FailureLog:
         return bool(self._fatal)
 
     def fatal(self, index: int, epoch: int) -> BaseException | None:
-        """Why a scene must not be tried again; None if it may be."""
+        """Why a scene must not be tried again.
+
+        None if it may be.
+        """
         with self._lock:
             return self._fatal.get(index) if self._is_present(epoch) else None
 
-    def note_fatal(self, index: int, epoch: int, error: BaseException) -> None:
-        """Record that the scene has ended or hung its workers and must not be tried again. Ignored for "raise"."""
+    def record_fatal(self, index: int, epoch: int, error: BaseException) -> None:
+        """Record that a scene must not be tried again.
+
+        It has ended workers, or they hung. Ignored if `on_error` is "raise".
+        """
         if self.policy.on_error == "raise":
             return
         with self._lock:
@@ -155,28 +165,34 @@ class FailureLog:
                 self._fatal[index] = error
 
     def _is_present(self, epoch: int) -> bool:
-        """Whether scenes of `epoch` count now. In a stream, only those of the latest repetition do."""
+        """Whether scenes of `epoch` count; in a stream, the latest repetition."""
         if self._length or epoch == self._repetition:
             return True
         if epoch < self._repetition:  # the consumer no longer waits for it
             return False
         self._repetition = epoch
-        self._begin_anew()
+        self._restart_counts()
         return True
 
-    def _begin_anew(self) -> None:
+    def _restart_counts(self) -> None:
         self._failed_before += len(self._failed)
         self._failed.clear()
         self._fatal.clear()
 
     def renew(self, length: int) -> None:
-        """Count the `length` scenes of the refreshed sequence again; the table keeps earlier failures."""
+        """Count the `length` scenes of the refreshed sequence again.
+
+        The table keeps earlier failures.
+        """
         with self._lock:
             self._length = length
-            self._begin_anew()
+            self._restart_counts()
 
     def refusal(self, index: int, epoch: int, error: BaseException) -> TooManyFailuresError | None:
-        """Count `index` as failed; return the error if too many scenes have failed."""
+        """Count `index` as failed.
+
+        Return an error if too many scenes have failed.
+        """
         with self._lock:
             if not self._is_present(epoch):
                 return None
@@ -197,7 +213,10 @@ class FailureLog:
         return refusal
 
     def _too_many(self, index: int) -> tuple[int, int, int] | None:
-        """Count `index` as failed; return (failed, total, allowed) if too many have failed, else None."""
+        """Count `index` as failed.
+
+        Return (failed, total, allowed) if that is too many.
+        """
         position = bisect.bisect_left(self._failed, index)
         if self._failed[position : position + 1] != [index]:
             self._failed.insert(position, index)
@@ -208,13 +227,16 @@ class FailureLog:
             counts = [(count, length, self.policy.most_failed_so_far(length)) for count, length in seen]
         return next((found for found in counts if found[0] > found[2]), None)
 
-    def note_copied(self, ceiling: int) -> None:
-        """Warn that a batch was copied out of its slot because the consumer holds all slots, `ceiling` bytes."""
+    def warn_of_copies(self, ceiling: int) -> None:
+        """Warn that a batch was copied because the consumer holds all slots.
+
+        The slots have `ceiling` bytes.
+        """
         self.deferred_warnings.defer(
             "copied",
-            f"the consumer keeps so many batches that they fill max_memory ({ceiling:,} bytes): from here on "
-            "batches are copied to ordinary memory, which costs time and is not bounded. Delete batches that you no "
-            "longer need, or raise max_memory",
+            f"the consumer keeps so many batches that they fill max_memory ({ceiling:,} bytes). Further batches are "
+            "copied to ordinary memory, which takes time and has no limit. Delete batches that you no longer need, or "
+            "raise max_memory",
             FeedWarning,
         )
 
@@ -230,7 +252,7 @@ class FailureLog:
 
 
 def replacement(seed: int, epoch: int, index: int, attempt: int, length: int) -> int:
-    """Draw the stand-in of a failed scene: a function of the arguments alone (NumPy's SeedSequence).
+    """Draw the stand-in of a failed scene, from the arguments alone.
 
     Args:
         seed: Seed of the plan.

@@ -24,7 +24,10 @@ class Recovery:
     failure_log: FailureLog
 
     def begin(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
-        """Return the ranges of a new batch to load, without scenes that are known to end their workers."""
+        """Return the ranges of a new batch that are safe to load.
+
+        Scenes that are known to end their workers are left out.
+        """
         for row in range(batch.rows) if self.failure_log.has_fatal else ():
             error = self.failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
             if error is None:
@@ -37,7 +40,9 @@ class Recovery:
     def handle(
         self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException
     ) -> list[Range]:
-        """Handle rows [start, stop), of which `row` failed; None if they were read at once and any may be the cause.
+        """Handle rows [start, stop) after the scene in `row` failed.
+
+        `row` is None if the scenes were read at once, and any may be the cause.
 
         Returns:
             Ranges to load (again). If there are none, all of [start, stop) is done.
@@ -69,7 +74,10 @@ class Recovery:
         return [(start, stop)] if self.job.maker else [*_around(start, stop, row), (row, row + 1)]
 
     def _left_out(self, batch: BatchInProgress, start: int, stop: int, row: int) -> list[Range]:
-        """Continue without a row; a batch of a collate function is made again."""
+        """Continue without a row.
+
+        A batch of a collate function is made again.
+        """
         if not self.job.maker:
             batch.leave_out(row)
             return _around(start, stop, row)
@@ -98,8 +106,8 @@ def _around(start: int, stop: int, row: int) -> list[Range]:
 
 def _no_stand_in(index: int, error: BaseException) -> SceneError:
     found = SceneError(
-        f"scene {index} failed, and no other scene could be loaded in its place ({MOST_STAND_INS} were tried, or "
-        f"there is none). The last failed with {exception_text(error)}"
+        f"scene {index} failed, and no other scene could be loaded to replace it ({MOST_STAND_INS} were tried, or "
+        f"there is none). The last one failed with {exception_text(error)}"
     )
     found.__cause__ = error
     return found

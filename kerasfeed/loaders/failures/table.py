@@ -36,14 +36,14 @@ class FailedScene:
 
 
 class FailureTable(Sequence[FailedScene]):
-    """The failed scenes that `feed.failures` returns, in the order of their indices; a table in a notebook.
+    """The failed scenes that `feed.failures` returns, by index; notebooks show a table.
 
     Each item has the attributes `index`, `epoch`, `step`, `exception` (type and message, at most 200 characters) and
     `count` (number of such failures of the scene).
     """
 
     def __init__(self, rows: Sequence[FailedScene], forgotten: int = 0) -> None:
-        """Make a table of `rows`; `forgotten` counts further failures, which were not kept."""
+        """Make a table of `rows`; `forgotten` counts failures that were not kept."""
         self._rows = tuple(sorted(rows, key=lambda row: (-1 if row.index is None else row.index, row.exception)))
         self.forgotten = forgotten
 

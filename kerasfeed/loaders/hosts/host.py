@@ -65,7 +65,7 @@ class FeedHost:
             environment = Environment(directory, {**os.environ, **driver.environment}, driver.modules)
             count = cores() if given.every_core else given.workers
             log = FailureLog(given.policy, given.plan.length, given.plan.shard_count)
-            log.on_note = self._note
+            log.on_record = self._note
             log.deferred_warnings.mute("copied")  # concerns only the memory of this host
             own = replace(
                 given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
@@ -119,9 +119,9 @@ class FeedHost:
                     loader.replace_sequence(unpack(job).sequence)
                     self._generation = generation
                 loader.layout = loader.layout or layout
-                loader.note_random(used_random)
+                loader.record_random(used_random)
             found = loader.infer(epoch, least) if step is None else loader.submit(epoch, step).result()
-            value = pack(found, beside_from=1)  # from 1 byte, so all arrays: the driver aligns them to 64 bytes
+            value = pack(found, out_of_band_from=1)  # from 1 byte, so all arrays: the driver aligns them to 64 bytes
         except BaseException as raised:  # noqa: BLE001 - as above
             error = Sent.of(raised, causes=_CAUSES)
         # pop: several threads answer, and each failure is sent once.
@@ -129,7 +129,7 @@ class FeedHost:
         return HostAnswer(value, error, failures, log.deferred_warnings.taken(), log.used_random)
 
     def _note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
-        """See `FailureLog.on_note`."""
+        """See `FailureLog.on_record`."""
         self._failures[epoch, step].append((index, epoch, step, Sent.of(error, causes=_CAUSES)))
 
 

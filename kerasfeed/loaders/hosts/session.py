@@ -370,7 +370,7 @@ class HostsSession:
         log, refusal = self.failure_log, None
         for index, epoch, step, sent in answer.failures:
             error = sent.as_exception()
-            log.note(index, epoch, step, error)
+            log.record(index, epoch, step, error)
             if index is not None and log.policy.on_error != "raise":
                 refusal = log.refusal(index, epoch or 0, error) or refusal
         if answer.error is not None:

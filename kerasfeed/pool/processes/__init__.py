@@ -1,1 +1,1 @@
-"""The pool whose workers are processes: a supervisor thread, pipes, and memory that all share."""
+"""The pool of worker processes: supervisor thread, pipes, shared memory."""

@@ -1,6 +1,6 @@
-"""Count deaths of worker processes by cause, and word the errors and warnings.
+"""Count deaths of worker processes by cause, and report them.
 
-Invariant: this module decides and words. It ends and starts nothing.
+Invariant: this module only decides and writes messages. It neither ends nor starts processes.
 """
 
 import math
@@ -17,8 +17,8 @@ _MOST_SIGNALS_AT_START = 10
 _SECONDS_AT_START = 30.0  # if another program kills workers now and then, one starts within this time
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # before a worker is started again, s
 _MOST_BETWEEN = 20
-# A program that kills workers at random hits some between scenes, and some in scenes that later load well. While such
-# deaths occur, a kill says little about a scene.
+# Another program that kills workers also kills some between scenes, and some in scenes that load well at the next try.
+# For a minute after such a kill, more kills than usual are needed to blame a scene.
 _DOUBT = 5
 _DOUBT_SECONDS = 60.0
 
@@ -28,44 +28,50 @@ class CrashPolicy:
 
     def __init__(self) -> None:
         # Number of deaths per position, and whether another process may have caused the last.
-        self._by_place: dict[Hashable, tuple[int, bool]] = {}
-        self._last_innocent = -math.inf
+        self._by_position: dict[Hashable, tuple[int, bool]] = {}
+        self._last_random_kill = -math.inf
         self._exits_at_start = 0
         self._signals_at_start = 0
         self._first_at_start = 0.0
         self._between = 0
 
-    def at_place(self, culprit: Hashable, death: Crash) -> int:
-        """Count a death at `culprit`; return the number of deaths since it was last done."""
-        count = self._by_place.get(culprit, (0, False))[0] + 1
-        self._by_place[culprit] = (count, death.killed and not death.hung)
+    def at_position(self, culprit: Hashable, death: Crash) -> int:
+        """Count a death at `culprit`.
+
+        Return the number of deaths since it was last done.
+        """
+        count = self._by_position.get(culprit, (0, False))[0] + 1
+        self._by_position[culprit] = (count, death.killed and not death.hung)
         return count
 
     def enough(self, death: Crash, tries: int) -> int:
-        """Number of such deaths that blame a position with so many `tries`."""
+        """Number of deaths like `death` after which its position is blamed."""
         if death.hung:
             return min(_TRIES_IN_TIME, tries)
-        doubtful = death.killed and time.monotonic() - self._last_innocent < _DOUBT_SECONDS
+        doubtful = death.killed and time.monotonic() - self._last_random_kill < _DOUBT_SECONDS
         return tries * _DOUBT if doubtful else tries
 
-    def _note_innocent(self, killed: bool) -> None:
+    def _record_random_kill(self, killed: bool) -> None:
         if killed:
-            self._last_innocent = time.monotonic()
+            self._last_random_kill = time.monotonic()
 
     def progress(self, task: Task) -> None:
-        """Record that a task was done, perhaps one that workers died of before."""
+        """Record that a task is done, though workers may have died."""
         self._between = 0
-        if self._by_place:
+        if self._by_position:
             for culprit in task.culprits():
-                self._note_innocent(self._by_place.pop(culprit, (0, False))[1])
+                self._record_random_kill(self._by_position.pop(culprit, (0, False))[1])
 
-    def judged(self, culprit: Hashable) -> None:
+    def forget(self, culprit: Hashable) -> None:
         """Forget a position that is not tried again."""
-        del self._by_place[culprit]
+        del self._by_position[culprit]
 
     def at_start(self, death: Crash) -> bool:
-        """Count a death before the sequence was loaded; return whether it is one too many since the last start."""
-        self._note_innocent(death.killed)
+        """Count a death before the sequence was loaded.
+
+        Return whether there are too many. Deaths are counted since a worker last loaded the sequence.
+        """
+        self._record_random_kill(death.killed)
         now = time.monotonic()
         if "exit code" in death.ending:
             self._exits_at_start += 1
@@ -79,7 +85,10 @@ class CrashPolicy:
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before the next start; they grow with each start that a signal has ended."""
+        """Seconds to wait before the next start.
+
+        More after each start that a signal ended.
+        """
         count = self._signals_at_start - 1
         return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (count - 1)) if count > 0 else 0.0
 
@@ -88,20 +97,20 @@ class CrashPolicy:
         self._exits_at_start = self._signals_at_start = 0
 
     def between(self, death: Crash) -> bool:
-        """Count a death outside scenes; return whether it is one too many."""
-        self._note_innocent(death.killed)
+        """Count a death outside scenes; return whether there are too many."""
+        self._record_random_kill(death.killed)
         self._between += 1
         return self._between >= _MOST_BETWEEN
 
 
 def start_text(death: Crash) -> str:
-    """The error when too many workers die before they have loaded the sequence."""
+    """The error if too many workers die before they load the sequence."""
     why = "see its output on stderr"
     if death.killed:
-        why = "out of memory shows as SIGKILL, or another process ended it"
+        why = "the memory may be full, or another process may have killed it"
     return (
         f"{death.worker} {death.ending} before it could load the sequence{death.memory}; {why}.{death.stack_text} To "
-        "find the cause, unpickle the pickled sequence in a new Python"
+        "find the cause, pickle the sequence, and unpickle it in a new Python"
     )
 
 
@@ -113,8 +122,8 @@ def respawn_text(death: Crash) -> str:
         what = f"{death.worker} was ended because {slow} took longer than timeout={death.timeout} s{death.memory}"
     again = "its scene is tried again" if death.position else "other workers do its work"
     return (
-        f"{what}. A new process has taken its place and {again}: no batch is lost or changed. "
-        f"feed.stats().respawns counts the workers replaced. This warning appears once.{death.stack_text}"
+        f"{what}. A new process has replaced it, and {again}: no batch is lost or changed. "
+        f"feed.stats().respawns counts replaced workers; this warning appears once.{death.stack_text}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The tasks that worker processes have in hand, and the pipes and shared objects that carry them.
+"""The tasks in flight, and their pipes and shared objects.
 
 Invariant: after tasks are written, the workers continue without this process. The kernel hands the next task to a free
 worker, or to the worker that the task names. The user's code is never called while a thread holds `lock`.
@@ -100,9 +100,9 @@ class Dispatch(Pool):
         """See `Pool.used_random`."""
         return self.shared_objects.used_random
 
-    def note_random(self, used: int) -> None:
-        """See `Pool.note_random`."""
-        self.shared_objects.note_random(used)
+    def record_random(self, used: int) -> None:
+        """See `Pool.record_random`."""
+        self.shared_objects.record_random(used)
 
     def fail(self, error: BaseException) -> None:
         """Fail every task in flight with this error, and end the pool."""
@@ -131,7 +131,7 @@ class Dispatch(Pool):
     # ---- for the supervisor thread
 
     def _post_runner(self) -> None:
-        """Publish the present state of the runner for tasks sent from now on.
+        """Publish the runner's present state for the next tasks.
 
         Raises:
             TypeError: It cannot be pickled.
@@ -171,7 +171,7 @@ class Dispatch(Pool):
         _give_up(tasks, ending)
 
     def settle(self, number: int, tasks: Sequence[Task]) -> None:
-        """Remove task `number`, which the first thread has done, and send `tasks` in its place."""
+        """Replace task `number`, which the first thread has done, by `tasks`."""
         self._replace(number, tasks)
         with self.lock:
             if not self.tasks:
@@ -180,7 +180,9 @@ class Dispatch(Pool):
                 self.pipes.flush()
 
     def _resend(self, lost: Iterable[int], first: Sequence[Task] = ()) -> None:
-        """Send tasks again, all at once because thousands of tiny batches may be in flight.
+        """Send tasks again.
+
+        All go at once, because thousands of tiny batches may be in flight.
 
         Args:
             lost: Numbers of the tasks.
@@ -196,11 +198,16 @@ class Dispatch(Pool):
         _give_up(first, ending)
 
     def _sent_to(self, workers: Container[int]) -> set[int]:
-        """Numbers of the tasks in flight that name one of these workers. The caller holds `lock`."""
+        """Numbers of the tasks in flight that name one of these workers.
+
+        The caller holds `lock`.
+        """
         return {number for number, task in self.tasks.items() if self._pipe_of(task) in workers}
 
     def _invalidate_sent_tasks(self, dead: int) -> None:
-        """Make workers refuse tasks sent so far that they have not begun. The caller holds `lock`.
+        """Make workers refuse tasks sent so far that they have not begun.
+
+        The caller holds `lock`.
 
         Args:
             dead: The dead worker. If tasks name their workers, those for other workers stay valid.

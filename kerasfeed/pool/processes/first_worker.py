@@ -1,7 +1,9 @@
-"""The thread that a pool of processes may begin with: it reads tasks from their pipe until they are up.
+"""The thread that a pool of processes may begin with.
 
-Invariant: the thread works on its own copy of the runner, never on the user's object. It notes its tasks as worker
-processes do.
+It reads tasks from the pipe of the worker processes until these have started.
+
+Invariant: the thread works on its own copy of the runner, never on the user's object. It records its present task in a
+line of the shared file, as worker processes do.
 """
 
 import os
@@ -76,12 +78,15 @@ class FirstWorker(LocalWorker):
 
     @property
     def watches_globals(self) -> bool:
-        """See `WorkerContext.watches_globals`. If processes follow, they decide in the end which scenes draw."""
+        """See `WorkerContext.watches_globals`; True once worker processes replace it."""
         return self.pool.worker_type == "process"
 
-    def note_random(self, used: int) -> None:
-        """See `WorkerContext.note_random`. Other threads of the program may have used the global generators."""
-        self.pool.note_random(used & ~(PYTHON | NUMPY | TORCH | TENSORFLOW))
+    def record_random(self, used: int) -> None:
+        """See `WorkerContext.record_random`; ignores the global generators.
+
+        Other threads of the program may have used these.
+        """
+        self.pool.record_random(used & ~(PYTHON | NUMPY | TORCH | TENSORFLOW))
 
     def in_turn(self, call: Callable[[], _T]) -> _T:
         """Call at once: the copy belongs to this thread."""
@@ -95,7 +100,7 @@ class FirstWorker(LocalWorker):
             number, version, _ = decode_task(data)
             if number == STOP:
                 break
-            self.note[1] = NOWHERE
+            self.progress[1] = NOWHERE
             line[0] = number + 1  # first; see `WorkerProcess`
             task = self.pool.tasks.get(number)
             if task is not None:

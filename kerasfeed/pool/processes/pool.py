@@ -1,13 +1,14 @@
-"""A pool of worker processes: for scenes that hold the GIL, and for isolation.
+"""A pool of worker processes.
 
-One thread of the pool, the supervisor, starts, ends and replaces workers and reads their results. It is never the
-user's thread, so Ctrl-C in the main thread cannot leave half-changed state.
+It serves scenes that hold the GIL, and isolates crashes. One thread of the pool, the supervisor, starts, ends and
+replaces workers and reads their results. It is never the user's thread, so Ctrl-C in the main thread cannot leave
+half-changed state.
 
-Invariant: no task is lost with a worker, and no two workers write one slot at once. It is unknown which tasks a dead
-worker had read from the pipe but not yet noted. The supervisor therefore raises the lowest valid number, and sends
-every task that no living worker has noted again, with a higher number. Workers refuse tasks with lower numbers: a
-worker that notes a task and then reads the raised number returns the task. If it noted the task earlier, the
-supervisor sees the note.
+Invariant: no task is lost with a worker, and no two workers write one slot at once. Each worker records the task that
+it begins in its line of the shared file. It is unknown which tasks a dead worker had read from the pipe but not yet
+recorded. The supervisor therefore raises the lowest valid number, and sends every task that no living worker has
+recorded again, with a higher number. Workers refuse tasks with lower numbers: a worker that records a task and then
+reads the raised number returns the task. If it recorded the task earlier, the supervisor sees that.
 """
 
 import select
@@ -41,7 +42,7 @@ from kerasfeed.util.resources import cores
 _NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED)
 _DYING_SECONDS = 2.0
 _GRACE, _SHORT_GRACE = 2.0, 0.2  # time for workers to end by themselves, s; the short one after a failure
-# A worker may read the lowest valid number before its own note is visible here; no note takes longer to appear.
+# A worker may read the lowest valid number before this process sees the task that it has recorded; never for longer.
 _VISIBLE_SECONDS = 0.001
 
 
@@ -117,7 +118,7 @@ class ProcessPool(Dispatch):
         self.pipes.wake()
 
     def _end_first_worker(self) -> None:
-        """Leave all tasks that the first thread has not begun to the processes."""
+        """Leave all tasks to the processes that the thread has not begun."""
         if self._first_worker is not None:
             self._first_worker.over = True
 
@@ -138,7 +139,7 @@ class ProcessPool(Dispatch):
         self._end_workers()
 
     def _start_workers(self) -> None:
-        """Start the first few; `_handle_news` adds one whenever a worker is up.
+        """Start the first few; `_handle_news` adds one whenever a worker has started.
 
         Interpreters that start together share the cores, so the first batch would wait for the last of them. The first
         thread keeps a core for itself.
@@ -150,7 +151,10 @@ class ProcessPool(Dispatch):
                 self._start_worker(number)
 
     def _end_workers(self) -> None:
-        """End the workers, once. The supervisor does it, because its own end would kill them."""
+        """End the workers, once.
+
+        The supervisor calls this before it ends, because its end would kill them.
+        """
         if self._workers_ended:
             return
         self._workers_ended = True
@@ -187,7 +191,10 @@ class ProcessPool(Dispatch):
                     self.pipes.flush()
 
     def _begin_processes(self) -> None:
-        """Start worker processes besides the first thread, which continues alone, with a warning, if that fails."""
+        """Start worker processes besides the first thread.
+
+        If that fails, the thread continues alone, and a warning reports it.
+        """
         self._begins_processes = False
         try:
             self._start_workers()
@@ -196,7 +203,7 @@ class ProcessPool(Dispatch):
             if isinstance(error, DirectoryGoneError) or self._first_worker is None or self._first_worker.over:
                 self.fail(WorkerStartError(why))
             else:
-                text = f"worker_type='auto' keeps to one worker thread: {why}"
+                text = f"worker_type='auto' keeps one worker thread: {why}"
                 self.options.deferred_warnings.defer("no process", text, FeedWarning)
 
     def _start_worker(self, number: int) -> None:
@@ -233,7 +240,7 @@ class ProcessPool(Dispatch):
     def _handle(self, result: Result) -> None:
         status, number, worker, payload_bytes, seconds = result
         if not 0 <= worker < len(self.workers):
-            raise ValueError(f"{result} came from a worker that does not exist")
+            raise ValueError(f"{result} is of a worker that does not exist")
         handle = self.workers[worker]
         payload = unpickled(handle.take(payload_bytes)) if payload_bytes else None
         if status in _NEWS:
@@ -243,10 +250,10 @@ class ProcessPool(Dispatch):
         if task is None:  # sent again, or failed, before this result came
             return
         if isinstance(payload, Failure) != (status == Status.FAILED):
-            raise ValueError(f"{result} came with a payload of type {type(payload).__name__}")
+            raise ValueError(f"{result} has a payload of type {type(payload).__name__}")
         followers: Sequence[Task] = ()
         if status == Status.DONE:
-            self._deaths.progress(task)  # before `done`, which may drop what the task was about
+            self._deaths.progress(task)  # before `done`, which may free the batch of the task
             followers = task.done(payload, seconds, handle.name)
         elif status == Status.FAILED:
             assert isinstance(payload, Failure)
@@ -256,7 +263,7 @@ class ProcessPool(Dispatch):
         elif status == Status.RETURNED:
             followers = [task]
         else:
-            raise ValueError(f"{result} has no such status")
+            raise ValueError(f"{result} has an unknown status")
         self._replace(number, followers)
 
     def _handle_news(self, status: Status, handle: WorkerHandle, payload: Any) -> None:
@@ -280,7 +287,10 @@ class ProcessPool(Dispatch):
     # ---- workers that hang
 
     def _look(self) -> list[WorkerHandle]:
-        """Check the workers once a tick; return the workers that have ended or were killed here."""
+        """Check the workers once a tick.
+
+        Return the workers that have ended or were killed here.
+        """
         now = time.monotonic()
         self._next_look = now + self._tick
         self._stall_timer.begin(now)
@@ -298,19 +308,19 @@ class ProcessPool(Dispatch):
 
     def _is_hung(self, handle: WorkerHandle) -> bool:
         handle.look()
-        number, note = self.shared_objects.worker_line(handle.number)[:2].tolist()
+        number, position = self.shared_objects.worker_line(handle.number)[:2].tolist()
         task = self.tasks.get(number - 1)
-        token = (number, note) if task is not None else None if handle.started else handle.process.pid
+        token = (number, position) if task is not None else None if handle.started else handle.process.pid
         seconds = self._stall_timer.look(handle.number, token)
         timeout = self.options.timeout
-        if timeout is not None and task is not None and seconds >= timeout * task.items_at(note):
+        if timeout is not None and task is not None and seconds >= timeout * task.items_at(position):
             handle.hung = self.stacks.ask(handle.process.pid)
             handle.process.kill()
             return True
         if seconds >= watchdog.STALL_SECONDS:
-            position = None if task is None else task.text(note) or "the changed sequence"
+            scene = None if task is None else task.text(position) or "the changed sequence"
             stack = partial(self.stacks.ask, handle.process.pid)
-            watchdog.warn_of_stall(self.options, "process", handle.name, position, seconds, stack)
+            watchdog.warn_of_stall(self.options, "process", handle.name, scene, seconds, stack)
         return False
 
     # ---- workers that die
@@ -326,27 +336,27 @@ class ProcessPool(Dispatch):
         if self.ending() is not None:
             return
         line = self.shared_objects.worker_line(handle.number)
-        number, note = line[:2].tolist()
+        number, position = line[:2].tolist()
         line[0] = 0
         suspect = self.tasks.get(number - 1) if number - 1 in lost else None
         crash = Crash(
-            handle.name, handle.ending(), suspect.text(note) if suspect else "", handle.peak,
+            handle.name, handle.ending(), suspect.text(position) if suspect else "", handle.peak,
             handle.hung or self.stacks.take(), handle.hung is not None, handle.started, self.options.timeout,
         )  # fmt: skip
         self._replace_worker(handle, crash)
         instead: Sequence[Task] = ()
         if suspect is not None:
-            instead = self._judge(suspect, note, crash)
+            instead = self._after_crash(suspect, position, crash)
             with self.lock:
                 self.tasks.pop(number - 1, None)
         elif handle.started and self._deaths.between(crash):
             self.fail(
-                WorkerDiedError(f"worker processes end one after another while they load no scene: the last, {crash}")
+                WorkerDiedError(f"worker processes end repeatedly while they load no scene. The last one: {crash}")
             )
         self._resend(lost, instead)
 
     def _not_begun(self, dead: WorkerHandle) -> set[int]:
-        """Numbers of the tasks that no living worker has begun or will begin."""
+        """Numbers of the tasks that no living worker will run."""
         with self.lock:
             if self.ending() is not None:
                 return set()
@@ -361,7 +371,7 @@ class ProcessPool(Dispatch):
                     numbers.append(self._first_worker.line)
                 lines = [self.shared_objects.worker_line(number) for number in numbers]
                 lost = self.tasks.keys() - {line[0] - 1 for line in lines}
-        for result in self._last_results():  # after the notes: a worker reports before it clears its note
+        for result in self._last_results():  # after the lines: a worker reports a task before it clears its line
             self._handle(result)
         return lost & self.tasks.keys()
 
@@ -385,25 +395,25 @@ class ProcessPool(Dispatch):
                 if not self._links or self.options.addressed or isinstance(error, DirectoryGoneError):
                     self.fail(
                         WorkerStartError(
-                            f"no worker process could be started in place of a dead one: {message_of(error)}"
+                            f"no worker process could be started to replace a dead one: {message_of(error)}"
                         )
                     )
                 self._next_start = time.monotonic() + self._tick
             else:
                 self._vacant.remove(number)
 
-    def _judge(self, task: Task, note: int, crash: Crash) -> Sequence[Task]:
+    def _after_crash(self, task: Task, position: int, crash: Crash) -> Sequence[Task]:
         """Return the tasks to do after a worker died of `task`."""
-        culprit = task.culprit(note)
+        culprit = task.culprit(position)
         if culprit is None:
-            parts = task.parts(note)
+            parts = task.parts(position)
             if parts:  # tried one by one to find the part that ends workers
                 return parts
             if self._deaths.between(crash):
-                self.fail(WorkerDiedError(f"worker processes end one after another: the last, {crash}"))
+                self.fail(WorkerDiedError(f"worker processes end repeatedly. The last one: {crash}"))
             return [task]
-        count = self._deaths.at_place(culprit, crash)
+        count = self._deaths.at_position(culprit, crash)
         if count < self._deaths.enough(crash, self.options.tries):
             return [task]
-        self._deaths.judged(culprit)
-        return task.crashed(note, crash, count)
+        self._deaths.forget(culprit)
+        return task.crashed(position, crash, count)

@@ -1,4 +1,4 @@
-"""The records that parent and workers exchange, their encoding, and the pipes that carry them.
+"""The records that parent and workers exchange, and their pipes.
 
 Invariant: a record has a fixed size of at most PIPE_BUF bytes, so the kernel writes and reads it atomically. Many
 workers read tasks from one pipe and write results to another without a lock, and a worker that dies never leaves half
@@ -41,7 +41,7 @@ _PIPE_BYTES = 1 << 20
 class Status(enum.IntEnum):
     """The outcome of a task, or an event of a worker.
 
-    STARTED carries a warning or nothing, NOT_STARTED a traceback, END_FAILED the warning of `on_worker_end`.
+    STARTED has a warning or nothing as its payload, NOT_STARTED a traceback, END_FAILED the warning of `on_worker_end`.
     RETURNED is a task that was sent before another worker died and begun afterwards; the supervisor sends it again.
     """
 
@@ -188,7 +188,10 @@ class Pipes:
                 fcntl.fcntl(self.result_in, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def write(self, pipe: int = 0, tasks: Sequence[bytes] = ()) -> None:
-        """Append `tasks` to the waiting ones and write what fits; `flush` writes the rest."""
+        """Append `tasks` to the waiting ones; write as many as fit.
+
+        `flush` writes the rest.
+        """
         waiting = self._waiting[pipe]
         waiting.extend(b"".join(tasks[first : first + _GROUP]) for first in range(0, len(tasks), _GROUP))
         while waiting:
@@ -225,7 +228,7 @@ class Pipes:
         os.read(self.wake_out, 4096)
 
     def close_tasks(self) -> None:
-        """Close the pipes of tasks, which is end of file for the workers."""
+        """Close the pipes of tasks, so that workers end."""
         for fd in (*self.tasks_in, *self.tasks_out):
             os.close(fd)
 

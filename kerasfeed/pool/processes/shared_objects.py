@@ -5,8 +5,8 @@ after a task has named the version. Each object is pickled once. Its arrays go i
 pickle protocol 5 (PEP 574), and each worker maps them copy-on-write: workers share the pages, yet each may write to its
 arrays.
 
-The file begins with one line per topic and per worker. In its line, a worker notes its present task, so that the parent
-can name the task of a dead worker. Another line records which random generators scenes use.
+The file begins with one line per topic and per worker. In its line, a worker records its present task, so that the
+parent can name the task of a dead worker. Another line records which random generators scenes use.
 """
 
 import enum
@@ -23,8 +23,8 @@ import numpy as np
 
 from kerasfeed.pool.memory import align, anonymous_file
 from kerasfeed.pool.resource_errors import naming_memory
-from kerasfeed.sequences.held_random import Held, generator_kinds, generators_beside
-from kerasfeed.util.picklers import CloudPickler, can_be_imported, pickled_beside, unpickled
+from kerasfeed.sequences.held_random import Held, generator_kinds, generators_in
+from kerasfeed.util.picklers import CloudPickler, can_be_imported, pickled_with_buffers, unpickled
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
@@ -62,7 +62,7 @@ class _Pickler(CloudPickler):
             obj.fill(self._found)
             return Held, (self._found.copy(),)
         elif id(owner) not in self._known:
-            others = generators_beside(owner, self._kinds, self._known)
+            others = generators_in(owner, self._kinds, self._known)
             self._found += (each for each in others if can_be_imported(each[0]))
         if type(obj) is np.memmap and (file := _memmap_arguments(obj)) is not None:
             return _open_memmap, file
@@ -91,17 +91,22 @@ def _open_memmap(name: str, dtype: Any, mode: Any, offset: int, shape: tuple[int
     return np.memmap(name, dtype, mode, offset, shape, order)
 
 
-def pickled(value: Any, beside_from: int = _OUT_OF_BAND_FROM) -> list[memoryview]:
-    """Pickle `value` for workers: the pickle, then its arrays of at least `beside_from` bytes, not copied.
+def pickled(value: Any, out_of_band_from: int = _OUT_OF_BAND_FROM) -> list[memoryview]:
+    """Pickle `value` for workers: the pickle, then its large arrays, not copied.
+
+    Large arrays have at least `out_of_band_from` bytes.
 
     Raises:
         Exception: Pickling failed.
     """
-    return pickled_beside(_Pickler, value, beside_from)
+    return pickled_with_buffers(_Pickler, value, out_of_band_from)
 
 
 def held_by(*values: Any) -> Held:
-    """Random generators that workers would find in `values`; none if these do not pickle."""
+    """Random generators that workers would find in `values`.
+
+    None if `values` cannot be pickled.
+    """
     held = Held()
     with suppress(Exception):
         pickled((*values, held))
@@ -222,18 +227,20 @@ class SharedObjects:
 
     @property
     def used_random(self) -> int:
-        """The random generators that scenes have used, and that workers seed; see `RandomWatch`."""
+        """The random generators that scenes have used; see `RandomWatch`."""
         return self._lines[_RANDOM]
 
-    def note_random(self, used: int) -> None:
+    def record_random(self, used: int) -> None:
         """Record for all workers that scenes use these generators."""
         if used:
             self._lines[_RANDOM] |= used
 
     def worker_line(self, number: int) -> memoryview:
-        """int64[8] of one worker: number of its task + 1 (0 when idle), position in the task, lowest valid number.
+        """int64[8] of one worker.
 
-        The worker refuses tasks with lower numbers: another worker died after they were sent, and they are sent again.
+        Item 0 is the number of its task + 1, or 0 when it is idle; item 1 its position in the task; item 2 the lowest
+        valid number. The worker refuses tasks with lower numbers: another worker died after they were sent, and they
+        are sent again.
         """
         start = (len(Topic) + number) * _LINE // 8
         return self._lines[start : start + _LINE // 8]

@@ -1,4 +1,6 @@
-"""Stacks of worker processes from Python's faulthandler, which works during hangs in C and crashes.
+"""Stacks of worker processes, written by Python's faulthandler.
+
+It works during crashes and hangs in C.
 
 Invariant: all workers of a session append to one anonymous file, and the parent reads and empties it.
 """
@@ -16,7 +18,10 @@ _MACHINERY = '"<frozen importlib'  # five lines per import
 
 
 def _line_in(folder: str) -> str:
-    """Start of a line for a call in `folder`, in the ASCII that faulthandler writes."""
+    """How a line for a call in `folder` starts, in ASCII.
+
+    faulthandler writes it so.
+    """
     return f'  File "{folder}'.encode("ascii", "backslashreplace").decode()
 
 
@@ -37,7 +42,10 @@ class StackDumps:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) | os.O_APPEND)
 
     def ask(self, pid: int, *, timeout: float = 0.5) -> str:
-        """Stack of the living worker `pid`, innermost call last; empty if it does not answer within `timeout` s."""
+        """Stack of the living worker `pid`, innermost call last.
+
+        Empty if the worker does not answer within `timeout` seconds.
+        """
         self.take()
         try:
             os.kill(pid, STACK_SIGNAL)
@@ -53,7 +61,10 @@ class StackDumps:
         return self.take()
 
     def take(self) -> str:
-        """Return the stack that a worker has written, for example as it crashed, or ""; empty the file."""
+        """Return the stack that a worker has written, or "".
+
+        Empty the file.
+        """
         text = os.pread(self.fd, _MAX_BYTES, 0).decode(errors="replace")
         os.ftruncate(self.fd, 0)
         return users_part(text)
@@ -66,7 +77,7 @@ class StackDumps:
 
 
 def users_part(text: str) -> str:
-    """The user's calls in a faulthandler report of all threads: those in the worker's main thread."""
+    """The user's calls in the worker's main thread, from a faulthandler report."""
     truncated = ""  # lines are innermost first
     for section in text.split("\n\n"):
         lines = [line for line in section.splitlines() if line.startswith("  File ") and _MACHINERY not in line]

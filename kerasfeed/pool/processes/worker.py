@@ -1,8 +1,8 @@
-"""The worker process: a new interpreter that reads tasks, runs them and reports the results.
+"""The worker process: a new interpreter that runs tasks.
 
-Invariant: the worker lives exactly as long as its parent needs it. End of file on the task pipe ends it between tasks.
-When the parent is gone, a watching thread ends it during a task. It imports neither keras nor tensorflow unless the
-user's code does, and never the user's main module.
+Invariant: the worker ends with its parent. End of file on the task pipe ends it between tasks. If the parent ends, a
+watching thread ends the worker during a task. It imports neither keras nor tensorflow unless the user's code does, and
+never the user's main module.
 """
 
 import faulthandler
@@ -83,7 +83,7 @@ class WorkerProcess:
             if number == STOP:
                 break
             line[1] = NOWHERE
-            # First: if the pool does not see this note, it has made the task invalid before it sends the task again.
+            # First: if the pool does not see this, it has made the task invalid before it sends the task again.
             line[0] = number + 1
             if number < line[2]:  # the lowest valid number
                 self._report(Status.RETURNED, number, 0.0)
@@ -165,9 +165,9 @@ class WorkerProcess:
         """See `WorkerContext.used_random`."""
         return self._shared_objects.used_random
 
-    def note_random(self, used: int) -> None:
-        """See `WorkerContext.note_random`."""
-        self._shared_objects.note_random(used)
+    def record_random(self, used: int) -> None:
+        """See `WorkerContext.record_random`."""
+        self._shared_objects.record_random(used)
 
     def _report(self, status: Status, number: int, seconds: float, payload: Any = None) -> None:
         nbytes = 0
@@ -179,7 +179,10 @@ class WorkerProcess:
 
 
 def watch_parent(link_fd: int) -> None:
-    """End this process and its group as soon as the parent is gone, even during a task."""
+    """End this process and its group when the parent is gone.
+
+    A running task is ended too.
+    """
     parent = os.getppid()
     poll = select.poll()
     poll.register(link_fd, 0)  # hang-ups are always reported

@@ -5,9 +5,8 @@ user's main module. It inherits only the descriptors named here, and passes none
 so that programs started by scenes end with it. It starts in the directory and environment in which the feed was made,
 even if this process has changed its own since. The process is waited for once, here, and keeps its id until then.
 
-On Linux the kernel kills a worker whose parent is gone, even in a scene that holds the GIL in compiled code. For the
-kernel, the parent is the thread that started the worker, so that thread must live as long as the worker: it is the
-pool's supervisor.
+On Linux the kernel kills a worker whose parent has ended, even in a scene that holds the GIL in compiled code. For the
+kernel, the parent is the thread that started the worker: the pool's supervisor, which therefore outlives its workers.
 """
 
 import contextlib
@@ -66,7 +65,10 @@ class WorkerHandle:
         return f"worker process {self.number} (pid {self.process.pid}){self.where}"
 
     def receive(self) -> bool:
-        """Move received bytes into the inbox; return False at the end of file."""
+        """Move received bytes into the inbox.
+
+        Return False at the end of file.
+        """
         while True:
             try:
                 data = self.link.recv(1 << 20)
@@ -79,15 +81,17 @@ class WorkerHandle:
             self.inbox.extend(data)
 
     def take(self, nbytes: int) -> bytes:
-        """Return the next payload, which has `nbytes`. All of it was sent before its result.
+        """Return the next payload, which has `nbytes`.
+
+        The worker sends all of it before the result.
 
         Raises:
-            ValueError: Fewer bytes have come.
+            ValueError: Fewer bytes were received.
         """
         if len(self.inbox) < nbytes:
             self.receive()
         if not 0 <= nbytes <= len(self.inbox):
-            raise ValueError(f"a payload of {nbytes:,} bytes was announced, and {len(self.inbox):,} came")
+            raise ValueError(f"a payload of {nbytes:,} bytes was announced, received {len(self.inbox):,}")
         payload = bytes(self.inbox[:nbytes])
         del self.inbox[:nbytes]
         return payload
@@ -104,9 +108,10 @@ class WorkerHandle:
             return True
 
     def end(self, grace: float) -> None:
-        """Reap the process and record its peak memory; kill it if it does not end within `grace` seconds.
+        """Reap the process and record its peak memory.
 
-        Call this once: afterwards another process or group may have its id.
+        The process is killed if it does not end within `grace` seconds. Call this once: afterwards another process or
+        group may have its id.
         """
         deadline = time.monotonic() + grace
         while not self.has_ended() and time.monotonic() < deadline:
@@ -131,7 +136,7 @@ class WorkerHandle:
             self.peak = max(self.peak, most)
 
     def _end_group(self) -> None:
-        """End the programs that scenes have started, first with SIGTERM, which lets them clean up."""
+        """End the programs that scenes have started: SIGTERM first, then SIGKILL."""
         group, deadline = self.process.pid, time.monotonic() + _GROUP_SECONDS
         with contextlib.suppress(OSError):  # the group is empty
             os.killpg(group, signal.SIGTERM)
@@ -164,9 +169,9 @@ class WorkerHandle:
 
 
 def why_no_processes() -> str | None:
-    """Why this program cannot start worker processes, and the remedy; None if it can.
+    """Why this program cannot start worker processes, and the remedy.
 
-    A frozen program is never started: it would ignore `-c` and repeat its own work.
+    None if it can. A frozen program is never started: it would ignore `-c` and repeat its own work.
     """
     if sys.platform == "win32":
         return "worker processes need a POSIX system (Linux, macOS); use worker_type='thread'"
@@ -183,7 +188,10 @@ def why_no_processes() -> str | None:
 
 
 def own_peak() -> int:
-    """Peak memory of this process, bytes: the system counts it for a child that begins as a copy."""
+    """Peak memory of this process, bytes.
+
+    A child that begins as a copy has it too.
+    """
     import resource  # absent on Windows, which imports this module and starts no worker
 
     return _bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -194,7 +202,10 @@ def _bytes(maxrss: int) -> int:
 
 
 def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
-    """Wait for workers whose task pipe has been closed; after `grace` seconds, kill the others."""
+    """Wait for workers whose task pipe has been closed.
+
+    After `grace` seconds, kill the others.
+    """
     deadline = time.monotonic() + grace
     for handle in handles:
         if handle.link.fileno() >= 0:  # else it was reaped before
@@ -221,9 +232,9 @@ main({arguments})
 
 
 def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, int, int]) -> WorkerHandle:
-    """Start worker `number` of a pool. It ends with the calling thread; see the module's invariant.
+    """Start worker `number` of a pool; it ends with the calling thread.
 
-    It inherits its ends, `fds` (of tasks, results, slots, shared objects and stacks), and the options' descriptors.
+    It inherits `fds` (of tasks, results, slots, shared objects and stacks) and the options' descriptors.
 
     Raises:
         OSError: The process could not be started.
@@ -261,7 +272,7 @@ def start_worker(number: int, options: PoolOptions, fds: tuple[int, int, int, in
         raise DirectoryGoneError(
             error.errno,
             f"worker processes start in the directory where the feed was made, and it can no longer be "
-            f"entered ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
+            f"entered ({error.strerror}). Keep it while the feed is used, or make the feed in another directory",
             directory,
         ) from None
     finally:

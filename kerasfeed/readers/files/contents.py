@@ -14,7 +14,7 @@ import optree
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.frames import DataFrameRows, as_sequence
 
-_FORMS = "Return a tuple (or dict) of arrays with one row a scene, an array, or a list of scenes"
+_FORMS = "Return a tuple (or dict) of arrays with one row per scene, an array, or a list of scenes"
 
 
 class Contents(ABC):
@@ -46,7 +46,7 @@ class ColumnContents(Contents):
         for path, length in zip(paths, lengths, strict=True):
             if length != lengths[0]:
                 raise ValueError(
-                    f"the arrays of one file need one row a scene, all the same number: field {paths[0]!r} has "
+                    f"the arrays of one file need the same number of rows, one per scene: field {paths[0]!r} has "
                     f"{lengths[0]} rows and field {path!r} has {length}"
                 )
         self.count = lengths[0]
@@ -101,7 +101,7 @@ def _column(leaf: Any, path: str) -> Any:
     if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
         what = f"of type {type(leaf).__name__}" if not isinstance(leaf, np.ndarray) else "an array without axes"
         raise TypeError(
-            f"read_file returned a tuple or dict whose field {path!r} is {what}, not an array with one row a scene. "
+            f"read_file returned a tuple or dict whose field {path!r} is {what}, not an array with one row per scene. "
             f"{_FORMS}"
         )
     return leaf.tolist() if leaf.dtype == object else _read_only(leaf)
@@ -129,7 +129,7 @@ def contents_of(value: Any) -> Contents:
         value: The result.
 
     Raises:
-        TypeError, ValueError: It holds no scenes; the message says what does.
+        TypeError, ValueError: It holds no scenes; the message names the valid results.
     """
     if isinstance(value, Iterator):
         raise TypeError(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kerasfeed.errors import FeedWarning
 from kerasfeed.readers.remote import is_url
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import counted, exception_text, noted
+from kerasfeed.util.error_text import counted, exception_text, with_note
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer
@@ -49,7 +49,7 @@ def check_count(value: Any, name: str) -> int:
     Raises:
         TypeError, ValueError: `value` is not a number of scenes.
     """
-    what = "a number of scenes: an integer for all files, one integer a file, or a function from path to integer"
+    what = "a number of scenes: an integer for all files, one integer per file, or a function from path to integer"
     return check_integer(name, value, 0, what=what)
 
 
@@ -101,7 +101,7 @@ def count_files(
                     else:
                         what = f"while the scenes of {paths[number]!r} were counted"
                         note = f"kerasfeed: {what}; on_error='skip' leaves out files that cannot be read"
-                        raise noted(error, note, what="reading a file raised ")
+                        raise with_note(error, note, what="reading a file raised ")
                     advance(1)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

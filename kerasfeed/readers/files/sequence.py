@@ -178,9 +178,9 @@ class FileSequence(Refreshable, SceneSequence):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
         self._kept = PerProcess(partial(_FilesRead, self._cache_files, self._cache_bytes))
         self._count, self._skip = count, on_error == "skip"
-        self._take_in(paths, count)
+        self._set_files(paths, count)
 
-    def _take_in(self, named: Iterable[Any], count: Any) -> None:
+    def _set_files(self, named: Iterable[Any], count: Any) -> None:
         """Use these files, or none if some cannot be counted."""
         paths = _checked_paths(named)
         skipped: tuple[tuple[Any, str], ...] = ()
@@ -293,12 +293,12 @@ class FileSequence(Refreshable, SceneSequence):
         self._refuse_change(file, kept)  # the file may have changed while it was read
         for meter in (kept.log, read_cost.current()):
             if meter is not None:
-                meter.note(self._storage, file, nbytes=count, seconds=seconds)
+                meter.record(self._storage, file, nbytes=count, seconds=seconds)
         if contents.count != count:
             raise ValueError(
                 f"file {path!r} has {counted(contents.count, 'scene')}, but {count} were counted or given when the "
-                "sequence was made. Did the file change, or does read_file leave out scenes? Make a new FileSequence, "
-                "without count if it is out of date"
+                "sequence was made. The file may have changed, or read_file leaves out scenes. Make a new "
+                "FileSequence, without count if that is out of date"
             )
         return contents
 
@@ -325,7 +325,7 @@ class FileSequence(Refreshable, SceneSequence):
             count: As in the constructor. None uses the same argument as last time; a list must be given again.
 
         Returns:
-            By how many the number of scenes grew; negative if there are fewer.
+            The increase of the number of scenes; negative if there are fewer.
 
         Raises:
             RuntimeError: Called in a worker.
@@ -342,7 +342,7 @@ class FileSequence(Refreshable, SceneSequence):
             raise RuntimeError("refresh() was called in a worker: call it in the main program, between two epochs")
         before = len(self)
         given = self._count if count is None else count
-        self._take_in(self._given if paths is None else paths, given)
+        self._set_files(self._given if paths is None else paths, given)
         self._count = given
         self.generation += 1
         self.close()
@@ -410,4 +410,4 @@ def _checked_function(read_file: Any) -> Callable[[Any], Any]:
 
 
 def _count_by(count: Callable[[Any], Any], path: Any) -> int:
-    return check_count(count(path), f"what count({path!r}) returned")
+    return check_count(count(path), f"the result of count({path!r})")

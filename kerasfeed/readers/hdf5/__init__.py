@@ -1,1 +1,1 @@
-"""HDF5 files: `HDF5File` reads chunks without h5py's lock if possible, and otherwise through h5py."""
+"""HDF5 files: `HDF5File` reads chunks without h5py's lock if possible."""

@@ -1,7 +1,7 @@
-"""Read chunks without HDF5: from the file through codec and cache to the destination, without holding a lock.
+"""Read chunks without HDF5 and without holding a lock.
 
-If only HDF5 knows the filters of a chunk, h5py decodes it under its lock, and the same cache keeps it. (HDF5's own
-cache has a limit per dataset, and none for all datasets.)
+A chunk goes from the file through codec and cache to the destination. If only HDF5 knows its filters, h5py decodes it
+under its lock, and the same cache keeps it. (HDF5's own cache has a limit per dataset, and none for all datasets.)
 
 Invariant: the result equals h5py's bit for bit; otherwise `Declined` or OSError is raised, and the caller asks h5py.
 Each chunk that a box touches is read once. The caller holds the open file.
@@ -59,7 +59,10 @@ class ChunkCache(Lru[int, NDArray[Any]]):
             return range(first, self._keys)
 
     def get_all(self, keys: list[int]) -> list[NDArray[Any]] | None:
-        """Values of `keys`; None if one is missing. One lock for all, because a scene may touch dozens of chunks."""
+        """Values of `keys`; None if one is missing.
+
+        The lock is taken once for all keys, because a scene may touch dozens of chunks.
+        """
         with self._lock:
             if not all(key in self._kept for key in keys):
                 return None
@@ -78,7 +81,7 @@ class ChunkCache(Lru[int, NDArray[Any]]):
         return super()._keep(key, value)
 
     def forget(self, keys: range) -> None:
-        """Free the values of `keys`, which were reserved and are no longer used.
+        """Free the reserved values of `keys`, which are no longer used.
 
         Never waits, because the garbage collector may call it in a thread that holds the lock. In this case, the next
         chunk that is kept frees them.
@@ -111,13 +114,14 @@ class ChunkedReader:
         counters: Counters,
         handle: Any,
     ) -> None:
-        """Read through `source` into `cache`, and add the cost of reading `storage` to `counters`.
+        """Read through `source` into `cache`.
 
-        `handle` is h5py's dataset, which decodes chunks if the pipeline cannot.
+        The cost of reading `storage` is added to `counters`. `handle` is h5py's dataset, which decodes chunks if the
+        pipeline cannot.
         """
         grid = layout.grid
         self._handle = handle
-        # Taken before the lock of the cache, as by all readers: a callback of HDF5 may read while it holds HDF5's lock.
+        # All readers take this lock before the cache's: a callback of HDF5 may read while it holds HDF5's lock.
         self._lock: AbstractContextManager[Any] = HDF5_LOCK if layout.pipeline.refusal else nullcontext()
         self.counters = counters
         self._grid, self._index, self._pipeline = grid, layout.index, layout.pipeline
@@ -185,7 +189,10 @@ class ChunkedReader:
                 self._place(part, out, meter)
 
     def _copy_kept(self, parts: list[ChunkPart], out: NDArray[Any]) -> bool:
-        """Fill `out` if the cache holds the chunks of all `parts`; looks them up under one lock."""
+        """Fill `out` if the cache holds the chunks of all `parts`.
+
+        Return whether it does.
+        """
         chunks = self._cache.get_all([self._first_key + part.number for part in parts])
         if chunks is None:
             return False
@@ -196,7 +203,7 @@ class ChunkedReader:
         return True
 
     def ahead(self, rows: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
-        """Begin to decode the chunks of `rows`, up to half of the cache.
+        """Begin to decode the chunks of `rows`, up to half the cache.
 
         Args:
             rows: int64[n], each within axis 0.
@@ -221,9 +228,10 @@ class ChunkedReader:
                 _threads.here().submit(self._decode_ahead, owner, number, meter)
 
     def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
-        """Record that chunk `number` is decoded ahead; return False if `most` others are, and were not read yet.
+        """Record that chunk `number` is decoded ahead.
 
-        Chunks of an epoch that ended early are never read; they stop counting after some seconds.
+        Return False if `most` others were decoded ahead and not read yet. Chunks of an epoch that ended early are never
+        read; they stop counting after some seconds.
         """
         with self._ahead_lock:
             if len(self._ahead) >= most:
@@ -246,7 +254,9 @@ class ChunkedReader:
                 self._ahead.pop(number, None)
 
     def load(self, number: int, meter: read_cost.Meter | None, *, keep: bool = True) -> NDArray[Any] | None:
-        """Chunk `number` in its full shape, from the cache or the file; None if the file has none.
+        """Return chunk `number` in its full shape.
+
+        None if the file does not have it.
 
         Args:
             number: The chunk.
@@ -289,7 +299,7 @@ class ChunkedReader:
         self.counters.add(nbytes=location.size)
         for each in (self.counters.meter, meter):
             if each is not None:
-                each.note(self._storage, location.position, nbytes=self._nbytes, seconds=seconds)
+                each.record(self._storage, location.position, nbytes=self._nbytes, seconds=seconds)
         return found
 
     def _decoded_by_h5py(self, number: int) -> NDArray[Any]:
@@ -305,8 +315,8 @@ class ChunkedReader:
 def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -> None:
     """Call `work` once for each of `items`, in any thread and order.
 
-    The caller works too, and waits only for helpers that have begun, so busy threads cannot block it. No helper works
-    any more when this returns or raises.
+    The caller works too, and waits only for helpers that have begun, so busy threads cannot block it. No helper is
+    working when this returns or raises.
 
     Args:
         items: Taken one by one, under a lock.

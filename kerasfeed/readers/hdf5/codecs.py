@@ -35,11 +35,17 @@ Decoder = Callable[[Bytes, int | None], Bytes]  # data, and the size of the resu
 
 
 class Declined(Exception):
-    """h5py must read a dataset or a selection; the message is the reason."""
+    """h5py must read a dataset or a selection.
+
+    The message is the reason.
+    """
 
 
 class DecodeError(Declined):
-    """A chunk does not match its filters: it is damaged, or written in an unknown way."""
+    """A chunk does not match its filters.
+
+    It is damaged, or written in an unknown way.
+    """
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,10 @@ class Filter:
 
 
 def optional(name: str) -> ModuleType | None:
-    """Import an optional package; None if it is missing or does not load."""
+    """Import an optional package.
+
+    None if it is missing or does not load.
+    """
     try:
         return import_module(name)
     except Exception:  # noqa: BLE001  # a package built for another NumPy fails in its own ways
@@ -72,7 +81,7 @@ class Pipeline:
     """Decode the filters of a dataset. May be used from several threads.
 
     Attributes:
-        refusal: Why only HDF5 can decode; empty if `decode` can.
+        refusal: The reason if only HDF5 can decode; empty if `decode` can.
     """
 
     def __init__(self, filters: tuple[Filter, ...], nbytes: int) -> None:
@@ -128,7 +137,10 @@ class Pipeline:
 
 
 def decoder_of(each: Filter) -> Decoder | None:
-    """Decoder of a filter; None if it is unknown, or its package is not installed."""
+    """Decoder of a filter.
+
+    None if it is unknown, or its package is not installed.
+    """
     make = _DECODERS.get(each.code)
     return None if make is None else make(each.values)
 
@@ -241,7 +253,9 @@ def _bitshuffle(values: tuple[int, ...]) -> Decoder | None:
 
 
 def _lz4_blocks(module: ModuleType, data: bytes, width: int, size: int | None) -> tuple[Bytes, int]:
-    """Decode the LZ4 part of bitshuffle: return the bytes, still bit-shuffled, and the items per block.
+    """Decode the LZ4 part of bitshuffle.
+
+    Return the bytes, still bit-shuffled, and the items per block.
 
     Layout: total bytes (64 bits) and bytes per block (32 bits), big-endian; then each block of whole groups of eight
     items, as its stored size (32 bits) and LZ4 data; then the odd items, unchanged.

@@ -53,7 +53,10 @@ class ContiguousReader:
             out[...] = into
 
     def _parts(self, positions: Any, inner: tuple[range, ...], out: NDArray[Any]) -> None:
-        """Read the same part of several rows, each from its first to its last byte."""
+        """Read the same part of several rows.
+
+        The file is read from each part's first to its last byte.
+        """
         if isinstance(positions, range) and len(positions) > 1 and self._row_nbytes < _ROW_NBYTES:
             raise Declined("parts of many short rows")
         first = sum(part.start * stride for part, stride in zip(inner, self._strides, strict=True))

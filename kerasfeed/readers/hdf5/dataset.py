@@ -1,4 +1,4 @@
-"""A dataset as users hold it.
+"""`HDF5Dataset`: a dataset of an `HDF5File`.
 
 Invariant: a selection returns what h5py returns, or NumPy's result if h5py does not support it, from an unchanged file;
 otherwise it raises. h5py gets selections that it supports as the user wrote them. If only NumPy supports a selection
@@ -26,11 +26,13 @@ from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
 
 _PIECE_NBYTES = 1 << 24  # read at once around a selection that is not a box
-_ROW_NBYTES = 1 << 26  # the limit up to which a whole row is read for a part of it
+_ROW_NBYTES = 1 << 26  # to read a part of a row, a whole row of up to this size is read
 
 
 class HDF5Dataset:
-    """One dataset of an `HDF5File`: `file["points"]`. Pickles with the file. May be used from several threads.
+    """One dataset of an `HDF5File`: `file["points"]`.
+
+    It pickles with the file, and several threads may use it.
 
     Examples:
         >>> import h5py
@@ -81,7 +83,10 @@ class HDF5Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes; None for a null dataset, which has no data at all."""
+        """Sizes of the axes.
+
+        None for a null dataset, which has no data.
+        """
         shape = self._open()[1].shape
         return None if shape is None else tuple(shape)
 
@@ -113,7 +118,7 @@ class HDF5Dataset:
 
     @property
     def block_size(self) -> int:
-        """Rows of axis 0 in one chunk; 1 for contiguous storage. For `kerasfeed.BlockShuffled`."""
+        """Rows of axis 0 in a chunk, for `kerasfeed.BlockShuffled`; 1 if contiguous."""
         chunks = self.chunks
         return max(1, chunks[0]) if chunks else 1
 
@@ -124,13 +129,16 @@ class HDF5Dataset:
 
     @property
     def reader(self) -> ReaderChoice:
-        """The reader of this dataset: `kind` is "direct" or "h5py", and `reason` why h5py reads it; `str` has both."""
+        """The reader of this dataset.
+
+        `kind` is "direct" or "h5py", and `reason` says why h5py reads it; `str` has both.
+        """
         choice = self._examined().choice
         assert choice is not None
         return choice
 
     def stats(self) -> ReadStats:
-        """Return counters of the reads of this dataset in this process since the file was opened.
+        """Return counters of this dataset's reads since the file was opened.
 
         The counters only grow: the cost of one epoch is the difference between the values before and after it. Each
         process counts only its own reads, so measure with `workers=0` or with threads.
@@ -171,11 +179,16 @@ class HDF5Dataset:
             self._fail(error, f"[{selection!r}]")
 
     def _offers(self, name: str) -> bool:
-        """Whether feeds may call `name`: the dtype of rows of text or of variable length is not the dataset's."""
+        """Whether feeds may call `name`.
+
+        They must not call `read_into` for text and rows of variable length, whose dtype differs from the dataset's.
+        """
         return name != "read_into" or not self.dtype.hasobject
 
     def read_into(self, selection: Any, out: NDArray[Any]) -> None:
-        """Read a selection into an existing array, such as the row of a scene in a batch.
+        """Read a selection into an existing array.
+
+        This may be the row of a scene in a batch.
 
         Args:
             selection: As for `dataset[selection]`.
@@ -206,7 +219,9 @@ class HDF5Dataset:
             self._fail(error, f"[{selection!r}]")
 
     def take(self, indices: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read many rows of axis 0 at once. Each chunk is read once, and several chunks at the same time.
+        """Read many rows of axis 0 at once.
+
+        Each chunk is read once, and several chunks at the same time.
 
         Args:
             indices: Integers in one axis, in any order; repeated and negative ones are allowed.
@@ -241,7 +256,10 @@ class HDF5Dataset:
             self._fail(error, ".take(...)")
 
     def _read(self, shared: SharedFile, opened: OpenDataset, selection: Any, out: NDArray[Any] | None = None) -> Any:
-        """Read a selection, into `out` if given: directly if possible, else by h5py."""
+        """Read a selection, into `out` if given.
+
+        Directly if possible, else with h5py.
+        """
         if opened.choice is None:
             shared.examine(opened, to_read=True)
         reader, shape, dtype = opened.reader, opened.shape, opened.dtype
@@ -288,9 +306,10 @@ class HDF5Dataset:
         return out
 
     def read_ahead(self, indices: Any) -> None:
-        """Begin to decode the chunks of these rows on other threads, up to half of the cache.
+        """Begin to decode the chunks of these rows on other threads.
 
-        Returns at once and raises nothing: the later read reports a wrong index or a damaged chunk.
+        Fills up to half of the cache. Returns at once and raises nothing: the later read reports a wrong index or a
+        damaged chunk.
 
         Args:
             indices: Integers in one axis: rows that will be read soon.
@@ -316,7 +335,7 @@ class HDF5Dataset:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError(f"{self!r} must be read to become an array, so copy=False is impossible; leave copy out")
+            raise ValueError(f"{self!r} must be read to become an array, so copy=False is impossible: leave copy out")
         return np.asarray(self[...], dtype=dtype)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -327,7 +346,10 @@ class HDF5Dataset:
 
 
 def _read_checked(shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None) -> Any:
-    """Return h5py's answer from an unchanged file; h5py reads zeros beyond the end of a truncated one."""
+    """Return h5py's result, and check that the file is unchanged.
+
+    h5py reads zeros beyond the end of a truncated file.
+    """
     if not opened.has_sources:  # the check may have to open many files
         check_sources(opened.handle)
         opened.has_sources = not opened.handle.external
@@ -339,9 +361,8 @@ def _read_checked(shared: SharedFile, opened: OpenDataset, selection: Any, plann
             raise
         if missing:
             raise OSError(
-                f"its filter {' and '.join(missing)} is missing: HDF5 does not know it. pip install hdf5plugin, which "
-                "HDF5File imports if needed, or import the package that registers the filter in "
-                "the module of your class"
+                f"HDF5 does not know its filter {' and '.join(missing)}. Run pip install hdf5plugin, which HDF5File "
+                "imports if needed, or import the package that registers the filter in the module of your class"
             ) from None
         found = _read_through_h5py(opened.handle, selection, planned)
     if shared.source is not None and not shared.how.swmr:
@@ -368,7 +389,7 @@ def _read_through_h5py(dataset: Any, selection: Any, planned: Selection | None) 
 
 
 def _read_box(dataset: Any, box: Box, out: NDArray[Any]) -> None:
-    """Fill `out` with a box, and rows that are not a range run by run."""
+    """Fill `out` with a box, or with rows run by run."""
     inner = [slice(positions.start, positions.stop) for positions in box[1:]]
     if isinstance(box[0], range):
         _put(dataset[(slice(box[0].start, box[0].stop), *inner)], out)

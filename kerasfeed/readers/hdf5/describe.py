@@ -1,4 +1,4 @@
-"""List the contents of a file as names, as text and as a table for notebooks.
+"""List the contents of a file: names, text, or HTML.
 
 Invariant: no data are read. The storage of every dataset shown is examined, to report its reader.
 """
@@ -47,7 +47,7 @@ _KINDS = {h5py.h5o.TYPE_GROUP: "group", h5py.h5o.TYPE_DATASET: "dataset"}
 
 
 def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = None) -> list[Entry]:
-    """List the objects below a group, or the first `most`, each under one name.
+    """List the (first `most`) objects below a group, each once.
 
     Targets of soft and external links come last, unless they are listed already.
 
@@ -67,7 +67,10 @@ def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = 
 
 
 def _walk(group: Any, links: Any) -> Iterator[Entry]:
-    """Walk a group of h5py's low level. HDF5's own walk ends the interpreter if an object is damaged."""
+    """Walk a group of h5py's low level.
+
+    HDF5's own walk ends the interpreter if an object is damaged.
+    """
     info = h5py.h5o.get_info(group)
     seen = {(info.fileno, info.addr)}
     behind: deque[tuple[Any, str, bytes]] = deque()  # links: the group that holds it, path, and name in the group
@@ -118,7 +121,10 @@ def facts(name: str, dataset: OpenDataset) -> list[str]:
 
 
 def tree(title: str, found: list[Entry], dataset: Callable[[str], OpenDataset]) -> str:
-    """The objects below a group as text, one line each, indented by depth; `dataset` opens one by name."""
+    """The objects below a group as text, one indented line each.
+
+    `dataset` opens a dataset by its name.
+    """
     lines = [title]
     # Links are sorted by their names.
     for entry in sorted(found, key=lambda each: each.path.split("/")):
@@ -137,7 +143,10 @@ def tree(title: str, found: list[Entry], dataset: Callable[[str], OpenDataset]) 
 
 
 def table(title: str, names: list[str], dataset: Callable[[str], OpenDataset]) -> str:
-    """HTML of one `div`: a title and a table of these datasets; `dataset` as in `tree`."""
+    """HTML of one `div`: a title and a table of datasets.
+
+    `dataset` is as in `tree`.
+    """
     shown = [facts(name, dataset(name)) for name in names[:_ROWS_SHOWN]]
     more = f"and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
     return Report(title, tables=[Table(_COLUMNS, shown)], more=more).html

@@ -1,4 +1,4 @@
-"""Word the errors for files that cannot be read.
+"""Messages about files that cannot be read.
 
 Invariant: a message names the file, the problem as far as a check can tell, and the remedy.
 """
@@ -33,7 +33,10 @@ def named(error: OSError, message: str) -> OSError:
 
 
 def note_source(error: Exception, name: str, path: str, what: str = "") -> None:
-    """Add dataset and file of a failed read as a note, unless the message or a note names both."""
+    """Add dataset and file to the error of a failed read.
+
+    Not if the error names both already.
+    """
     for text in (message_of(error), *notes_of(error)):
         if repr(name) in text and repr(path) in text:
             return
@@ -44,10 +47,9 @@ def cause(path: str, error: OSError) -> str:
     """Return why opening the file at `path` failed."""
     if "unable to lock file" in message_of(error):
         return (
-            f"a program that writes the file holds its lock ({message_of(error)}). Wait until it has closed the file; "
-            "or set swmr_mode = True in the writer, and read with HDF5File(path, swmr=True). If no program "
-            "writes the file and its disk does not support locks, pass locking=False, or set "
-            "HDF5_USE_FILE_LOCKING=FALSE before Python starts"
+            f"a program that writes the file holds its lock ({message_of(error)}). Wait until it has closed the file, "
+            "or set swmr_mode = True in the writer and read with HDF5File(path, swmr=True). If no program writes the "
+            "file and its disk does not support locks, pass locking=False"
         )
     if isinstance(error, PermissionError):
         return message_of(error)
@@ -61,7 +63,10 @@ def cause(path: str, error: OSError) -> str:
 
 
 def stored_name(name: str) -> str | bytes:
-    """A name for h5py: bytes if it is not UTF-8, because old writers use other encodings."""
+    """A name for h5py; bytes if it is not UTF-8.
+
+    Some old writers produce such names.
+    """
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -75,13 +80,18 @@ def shown_name(name: str | bytes) -> str:
 
 
 def link_target(group: Any, stored: bytes) -> str:
-    """Target of a soft or external link in h5py's low-level `group`: a path, or file and path."""
+    """Target of a link: a path, or file and path.
+
+    `group` is h5py's low-level group.
+    """
     value = group.links.get_val(stored)
     return ":".join(map(shown_name, value)) if isinstance(value, tuple) else shown_name(value)
 
 
 def unfollowed(group: Any, name: str, path: str, links: Any) -> Exception | None:
-    """Return the error for a name that HDF5 could not open: a broken link, or damage; None if the name is missing.
+    """Return the error for a name that HDF5 could not open.
+
+    The link is broken, or the file is damaged. None if the name is missing.
 
     Args:
         group: h5py's low-level group to search.
@@ -114,7 +124,10 @@ def printable(name: str) -> str:
 
 
 def listing(names: list[str], *, is_all: bool = True) -> str:
-    """List some names for a message; `is_all`: whether `names` is complete."""
+    """List some names for a message.
+
+    `is_all` is False if `names` is incomplete.
+    """
     shown = ", ".join(map(printable, names[:_NAMES_SHOWN])) or "(none)"
     if not is_all:
         return f"{shown} and many more"

@@ -29,7 +29,7 @@ _uses = itertools.count(1)
 
 
 class Members(ABC):
-    """Datasets and groups by name: a mapping of local names, like h5py's groups.
+    """Datasets and groups by name, like h5py's groups.
 
     Most methods do not look into groups below, so a file of a million groups answers as fast as one of three. Only
     `dataset_paths` and `tree` descend into groups.
@@ -71,10 +71,10 @@ class Members(ABC):
 
     @abstractmethod
     def __contains__(self, name: object) -> bool:
-        """Whether there is a dataset or group `name`, which may be a path."""
+        """Whether there is an object `name`, which may be a path."""
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the datasets and groups directly in this file or group."""
+        """The names of the objects directly in this file or group."""
         for name in self._group():
             yield shown_name(name)
 
@@ -99,19 +99,22 @@ class Members(ABC):
         return self[name] if name in self else default  # noqa: SIM401  # dict.get would call this method
 
     def keys(self) -> KeysView[str]:
-        """The names of the datasets and groups directly in this file or group, in h5py's order."""
+        """The names of the direct members, in h5py's order."""
         return KeysView(self)
 
     def values(self) -> ValuesView[Any]:
-        """The datasets and groups directly in this file or group; None for anything else, such as a broken link."""
+        """The datasets and groups directly in this file or group.
+
+        Anything else, such as a broken link, is None.
+        """
         return _Values(self)
 
     def items(self) -> ItemsView[str, Any]:
-        """Pairs of a name and a dataset or group, as in `keys` and `values`."""
+        """Pairs of name and object, as in `keys` and `values`."""
         return _Items(self)
 
     def dataset_paths(self) -> list[str]:
-        """Paths of all datasets, including those in nested groups and in files behind external links.
+        """Paths of all datasets, including nested groups and external links.
 
         Returns:
             Paths relative to this file or group, such as "scene_7/points", one per dataset. The path of a link is
@@ -243,7 +246,7 @@ class HDF5File(Members):
         self._remote = driver is None and is_url(path)
         self._local = not self._remote and "://" not in self.path and driver != "ros3"
         if self._remote and swmr:
-            raise ValueError(f"swmr=True follows a file that grows on a local disk, received {self.path!r}")
+            raise ValueError(f"swmr=True needs a file on a local disk, received {self.path!r}")
         if self._local:
             self.path = str(Path(path).absolute())
         if self._local and driver is None:
@@ -262,15 +265,15 @@ class HDF5File(Members):
     def _open(self) -> SharedFile:
         opened = self._opened  # read once, because another thread may close meanwhile
         if opened is None or opened.generation != registry.generation:
-            opened = self._opened = self._opened_anew()
+            opened = self._opened = self._reopened()
         opened.used = next(_uses)
         return opened
 
-    def _opened_anew(self) -> SharedFile:
+    def _reopened(self) -> SharedFile:
         known = self._identity
         try:
-            looked_at = self._remote or (self._local and self._how.driver != "family")
-            found = identity_at(self.path, self._how.options) if looked_at else None
+            has_identity = self._remote or (self._local and self._how.driver != "family")
+            found = identity_at(self.path, self._how.options) if has_identity else None
         except FileNotFoundError:
             if not self._local:
                 raise
@@ -345,7 +348,9 @@ class HDF5File(Members):
         if isinstance(opened.get(name), h5py.Datatype):
             return KeyError(f"{str(name)!r} in {self.path!r} is a datatype, which holds no data")
         if opened.is_damaged:
-            return KeyError(f"{str(name)!r} is not in {self.path!r}, a damaged file, whose datasets are not listed")
+            return KeyError(
+                f"{str(name)!r} is not in {self.path!r}. The file is damaged, so its datasets are not listed"
+            )
         seen = describe.entries(opened.handle, self.path, opened.links, _MOST_NAMES)
         names = listing([entry.path for entry in seen if entry.is_dataset], is_all=len(seen) < _MOST_NAMES)
         return KeyError(f"{str(name)!r} is not in the file; {self.path!r} holds the datasets {names}")
@@ -361,7 +366,9 @@ class HDF5File(Members):
         return self, "/"
 
     def close(self) -> None:
-        """Close this process's handle of the file; the next read opens it again. Idempotent.
+        """Close this process's handle of the file; idempotent.
+
+        The next read opens the file again.
 
         The handle stays open while another HDF5File of this process uses it. After `close`, a rewritten file
         is read in its new state. If a sequence calls it in `on_epoch_begin` or `on_epoch_end`, this applies to all
@@ -400,7 +407,10 @@ class HDF5File(Members):
 
 
 class HDF5Group(Members):
-    """One group of an `HDF5File`: a mapping from names to datasets and groups. Pickles with the file."""
+    """A group of an `HDF5File`: maps names to datasets and groups.
+
+    It pickles with the file.
+    """
 
     def __init__(self, file: HDF5File, name: str) -> None:
         self.file = file
@@ -433,7 +443,9 @@ class HDF5Group(Members):
 
 
 def _refuse_unknown(options: dict[str, Any]) -> None:
-    """Refuse options of a local file that h5py would refuse at the first read, which may be in a worker.
+    """Refuse local options that h5py would refuse at the first read.
+
+    That read may be in a worker.
 
     Raises:
         TypeError: An option is unknown.

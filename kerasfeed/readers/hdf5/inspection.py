@@ -1,4 +1,4 @@
-"""Examine how a dataset is stored, and whether it can be read without HDF5.
+"""Examine whether a dataset can be read without HDF5.
 
 Invariant: `examine` returns a layout only if it understands the storage completely and has compared bytes and values
 with h5py's; otherwise h5py reads the dataset, for a stated reason. It holds HDF5's lock while it calls HDF5. Its result
@@ -31,7 +31,7 @@ _UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses do not count the us
 
 
 def refusal(file: h5py.File, driver: str) -> str:
-    """Why all datasets of an open file must be read through HDF5, or "".
+    """Why HDF5 must read all datasets of an open file, or "".
 
     Args:
         file: The open file.
@@ -75,7 +75,10 @@ def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> Chunk
 
 
 def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
-    """Compare the bytes of the first and the last chunk with h5py's, and the values of one, or of both at an edge."""
+    """Compare the first and the last chunk with h5py's.
+
+    The bytes of both are compared, and the values of one; of both if one is at an edge.
+    """
     index, grid = layout.index, layout.grid
     if not len(index):
         return
@@ -125,7 +128,10 @@ def _check_items(source: ByteSource, dataset: Any, layout: Contiguous) -> None:
 
 
 def _bytes(source: ByteSource, address: int, size: int) -> bytes:
-    """Bytes of the file, read without HDF5; empty if they cannot be read."""
+    """Bytes of the file, read without HDF5.
+
+    Empty if they cannot be read.
+    """
     try:
         return source.read(address, size)
     except OSError:
@@ -140,9 +146,9 @@ def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
 
 
 def missing_filters(dataset: h5py.Dataset) -> list[str] | None:
-    """Names of the filters that HDF5 still does not know after `hdf5plugin`, if installed, was imported.
+    """Import `hdf5plugin`, if installed; return names of filters that HDF5 still lacks.
 
-    None if HDF5 knew all of them before. Worker processes do not import what a script imports, so they need this.
+    None if HDF5 knew all of them before. Worker processes need this, because they do not run a script's imports.
     """
     filters = filters_of(dataset)
     if all(h5py.h5z.filter_avail(each.code) for each in filters):
@@ -219,7 +225,7 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
     corners, addresses, sizes, masks = array("q"), array("Q"), array("I"), array("I")
     add_corner, add_address, add_size, add_mask = corners.extend, addresses.append, sizes.append, masks.append
 
-    def note(chunk: Any) -> None:
+    def add(chunk: Any) -> None:
         corner, mask, address, stored = chunk
         add_corner(corner)
         add_mask(mask)
@@ -229,7 +235,7 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
     if grid.count >= 1 << 62:
         raise Declined("too many chunks to number")
     if grid.count:
-        dataset.id.chunk_iter(note)
+        dataset.id.chunk_iter(add)
     table = np.asarray(corners).reshape(-1, len(grid.shape))
     _check_order(table, grid, dataset.maxshape)
     numbers: NDArray[np.int64] = table // grid.chunks @ np.array(grid.strides)
@@ -238,7 +244,7 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
 
 
 def _check_order(corners: NDArray[np.int64], grid: Grid, maxshape: tuple[int | None, ...]) -> None:
-    """Decline an index that lists chunks in an impossible order, because it is damaged.
+    """Decline a damaged index, which lists chunks in an impossible order.
 
     HDF5 searches old indexes (B-trees of version 1, which have no checksum) by order, and would not find such chunks.
     Every index lists its chunks row-major, except that the index of one unlimited axis puts this axis first.
@@ -286,7 +292,9 @@ def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -
 
 
 def check_sources(dataset: h5py.Dataset) -> None:
-    """Refuse a dataset with missing external data, which HDF5 would replace by fill values.
+    """Refuse a dataset with missing external data.
+
+    HDF5 would return fill values instead.
 
     Raises:
         OSError: A source of a virtual dataset is missing, or a file of external storage is truncated.
@@ -315,7 +323,7 @@ def _check_source(dataset: h5py.Dataset, folder: str, file_name: str, name: str)
         paths = [Path(parent, each) for each in names for parent in (*filter(None, prefixes), folder, "")]
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
-            raise FileNotFoundError(f"its source {name!r} is in {file_name!r}, a file that does not exist")
+            raise FileNotFoundError(f"its source {name!r} is in {file_name!r}, which does not exist")
         opened = h5py.File(path, "r")
     with opened as file:
         source = file.get(name)

@@ -80,11 +80,14 @@ class OpenDataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Present sizes of the axes, without HDF5's lock for the direct reader; None for a null dataset."""
+        """Present sizes of the axes; None for a null dataset.
+
+        The direct reader takes no lock of HDF5 for this.
+        """
         return self.handle.shape if self._shape is None else self._shape
 
     def set_reader(self, reader: Reader, choice: ReaderChoice = _DIRECT) -> None:
-        """Use `reader`, which reads without HDF5 or through chunks that h5py decodes."""
+        """Use `reader`."""
         self._shape, self.reader, self.choice = tuple(self.handle.shape), reader, choice
 
 
@@ -126,7 +129,7 @@ class SharedFile:
         finalizer.atexit = False  # a thread may be reading as the process ends
 
     def dataset(self, name: str, cache_limit: int | None) -> OpenDataset | None:
-        """The dataset `name`, read through a cache of `cache_limit` bytes; None if there is none.
+        """Return the dataset `name`, with a cache of `cache_limit` bytes, or None.
 
         HDF5Files with equal limits share a cache; with different limits they share only the handle. A limit of None is
         the cache that all files share.
@@ -148,7 +151,10 @@ class SharedFile:
             return found
 
     def examine(self, opened: OpenDataset, *, to_read: bool = False) -> None:
-        """Choose the reader of a dataset, but not at its first read, which h5py does in less time."""
+        """Choose the reader of a dataset.
+
+        Not at its first read, which h5py does in less time.
+        """
         with HDF5_LOCK, self._lock:
             if opened.choice is None and (opened.was_read or not to_read):
                 self._examine(opened)
@@ -206,7 +212,7 @@ class SharedFile:
 
 
 def _link_access() -> Any:
-    """h5py's link access properties, which close the files behind external links with their datasets."""
+    """h5py's link access properties: external files close with their datasets."""
     links, files = h5py.h5p.create(h5py.h5p.LINK_ACCESS), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     files.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
     links.set_elink_fapl(files)
@@ -231,7 +237,9 @@ def _release(handle: h5py.File, kept: list[tuple[ChunkCache, range]]) -> None:
 
 
 class Registry:
-    """The open files, by device and inode, so that two names of one file share a handle.
+    """The open files by device and inode.
+
+    So two names of one file share a handle.
 
     Attributes:
         generation: Changes with a fork.
@@ -252,7 +260,7 @@ class Registry:
         self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def open(self, holder: Any, path: str, how: How, identity: Identity | None) -> SharedFile:
-        """The open file at `path`; it is opened if it is not open yet.
+        """Return the open file at `path`; open it if necessary.
 
         Args:
             holder: The `HDF5File` that holds it, and opens it again if it was closed to save descriptors.
@@ -275,7 +283,7 @@ class Registry:
             return shared
 
     def _make_room(self) -> None:
-        """If many files are open, make their holders drop the files used longest ago."""
+        """If many files are open, close the files used longest ago."""
         if len(self._files) < 3 * descriptors() // 4:
             return
         held = {opened for holder in self._holders if (opened := holder._opened) is not None}

@@ -43,20 +43,20 @@ class HDF5Scenes(SceneSequence):
         described = self.file.attrs.get(SPEC_ATTRIBUTE)
         if described is None:
             raise RecordError(
-                f"{self.file.path!r} was not written by kf.write_hdf5: read its datasets with kf.HDF5File in a "
-                "kf.SceneSequence of your own"
+                f"{self.file.path!r} was not written by kf.write_hdf5: read its datasets with kf.HDF5File in your own "
+                "kf.SceneSequence"
             )
         self._spec = spec_from_json(json.loads(described))
         self._names = [path.replace(".", "/") for path in self._spec.paths]
 
     @property
     def spec(self) -> Any:
-        """Spec of a scene: nested as a scene, with an `ArraySpec` for each field."""
+        """Spec of a scene: an `ArraySpec` per field, nested like it."""
         return self._spec.unflatten(self._spec.fields)
 
     @property
     def block_size(self) -> int:
-        """Scenes per chunk of the field with the largest scenes; for `kerasfeed.BlockShuffled`."""
+        """Scenes per chunk of the largest field, for `kerasfeed.BlockShuffled`."""
         sizes = [field.nbytes for field in self._spec.fields]
         found: int = self.file[self._names[sizes.index(max(sizes))]].block_size
         return found
@@ -65,7 +65,10 @@ class HDF5Scenes(SceneSequence):
         return len(self.file[self._names[0]])
 
     def __getitem__(self, index: Any) -> Any:
-        """Scene `index`, with the nesting that was written. Negative indices count from the end."""
+        """Return scene `index`, nested as it was written.
+
+        Negative indices count from the end.
+        """
         index = range(len(self))[index]
         fields = zip(self._names, self._spec.fields, strict=True)
         return self._spec.unflatten([_value(self.file[name][index], field) for name, field in fields])

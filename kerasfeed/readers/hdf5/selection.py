@@ -1,4 +1,4 @@
-"""Plan selections as arithmetic: the meaning of an index, axis by axis, before anything is read.
+"""Plan selections: the meaning of an index, before any read.
 
 Invariant: pure functions. A selection that h5py supports has h5py's meaning (outer indexing: every axis is selected
 separately, and the result's axes keep the dataset's order). In addition, with NumPy's meaning, lists may be unsorted,
@@ -53,7 +53,10 @@ class Selection:
 
     @property
     def suits_h5py(self) -> bool:
-        """Whether h5py supports it as the user wrote it, and fast: the time for its lists is quadratic."""
+        """Whether h5py supports it as the user wrote it, in little time.
+
+        h5py's time for lists is quadratic.
+        """
         return all(
             axis.step > 0
             if isinstance(axis, range)
@@ -73,14 +76,17 @@ class Selection:
 
     @cached_property
     def inner(self) -> list[tuple[Any, Any]]:
-        """`around` each axis of the dataset except the first; the selection has at least one element."""
+        """`around` each axis except the first.
+
+        The selection is not empty.
+        """
         lead = self.axes[0]
         points = lead[1:] if isinstance(lead, tuple) else ()
         return [pair for axis in (*points, *self.axes[1:]) for pair in around(axis)]
 
     @property
     def is_box(self) -> bool:
-        """Whether the selection is a box, so that no elements around it are read."""
+        """Whether the selection is a box, without other elements."""
         lead, *others = self.axes
         return not isinstance(lead, tuple) and all(isinstance(axis, range) and axis.step == 1 for axis in others)
 
@@ -90,7 +96,9 @@ class Selection:
         return math.prod(len(positions) for positions, _ in self.inner)
 
     def blocks(self, most: int) -> Iterator[Block]:
-        """Split the selection, which has at least one element, into pieces. A box is one piece.
+        """Split a selection that is not empty into pieces.
+
+        A box is one piece.
 
         Args:
             most: Maximum elements of a piece's box; more only if one row has more.
@@ -173,7 +181,10 @@ def whole_rows(selection: Any, size: int, name: str) -> range | None:
 
 
 def runs(positions: range | Positions) -> list[tuple[int, int]]:
-    """(begin, end) of runs of neighbours in `positions`, which is not empty; a range of step 1 is one run."""
+    """Return (begin, end) of the runs of neighbours in `positions`.
+
+    `positions` is not empty. A range has step 1, and is one run.
+    """
     if isinstance(positions, range):
         return [(0, len(positions))]
     begins = (np.flatnonzero(np.diff(positions) != 1) + 1).tolist()
@@ -181,7 +192,10 @@ def runs(positions: range | Positions) -> list[tuple[int, int]]:
 
 
 def around(axis: Axis) -> list[tuple[Any, Any]]:
-    """For each axis: the range of step 1 around the selection, and the index that picks the selection from it."""
+    """Return each axis's range around the selection, and a pick.
+
+    The ranges have step 1. The pick is the index of the selection in that range.
+    """
     if isinstance(axis, tuple):
         return [pair for positions in axis for pair in around(positions)]
     if isinstance(axis, range):
@@ -229,9 +243,10 @@ def _out_of_range(index: int, size: int, axis: int, name: str) -> IndexError:
 
 
 def _expanded(parts: tuple[Any, ...], rank: int) -> list[Any] | None:
-    """Return one entry per axis, or per group of axes that a mask covers; expand Ellipsis and missing axes to slices.
+    """Return one entry per axis.
 
-    Lists become arrays.
+    A mask that covers several axes has one entry for them. Ellipsis and missing axes become slices; lists become
+    arrays.
     """
     parts = tuple(np.asarray(part) if isinstance(part, list | tuple | range) else part for part in parts)
     dots = [number for number, part in enumerate(parts) if part is Ellipsis]
@@ -251,7 +266,10 @@ def _width(part: Any) -> int:
 
 
 def _axis(part: Any, shape: tuple[int, ...], axis_number: int, name: str) -> Axis | int | None:
-    """The selection of one axis by `part`, or an integer; None if h5py must interpret it."""
+    """Return the selection of one axis by `part`, or an integer.
+
+    None for h5py.
+    """
     size = shape[axis_number]
     if isinstance(part, slice):
         try:

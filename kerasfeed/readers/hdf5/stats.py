@@ -11,7 +11,9 @@ from kerasfeed.readers.read_cost import Meter
 
 @dataclass(frozen=True)
 class ReadStats:
-    """Counters of the reads of a dataset since its file was opened, over all threads of this process.
+    """Counters of the reads of a dataset since its file was opened.
+
+    They include all threads of this process.
 
     Attributes:
         decoded: Chunks read and decoded.

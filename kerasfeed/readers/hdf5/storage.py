@@ -1,4 +1,4 @@
-"""The storage of a dataset, as values: where each chunk is, and which parts of which chunks make up a box.
+"""The storage of a dataset as values: chunks and their positions.
 
 Invariant: pure values, made by `kerasfeed.readers.hdf5.inspection` and used by the readers. Using them needs no file,
 no HDF5 and no lock. Chunks are numbered row-major over their grid (the number is the sum of `offset`). A piece maps
@@ -21,7 +21,7 @@ from kerasfeed.readers.hdf5.selection import Box
 
 
 class AxisPiece(NamedTuple):
-    """The part of one row of chunks in a box, along one axis.
+    """The box's part in a row of chunks, along one axis.
 
     Attributes:
         offset: Its share of the chunk's number.
@@ -116,13 +116,19 @@ class Grid:
 
     @staticmethod
     def parts(pieces: list[list[AxisPiece]]) -> Iterator[ChunkPart]:
-        """The chunks that a box touches, each once, from the result of `pieces`."""
+        """Yield the chunks that a box touches, each once.
+
+        `pieces` made the argument.
+        """
         for combined in product(*pieces):
             offsets, targets, sources, wholes = zip(*combined, strict=True)
             yield ChunkPart(sum(offsets), targets, sources, all(wholes))
 
     def pieces(self, box: Box) -> list[list[AxisPiece]]:
-        """The parts of each row of chunks along each axis; their product gives the chunks that the box touches."""
+        """Return the parts of each row of chunks along each axis.
+
+        Their product gives the chunks that the box touches.
+        """
         return [
             _range(positions, chunk, stride) if isinstance(positions, range) else _listed(positions, chunk, stride)
             for positions, chunk, stride in zip(box, self.chunks, self.strides, strict=False)
@@ -153,7 +159,7 @@ def _listed(positions: NDArray[np.int64], chunk: int, stride: int) -> list[AxisP
 
 
 def _groups(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
-    """An order that groups equal numbers, and the start of each group in it."""
+    """An order that groups equal numbers, and each group's start."""
     steps = np.diff(numbers)
     order = np.arange(len(numbers)) if (steps >= 0).all() else np.argsort(numbers, kind="stable")
     starts = np.flatnonzero(np.diff(numbers[order])) + 1
@@ -161,7 +167,10 @@ def _groups(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
 
 
 def _run(positions: NDArray[np.int64]) -> Any:
-    """Return a slice for consecutive positions (NumPy copies slices 3 to 20 times faster), else the positions."""
+    """Return a slice for consecutive positions, else the positions.
+
+    NumPy copies slices 3 to 20 times faster.
+    """
     first, count = int(positions[0]), len(positions)
     if int(positions[-1]) - first == count - 1 and (count < 3 or bool((np.diff(positions) == 1).all())):
         return slice(first, first + count)
@@ -183,7 +192,10 @@ class ChunkIndex:
         masks: NDArray[np.uint32],
         count: int,
     ) -> None:
-        """Sort the list of HDF5. The arrays have one entry per stored chunk; `count` is the size of the grid."""
+        """Sort HDF5's list of chunks.
+
+        The arrays have one entry per stored chunk; `count` is the size of the grid.
+        """
         if not (np.diff(numbers) > 0).all():
             order = np.argsort(numbers, kind="stable")
             numbers, addresses, sizes, masks = numbers[order], addresses[order], sizes[order], masks[order]

@@ -119,7 +119,7 @@ def encode_pieces(features: Mapping[str, Values]) -> list[Piece]:
         total += len(head) + size
     pieces[0] = _VALUE + _size(total)
     if total + len(pieces[0]) > _MOST_BYTES:
-        raise ValueError(f"a record would take {total:,} bytes, but protocol buffers hold at most {_MOST_BYTES:,}")
+        raise ValueError(f"a record would have {total:,} bytes, but protocol buffers have at most {_MOST_BYTES:,}")
     return pieces
 
 
@@ -170,7 +170,7 @@ class Example:
         try:
             self._message = _Example.FromString(data)
         except DecodeError as error:
-            raise ValueError(f"it is not a serialized tf.train.Example ({message_of(error)})") from None
+            raise ValueError(f"the data are not a serialized tf.train.Example ({message_of(error)})") from None
         self._features = self._message.features.feature
 
     @property
@@ -201,7 +201,7 @@ class Example:
         chunks = found.value
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if len(UnknownFieldSet(found)) or (kind == INT64 and not data.isascii()):
-            return Values(kind, _by_the_true_schema(name, kind, found.SerializeToString()))
+            return Values(kind, _by_original_schema(name, kind, found.SerializeToString()))
         if kind == INT64:
             return Values(kind, np.frombuffer(data, np.uint8).astype(np.int64))
         if len(data) % _FLOAT32.itemsize:
@@ -209,7 +209,7 @@ class Example:
         return Values(kind, np.frombuffer(data, _FLOAT32))
 
 
-def _by_the_true_schema(name: str, kind: str, data: bytes) -> NDArray[Any]:
+def _by_original_schema(name: str, kind: str, data: bytes) -> NDArray[Any]:
     try:
         message = (_TrueFloats if kind == FLOAT else _TrueIntegers).FromString(data)
     except DecodeError as error:

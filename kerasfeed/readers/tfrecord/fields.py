@@ -112,7 +112,7 @@ class _FieldCodec:
             features[self.path] = Values(BYTES, [memory_of(array, self._stored)])
 
     def _is_plain(self, leaf: Any) -> bool:
-        """Whether a value surely matches: 0.3 us, `coerce` takes 8."""
+        """Whether a value matches without conversion; 0.3 us, while `coerce` takes 8."""
         if type(leaf) is np.ndarray:
             return leaf.shape == self._fixed_shape and leaf.dtype == self.field.dtype and not self.is_sized
         return type(leaf) is int and self._takes_int and -(1 << 63) <= leaf < 1 << 63

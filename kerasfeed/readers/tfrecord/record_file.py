@@ -1,6 +1,6 @@
 """The bytes, the framing and the index of a record file.
 
-Invariant: bytes of a file that was cut or rewritten since it was opened are never returned. Any thread may read ranges.
+Invariant: bytes of a file that was truncated or rewritten since it was opened are never returned. Any thread may read.
 A record is length, checksum of the length, data, checksum of the data. All numbers are little-endian; checksums are
 masked CRC32C (Castagnoli), as TensorFlow writes them. An index belongs to one state of a file. Only the heads of
 records are read for it. If a head is damaged, the rest of the file counts as one unreadable record, because records
@@ -123,7 +123,7 @@ def records_in_order(path: FileLocation, *, verify: bool = True) -> Iterator[byt
                 raise RecordError("the checksum of its length does not match")
             record = head + take(length + FRAME_BYTES - HEADER_BYTES)
             if len(record) < length + FRAME_BYTES:
-                raise RecordError("the file is cut off in this record")
+                raise RecordError("the file ends within this record")
             if verify and not is_whole(record):
                 raise RecordError("its checksum does not match")
             yield record[HEADER_BYTES:-4]
@@ -150,7 +150,7 @@ def _chunks(path: FileLocation) -> Iterator[bytes]:
         if data:
             yield data
     if state is not None and not state.eof:
-        raise RecordError("the compressed data are cut off")
+        raise RecordError("the compressed data are incomplete")
 
 
 def _opened(path: FileLocation) -> ByteSource:
@@ -268,11 +268,11 @@ def _walk(file: RecordFile, starts: list[int]) -> str | None:
             break
         found = data_length(block, position - first)
         if found is None:
-            return f"the checksum of the length at byte {position:,} does not hold"
+            return f"the checksum of the length at byte {position:,} does not match"
         length = found
         starts.append(position + length + FRAME_BYTES)
     if file.length == starts[-1]:
         return None
     if len(starts) > 1 and file.length < starts[-1]:
         starts.pop()
-    return f"the file is cut off in the record at byte {starts[-1]:,}"
+    return f"the file ends within the record at byte {starts[-1]:,}"

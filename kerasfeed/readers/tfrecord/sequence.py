@@ -101,16 +101,16 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self.verify = bool(verify)
         given = None if spec is None else as_scene_spec(spec)
         self._workers = None if workers == "auto" else max(1, int(workers))
-        self._take_in(paths)
+        self._set_files(paths)
         self._open = PerProcess(_open_files)
         described = find_sidecars([file.path for file in self._files])
         self._check_counts(described)
-        known = given or _spec_beside(described)
+        known = given or _common_spec(described)
         self._is_inferred = known is None
         self._codec = SceneCodec(known or self._inferred_spec())
         self._warn_of_damage()
 
-    def _take_in(self, paths: Any) -> None:
+    def _set_files(self, paths: Any) -> None:
         """Index these files, or none if one cannot be read."""
         given = tuple(paths) if isinstance(paths, Iterator) else paths
         found = expand(given)
@@ -138,7 +138,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     @property
     def spec(self) -> Any:
-        """Spec of a scene, nested likewise, with an `ArraySpec` per field."""
+        """Spec of a scene: an `ArraySpec` per field, nested like it."""
         return self._codec.spec.unflatten(self._codec.spec.fields)
 
     @property
@@ -179,7 +179,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
             name = self._record_name(index)
             examples.append((name, _example(name, record)))
         if not examples:
-            raise RecordError(f"all records tried of {_listed(self._files)} are damaged")
+            raise RecordError(f"the records of {_listed(self._files)} that were tried are all damaged")
         return as_scene_spec(infer_spec(examples))
 
     # ---- scenes
@@ -243,7 +243,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         """
         files = expand(paths)
         described = find_sidecars(files)
-        known = _spec_beside(described) if spec is None else as_scene_spec(spec)
+        known = _common_spec(described) if spec is None else as_scene_spec(spec)
         return _scenes_of(_records_of(files, described, verify), known)
 
     def record(self, index: int) -> bytes:
@@ -279,7 +279,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         if len(data) != size or int.from_bytes(data[:8], "little") != size - FRAME_BYTES:
             raise RecordError(f"{self._record_name(index)} is not at its indexed offset: the file changed")
         if self.verify and (data_length(data) is None or not is_whole(data)):
-            raise RecordError(f"{self._record_name(index)} is damaged: its checksum does not hold")
+            raise RecordError(f"{self._record_name(index)} is damaged: its checksum does not match")
         return data[HEADER_BYTES:-4]
 
     def _find(self, index: int) -> tuple[int, int]:
@@ -310,7 +310,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
             paths: As in the constructor. None uses the same argument as last time.
 
         Returns:
-            By how many the number of records grew; negative if there are fewer.
+            The increase of the number of records; negative if there are fewer.
 
         Raises:
             RuntimeError: Called in a worker.
@@ -328,7 +328,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         if in_worker_process():
             raise RuntimeError("refresh() was called in a worker: call it in the main program, between two epochs")
         before = len(self)
-        self._take_in(self._given if paths is None else paths)
+        self._set_files(self._given if paths is None else paths)
         self.generation += 1
         self.close()
         self._warn_of_damage()
@@ -345,7 +345,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         return f"TFRecordSequence({counted(len(self), 'record')} of {files}: {fields})"
 
 
-def _spec_beside(described: dict[FileLocation, tuple[SceneSpec, int]]) -> SceneSpec | None:
+def _common_spec(described: dict[FileLocation, tuple[SceneSpec, int]]) -> SceneSpec | None:
     """Return the spec that was written next to the files, or None.
 
     Raises:
@@ -371,8 +371,8 @@ def _check_count(path: FileLocation, found: int, written: int) -> None:
     """
     if found != written:
         raise RecordError(
-            f"{str(path)!r} holds {counted(found, 'record')}, but {written:,} were written to it: it is cut off or "
-            "was replaced"
+            f"{str(path)!r} holds {counted(found, 'record')}, but {written:,} were written to it: it was truncated or "
+            "replaced"
         )
 
 

@@ -56,7 +56,7 @@ def write_sidecar(path: Path, spec: SceneSpec, files: list[dict[str, Any]], **ho
 
 
 def read_json(path: FileLocation) -> dict[str, Any] | None:
-    """Read a sidecar's JSON; None if `path` is no sidecar.
+    """Read a sidecar's JSON; None if `path` is not a sidecar.
 
     Raises:
         RecordError: A later version of kerasfeed wrote it.

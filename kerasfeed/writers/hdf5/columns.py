@@ -148,7 +148,7 @@ class Column:
 
     def _check_text(self, text: str) -> None:
         if "\0" in text:
-            raise SpecError(f"field {self.path!r} holds text with a NUL character, where HDF5 ends it: return bytes")
+            raise SpecError(f"field {self.path!r} holds text with a NUL, which ends a text in HDF5: return bytes")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -211,7 +211,7 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
             (other for other in names if other.startswith(f"{name}/")), name if names.count(name) > 1 else None
         )
         if clash is not None:
-            raise SpecError(f"the datasets {name!r} and {clash!r} of two fields conflict: rename one of the fields")
+            raise SpecError(f"two fields need the datasets {name!r} and {clash!r}: rename one of the fields")
         scenes = _chunk(field, scenes_per_chunk, length, most)
         is_small = compression is None or scenes * (field.nbytes or _TEXT_BYTES) < LEAST_CHUNK_BYTES
         chunk = None if (scenes_per_chunk is None and is_small) or 0 in field.shape else scenes
@@ -225,7 +225,10 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
 
 
 def _most_scenes(spec: SceneSpec, length: int) -> int:
-    """Return the number of scenes in a segment; a chunk may hold more."""
+    """Return the number of scenes in a segment.
+
+    A chunk may hold more.
+    """
     scene_bytes = sum(field.nbytes or _TEXT_BYTES for field in spec.fields)
     return max(1, min(_SEGMENT_BYTES // scene_bytes, -(-length // _LEAST_SEGMENTS)))
 
@@ -269,7 +272,10 @@ class ColumnWriter:
     """Fills a dataset row by row, a chunk at a time."""
 
     def __init__(self, column: Column, dataset: h5py.Dataset, check: Callable[[], None]) -> None:
-        """Write to `dataset`. `check` raises if the file can no longer be written."""
+        """Write to `dataset`.
+
+        `check` raises if the file can no longer be written.
+        """
         self._dataset = dataset
         self._check = check
         dtype = object if column.field.is_text else column.field.dtype

@@ -94,9 +94,10 @@ class Sink(io.RawIOBase):
 
 
 def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
-    """Run `job(check)` on another thread and wait. `check()` raises there after this thread is interrupted.
+    """Run `job(check)` on another thread and wait.
 
-    So Ctrl-C is never raised inside a callback of HDF5, but here, after the job has ended.
+    If this thread is interrupted, `check()` raises in the job. So Ctrl-C is never raised inside a callback of HDF5, but
+    here, after the job has ended.
 
     Raises:
         BaseException: It interrupted the wait, or the job raised it.

@@ -40,12 +40,12 @@ def write_hdf5(
     seed: int = 0,
     progress: bool = True,
 ) -> str:
-    """Write the scenes of a sequence to an HDF5 file. Scenes are loaded and compressed in parallel.
+    """Write the scenes of a sequence to an HDF5 file.
 
-    Each field becomes a dataset of its name ("points", "1/mask"), whose first axis is the scenes. `kf.HDF5File` reads
-    these datasets, and `kf.HDF5Scenes` returns scenes again. If the call is interrupted, the same call continues:
-    complete segments are kept in a hidden folder beside `path` until the file is complete. Meanwhile the scenes take
-    twice their space on the disk.
+    Scenes are loaded and compressed in parallel. Each field becomes a dataset of its name ("points", "1/mask"), whose
+    first axis is the scenes. `kf.HDF5File` reads these datasets, and `kf.HDF5Scenes` returns the scenes. If the call is
+    interrupted, the same call continues: complete segments are kept in a hidden folder next to `path` until the file is
+    complete. Until then the scenes take twice their space on the disk.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`. Every field

@@ -303,7 +303,7 @@ def test_a_callback_that_reads_the_feed_does_not_affect_the_epoch(feed):
 def test_a_callback_cannot_start_another_epoch_of_a_sequence_with_hooks():
     with kf.Feed(scenes.Reordered(), 4, workers=0) as feed:
         trainer = Trainer(after_batch=lambda batch: next(iter(feed)))
-        with pytest.raises(RuntimeError, match=r"only one epoch of it can be loaded at a time.*use feed\[0\]"):
+        with pytest.raises(RuntimeError, match=r"only one epoch of it can be loaded at a time.*feed\[0\] returns"):
             trainer.fit(feed, epochs=1)
         trainer = Trainer(after_batch=lambda batch: feed[0])
         trainer.fit(feed, epochs=2)

@@ -190,7 +190,7 @@ def test_an_error_of_a_generator_reaches_the_caller_of_fit_with_its_position():
 
 
 def test_a_stream_that_leaves_scenes_out_is_refused_by_trainers():
-    with stream(on_error="skip") as feed, pytest.raises(ValueError, match=r"skip.* plain loops and not for fit"):
+    with stream(on_error="skip") as feed, pytest.raises(ValueError, match=r"skip.* plain loops, not in fit"):
         ScalarTrainer().fit(feed)
 
 

@@ -146,7 +146,7 @@ def test_the_error_for_an_item_that_kills_its_worker_names_the_item_and_the_reme
     feed = mapped(deadly, worker_type="process", on_error="raise", max_failures=1)
     with pytest.raises(kf.errors.WorkerDiedError, match=r"The item was 9\..*on_error='skip'") as caught:
         list(feed)
-    with pytest.warns(kf.FeedWarning, match="A new process has taken its place"):
+    with pytest.warns(kf.FeedWarning, match="A new process has replaced it"):
         feed.issue_warnings()
     assert "sequence[" not in str(caught.value)
 

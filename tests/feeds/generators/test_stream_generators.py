@@ -94,7 +94,7 @@ def images(folder, batch_size):
         "none",
         "list",
         "three",
-        "own arguments",
+        "own",
         "method",
         "three alone",
         "list class",

@@ -138,7 +138,7 @@ def test_generators_that_do_not_pickle_raise_an_error_or_run_in_one_thread():
 
     with pytest.raises(TypeError, match=r"\(make_generator\) cannot be sent to worker processes: .*lock"):
         new_source("process", make_generator, 2)
-    with pytest.warns(UserWarning, match="takes one worker thread: make_generator"):
+    with pytest.warns(UserWarning, match="uses one worker thread: make_generator"):
         feed = new_source("process", make_generator, 2, worker_type="auto")
     assert all_of(feed) == [0, 1]
     assert feed.pool.pool.worker_type == "thread"

@@ -84,7 +84,7 @@ def test_an_exception_has_no_kerasfeed_frames_before_the_user_s_line(make, worke
     error = raised_by(kf.Feed(make(), 4, workers=workers, worker_type="thread"), OSError)
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours = (
-        "/loaders/batches/filler.py",
+        "/loaders/batches/row_loader.py",
         "/kerasfeed/sequences/views.py",
         "/kerasfeed/sequences/base.py",
         "/kerasfeed/sequences/cached.py",

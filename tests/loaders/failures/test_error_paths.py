@@ -79,7 +79,7 @@ def test_an_exception_raised_repeatedly_names_only_the_last_location():
             SceneLocation((37,), None, None, "worker process 1 (pid 4)"),
             "kerasfeed: scene 37, while inferring the spec, in worker process 1 (pid 4)\n"
             "Reproduce it here: sequence[37]\n"
-            "If it loads here, the worker process lacks something that your program has set: a flag of a package, a "
+            "If it loads here, your program has set something that the worker process lacks: a flag of a package, a "
             "warnings filter, np.seterr, an open descriptor",
         ),
     ],

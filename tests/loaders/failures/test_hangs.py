@@ -79,7 +79,7 @@ def test_the_error_for_a_hung_thread_shows_its_stack_and_suggests_processes():
             list(feed)
         text = str(caught.value)
         assert "scene 7 (epoch 0, step 0) took longer than timeout=1.0 s in worker thread" in text
-        assert "cannot be ended because it is a thread" in text
+        assert "A thread cannot be ended" in text
         assert "Use worker_type='process'" in text
         assert "over.wait(60)" in text
         # As many others took over.
@@ -129,11 +129,11 @@ def test_hung_threads_that_hold_all_memory_raise_instead_of_deadlocking():
         assert feed.stats().slot_bytes == 4096
         sequence.hangs = True
         for step in range(3):
-            with pytest.raises(kf.errors.SceneTimeoutError, match="cannot be ended because it is a thread"):
+            with pytest.raises(kf.errors.SceneTimeoutError, match="A thread cannot be ended"):
                 feed[step]
         with pytest.raises(
             kf.errors.SceneTimeoutError,
-            match=r"hold 3 of the 3 batches that max_memory has room for: .* worker_type='process'",
+            match=r"hold 3 of the 3 batches that fit into max_memory, .* worker_type='process'",
         ):
             feed[3]
         sequence.hangs = False
@@ -154,7 +154,7 @@ def test_a_hanging_on_worker_begin_is_reported(monkeypatch):
     for workers, name in ((0, "the calling thread"), (1, "worker thread 0")):
         over.clear()
         warning = pytest.warns(
-            kf.FeedWarning, match=rf"{name} is still loading the sequence \(on_worker_begin\), since \d+ s"
+            kf.FeedWarning, match=rf"{name} has been loading the sequence \(on_worker_begin\) for \d+ s"
         )
         arguments = {"worker_type": "thread", "timeout": 0.5} if workers else {}
         feed = kf.Feed(Begins(), 8, workers=workers, **arguments)
@@ -256,7 +256,7 @@ def test_a_class_that_is_slow_to_import_is_reported_as_loading_with_its_stack(
     thread = threading.Thread(target=look_once_begun)
     thread.start()
     with kf.Feed(slow_module.Rooms(), 1, workers=1, worker_type="process") as feed:
-        message = r"worker process 0 \(pid \d+\) is still loading the sequence and"
+        message = r"worker process 0 \(pid \d+\) has been loading the sequence and"
         with pytest.warns(kf.FeedWarning, match=message) as caught, once_told(caught, (tmp_path / "told").touch):
             assert feed[0].tolist() == [0]
         thread.join()

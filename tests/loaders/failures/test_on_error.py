@@ -156,9 +156,9 @@ def test_skip_is_refused_by_fit_and_to_tf_dataset(feed_on):
     feed = feed_on("thread", faulty.Raising(), on_error="skip")
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match=r"plain loops and not for fit\(\): use on_error='replace', or 'mask'"):
+    with pytest.raises(ValueError, match=r"plain loops, not in fit\(\): use on_error='replace', or 'mask'"):
         model.fit(feed, verbose=0)
-    with pytest.raises(ValueError, match=r"plain loops and not for to_tf_dataset\(\)"):
+    with pytest.raises(ValueError, match=r"plain loops, not in to_tf_dataset\(\)"):
         feed.to_tf_dataset()
 
 
@@ -328,5 +328,5 @@ def test_a_single_scene_that_fails_has_no_replacement(feed_on):
                 raise ValueError("no more")
             return super().__getitem__(index)
 
-    with pytest.raises(kf.errors.SceneError, match="scene 0 failed, and no other scene could be loaded in its place"):
+    with pytest.raises(kf.errors.SceneError, match="scene 0 failed, and no other scene could be loaded to replace it"):
         list(feed_on("inline", Once(1), on_error="replace"))

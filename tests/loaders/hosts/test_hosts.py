@@ -150,7 +150,7 @@ def test_hosts_accept_files_with_other_inodes_and_times(monkeypatch, tmp_path):
         return opened_files.Identity(status.st_dev + 1, status.st_ino + 1, status.st_size, status.st_mtime_ns + 1)
 
     monkeypatch.setattr(opened_files.Identity, "of", of_this_machine)
-    monkeypatch.setattr(opened_files, "_files_of", lambda: 1)
+    monkeypatch.setattr(opened_files, "_machine", lambda: 1)
     feed, _ = feed_of(Rooms(tmp_path / "rooms.h5"), count=1, shuffle=False)
     with feed:
         assert np.concatenate(list(feed)).tolist() == list(range(32))
@@ -226,7 +226,7 @@ STALLS_SOON = "from kerasfeed.pool import watchdog; watchdog.STALL_SECONDS = 8.0
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("place", "text"), [("scene", r"no progress for \d+ s: .* scene 40"), ("begin", "is still loading the sequence")]
+    ("place", "text"), [("scene", r"no progress for \d+ s: .* scene 40"), ("begin", "has been loading the sequence")]
 )
 def test_a_host_prints_a_warning_about_a_scene_or_a_worker_that_hangs(monkeypatch, capfd, tmp_path, place, text):
     monkeypatch.setenv("KERASFEED_TEST_HOST", STALLS_SOON)

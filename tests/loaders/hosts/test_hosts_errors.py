@@ -124,7 +124,7 @@ def answering(submit):
     """A host with a fake loader."""
     host = FeedHost(0, 1, kf.__version__, ())
     host._loader = SimpleNamespace(
-        layout=None, failure_log=FailureLog(FailurePolicy(), 1), submit=submit, note_random=lambda used: None
+        layout=None, failure_log=FailureLog(FailurePolicy(), 1), submit=submit, record_random=lambda used: None
     )
     return host
 
@@ -220,8 +220,8 @@ def test_the_consumer_gets_an_error_if_the_cluster_is_lost():
 @pytest.mark.parametrize(
     ("arguments", "kind", "match"),
     [
-        ({"workers": 0}, ValueError, "workers=0 loads in the calling thread, and hosts load in worker processes"),
-        ({"worker_type": "thread"}, ValueError, "threads live in this process, and hosts load"),
+        ({"workers": 0}, ValueError, "workers=0 loads in the calling thread, but each host loads in its own worker"),
+        ({"worker_type": "thread"}, ValueError, "threads live in this process, but each host loads"),
         ({"hosts": 4}, TypeError, r"hosts must be kf.RayHosts\(...\), received 4 of type int"),
         ({"hosts": kf.RayHosts}, TypeError, r"hosts needs an instance.*kf.RayHosts\(\)"),
     ],

@@ -120,5 +120,5 @@ def test_the_thread_continues_if_no_process_can_be_started(make, monkeypatch):
     warnings = pool.options.deferred_warnings
     wait_until(lambda: warnings.is_known("no process"))
     assert _worker(pool) == (0, 1, "thread")
-    with pytest.warns(UserWarning, match="keeps to one worker thread: no worker process can be started: no more"):
+    with pytest.warns(UserWarning, match="keeps one worker thread: no worker process can be started: no more"):
         warnings.issue_last()

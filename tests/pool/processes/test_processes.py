@@ -201,7 +201,7 @@ def test_an_executable_that_is_not_python_is_never_started_as_a_worker(run_scrip
     """)
     batches, warned, refused = done.stdout.splitlines()
     assert batches == "[[0, 1, 2, 3], [4, 5, 6, 7]] 1 thread"
-    assert warned.startswith("worker_type='auto' takes one worker thread: worker processes need a Python interpreter")
+    assert warned.startswith("worker_type='auto' uses one worker thread: worker processes need a Python interpreter")
     assert "application" in refused
     assert "Use worker_type='thread' if several threads may read the class at once, or workers=0" in refused
     assert not (tmp_path / "starts").exists()
@@ -481,7 +481,7 @@ def test_workers_that_cannot_be_started_leak_nothing(monkeypatch):
     for _ in range(3):
         with pytest.raises(OSError, match="nonexistent"):
             kf.Feed(scenes.Clouds(), 4, workers=2, worker_type="process")
-    with pytest.warns(UserWarning, match="takes one worker thread"):
+    with pytest.warns(UserWarning, match="uses one worker thread"):
         kf.Feed(scenes.Clouds(), 4, workers=2).close()
 
 

@@ -12,7 +12,7 @@ Current thread 0x2 (most recent call first):
   File "{users}deep.py", line 2 in inner
   File "{users}rooms.py", line 7 in __getitem__
   File "{package}sequences/base.py", line 5 in __getitem__
-  File "{package}loaders/batches/filler.py", line 1 in fill
+  File "{package}loaders/batches/row_loader.py", line 1 in fill
   File "{package}pool/processes/worker.py", line 3 in main
 """
 

@@ -105,7 +105,7 @@ ARGUMENTS = [
     (["a"], np.load, {"count": [1.5]}, TypeError, r"count\[0\] must be a number of scenes"),
     (["a"], np.load, {"count": "x"}, TypeError, "count must be a number of scenes"),
     (["a"], np.load, {"count": -1}, ValueError, "count must be at least 0, received -1"),
-    (["a"], np.load, {"count": lambda path: None}, TypeError, r"what count\('a'\) returned must be a number"),
+    (["a"], np.load, {"count": lambda path: None}, TypeError, r"the result of count\('a'\) must be a number"),
     (["a"], np.load, {"count": 0}, ValueError, "there is no scene in any of the 1 files; the first is 'a'"),
     (["a"], np.load, {"cache_files": 0}, ValueError, "cache_files must be at least 1"),
     (["a"], np.load, {"cache_bytes": "all"}, ValueError, "cache_bytes must be 'auto' or a number of bytes"),

@@ -156,7 +156,7 @@ def test_a_missing_source_of_a_virtual_dataset_raises_instead_of_the_fill_value(
     (elsewhere / "part1.h5").rename(elsewhere / "kept.h5")
     for name in ("virtual", "above"):
         with kf.HDF5File(elsewhere / "whole.h5") as file:
-            text = rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that does not"
+            text = rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', which does not"
             with pytest.raises(FileNotFoundError, match=text):
                 file[name][0]
             with pytest.raises(FileNotFoundError, match=r"in 'part1\.h5'"):

@@ -154,4 +154,4 @@ def test_an_unregistered_filter_is_loaded_or_named_in_the_error(tmp_path, is_the
         assert done.stdout == "3.0\n"
     else:
         assert "'points'[3]" in done.stdout
-        assert "its filter lz4 is missing: HDF5 does not know it. pip install hdf5plugin" in done.stdout
+        assert "HDF5 does not know its filter lz4. Run pip install hdf5plugin" in done.stdout

@@ -272,12 +272,12 @@ def test_a_file_removed_before_it_is_read_raises_file_not_found_error(folder):
 
 def test_a_url_passed_as_path_object_is_refused():
     for read in (kf.HDF5File, kf.TFRecordSequence, lambda path: kf.FileSequence(path, read_npz)):
-        with pytest.raises(ValueError, match="'s3:/bucket/a' is a URL that lost a slash in a Path: pass URLs as text"):
+        with pytest.raises(ValueError, match="'s3:/bucket/a' is a URL that lost a slash in a Path: pass URLs as str"):
             read(Path("s3://bucket/a"))
 
 
 def test_swmr_is_refused_for_a_url():
-    with pytest.raises(ValueError, match=r"swmr=True follows a file .* on a local disk, received 's3://b/a'"):
+    with pytest.raises(ValueError, match=r"swmr=True needs a file on a local disk, received 's3://b/a'"):
         kf.HDF5File("s3://b/a", swmr=True)
 
 
@@ -288,7 +288,7 @@ def test_swmr_is_refused_for_a_url():
             {"ranges": False},
             r"the server sent the whole file, [\d,]+ bytes, instead of the .* 'filecache::' before the URL",
         ),
-        ({"sizes": False}, "the server does not say how large the file is. Copy it here first"),
+        ({"sizes": False}, "the server does not report the size of the file. Copy it here first"),
     ],
 )
 def test_the_error_for_a_server_without_ranges_or_sizes_names_a_remedy(folder, told, message):

@@ -124,7 +124,7 @@ def test_large_arrays_are_written_without_a_copy():
 
 def test_a_record_that_protocol_buffers_cannot_hold_is_refused(monkeypatch):
     monkeypatch.setattr(example, "_MOST_BYTES", 1000)
-    with pytest.raises(ValueError, match=r"a record would take 1,0\d\d bytes, but protocol buffers hold at most 1,000"):
+    with pytest.raises(ValueError, match=r"a record would have 1,0\d\d bytes, but protocol buffers have at most 1,000"):
         record_of(SceneCodec(describe({"x": np.zeros(1000, np.uint8)})), {"x": np.zeros(1000, np.uint8)})
 
 
@@ -298,7 +298,7 @@ def test_conflicting_names_and_unsupported_keys_are_refused():
     with pytest.raises(kf.errors.SpecError, match=r"dict key \(1, 2\): in a file, keys are str or int"):
         spec_to_json(as_scene_spec({(1, 2): kf.ArraySpec((), "f4")}))
     for broken in ({"array": {}}, {"thing": []}, [], {"tuple": []}):
-        with pytest.raises(ValueError, match="it describes"):
+        with pytest.raises(ValueError, match=r"the JSON (does not describe|describes)"):
             spec_from_json(broken)
 
 

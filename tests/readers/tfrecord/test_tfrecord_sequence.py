@@ -140,11 +140,11 @@ def test_the_error_for_a_missing_feature_names_record_and_feature(tmp_path):
 
 
 def test_the_error_for_a_file_without_examples_names_the_record(tmp_path):
-    with pytest.raises(kf.errors.RecordError, match=r"record 0 of .*: it is not a serialized tf\.train\.Example"):
+    with pytest.raises(kf.errors.RecordError, match=r"record 0.*: the data are not a serialized tf\.train\.Example"):
         kf.TFRecordSequence(by_tensorflow(tmp_path / "x", [b"junk\xff"]))
     with pytest.raises(kf.errors.RecordError, match="holds no record"):
         kf.TFRecordSequence(by_tensorflow(tmp_path / "x", []))
-    with pytest.raises(kf.errors.RecordError, match=r"record 0 of .*: it is not a serialized tf\.train\.Example"):
+    with pytest.raises(kf.errors.RecordError, match=r"record 0.*: the data are not a serialized tf\.train\.Example"):
         list(kf.TFRecordSequence.read(by_tensorflow(tmp_path / "x", [b"junk\xff"])))
     for compression in COMPRESSIONS:
         assert list(kf.TFRecordSequence.read(by_tensorflow(tmp_path / "x", [], compression))) == []

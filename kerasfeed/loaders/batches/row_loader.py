@@ -1,8 +1,8 @@
-"""Write scenes into the rows of a slot: the one function that every loader runs, in every thread and process.
+"""Load scenes into the rows of a slot.
 
-Invariant: each row is written once, straight from the result of `__getitem__`, or by the sequence itself if it can do
-that. Each scene is read once, except one scene of such a sequence, which is compared. Only the given rows are touched.
-Values without room in the slot (text, large rows) are returned.
+This runs in any thread or process. Invariant: each row is written once, from the result of `__getitem__`, or by the
+sequence itself if it can do that. Each scene is read once, except one scene of such a sequence, which is compared. Only
+the given rows are changed. Values without room in the slot (text, large rows) are returned.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Overflow, SceneWriter, runs_of
-from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FailurePosition, Note
+from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FailurePosition, TaskProgress
 from kerasfeed.readers import read_cost
 from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
@@ -32,12 +32,15 @@ _UNWRITTEN = 0xA5  # not 0, because new slots and many scenes contain zeros
 
 
 def rows_of(spec: SceneSpec, view: SlotView, rows: int | slice) -> Any:
-    """One row of a slot, nested like the scene, or several rows: writable arrays, 0-d for a single number."""
+    """Rows of a slot as writable arrays, nested like the scene.
+
+    In one row, the array of a single number is 0-d.
+    """
     return spec.unflatten([field[rows, ...] for field in view.fields])
 
 
 def mark_unwritten(view: SlotView, start: int, stop: int) -> None:
-    """Fill rows [start, stop) with a rare byte, so that `Filler._check` detects elements that were not written."""
+    """Fill rows [start, stop) with a rare byte, to detect unwritten elements."""
     for field in view.fields:
         field[start:stop].reshape(-1).view(np.uint8)[...] = _UNWRITTEN
 
@@ -47,19 +50,25 @@ def _short(array: NDArray[Any]) -> str:
     return text if array.size <= 6 else text.removesuffix("]") + ", ...]"
 
 
-MANY = -1  # the noted row while scenes are loaded all at once
+MANY = -1  # the position in a task while all its scenes are loaded at once
 
 
 def failed(scene: int | None, row: int | None, method: str = "get_batch") -> FailedTaskError:
-    """The carrier of a failure: of one scene, or of a `method` that was given many (None)."""
+    """The error of one scene, or of one call for many scenes.
+
+    `method` names the call.
+    """
     return FailedTaskError(FailurePosition(scene, row, method if scene is None else ""))
 
 
-class Filler:
+class RowLoader:
     """Write scenes of one sequence into slots of one layout."""
 
     def __init__(self, sequence: Any, layout: Layout, meter: read_cost.Meter, collate: Custom | None = None) -> None:
-        """Load scenes of `sequence` and add their cost to `meter`; `collate` makes batches of them, if given."""
+        """Load scenes of `sequence` and add their cost to `meter`.
+
+        `collate`, if given, makes batches of them.
+        """
         self._meter = meter
         self._sequence = sequence
         self._layout, self._spec = layout, layout.spec
@@ -83,7 +92,7 @@ class Filler:
         stop: int,
         serial: int,
         context: SceneContext,
-        note: Note,
+        progress: TaskProgress,
     ) -> Overflow:
         """Load the scenes of rows [start, stop) of a slot.
 
@@ -93,7 +102,7 @@ class Filler:
             stop: Last row, exclusive.
             serial: Number of the batch; `view.control[0]` holds it once the batch is given up.
             context: The thread's context; its seed and epoch are set.
-            note: Item 1 is set to each row before its scene is read; `MANY` if they are read at once.
+            progress: Item 1 is set to each row before its scene is read; `MANY` if they are read at once.
 
         Raises:
             FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
@@ -109,7 +118,7 @@ class Filler:
                     if self._copy_kept(view.indices[start:stop], self._structure, out):
                         return overflow
                 if self._get_batch is not None and view.control[0] != serial:
-                    note[1] = MANY
+                    progress[1] = MANY
                     self._load_batch(view, start, stop, context, overflow)
                     return overflow
                 control, move_to, sequence, read_into = view.control, context.move_to, self._sequence, self._read_into
@@ -123,7 +132,7 @@ class Filler:
                     if index < 0:  # left out of a batch of a collate function
                         continue
                     move_to(index)
-                    note[1] = row
+                    progress[1] = row
                     if collate is not None:
                         scenes.append(sequence[index])
                         continue
@@ -141,29 +150,32 @@ class Filler:
                     if run is not None and (left := run.finish()):
                         overflow[number] = left
                 if collate is not None:
-                    self._collate_all(collate, scenes, view, context, note, overflow)
+                    self._collate_all(collate, scenes, view, context, progress, overflow)
         except (CancelledTaskError, FailedTaskError):
             raise
         except BaseException as error:
             raise failed(index, None if index is None else row) from error
         finally:
             read_cost.enter(previous)
-            self._meter.note_scenes(stop - start)
+            self._meter.record_scenes(stop - start)
         return overflow
 
     def put(self, view: SlotView, scene: Any) -> Overflow:
-        """Write an item that is a batch, and was read early, into the row of a slot; return values without room."""
+        """Write a batch that was read early into a slot.
+
+        Return values without room.
+        """
         overflow: Overflow = {}
         self._writer.write(view, 0, scene, self._writer.destinations(view), overflow)
         return overflow
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether the sequence wants to know which scenes will be loaded soon."""
+        """Whether the sequence has `read_ahead`."""
         return self._read_ahead is not None
 
     def read_ahead(self, indices: NDArray[np.int64], context: SceneContext) -> None:
-        """Announce the scenes that will be loaded soon in the context's epoch, if the sequence has `read_ahead`.
+        """Announce the next scenes to a sequence that has `read_ahead`.
 
         Raises:
             FailedTaskError: The cause is the sequence's exception.
@@ -227,10 +239,16 @@ class Filler:
             self._check(view, start, context, "get_batch")
 
     def _collate_all(
-        self, collate: Custom, scenes: list[Any], view: SlotView, context: SceneContext, note: Note, overflow: Overflow
+        self,
+        collate: Custom,
+        scenes: list[Any],
+        view: SlotView,
+        context: SceneContext,
+        progress: TaskProgress,
+        overflow: Overflow,
     ) -> None:
         context.begin_collate(view.control[2])
-        note[1] = MANY
+        progress[1] = MANY
         try:
             batch = collate.function(scenes.copy())  # the function may change the list
             self._writer.write(view, 0, batch, self._writer.destinations(view), overflow)
@@ -248,9 +266,9 @@ def probe(
     collate: Custom | None = None,
     was_read: Callable[[], object] = int,
 ) -> tuple[Any, SceneSpec]:
-    """Read one scene and describe it, or, with `collate`, a batch of it. The context has moved to the scene.
+    """Read and describe one scene, or with `collate` a batch of it.
 
-    `was_read` is called after `__getitem__`.
+    The context has moved to the scene. `was_read` is called after `__getitem__`.
 
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
