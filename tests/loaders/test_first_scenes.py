@@ -176,7 +176,7 @@ class Changing(kf.SceneSequence):
 
 @pytest.mark.parametrize("kind", ["list", "number", "text", "bytes"])
 def test_reused_lists_and_changing_numbers_and_texts_are_reported(kind):
-    expected = "same array" if kind == "list" else "another when it was read again"
+    expected = "same array" if kind == "list" else "differed when it was read again"
     with pytest.warns(kf.FeedWarning, match=expected), BaseFeed(Changing(kind), 8) as feed:
         list(feed)
 

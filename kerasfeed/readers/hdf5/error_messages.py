@@ -49,7 +49,7 @@ def cause(path: str, error: OSError) -> str:
         return (
             f"a program that writes the file holds its lock ({message_of(error)}). Wait until it has closed the file, "
             "or set swmr_mode = True in the writer and read with HDF5File(path, swmr=True). If no program writes the "
-            "file and its disk does not support locks, pass locking=False"
+            "file and its disk does not support locks, pass locking=False, or set HDF5_USE_FILE_LOCKING=FALSE"
         )
     if isinstance(error, PermissionError):
         return message_of(error)
