@@ -37,7 +37,7 @@ from kerasfeed.util.thread_times import ThreadWatch
 _SECONDS, _MOST_SECONDS = 0.1, 1.0
 # Scenes quicker than this, s, are read again, for about 4 ms, to measure their time. Slower ones may come from a cache.
 _QUICK, _WARM_SECONDS, _MOST_WARM = 3e-4, 4e-3, 400
-_MOST_COMPARED = 16 << 20  # bytes of a scene that are compared
+_MOST_COMPARED, _MOST_FIELDS, _MOST_TEXT = 16 << 20, 1000, 100_000  # bytes, fields and characters to compare
 
 
 @dataclass(frozen=True)
@@ -206,14 +206,16 @@ def _warm_times(
 def _content(scene: Any) -> list[bytes] | None:
     """Return the first bytes of the values of a scene; None if nothing can be compared."""
     left, parts = _MOST_COMPARED, []
-    for leaf in flatten(scene)[0]:
+    for leaf in flatten(scene)[0][:_MOST_FIELDS]:
         with contextlib.suppress(Exception):  # no batch can hold it; the spec reports this
             value = as_array(leaf, "")
-            if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":  # text
-                parts.append(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()[:left])
+            if isinstance(value, str | bytes):
+                parts.append(repr(value[:_MOST_TEXT]).encode())
+            elif value.dtype.kind in "OUST":  # text
+                parts.append(repr(value.flat[:_MOST_FIELDS].tolist()).encode())
             elif value.dtype.char not in "gGV":  # padding bytes may differ
                 parts.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8)[:left].tobytes())
-            left = _MOST_COMPARED - sum(map(len, parts))
+                left -= len(parts[-1])
     return parts or None
 
 

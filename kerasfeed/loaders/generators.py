@@ -184,7 +184,7 @@ def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) 
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a compiled function without a signature
-        return not copies, set()
+        return count > 1 and not copies, set()
     parameters = list(signature.parameters.values())
     numbers = [each for each in parameters if each.kind in _POSITIONAL][:2]
     for numbered in (False,) if copies else (False, True) if count == 1 else (True,):

@@ -317,7 +317,10 @@ class LoadTask(Task):
         batch = self.batch
         indices = self._indices() if position.scene is None else (position.scene,)
         location = SceneLocation(indices, batch.epoch, batch.step, worker, position.method)
-        return self._recover(position.scene, position.row, for_consumer(error, location, traceback))
+        # Scenes that failed together are read again one by one, perhaps by `get_batch` again, which names no scene.
+        is_one = len(indices) == 1 and not self.session.job.maker
+        scene = indices[0] if is_one else position.scene
+        return self._recover(scene, position.row, for_consumer(error, location, traceback))
 
     def _recover(self, scene: int | None, row: int | None, error: BaseException) -> Sequence[Task]:
         """Record that the `scene` in `row` failed.

@@ -34,7 +34,7 @@ from kerasfeed.util.atomic_write import check_target
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.progress import progress_bar
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_flag, check_integer
 from kerasfeed.writers.shard_task import (
     DESCRIBE,
     WRITE,
@@ -118,6 +118,7 @@ def write_set(
         OSError: A file cannot be written, or the path of a shard is a folder or another special file.
         WorkerDiedError: Worker processes died repeatedly.
     """
+    overwrite = check_flag("overwrite", overwrite)
     for name in files.names:
         check_target(name)
     unfinished = files.target.with_name(f".{files.target.name}.unfinished")

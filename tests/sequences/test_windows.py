@@ -203,3 +203,17 @@ def test_windows_and_patches_train_a_model_with_two_workers():
     with kf.Feed(patches, 7, workers=2, worker_type="process") as feed:
         rows = model.predict(feed, verbose=0)
     np.testing.assert_allclose(patches.assemble(rows, weights="gaussian"), 2 * image, rtol=1e-5)
+
+
+def test_each_window_of_a_damaged_chunk_is_named(tmp_path):
+    path = tmp_path / "series.h5"
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("x", data=np.random.default_rng(0).random((100, 4)), chunks=(10, 4), compression=4)
+        chunk = data.id.get_chunk_info(5)
+    content = bytearray(path.read_bytes())
+    content[chunk.byte_offset : chunk.byte_offset + chunk.size] = b"\xff" * chunk.size
+    path.write_bytes(content)
+    windows = kf.Windows(kf.HDF5File(path)["x"], 4, stride=4)
+    with kf.Feed(windows, 5, workers=0, on_error="skip", max_failures=10) as feed:
+        assert sum(len(batch) for batch in feed) == 22
+        assert {12, 13, 14} <= {failure.index for failure in feed.failures}

@@ -46,3 +46,10 @@ def test_the_error_for_an_object_that_is_not_a_path_names_its_type(given):
 def test_an_option_that_is_neither_true_nor_false_is_refused(option, value):
     with pytest.raises(TypeError, match=f"{option} must be True or False, received {value!r}"):
         kf.Feed(np.arange(4), 2, **{option: value})
+
+
+@pytest.mark.parametrize("option", ["shuffle", "overwrite"])
+def test_a_writer_refuses_an_option_that_is_neither_true_nor_false(option, tmp_path):
+    with pytest.raises(TypeError, match=f"{option} must be True or False, received 'no'"):
+        kf.write_hdf5(SCENES, tmp_path / "scenes.h5", workers=0, progress=False, **{option: "no"})
+    assert list(tmp_path.iterdir()) == []

@@ -313,7 +313,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         """End an epoch of a trainer; batch `number` is next."""
         self.clock.end_fit_epoch(number)
         if number % self.clock.steps == 0:
-            self.hooks.leave()
+            self.hooks.leave(number // self.clock.steps - 1)  # start() may have begun the next epoch
 
     # ---- frameworks
 

@@ -18,7 +18,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
 from kerasfeed.util.atomic_write import appearing
 from kerasfeed.util.seed_streams import SeedStream
-from kerasfeed.util.validate import check_integer, local_path
+from kerasfeed.util.validate import check_flag, check_integer, local_path
 from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
 from kerasfeed.writers.hdf5.sink import Sink, interruptible
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
@@ -85,7 +85,7 @@ def write_hdf5(
         >>> file.close()
     """
     options = WorkerOptions(sequence, workers, worker_type, seed)
-    length = options.length
+    length, shuffle = options.length, check_flag("shuffle", shuffle)
     if scenes_per_chunk is not None:
         scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
     out = Path(os.path.realpath(local_path("path", path)))
@@ -114,7 +114,7 @@ def write_hdf5(
     files = FileSet(
         target=out,
         names=(out,),
-        arguments={"scenes_per_chunk": scenes_per_chunk, "compression": compression, "shuffle": bool(shuffle)},
+        arguments={"scenes_per_chunk": scenes_per_chunk, "compression": compression, "shuffle": shuffle},
         most=-(-length // (scenes_per_chunk or 1)),
         plan_shards=plan_shards,
         discard=discard,

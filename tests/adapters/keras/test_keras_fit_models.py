@@ -200,6 +200,16 @@ def test_hooks_run_once_per_epoch_and_workers_see_their_changes(workers, worker_
 
 
 @pytest.mark.heavy
+def test_hooks_run_once_per_epoch_if_a_callback_starts_the_next_epoch():
+    sequence = Stateful()
+    with kf.Feed(sequence, None, workers=0) as feed:
+        trainer = Trainer(after_batch=lambda batch: feed.start() if batch == 5 else None)
+        trainer.fit(feed, epochs=2)
+        assert trainer.trained == [[100] * 6, [201] * 6]
+        assert (sequence.began, sequence.ended) == (3, 2)
+
+
+@pytest.mark.heavy
 def test_validation_does_not_trigger_hooks_of_the_training_sequence():
     sequence, other = Stateful(), Stateful(3)
     with (
