@@ -11,7 +11,7 @@ from kerasfeed.util.error_text import notes_of, set_notes, with_note
 _REPRODUCTION = "Reproduce it here: "
 _ONLY_HERE = (
     "If it loads here, your program has set something that the worker process lacks: a flag of a package, a warnings "
-    "filter, np.seterr, an open descriptor"
+    "filter, np.seterr, an open descriptor. Or the class has changed since the feed was made: make the feed again"
 )
 
 

@@ -80,7 +80,8 @@ def test_an_exception_raised_repeatedly_names_only_the_last_location():
             "kerasfeed: scene 37, while inferring the spec, in worker process 1 (pid 4)\n"
             "Reproduce it here: sequence[37]\n"
             "If it loads here, your program has set something that the worker process lacks: a flag of a package, a "
-            "warnings filter, np.seterr, an open descriptor",
+            "warnings filter, np.seterr, an open descriptor. Or the class has changed since the feed was made: make "
+            "the feed again",
         ),
     ],
 )
