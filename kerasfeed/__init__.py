@@ -113,7 +113,7 @@ def __getattr__(name: str) -> Any:
             raise
         raise ImportError(
             f"kerasfeed.{name} needs Keras, which cannot be imported without its backend ({message_of(error)}). "
-            f"Run pip install {package}, or set KERAS_BACKEND to an installed backend",
+            f"Run pip install {package} (the extra kerasfeed[{package}]), or set KERAS_BACKEND to an installed backend",
             name=package,
         ) from error
     globals()[name] = value

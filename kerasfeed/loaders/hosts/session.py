@@ -104,7 +104,7 @@ class _Call:
     epoch: int
     step: int | None
     least: int
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[Any]
     lost: int = 0
 
 
@@ -154,7 +154,7 @@ class HostsSession:
         self.failure: BaseException | None = None
         self.batches = self.respawns = 0
         self._made: Counter[int] = Counter()  # batches by the number of the host
-        # No lock needed: `_ask` adds a future, then reads `failure`; `_fail` sets `failure`, then reads the futures.
+        # No lock needed: `_opened` adds a future, then reads `failure`; `_fail` sets `failure`, then reads the futures.
         self._open: set[Future[Any]] = set()
         self._waiting: deque[_Call] = deque()  # calls not yet assigned to a host
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -179,12 +179,23 @@ class HostsSession:
         policy = dataclasses.replace(job.policy, error_log=None)  # a path of this machine
         sent = dataclasses.replace(job, hosts=None, policy=policy, environment=environment)
         try:
-            self._events.put(partial(self._share, pack(sent, job.hosts.ship)))
+            packed = pack(sent, job.hosts.ship)
         except Exception as error:
             raise self.runner.unpicklable(error) from error
+        self._events.put(partial(self._share, packed, self._opened()))
 
-    def _share(self, packed: Packed) -> None:
+    def _share(self, packed: Packed, shared: Future[Any]) -> None:
         self._shared = self._shared[0] + 1, self._cluster.share(packed)
+        _settle(shared)
+
+    def _opened(self) -> Future[Any]:
+        """Return a future that fails when the session ends."""
+        future: Future[Any] = Future()
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        if self.failure is not None:
+            _settle(future, error=self.failure)
+        return future
 
     @property
     def pool(self) -> "HostsSession":
@@ -204,20 +215,23 @@ class HostsSession:
         return self._ask(epoch, step)
 
     def _ask(self, epoch: int, step: int | None, least: int = 1) -> Future[Any]:
-        call = _Call(epoch, step, least)
-        self._open.add(call.future)
-        call.future.add_done_callback(self._open.discard)
-        if self.failure is not None:
-            _settle(call.future, error=self.failure)
+        call = _Call(epoch, step, least, self._opened())
         self._events.put(partial(self._waiting.append, call))
         return call.future
 
     def refresh(self, change: Callable[[], None]) -> None:
-        """Run `change` while no call is pending, then renew the job."""
-        while self._open:
-            time.sleep(0.005)
+        """Run `change` while no call is pending, then renew the job.
+
+        A cluster that was lost meanwhile ends this session here, and not the next call.
+        """
+        self._wait_for_all()
         change()
         self.renew()
+        self._wait_for_all()
+
+    def _wait_for_all(self) -> None:
+        while self._open:
+            time.sleep(0.005)
 
     def _depth(self, workers: int) -> int:
         """Return the number of concurrent batches of a host.
