@@ -15,7 +15,7 @@ import pytest
 import kerasfeed as kf
 
 pytestmark = [
-    pytest.mark.timeout(100),
+    pytest.mark.timeout(200),
     pytest.mark.skipif(sys.platform == "win32", reason="worker processes need a POSIX system"),
 ]
 _LENGTH = 24
