@@ -46,7 +46,7 @@ class Environment:
     Attributes:
         name: Its name on the command line.
         python: Version of Python, "3.11".
-        pins: Requirements in addition to those of setup.cfg.
+        pins: Requirements that are not in setup.cfg.
         floors: Whether to install the lower bounds of `install_requires` and of TensorFlow in setup.cfg.
         tensorflow: Whether TensorFlow is installed; without it, Keras runs on JAX.
         nightly: Whether Keras is `keras-nightly`, and not a release.
@@ -64,7 +64,7 @@ class Environment:
         return [*self.pins, *(_floors() if self.floors else []), *(["keras-nightly"] if self.nightly else [])]
 
     def requirements(self) -> list[str]:
-        """Requirements in addition to kerasfeed: those of its tests, and the versions."""
+        """The requirements of the tests, and the versions."""
         tests = [each for each in _required("test") if self.tensorflow or not each.startswith("tensorflow")]
         return [*tests, *self.pins, *(_floors() if self.floors else [])]
 

@@ -36,7 +36,7 @@ _HELD_SHARE, _MOST_HELD = 16, 256 << 20  # 1/16 of the memory for all workers; b
 
 
 class DirectoryGoneError(FileNotFoundError):
-    """The directory in which the feed was made no longer exists."""
+    """The working directory of the feed no longer exists."""
 
 
 @dataclass(frozen=True)

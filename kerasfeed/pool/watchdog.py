@@ -50,7 +50,7 @@ class StallTimer:
         self._last = now
 
     def look(self, worker: int, token: Hashable | None) -> float:
-        """Seconds for which `worker` has been at `token`.
+        """Return how long `worker` has been at `token`, s.
 
         0 if it is idle (None).
         """
