@@ -28,6 +28,7 @@ from kerasfeed.util.error_text import class_name
 from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
+_JOINED_BYTES = 1 << 16  # larger windows are written into the batch one by one, without a copy in between
 _TAKEN_ROWS = 256  # a window of more rows is read by itself: a list of its rows would cost more than it saves
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written one by one
 _ORDERED = (
@@ -414,6 +415,9 @@ class Windows(_Boxes):
     def _offers(self, name: str) -> bool:
         """Whether windows have the optional method `name`; called by `optional_method`."""
         if name == "get_batch":
+            sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in zip(self._shapes, self._dtypes, strict=True))
+            if sum(sizes) > _JOINED_BYTES:
+                return False
             is_short = self._axes[0].size <= _TAKEN_ROWS
             return all(is_number_array(field) or (is_short and _takes_rows(field)) for field in self._fields)
         return name != "out"
@@ -421,7 +425,7 @@ class Windows(_Boxes):
     def get_batch(self, indices: NDArray[np.int64]) -> Any:
         """Return the scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`.
 
-        Only for arrays of numbers in memory, in memory maps or, if windows are short, in HDF5.
+        Only if windows are small; for arrays of numbers in memory, in memory maps or, if windows are short, in HDF5.
         """
         (axis,) = self._axes
         starts = np.asarray(indices, np.int64) * axis.stride
