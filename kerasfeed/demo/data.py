@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kerasfeed as kf
-from kerasfeed.util.error_text import cause_message, counted
+from kerasfeed.util.error_text import cause_message, pluralize
 
 
 class PointClouds(kf.SceneSequence):
@@ -165,6 +165,6 @@ def hold_out(clouds: kf.SceneSequence, seed: int) -> tuple[kf.Subset, ...]:
     count = len(clouds)
     if count < 2:
         are = "is" if count == 1 else "are"
-        raise DataError(f"{counted(count, 'scene')} {are} too few to hold some out; name a file with --validation")
+        raise DataError(f"{pluralize(count, 'scene')} {are} too few to hold some out; name a file with --validation")
     held = max(0.2, 1 / count)
     return kf.split(clouds, (1 - held, held), seed)

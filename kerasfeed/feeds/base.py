@@ -237,7 +237,7 @@ class BaseFeed(AnyFeed):
             True
         """
         first = check_integer("epoch", number, 0) * len(self)
-        return batches_of(partial(self._loop_over, range(first, first + len(self)), counted=False))
+        return batches_of(partial(self._loop_over, range(first, first + len(self)), moves_position=False))
 
     def begin_loop(self, epochs: int = 1) -> FeedCursor:
         """Return a cursor for a loop over the next epochs.
@@ -245,10 +245,10 @@ class BaseFeed(AnyFeed):
         After `set_state`, the first epoch is the rest of the epoch in the state.
         """
         self.follow_sequence()
-        return self._loop_over(self.clock.claim_epochs(epochs), counted=True)
+        return self._loop_over(self.clock.claim_epochs(epochs), moves_position=True)
 
-    def _loop_over(self, numbers: range, *, counted: bool) -> FeedCursor:
-        cursor = FeedCursor(weakref.ref(self), numbers, counted=counted)
+    def _loop_over(self, numbers: range, *, moves_position: bool) -> FeedCursor:
+        cursor = FeedCursor(weakref.ref(self), numbers, moves_position=moves_position)
         self._loops.add(cursor)
         return cursor
 

@@ -16,7 +16,7 @@ from kerasfeed.readers.read_cost import ReadCost
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
 from kerasfeed.spec.scene_spec import ArraySpec
-from kerasfeed.util.error_text import counted, summary
+from kerasfeed.util.error_text import pluralize, summary
 from kerasfeed.util.report import Report, Table
 
 _PACKAGE = __name__.split(".")[0]
@@ -25,8 +25,12 @@ _PACKAGE = __name__.split(".")[0]
 def feed_text(feed: Any) -> str:
     """Return a `BaseFeed` as one line of text."""
     plan = feed.plan
-    length = counted(plan.length, "scene") if plan.batch_size else counted(plan.length, "batch", "batches")
-    parts = [f"{type(feed.sequence).__name__}: {length}", f"batch_size={plan.batch_size}", counted(plan.steps, "step")]
+    length = pluralize(plan.length, "scene") if plan.batch_size else pluralize(plan.length, "batch", "batches")
+    parts = [
+        f"{type(feed.sequence).__name__}: {length}",
+        f"batch_size={plan.batch_size}",
+        pluralize(plan.steps, "step"),
+    ]
     parts += [] if plan.order.is_sequential else [str(plan.order)]
     parts += [f"shard {feed.shard}"] if _has_shards(feed.shard) else []
     return f"Feed({', '.join([*parts, workers_text(feed.stats(), feed.worker_choice)])})"
@@ -103,8 +107,8 @@ def workers_text(stats: LoaderStats, choice: Choice | None = None) -> str:
     why = "" if choice is None else f" (auto: {choice.reason})"
     if stats.worker_type == "inline":
         return f"no workers{why}"
-    workers = counted(stats.workers, f"{stats.worker_type} worker") + why
-    return workers if stats.hosts is None else f"{workers} on each of {counted(stats.hosts.wanted, 'host')}"
+    workers = pluralize(stats.workers, f"{stats.worker_type} worker") + why
+    return workers if stats.hosts is None else f"{workers} on each of {pluralize(stats.hosts.wanted, 'host')}"
 
 
 def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool = False) -> str:

@@ -223,7 +223,7 @@ class FeedCursor:
         shuffled: bool | None = False,
         in_order: bool = True,
         log: RequestLog | None = None,
-        counted: bool = False,
+        moves_position: bool = False,
     ) -> None:
         """Create a cursor over some batches of a feed.
 
@@ -235,12 +235,12 @@ class FeedCursor:
                 None, which never shuffles.
             in_order: See `Prefetcher`.
             log: Logs when batches are requested and received.
-            counted: Whether these batches move the position of the feed.
+            moves_position: Whether these batches move the position of the feed.
         """
         known = weakref.proxy(check_alive(feed()))
         self._feed = feed
         self._numbers = numbers
-        self._counted = counted
+        self._moves_position = moves_position
         self._log = log
         clock, generations = known.clock, known.refreshes.planned
         switches = [0]  # of the feed's hooks; an attribute would make a reference cycle
@@ -297,7 +297,7 @@ class FeedCursor:
     def received(self, position: int | None) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
         feed = check_alive(self._feed())
-        if self._counted:
+        if self._moves_position:
             number = self._numbers.stop if position is None else position + 1  # the last batches may be skipped
             first, epoch = self._numbers.start // feed.clock.steps, (number - 1) // feed.clock.steps
             feed.clock.record_consumed(number, epoch if epoch > first else None)

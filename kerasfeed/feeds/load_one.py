@@ -23,7 +23,7 @@ from kerasfeed.sequences.global_random import SeedingContext, frameworks, genera
 from kerasfeed.sequences.view_base import shallow_copy
 from kerasfeed.spec.inference import describe
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
         if index >= feed.plan.length:
             last = feed.plan.length - 1
             raise IndexError(
-                f"index {index} is out of range: the sequence has {counted(last + 1, 'scene')}, 0 to {last}"
+                f"index {index} is out of range: the sequence has {pluralize(last + 1, 'scene')}, 0 to {last}"
             )
         with scenes_read_here(feed.sequence, kind(feed.plan.seed, epoch)) as read, put_back():
             return _loaded(partial(read, index, None), kind)

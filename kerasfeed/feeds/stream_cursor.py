@@ -17,7 +17,7 @@ from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.stream_loader import StreamLoader
 from kerasfeed.feeds.stream_merge import SourceRun, StreamPosition
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.error_text import counted, is_the_programs
+from kerasfeed.util.error_text import is_the_programs, pluralize
 from kerasfeed.util.polling import NotYet, result_of
 
 EMPTY = (
@@ -125,7 +125,7 @@ class Repetition:
         plan = self._core.plan
         self._core.failure_log.deferred_warnings.defer(
             "steps",
-            f"repetition {self.start.repetition} had {counted(self.read.step, 'step')} on shard {plan.shard_index} "
+            f"repetition {self.start.repetition} had {pluralize(self.read.step, 'step')} on shard {plan.shard_index} "
             f"of {plan.shard_count}. The other shards run other generators, and may have more or fewer steps: a "
             "training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or use fewer "
             "generators than shards: each shard then runs them all, and all shards have the same number of steps",

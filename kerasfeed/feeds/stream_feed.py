@@ -38,7 +38,7 @@ from kerasfeed.pool.base import CLOSED
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_flag, check_integer
 
@@ -120,8 +120,8 @@ class BaseStreamFeed(AnyFeed):
         if self._deals and (seed is None or not self.deterministic):
             missing = "deterministic=True" if seed is not None else "a seed, the same for all: pass seed=0, for example"
             raise ValueError(
-                f"{counted(self.generators.count, 'generator')} for {self.shard.count} shards: each shard runs all of "
-                f"them, and scenes are dealt in turn, which needs {missing}. Otherwise some scenes would come twice "
+                f"{pluralize(self.generators.count, 'generator')} for {self.shard.count} shards: each shard runs all "
+                f"of them, and scenes are dealt in turn, which needs {missing}. Otherwise some scenes would come twice "
                 "and others not at all"
             )
 
@@ -442,7 +442,7 @@ class BaseStreamFeed(AnyFeed):
             warn_caller(
                 f"make_generator ({self.generators.name}) has no parameter `start`: to continue at step "
                 f"{position.step:,} of repetition {position.repetition}, its generators run again, and the first "
-                f"{counted(scenes, 'scene')} are dropped. Add the parameter, which receives the number of the first "
+                f"{pluralize(scenes, 'scene')} are dropped. Add the parameter, which receives the number of the first "
                 "scene to yield, to avoid this",
                 FeedWarning,
             )
@@ -505,7 +505,7 @@ class BaseStreamFeed(AnyFeed):
         facts = [("generators", f"{generators.count} of {generators.name}")]
         if self.shard.count > 1 or self.shard.source:
             own = generators.numbers[self.shard.index :: self.shard.count]
-            what = "scenes dealt in turn" if self._deals else f"{counted(len(own), 'generator')} of its own"
+            what = "scenes dealt in turn" if self._deals else f"{pluralize(len(own), 'generator')} of its own"
             facts.append(("shard", f"{self.shard}, {what}"))
         if isinstance(self.plan.order, BufferShuffled):
             facts.append(("shuffle buffer", f"{self.plan.order.buffer_size:,} scenes"))

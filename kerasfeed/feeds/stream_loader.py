@@ -93,7 +93,7 @@ class StreamPlan(Plan):
         indices = np.arange(first, first + count, dtype=np.int64) * self.shard_count + self.shard_index
         return np.resize(indices, self.rows) if self.pad_remainder else indices
 
-    def filler(self, epoch: int, step: int) -> int:
+    def padding_rows(self, epoch: int, step: int) -> int:
         """Number of padding rows of a batch; 0 without `pad_remainder`."""
         return self.rows - len(self.items[epoch, step]) if self.pad_remainder else 0
 

@@ -32,7 +32,7 @@ from kerasfeed.loaders.generators import (
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_text import counted, is_the_programs
+from kerasfeed.util.error_text import is_the_programs, pluralize
 
 _TICK_SECONDS = 0.01  # between two checks whether the run was closed
 _UNWATCHED = [0, 0]  # a note that nothing reads: progress is not watched in the calling thread
@@ -153,8 +153,8 @@ def dealt(items: Iterator[Any], shard: Shard, warnings: DeferredWarnings) -> Ite
     if scenes:
         warnings.defer(
             "dealt",
-            f"the last {counted(len(scenes), 'scene')} of a repetition cannot be dealt to {shard.count} shards evenly, "
-            "and are dropped",
+            f"the last {pluralize(len(scenes), 'scene')} of a repetition cannot be dealt to {shard.count} shards "
+            "evenly, and are dropped",
             FeedWarning,
         )
 
@@ -342,7 +342,7 @@ class SourceRun:
             self._log.deferred_warnings.defer(
                 "shorter",
                 f"generator {lane.n} ran again to continue after its scene {lane.received - 1}, and ended after "
-                f"{counted(scenes, 'scene')}: it yields other scenes than before, so the stream differs. Make it "
+                f"{pluralize(scenes, 'scene')}: it yields other scenes than before, so the stream differs. Make it "
                 "depend only on its arguments: draw from `rng`, sort its files",
                 FeedWarning,
             )

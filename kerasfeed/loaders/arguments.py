@@ -13,7 +13,7 @@ from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_flag, check_integer, check_number, local_path, refuse_class
 
@@ -207,14 +207,14 @@ def check_plan(plan: Plan, on_error: Any) -> None:
         )
     if plan.steps == 0:
         raise ValueError(
-            f"drop_remainder=True drops every scene: an epoch has {counted(plan.scenes, 'scene')} and a step takes "
+            f"drop_remainder=True drops every scene: an epoch has {pluralize(plan.scenes, 'scene')} and a step takes "
             f"{plan.batches.full} (batch_size {plan.batches.full // plan.shard_count} x shard_count "
             f"{plan.shard_count}). Use a smaller batch_size or drop_remainder=False"
         )
     if not plan.pad_remainder and plan.batches.smallest < plan.shard_count:
         which = "the last step" if plan.batches.is_even else "the short step of a bucket"
         raise ValueError(
-            f"{which} has {counted(plan.batches.smallest, 'scene')} for {plan.shard_count} shards: one would have "
+            f"{which} has {pluralize(plan.batches.smallest, 'scene')} for {plan.shard_count} shards: one would have "
             "none, and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True "
             "(which fills short batches up), or a batch_size that leaves at least "
             f"{plan.shard_count} of {plan.scenes} scenes for {which}"

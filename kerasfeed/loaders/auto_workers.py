@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import FirstScenes
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.resources import cores
 
 WORKERS, WORKER_TYPE = "workers", "worker_type"
@@ -38,7 +38,7 @@ class Setup:
         if not self.workers:
             return "no workers"
         names = {"thread": ("thread", "threads"), "process": ("worker process", "worker processes")}
-        return counted(self.workers, *names[self.worker_type])
+        return pluralize(self.workers, *names[self.worker_type])
 
 
 @dataclass(frozen=True)

@@ -87,12 +87,12 @@ class Job:
         """Whether batches have weights, which are 0 for rows without a scene."""
         return self.policy.on_error == "mask" or self.plan.pad_remainder
 
-    def filler(self, epoch: int, step: int) -> int | None:
+    def padding_rows(self, epoch: int, step: int) -> int | None:
         """Number of rows that only fill up the last batch.
 
         None if batches are not filled up.
         """
-        return self.plan.filler(epoch, step) if self.plan.pad_remainder else None
+        return self.plan.padding_rows(epoch, step) if self.plan.pad_remainder else None
 
 
 @dataclass(frozen=True)

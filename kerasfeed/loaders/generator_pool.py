@@ -145,7 +145,7 @@ class GeneratorPool:
         if was_stuck is not None:
             self.slots.release(task.slot)
 
-    def note_stuck(self, task: "BlockTask") -> None:
+    def mark_stuck(self, task: "BlockTask") -> None:
         """Keep the slot of a stuck task in flight.
 
         The hung thread may still write to the slot.
@@ -206,24 +206,26 @@ class BlockTask(FutureTask):
         self._fail(error, position.scene, worker, traceback)
         return ()
 
-    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+    def crashed(self, position: int, crash: Crash, count: int) -> Sequence[Task]:
         """See `Task.crashed`."""
         self.blocks.release(self)
-        self._fail(crash.kind(ending_text(crash, count)), note)
+        self._fail(crash.kind(ending_text(crash, count)), position)
         return ()
 
     def cancelled(self) -> None:
         """See `Task.cancelled`."""
         self.blocks.release(self)
 
-    def stuck(self, note: int, crash: Crash) -> None:
+    def stuck(self, position: int, crash: Crash) -> None:
         """See `Task.stuck`; the slot stays in flight until the thread returns."""
-        self.blocks.note_stuck(self)
-        self._fail(crash.kind(f"{self.text(note)} {crash.thread_text}"), note)
+        self.blocks.mark_stuck(self)
+        self._fail(crash.kind(f"{self.text(position)} {crash.thread_text}"), position)
 
-    def text(self, note: int) -> str:
+    def text(self, position: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else f"scene {note} of generator {self.number} (repetition {self.repetition})"
+        if position == NOWHERE:
+            return ""
+        return f"scene {position} of generator {self.number} (repetition {self.repetition})"
 
     def _fail(self, error: BaseException, position: int, worker: str = "", traceback: str = "") -> None:
         count = self.blocks.generators.count

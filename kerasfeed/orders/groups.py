@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.util.error_text import add_note, counted, message_of
+from kerasfeed.util.error_text import add_note, message_of, pluralize
 from kerasfeed.util.fingerprint import digest, name_of
 from kerasfeed.util.lru import Lru
 
@@ -217,6 +217,6 @@ def check_length(what: str, made_for: int, length: int) -> None:
     """
     if made_for != length:
         raise ValueError(
-            f"{what} has {counted(made_for, 'entry', 'entries')}, but the sequence has {counted(length, 'scene')}: "
+            f"{what} has {pluralize(made_for, 'entry', 'entries')}, but the sequence has {pluralize(length, 'scene')}: "
             "pass one entry for each scene, in the order of their indices"
         )

@@ -1,7 +1,7 @@
 """The plan: the indices of an epoch divided into steps and shards.
 
 Invariant: `Plan.indices(epoch, step)` is integer arithmetic on frozen values. All shards have the same number of
-steps. The union of their indices over an epoch, without filler, is the unsharded epoch without dropped scenes.
+steps. The union of their indices over an epoch, without padding rows, is the unsharded epoch without dropped scenes.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Bounds, EpochBatches, Order, Sequential
 from kerasfeed.spec.inference import probe_indices
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Plan:
         drop_remainder: Whether a step is dropped when it cannot fill every shard's batch.
         shard_index: This shard, in [0, shard_count).
         shard_count: Number of shards, at least 1.
-        pad_remainder: Whether short batches are filled up with repeated scenes of weight 0; see `filler`.
+        pad_remainder: Whether short batches are filled up with repeated scenes of weight 0; see `padding_rows`.
     """
 
     length: int
@@ -77,7 +77,7 @@ class Plan:
             step: Step number, in [0, steps).
 
         Returns:
-            int64[B], B <= rows; the last `filler(epoch, step)` of them only fill up the batch.
+            int64[B], B <= rows; the last `padding_rows(epoch, step)` of them only fill up the batch.
 
         Raises:
             IndexError: `step` is not in [0, steps).
@@ -122,21 +122,21 @@ class Plan:
         """Return indices to replace failed scenes: none in a plan."""
         return []
 
-    def filler(self, epoch: int, step: int) -> int:
-        """Return the number of filler rows at the end of a batch."""
+    def padding_rows(self, epoch: int, step: int) -> int:
+        """Return the number of padding rows at the end of a batch."""
         if not self.pad_remainder:
             return 0
         return self._bounds(epoch, step).full // self.shard_count - self.scenes_of(epoch, step)
 
     def scenes_of(self, epoch: int, step: int) -> int:
-        """Return the number of scenes, without filler, in this shard's step."""
+        """Return the number of scenes, without padding rows, in this shard's step."""
         first, last = self._own(self._bounds(epoch, step))
         return last - first
 
     def _bounds(self, epoch: int, step: int) -> Bounds:
         if not 0 <= step < self.steps:
             raise IndexError(
-                f"step {step} is out of range: an epoch has {counted(self.steps, 'step')}, 0 to {self.steps - 1}"
+                f"step {step} is out of range: an epoch has {pluralize(self.steps, 'step')}, 0 to {self.steps - 1}"
             )
         return self.batches.bounds(step, seed=self.seed, epoch=epoch)
 

@@ -24,7 +24,7 @@ from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.turn import Turn
 from kerasfeed.sequences.view_base import parts_of
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_text import class_name, counted, message_of
+from kerasfeed.util.error_text import class_name, message_of, pluralize
 from kerasfeed.util.picklers import cloud_pickled
 
 LOGGER = logging.getLogger("kerasfeed")  # starts, deaths and ends of workers, never one per batch; workers log nothing
@@ -130,7 +130,7 @@ def large_text(owner: str, target: Any, nbytes: int) -> str:
     attributes = [item for part in parts_of(target) for item in getattr(part, "__dict__", {}).items()]
     long = [(name, value) for name, value in attributes if isinstance(value, list | tuple | dict | set | frozenset)]
     name, value = max(long, key=lambda item: len(item[1]), default=("", ()))
-    longest = f" (the longest: {name!r}, {class_name(value)} of {counted(len(value), 'item')})" if value else ""
+    longest = f" (the longest: {name!r}, {class_name(value)} of {pluralize(len(value), 'item')})" if value else ""
     return (
         f"{owner}: each worker process has its own copy of {nbytes / 1e6:,.0f} MB of lists, dicts and other Python "
         f"objects{longest}. Keep a long one as kf.shared(list_or_dict), which takes memory once for all workers"
@@ -216,7 +216,7 @@ class Pool(ABC):
         self.owner = options.owner
         if self.worker_type != "inline" and not (self.has_copies and options.most_workers):
             plural = "worker processes" if self.worker_type == "process" else ""
-            self.owner += f" ({counted(options.workers, f'worker {self.worker_type}', plural)})"
+            self.owner += f" ({pluralize(options.workers, f'worker {self.worker_type}', plural)})"
         # Reentrant: the collector may close a dropped pool from inside any of these sections.
         self.lock = threading.RLock()
         self.failure: BaseException | None = None

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kerasfeed.util.error_text import counted, message_of, reworded
+from kerasfeed.util.error_text import message_of, pluralize, reworded
 from kerasfeed.util.resources import descriptors
 
 _NO_THREAD = "can't start new thread"  # Python's message
@@ -57,7 +57,7 @@ def start_thread(thread: threading.Thread, owner: str, count: int = 1) -> None:
             raise
         raise reworded(
             error,
-            f"{owner} needs {counted(count, 'thread')}, and the system starts no more for this process, which has "
+            f"{owner} needs {pluralize(count, 'thread')}, and the system starts no more for this process, which has "
             f"{threading.active_count():,}: {_NO_THREAD}. Use fewer workers, close feeds that you no longer need, or "
             "raise the limit (ulimit -u in the shell that starts the program, --pids-limit of a container)",
         ) from error

@@ -22,7 +22,7 @@ from kerasfeed.sequences.optional_methods import WRAPPED_FOR, ahead_reader
 from kerasfeed.sequences.optional_methods import optional_method as optional_method
 from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfOne, blocks_in, kept_copier
-from kerasfeed.util.error_text import class_name, counted
+from kerasfeed.util.error_text import class_name, pluralize
 from kerasfeed.util.fingerprint import digest
 
 _SLICEABLE = "_kerasfeed_sliceable"  # attribute of a `__getitem__` that also takes slices
@@ -212,7 +212,7 @@ class SceneSequence(ABC):
         if any("__repr__" in vars(kind) for kind in behind):  # the user's class has another base with a __repr__
             return super().__repr__()
         try:
-            return f"{class_name(self)}, {counted(len(self), 'scene')}"
+            return f"{class_name(self)}, {pluralize(len(self), 'scene')}"
         except Exception as error:  # noqa: BLE001 - __len__ may raise, for example for a missing file
             return f"{class_name(self)}, of unknown length ({type(error).__name__} in __len__)"
 

@@ -24,7 +24,7 @@ from kerasfeed.sequences.context import UnrandomContext
 from kerasfeed.sequences.indexing import position_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
 from kerasfeed.spec.nesting import structure_text
-from kerasfeed.util.error_text import class_name, counted, message_of
+from kerasfeed.util.error_text import class_name, message_of, pluralize
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.lru import PerProcess
 from kerasfeed.util.resources import memory
@@ -232,7 +232,7 @@ class Cached(SceneByScene, SceneSequence):
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"
-        return f"Cached of {class_name(self.sequence)} {where}, {counted(len(self), 'scene')}"
+        return f"Cached of {class_name(self.sequence)} {where}, {pluralize(len(self), 'scene')}"
 
 
 def _alike(one: tuple[list[Any], Any], other: tuple[list[Any], Any]) -> bool:

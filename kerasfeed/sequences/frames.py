@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 
 _CLASSES = ("DataFrame", "Series")
 # Remedies in error messages: fill missing values, drop them, convert dates to numbers, convert dates to text.
@@ -90,7 +90,7 @@ class DataFrameRows:
         return {name: column[indices] for name, column in self._columns.items()}
 
     def __repr__(self) -> str:
-        return f"DataFrameRows of {counted(len(self._columns), 'column')}, {counted(self._length, 'scene')}"
+        return f"DataFrameRows of {pluralize(len(self._columns), 'column')}, {pluralize(self._length, 'scene')}"
 
 
 class ArrayRows:
@@ -113,7 +113,7 @@ class ArrayRows:
         return np.asarray(self._array[...], dtype)  # always a copy, because it is read each time
 
     def __repr__(self) -> str:
-        return f"ArrayRows of {type(self._array).__name__}, {counted(len(self), 'scene')}"
+        return f"ArrayRows of {type(self._array).__name__}, {pluralize(len(self), 'scene')}"
 
 
 def _is_array_without_length(value: Any) -> bool:

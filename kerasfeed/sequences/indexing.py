@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kerasfeed.orders.permutation import permute, permute_one
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.spec.inference import probe_indices
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.validate import check_integer
 
@@ -99,7 +99,7 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
     if array.dtype == np.bool_:
         if len(array) != length:
             raise ValueError(
-                f"the mask has {counted(len(array), 'value')}, but {name} has {counted(length, 'scene')}: pass one "
+                f"the mask has {pluralize(len(array), 'value')}, but {name} has {pluralize(length, 'scene')}: pass one "
                 "bool per scene"
             )
         return _frozen(np.flatnonzero(array))
@@ -112,7 +112,7 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
     bad: Any = np.flatnonzero((array >= length) | (array < -length)) if array.size else ()
     if len(bad):
         first = int(bad[0])
-        raise IndexError(f"indices[{first}] is {array[first]}, out of range: {name} has {counted(length, 'scene')}")
+        raise IndexError(f"indices[{first}] is {array[first]}, out of range: {name} has {pluralize(length, 'scene')}")
     chosen_array = array.astype(np.int64)  # a copy, because the caller may change the array
     chosen_array[chosen_array < 0] += length
     return _frozen(chosen_array)

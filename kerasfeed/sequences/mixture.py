@@ -31,7 +31,7 @@ from kerasfeed.sequences.context import current_epoch
 from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfSeveral
 from kerasfeed.sequences.views import listed_parts
-from kerasfeed.util.error_text import class_name, counted
+from kerasfeed.util.error_text import class_name, pluralize
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -186,7 +186,7 @@ class Mixture(Routed, OfSeveral, SceneSequence):
             f"{float(share):.3g} of {class_name(part)}" for share, part in zip(self.weights, self._parts, strict=True)
         )
         first = "" if self._function is None else " in epoch 0"
-        return f"Mixture of {shares}{first}, {counted(len(self), 'scene')}"
+        return f"Mixture of {shares}{first}, {pluralize(len(self), 'scene')}"
 
 
 def _shares(what: str, weights: Any, sources: int, *, zeros: bool = False) -> tuple[Fraction, ...]:

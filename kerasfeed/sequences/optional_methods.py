@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.util.error_text import add_note, class_name, counted, message_of, notes_of
+from kerasfeed.util.error_text import add_note, class_name, message_of, notes_of, pluralize
 from kerasfeed.util.validate import refuse_class
 
 ReadInto = Callable[[int, Any], Any]
@@ -207,6 +207,6 @@ def note_length(error: BaseException, view: str, sequence: Any, expected: int) -
         if (found := len(sequence)) != expected:
             note_once(
                 error,
-                f"{class_name(sequence)} had {counted(expected, 'scene')} when {view} was made, and has {found} now: "
+                f"{class_name(sequence)} had {pluralize(expected, 'scene')} when {view} was made, and has {found} now: "
                 "make the view again when the sequence has grown or shrunk",
             )

@@ -17,7 +17,7 @@ from kerasfeed.sequences.indexing import position_in
 from kerasfeed.sequences.split import values_of
 from kerasfeed.sequences.view_base import OfOne
 from kerasfeed.spec.field_values import as_array
-from kerasfeed.util.error_text import class_name, counted
+from kerasfeed.util.error_text import class_name, pluralize
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -169,7 +169,7 @@ class Packed(OfOne, SceneSequence):
 
     def __repr__(self) -> str:
         return (
-            f"Packed of {class_name(self.sequence)}, {counted(len(self), 'scene')} of length {self.length:,}, "
+            f"Packed of {class_name(self.sequence)}, {pluralize(len(self), 'scene')} of length {self.length:,}, "
             f"{self.fill:.1%} full"
         )
 

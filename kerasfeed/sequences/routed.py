@@ -49,7 +49,7 @@ class Routed(View):
         try:
             return self._parts[part][inner]
         except Exception as error:
-            self._note(error, part, [inner], [position])
+            self._add_note(error, part, [inner], [position])
             raise
 
     def read_into(self, index: int, out: Any) -> None:
@@ -81,7 +81,7 @@ class Routed(View):
             with moved:
                 return read_many(self._parts[part], inner, out)
         except Exception as error:
-            self._note(error, part, inner, positions)
+            self._add_note(error, part, inner, positions)
             raise
 
     def _scenes_inside(self, positions: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.util.array_bits import exact_text
-from kerasfeed.util.error_text import class_name, counted, message_of
+from kerasfeed.util.error_text import class_name, message_of, pluralize
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -127,7 +127,7 @@ class SharedList(Sequence[Any]):
             return [self._item(number) for number in range(*index.indices(len(self)))]
         number, length = operator.index(index), len(self)
         if not -length <= number < length:
-            raise IndexError(f"index {number} is out of range: the shared list has {counted(length, 'item')}")
+            raise IndexError(f"index {number} is out of range: the shared list has {pluralize(length, 'item')}")
         return self._item(number % length)
 
     def _item(self, number: int) -> Any:
@@ -139,7 +139,7 @@ class SharedList(Sequence[Any]):
         return content.decode(errors=_SURROGATES) if self._codec == "text" else content
 
     def __repr__(self) -> str:
-        return f"<shared list of {counted(len(self), 'item')}, {self.nbytes / 1e6:.1f} MB>"
+        return f"<shared list of {pluralize(len(self), 'item')}, {self.nbytes / 1e6:.1f} MB>"
 
 
 class SharedDict(Mapping[Any, Any]):
@@ -185,7 +185,7 @@ class SharedDict(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         nbytes = self._keys.nbytes + self._values.nbytes + self._rows.nbytes + self._digests.nbytes
-        return f"<shared dict of {counted(len(self), 'item')}, {nbytes / 1e6:.1f} MB>"
+        return f"<shared dict of {pluralize(len(self), 'item')}, {nbytes / 1e6:.1f} MB>"
 
 
 def _as_numbers(items: Sequence[Any], kinds: set[type]) -> tuple[type | None, NDArray[Any]]:

@@ -22,7 +22,7 @@ from kerasfeed.sequences.indexing import Permuted
 from kerasfeed.sequences.optional_methods import check_part, note_once
 from kerasfeed.sequences.view_base import SceneByScene
 from kerasfeed.spec.nesting import field_paths, flatten
-from kerasfeed.util.error_text import class_name, counted, message_of
+from kerasfeed.util.error_text import class_name, message_of, pluralize
 from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
@@ -172,7 +172,7 @@ def folds(
     sequence = as_sequence(sequence)
     length, count = check_part("kf.folds", sequence), check_integer("count", count, 2)
     if count > length:
-        raise ValueError(f"{class_name(sequence)} has {counted(length, 'scene')}, too few for {count} folds")
+        raise ValueError(f"{class_name(sequence)} has {pluralize(length, 'scene')}, too few for {count} folds")
     shares = [Fraction(1, count)] * count
     return Folds(sequence, length, _split("kf.folds", sequence, shares, seed, stratify, groups, computed=False))
 
@@ -193,7 +193,7 @@ def _split(
     sizes = _sizes(length, shares)
     if 0 in sizes:
         raise ValueError(
-            f"{class_name(sequence)} has {counted(length, 'scene')}, too few for fractions {[*map(float, shares)]}: "
+            f"{class_name(sequence)} has {pluralize(length, 'scene')}, too few for fractions {[*map(float, shares)]}: "
             f"part {sizes.index(0)} would be empty. Use fewer or larger parts"
         )
     if computed and length >= _COMPUTED_FROM and stratify is None and groups is None:
@@ -280,7 +280,7 @@ def _grouped(
     count = int(groups.max()) + 1
     if count < len(shares):
         raise ValueError(
-            f"groups names {counted(count, 'group')}, too few for {len(shares)} parts, because no group is in two of "
+            f"groups names {pluralize(count, 'group')}, too few for {len(shares)} parts, because no group is in two of "
             "them. Use fewer parts or smaller groups"
         )
     # Number of scenes in each pair (group, class); class 0 counts all scenes, and labels begin at class 1.
@@ -321,8 +321,8 @@ def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> N
     if labels.ndim != 1 or len(labels) != length:
         remedy = ". For one-hot labels use labels.argmax(axis=1), or a function of a scene"
         raise ValueError(
-            f"{name} needs one label per scene: {class_name(sequence)} has {counted(length, 'scene')}, received labels "
-            f"of shape {labels.shape}{remedy if labels.ndim == 2 else ''}"
+            f"{name} needs one label per scene: {class_name(sequence)} has {pluralize(length, 'scene')}, received "
+            f"labels of shape {labels.shape}{remedy if labels.ndim == 2 else ''}"
         )
     try:
         missing = np.flatnonzero(labels != labels)  # NaN is unequal to itself

@@ -28,7 +28,7 @@ from kerasfeed.sequences.optional_methods import (
     scene_writer,
     takes_out,
 )
-from kerasfeed.util.error_text import class_name, counted
+from kerasfeed.util.error_text import class_name, pluralize
 from kerasfeed.util.fingerprint import digest
 
 _NAMED = 4  # number of parts that the identity of a view describes
@@ -266,10 +266,10 @@ class View(ABC):
         try:
             yield
         except Exception as error:
-            self._note(error, part, inner, outer)
+            self._add_note(error, part, inner, outer)
             raise
 
-    def _note(self, error: Exception, part: int, inner: Any, outer: Any) -> None:
+    def _add_note(self, error: Exception, part: int, inner: Any, outer: Any) -> None:
         name, source = class_name(self), self._parts[part]
         verb = "is" if len(outer) == 1 else "are"
         which = f" (part {part})" if len(self._parts) > 1 else ""
@@ -351,7 +351,7 @@ class OfSeveral(View):
             inside = f"{len(names)} sequences ({', '.join(names[:3])}, ...)"
         else:
             inside = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-        return f"{class_name(self)} of {inside}, {counted(len(self), 'scene')}"
+        return f"{class_name(self)} of {inside}, {pluralize(len(self), 'scene')}"
 
 
 class Refreshable:

@@ -18,7 +18,7 @@ from kerasfeed.sequences.indexing import position_in
 from kerasfeed.sequences.optional_methods import has_parameter, note_once
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
 from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, blocks_in
-from kerasfeed.util.error_text import class_name, counted
+from kerasfeed.util.error_text import class_name, pluralize
 
 
 class Concat(Routed, OfSeveral, SceneSequence):
@@ -222,7 +222,7 @@ class Map(SceneByScene, SceneSequence):
         try:
             scene = self._parts[0][position]
         except Exception as error:
-            self._note(error, 0, [position], [position])
+            self._add_note(error, 0, [position], [position])
             raise
         for number, (function, draws) in enumerate(self._calls):
             try:
@@ -237,7 +237,7 @@ class Map(SceneByScene, SceneSequence):
         return ", ".join(map(_function_name, self._functions()))
 
     def __repr__(self) -> str:
-        return f"Map of {self._choice()} over {class_name(self.sequence)}, {counted(len(self), 'scene')}"
+        return f"Map of {self._choice()} over {class_name(self.sequence)}, {pluralize(len(self), 'scene')}"
 
 
 def check_total(view: str, scenes: int) -> None:

@@ -14,7 +14,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.spec.field_values import described, start_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others
-from kerasfeed.util.error_text import counted, message_of
+from kerasfeed.util.error_text import message_of, pluralize
 
 
 def describe(scene: Any) -> SceneSpec:
@@ -69,7 +69,7 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
     one, other = as_others(one, other), as_others(other, one)
     if len(one.shape) != len(other.shape):
         raise SpecError(
-            f"field {path!r} has {counted(len(one.shape), 'axis', 'axes')} in scene {first_index} and "
+            f"field {path!r} has {pluralize(len(one.shape), 'axis', 'axes')} in scene {first_index} and "
             f"{len(other.shape)} in scene {index} ({one} and {other}). Return arrays with the same number of "
             "axes for every index"
         )

@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
+def pluralize(count: int, noun: str, plural: str = "") -> str:
     """Return "1 scene" or "2 scenes". `plural` is an irregular plural."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 

@@ -21,7 +21,7 @@ from kerasfeed.readers.tfrecord.spec_file import read_sidecar, write_sidecar
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat
@@ -97,7 +97,7 @@ def write_tfrecords(
     count = check_integer("num_shards", num_shards, 1)
     if count > length:
         raise ValueError(
-            f"num_shards is {count}, but the sequence has {counted(length, 'scene')}: use at most one shard per scene"
+            f"num_shards is {count}, but the sequence has {pluralize(length, 'scene')}: use at most one shard per scene"
         )
     if assignment not in ASSIGNMENTS:
         raise ValueError(f"assignment must be one of {', '.join(map(repr, ASSIGNMENTS))}, received {assignment!r}")
@@ -105,7 +105,7 @@ def write_tfrecords(
         raise ValueError(f"compression must be None or 'GZIP', received {compression!r}")
     if workers != "auto" and options.count > count:
         warn_caller(
-            f"{options.count} workers have {counted(count, 'shard')} to write, but one worker writes each shard, so "
+            f"{options.count} workers have {pluralize(count, 'shard')} to write, but one worker writes each shard, so "
             f"{options.count - count} have nothing to do. Use num_shards={options.count} or more",
             UserWarning,
         )

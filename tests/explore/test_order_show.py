@@ -63,7 +63,7 @@ def test_the_plan_of_a_feed_is_drawn_with_its_batches_and_its_shard():
     ) as feed:
         axes, points = _drawn(kf.show(feed.plan))
         plan = feed.plan
-        expected = [plan.indices(0, step)[: 4 - plan.filler(0, step)] for step in range(plan.steps)]
+        expected = [plan.indices(0, step)[: 4 - plan.padding_rows(0, step)] for step in range(plan.steps)]
         assert points[:, 1].tolist() == np.concatenate(expected).tolist()
         assert axes.get_title().startswith("Shuffled, 5 batches, shard 1 of 2; mixing ")
         with pytest.raises(TypeError, match="a plan has its length, batch_size and seed"):

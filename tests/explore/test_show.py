@@ -162,7 +162,7 @@ def test_show_draws_a_batch_as_the_model_receives_it():
         assert found[0] == "Sized, batch 12 of 13 in epoch 1, 8 scenes"
         indices = feed.plan.indices(1, 12)
         assert any(text.startswith(f"scene {indices[0]} · [1] {indices[0]} · [2] 1") for text in found)
-        assert any(text.endswith("[2] 0") for text in found)  # filler
+        assert any(text.endswith("[2] 0") for text in found)  # padding rows
         assert any(text.endswith(" padded") for text in found)
         count = len(figure.axes[0].collections[0].get_offsets())
         assert count == 50 + 10 * (int(indices[0]) % 4)

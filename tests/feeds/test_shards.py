@@ -114,9 +114,9 @@ def _all(plan):
 
 
 def _own(plan, epoch, step):
-    """Indices of a step without filler."""
+    """Indices of a step without padding rows."""
     found = plan.indices(epoch, step)
-    return found[: len(found) - plan.filler(epoch, step)].tolist()
+    return found[: len(found) - plan.padding_rows(epoch, step)].tolist()
 
 
 # ---- plans
@@ -169,7 +169,7 @@ def test_without_filler_a_short_batch_is_divided_as_evenly_as_possible():
 def test_an_empty_step_of_a_shard_is_filled_from_the_global_batch():
     plan = Plan(13, 2, kf.Sequential(), shard_index=0, shard_count=6, pad_remainder=True)
     assert plan.indices(0, 1).tolist() == [12, 12]
-    assert plan.filler(0, 1) == 2
+    assert plan.padding_rows(0, 1) == 2
 
 
 # ---- a feed's arguments

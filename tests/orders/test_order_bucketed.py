@@ -44,7 +44,7 @@ def test_a_batch_has_one_bucket_and_all_shards_together_equal_the_epoch(
         for plan in plans:
             indices = plan.indices(epoch, step)
             assert len(indices) <= plan.rows
-            real += indices[: len(indices) - plan.filler(epoch, step)].tolist()
+            real += indices[: len(indices) - plan.padding_rows(epoch, step)].tolist()
             if remainder == "pad" and plan.is_uniform:
                 assert len(indices) == plan.rows
         assert len(set(bucket_of[real].tolist())) == 1

@@ -1,4 +1,4 @@
-"""Padded and ragged batches with rows of weight 0: filler, and scenes that failed."""
+"""Padded and ragged batches with rows of weight 0: padding rows, and scenes that failed."""
 
 import numpy as np
 import pytest

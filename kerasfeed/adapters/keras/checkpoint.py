@@ -27,7 +27,7 @@ from kerasfeed.feeds.epoch_clock import FitPlan
 from kerasfeed.feeds.state import state_of
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.util.atomic_write import sync_folder
-from kerasfeed.util.error_text import counted, message_of
+from kerasfeed.util.error_text import message_of, pluralize
 from kerasfeed.util.validate import check_integer, local_path
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if here == progress.records[0] and len(progress.records) > 1:
             warnings.warn(
                 f"the model is at the start of training, but {self.path} belongs to a model with "
-                f"{counted(progress.records[-1].iterations, 'iteration')}: the feed starts over, too. To continue, "
+                f"{pluralize(progress.records[-1].iterations, 'iteration')}: the feed starts over, too. To continue, "
                 "restore the model, with BackupAndRestore for example",
                 FeedWarning,
                 stacklevel=2,
@@ -274,7 +274,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._set_epoch = True
         if self._epoch >= epochs:
             warnings.warn(
-                f"the model was trained for {counted(self._epoch, 'epoch')}, according to {self.path}, and "
+                f"the model was trained for {pluralize(self._epoch, 'epoch')}, according to {self.path}, and "
                 f"fit(epochs={epochs}) asks for no more: nothing is trained. Pass more epochs to continue, or delete "
                 "the file to start over",
                 FeedWarning,

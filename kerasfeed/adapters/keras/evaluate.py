@@ -21,7 +21,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.field_values import lists_as_arrays
 from kerasfeed.spec.nesting import lists_as_tuples
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.report import Report, Reported, Table
 from kerasfeed.util.validate import check_integer
 
@@ -211,9 +211,9 @@ class Evaluation(Reported, Mapping[str, MetricDistribution]):
     def _report(self) -> Report:
         some = self._some
         facts = [
-            ("", counted(some.count, "batch", "batches")),
-            ("", counted(int(some.rows.sum()), "scene")),
-            ("", counted(len(np.unique(some.repeats)), "repeat")),
+            ("", pluralize(some.count, "batch", "batches")),
+            ("", pluralize(int(some.rows.sum()), "scene")),
+            ("", pluralize(len(np.unique(some.repeats)), "repeat")),
         ]
         rows = [
             [name, *(f"{value:.5g}" for value in (m.mean, m.standard_error, m.std, *m.quantiles.values()))]

@@ -17,7 +17,7 @@ from kerasfeed.loaders.auto_workers import Setup
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
@@ -194,7 +194,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         lines = [
-            f"epoch {each.epoch}: {counted(each.steps, 'step')}, {each.scenes_per_second:,.0f} scenes/s, waited "
+            f"epoch {each.epoch}: {pluralize(each.steps, 'step')}, {each.scenes_per_second:,.0f} scenes/s, waited "
             f"{each.input_wait_share:.0%} for input"
             for each in self.epochs
         ]
@@ -225,7 +225,7 @@ def verdict_of(timing: EpochTiming, stats: LoaderStats) -> str:
 
 
 def scenes_of(plan: Plan, steps: int) -> int:
-    """Count the scenes in the first `steps` steps, without filler."""
+    """Count the scenes in the first `steps` steps, without padding rows."""
     if plan.batch_size is None:
         return steps
     if not plan.length:  # a stream, whose last batch may be short

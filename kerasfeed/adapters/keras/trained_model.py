@@ -21,7 +21,7 @@ from kerasfeed.adapters.keras.trainer import keras_version, restored_epoch
 from kerasfeed.errors import FeedWarning
 from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 
 # Classes of Keras that have variables, or attributes that do.
 _HOLDERS = (
@@ -145,7 +145,7 @@ def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
     groups = {_group_of(name) for name in differ}
     for group in sorted(groups.difference(_COUNTED)):
         here, there = (sum(_group_of(each) == group for each in names) for names in (known, saved))
-        raise ValueError(f"its {group} has {counted(here, 'variable')}, but had {there:,}")
+        raise ValueError(f"its {group} has {pluralize(here, 'variable')}, but had {there:,}")
     if differ:
         what = ", ".join(getattr(known.get(name), "path", name) for name in differ[:4])
         text = f"metrics or losses of the model differ from the saved ones. These variables start over: {what}"

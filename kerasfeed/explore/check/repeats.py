@@ -13,7 +13,7 @@ from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent
 from kerasfeed.sequences.frames import is_in_memory
-from kerasfeed.util.error_text import counted, exception_text
+from kerasfeed.util.error_text import exception_text, pluralize
 
 _THREADS = 4
 _THREAD_SHARE, _THREAD_MOST = 1 / 60, 0.5  # of the time; s
@@ -32,14 +32,14 @@ def same_twice(case: Case) -> str:
     """A scene read twice in a row has the same bits."""
     ones, twos = zip(*case.twice, strict=True)
     compare(ones, twos, "when it is read first", "when it is read again")
-    return f"{counted(len(case.twice), 'scene')}, each read twice in a row"
+    return f"{pluralize(len(case.twice), 'scene')}, each read twice in a row"
 
 
 def any_order(case: Case) -> str:
     """Scenes do not depend on scenes read before."""
     plan = [*case.good[::-1], *np.random.default_rng(case.seed).permutation(case.good).tolist()]
     compare(case.readings, case.read(plan), "when they are read in ascending order", "after others")
-    text = f"{counted(len(case.good), 'scene')}, read backwards and shuffled"
+    text = f"{pluralize(len(case.good), 'scene')}, read backwards and shuffled"
     one, other = case.unread(), case.unread()
     if one is None or other is None:
         return f"{text}; new copies were not tried, because it cannot be pickled"
@@ -76,7 +76,7 @@ def threads(case: Case) -> str:
         if is_declared or found.status != "failed":
             raise
         raise replace(found, status="warned", remedy=_NOT_SAFE) from None
-    text = f"{counted(count, 'scene')} read by {_THREADS} threads at once"
+    text = f"{pluralize(count, 'scene')} read by {_THREADS} threads at once"
     if is_declared or is_in_memory(case.sequence):
         return text
     return f"{text}, with the same bits: the class may set thread_safe = True"
@@ -122,7 +122,7 @@ def copied(case: Case) -> str:
     if trouble:
         raise warned(f"the sequence can be pickled before a scene is read, but not afterwards: {trouble}")
     compare(case.readings, case.read(case.good, again), "in the sequence", "in a copy made after it was read")
-    return f"a copy has the same {counted(len(case.good), 'scene')}"
+    return f"a copy has the same {pluralize(len(case.good), 'scene')}"
 
 
 # ---- other processes
@@ -144,4 +144,4 @@ def process(case: Case) -> str:
         case.lost = True
         raise
     compare(case.readings, readings, "in this process", "in a worker process that reads the last scene first")
-    return f"{counted(len(case.good), 'scene')} read by a worker process"
+    return f"{pluralize(len(case.good), 'scene')} read by a worker process"

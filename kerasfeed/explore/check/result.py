@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.report import Report, Reported, Table, code, coloured
 
 Status = Literal["passed", "failed", "warned", "skipped"]
@@ -149,7 +149,9 @@ class SequenceReport(Reported):
     def _report(self) -> Report:
         counts = [(len(self.of(status)), status) for status in ("passed", "failed", "warned", "skipped")]
         counted_ = ", ".join(f"{count} {status}" for count, status in counts if count)
-        extent = f"{self.read:,} of {counted(self.length, 'scene')} read, {self.scenes} compared, {self.seconds:.1f} s"
+        extent = (
+            f"{self.read:,} of {pluralize(self.length, 'scene')} read, {self.scenes} compared, {self.seconds:.1f} s"
+        )
         rows = [
             (
                 coloured(status, _COLOURS[status], bold=status in _EXPLAINED), code(result.name),

@@ -13,7 +13,7 @@ from kerasfeed.sequences.global_random import RandomWatch, generators_put_back, 
 from kerasfeed.spec.inference import merge
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import counted, exception_text, message_of
+from kerasfeed.util.error_text import exception_text, message_of, pluralize
 
 _IDLE_SECONDS = 0.05  # to see whether other threads draw random numbers
 
@@ -29,7 +29,7 @@ def length(case: Case) -> str:
     again = length_of(case.sequence)
     if again != count:
         raise failed(f"len(sequence) was {count:,} at first and {again:,} when called again")
-    return counted(count, "scene")
+    return pluralize(count, "scene")
 
 
 def scenes_load(case: Case) -> str:
@@ -57,7 +57,7 @@ def _unreadable(first: SceneReading, count: int, read: int, case: Case) -> Findi
 
 def _read_text(case: Case) -> str:
     """Number of scenes read, of all scenes."""
-    return f"{case.counts()[1]:,} of {counted(case.length, 'scene')}"
+    return f"{case.counts()[1]:,} of {pluralize(case.length, 'scene')}"
 
 
 def fields(case: Case) -> str:
@@ -158,7 +158,7 @@ def global_random(case: Case) -> str:
     """No scene uses the global generators of `random` and `numpy.random`."""
     drawn: tuple[int, int] | None = case.call(_draws, plan=case.good)
     if drawn is None:
-        return f"not used by {counted(len(case.good), 'scene')}"
+        return f"not used by {pluralize(len(case.good), 'scene')}"
     index, used = drawn
     if not used:
         raise skipped("other threads of this program draw from the global generators")

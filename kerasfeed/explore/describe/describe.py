@@ -19,7 +19,7 @@ from kerasfeed.loaders.auto_workers import duration
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import chosen_indices
-from kerasfeed.util.error_text import class_name, counted
+from kerasfeed.util.error_text import class_name, pluralize
 from kerasfeed.util.report import Graphic, Report, Reported, Table, bytes_text, histogram
 
 _BINS = 24
@@ -213,7 +213,7 @@ class Description(Reported, Mapping[str, FieldDescription]):
         remarks = [*(each for each in remarks if each[1]), *_scenes_report(self)]
         timing, some = self.timing, f"{self.scenes:,} of " if self.scenes != self.length else ""
         facts = [
-            ("", f"{some}{counted(self.length, 'scene')}"),
+            ("", f"{some}{pluralize(self.length, 'scene')}"),
             ("each", f"{bytes_text(self.nbytes)} (95 %: {bytes_text(self.nbytes_95)})"),
             ("read in", f"{duration(timing.seconds)} (95 %: {duration(timing.seconds_95)})"),
         ]
@@ -340,7 +340,7 @@ def _remarks(field: FieldDescription, description: Description) -> list[str]:
 def _scenes_text(scenes: Any) -> str:
     """The number of scenes, and the first indices."""
     shown = ", ".join(map(str, scenes[:_SHOWN_INDICES].tolist()))
-    return f"{counted(len(scenes), 'scene')}: {shown}{', …' if len(scenes) > _SHOWN_INDICES else ''}"
+    return f"{pluralize(len(scenes), 'scene')}: {shown}{', …' if len(scenes) > _SHOWN_INDICES else ''}"
 
 
 def _is_class(field: FieldDescription) -> bool:
@@ -357,7 +357,7 @@ def _scenes_report(description: Description) -> list[tuple[str, str]]:
         lost = description.failed - len(description.failures)  # failures without a kept text
         failures = [f"{_indices_text(indices, ', ', is_whole=not lost)} ({text})" for text, indices in by_text.items()]
         text = _first_text(description.failed, failures, "other errors, at least" if lost else "more errors")
-        rows.append(("failed", f"{text}; the errors of {counted(lost, 'scene')} were not kept" if lost else text))
+        rows.append(("failed", f"{text}; the errors of {pluralize(lost, 'scene')} were not kept" if lost else text))
     if description.duplicates:
         count = sum(len(group) - 1 for group in description.duplicates)
         groups = [_indices_text(group, " = ") for group in description.duplicates]

@@ -17,7 +17,7 @@ from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import chosen_indices
-from kerasfeed.util.error_text import class_name, counted
+from kerasfeed.util.error_text import class_name, pluralize
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _refuse(what: str, **given: Any) -> None:
 def _checked_index(index: Any, length: int) -> int:
     number = check_integer("index", index, -length)
     if number >= length:
-        raise IndexError(f"index {index} is out of range: the sequence has {counted(length, 'scene')}")
+        raise IndexError(f"index {index} is out of range: the sequence has {pluralize(length, 'scene')}")
     return number % length
 
 
@@ -191,7 +191,7 @@ def points_of(plan: Plan, epoch: int) -> NDArray[np.int64]:
             batches.append(plan.order.indices(step, step + 1, length=plan.length, seed=plan.seed, epoch=epoch))
         else:
             indices = plan.indices(epoch, step)
-            batches.append(indices[: len(indices) - plan.filler(epoch, step)])
+            batches.append(indices[: len(indices) - plan.padding_rows(epoch, step)])
     counts = np.array([len(indices) for indices in batches])
     if len(steps) == plan.steps:
         begins = np.cumsum(counts) - counts

@@ -16,7 +16,7 @@ from kerasfeed.explore.show.parts import Fields, fields_of
 from kerasfeed.feeds.load_one import load, scenes_read_here
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.spec.field_forms import RaggedArray
-from kerasfeed.util.error_text import class_name, counted, exception_text, is_the_programs
+from kerasfeed.util.error_text import class_name, exception_text, is_the_programs, pluralize
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def scenes_of_sequence(
 
 
 def _some_of(shown: int, count: int) -> str:
-    return ("" if shown == count else f"{shown:,} of ") + counted(count, "scene")
+    return ("" if shown == count else f"{shown:,} of ") + pluralize(count, "scene")
 
 
 def scenes_of_feed(feed: Any, index: int | None, most: int, *, epoch: int, step: int) -> Shown:

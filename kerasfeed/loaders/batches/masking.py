@@ -1,4 +1,4 @@
-"""Set the weight of empty rows and of filler to 0.
+"""Set the weight of empty rows and of padding rows to 0.
 
 Invariant: a masked batch has the shape and structure of every other batch. All changes happen in memory that the batch
 owns.
@@ -69,13 +69,13 @@ def weighted(spec: SceneSpec) -> SceneSpec:
     return SceneSpec(treespec, (*spec.fields, ArraySpec((), WEIGHT)))
 
 
-def with_weights(batch: Any, rows: int, empty_rows: Collection[int], filler: int) -> Any:
-    """Return a batch with weight 0 in `empty_rows` and in filler.
+def with_weights(batch: Any, rows: int, empty_rows: Collection[int], padding_rows: int) -> Any:
+    """Return a batch with weight 0 in `empty_rows` and in padding rows.
 
-    `filler` is the number of such rows at the end. A batch `(x, y)` gets weights float32[rows]. In a batch `(x, y,
-    sample_weight)`, these rows are zeroed in place.
+    `padding_rows` is the number of such rows at the end. A batch `(x, y)` gets weights float32[rows]. In a batch `(x,
+    y, sample_weight)`, these rows are zeroed in place.
     """
-    zeroed = [*empty_rows, *range(rows - filler, rows)]
+    zeroed = [*empty_rows, *range(rows - padding_rows, rows)]
     if len(batch) == 3:
         for leaf in flatten(batch[2])[0]:
             leaf[zeroed] = 0

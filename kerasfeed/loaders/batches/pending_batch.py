@@ -183,7 +183,7 @@ class BatchInProgress:
         self.step = step
         self.rows = self.missing = rows = len(indices)
         self.on_error = job.policy.on_error
-        self.filler = job.filler(epoch, step)
+        self.padding_rows = job.padding_rows(epoch, step)
         self.is_stuck = False  # whether a thread that hangs may still write to its slot
         self.landed = False  # whether no worker can write to its slot any more, so that it can be delivered
         self.empty_rows: set[int] = set()  # rows without a scene
@@ -283,9 +283,9 @@ class BatchInProgress:
                     continue
             leaves.append(aligned_copy(leaf, kept) if copy or kept is not None else leaf)
         batch = nest(layout.spec, leaves)
-        if self.filler is None and self.on_error != "mask":
+        if self.padding_rows is None and self.on_error != "mask":
             return batch
-        return with_weights(batch, self.rows, self.empty_rows, self.filler or 0)
+        return with_weights(batch, self.rows, self.empty_rows, self.padding_rows or 0)
 
     def _field(
         self, number: int, field: ArraySpec, overflow: Mapping[int, Any], layout: Layout, memory: Any, base: int

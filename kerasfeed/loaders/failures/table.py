@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
-from kerasfeed.util.error_text import counted
+from kerasfeed.util.error_text import pluralize
 
 if TYPE_CHECKING:
     from kerasfeed.util.report import Report
@@ -72,7 +72,7 @@ class FailureTable(Sequence[FailedScene]):
             (*map(_number, (row.index, row.epoch, row.step, row.count)), row.exception)
             for row in self._rows[:_ROWS_SHOWN]
         ]
-        scenes = counted(len({row.index for row in self._rows}), "scene")
+        scenes = pluralize(len({row.index for row in self._rows}), "scene")
         return Report("failures", [("", scenes)], [Table([*_NUMBERS, "exception"], rows, _NUMBERS)], self._more())
 
     def __repr__(self) -> str:

@@ -65,7 +65,7 @@ class FeedHost:
             environment = Environment(directory, {**os.environ, **driver.environment}, driver.modules)
             count = cores() if given.every_core else given.workers
             log = FailureLog(given.policy, given.plan.length, given.plan.shard_count)
-            log.on_record = self._note
+            log.on_record = self._record
             log.deferred_warnings.mute("copied")  # concerns only the memory of this host
             own = replace(
                 given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
@@ -128,7 +128,7 @@ class FeedHost:
         failures = [failure for key in {(epoch, step), (None, None)} for failure in self._failures.pop(key, ())]
         return HostAnswer(value, error, failures, log.deferred_warnings.taken(), log.used_random)
 
-    def _note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
+    def _record(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
         """See `FailureLog.on_record`."""
         self._failures[epoch, step].append((index, epoch, step, Sent.of(error, causes=_CAUSES)))
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kerasfeed.errors import FeedWarning
 from kerasfeed.readers.remote import is_url
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import counted, exception_text, with_note
+from kerasfeed.util.error_text import exception_text, pluralize, with_note
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer
@@ -120,5 +120,5 @@ def _warn_of_skipped(skipped: Sequence[tuple[Any, str]], files: int) -> None:
     shown = "; ".join(f"{path!r}: {text}" for path, text in skipped[:_SHOWN])
     more = f"; and {len(skipped) - _SHOWN:,} more, see `skipped`" if len(skipped) > _SHOWN else ""
     warn_caller(
-        f"{len(skipped):,} of {counted(files, 'file')} cannot be read and are left out: {shown}{more}", FeedWarning
+        f"{len(skipped):,} of {pluralize(files, 'file')} cannot be read and are left out: {shown}{more}", FeedWarning
     )

@@ -26,7 +26,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import in_worker_process
 from kerasfeed.sequences.view_base import Refreshable, is_safe_function
 from kerasfeed.util import resources
-from kerasfeed.util.error_text import add_note, counted, message_of, reworded
+from kerasfeed.util.error_text import add_note, message_of, pluralize, reworded
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.validate import check_integer
 
@@ -296,7 +296,7 @@ class FileSequence(Refreshable, SceneSequence):
                 meter.record(self._storage, file, nbytes=count, seconds=seconds)
         if contents.count != count:
             raise ValueError(
-                f"file {path!r} has {counted(contents.count, 'scene')}, but {count} were counted or given when the "
+                f"file {path!r} has {pluralize(contents.count, 'scene')}, but {count} were counted or given when the "
                 "sequence was made. The file may have changed, or read_file leaves out scenes. Make a new "
                 "FileSequence, without count if that is out of date"
             )
@@ -376,7 +376,7 @@ class FileSequence(Refreshable, SceneSequence):
         self._kept.here().clear()
 
     def __repr__(self) -> str:
-        return f"FileSequence({counted(len(self.paths), 'file')}: {counted(len(self), 'scene')})"
+        return f"FileSequence({pluralize(len(self.paths), 'file')}: {pluralize(len(self), 'scene')})"
 
 
 def _checked_paths(paths: Any) -> tuple[Any, ...]:

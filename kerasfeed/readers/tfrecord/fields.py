@@ -18,7 +18,7 @@ from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Pie
 from kerasfeed.spec.field_values import coerce
 from kerasfeed.spec.scene_spec import TEXT, ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
-from kerasfeed.util.error_text import counted, message_of
+from kerasfeed.util.error_text import message_of, pluralize
 
 RAW = "raw"
 SHAPE = "/shape"
@@ -198,7 +198,7 @@ class _FieldCodec:
             ) from None
 
     def _mismatch(self, found: Values, shape: tuple[int, ...] | None = None) -> SpecError:
-        count = counted(len(found.values), "value")
+        count = pluralize(len(found.values), "value")
         if found.kind == BYTES and len(found.values) == 1 and not self.field.is_text:
             count = f"one value of {len(found.values[0]):,} bytes"
         sizes = "" if shape is None else f" and sizes {shape}"

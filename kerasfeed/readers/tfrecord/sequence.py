@@ -35,7 +35,7 @@ from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import counted, message_of
+from kerasfeed.util.error_text import message_of, pluralize
 from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.resources import cores
 
@@ -341,8 +341,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
     def __repr__(self) -> str:
         spec = self._codec.spec
         fields = ", ".join(f"{path}: {field}" for path, field in zip(spec.paths, spec.fields, strict=True))
-        files = counted(len(self._files), "file")
-        return f"TFRecordSequence({counted(len(self), 'record')} of {files}: {fields})"
+        files = pluralize(len(self._files), "file")
+        return f"TFRecordSequence({pluralize(len(self), 'record')} of {files}: {fields})"
 
 
 def _common_spec(described: dict[FileLocation, tuple[SceneSpec, int]]) -> SceneSpec | None:
@@ -371,8 +371,8 @@ def _check_count(path: FileLocation, found: int, written: int) -> None:
     """
     if found != written:
         raise RecordError(
-            f"{str(path)!r} holds {counted(found, 'record')}, but {written:,} were written to it: it was truncated or "
-            "replaced"
+            f"{str(path)!r} holds {pluralize(found, 'record')}, but {written:,} were written to it: it was truncated "
+            "or replaced"
         )
 
 

@@ -1,4 +1,4 @@
-"""`feed.indices()`: the scene of each row of a prediction, with every order, batch size, shard and filler."""
+"""`feed.indices()`: the scene of each row of a prediction, with every order, batch size, shard and padding row."""
 
 import warnings
 

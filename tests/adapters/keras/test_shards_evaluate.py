@@ -1,4 +1,4 @@
-"""`evaluate` over shards: with filler, weighted metrics are exact, and the loss matches docs/how-to/evaluate.md."""
+"""`evaluate` over shards: with padding, weighted metrics are exact, and the loss matches docs/how-to/evaluate.md."""
 
 import keras
 import numpy as np

@@ -43,7 +43,7 @@ CASES = {  # two hosts, except in tests with a `count`, which do not depend on t
     "ragged, in parts": (Mixed(0.003, 70), {"collate": "ragged", "workers": 2, "count": 1}),
     "pad, in parts": (Mixed(0.003, 70), {"collate": "pad", "workers": 2, "count": 1}),
     "a function": (Noisy(0, 150), {"collate": summed, "count": 1}),
-    "filler": (Noisy(0, 150), {"pad_remainder": True, "on_error": "mask", "count": 1}),
+    "padding": (Noisy(0, 150), {"pad_remainder": True, "on_error": "mask", "count": 1}),
     "skip": (Failing(0, 150), {"on_error": "skip"}),
     "replace": (Failing(0, 150), {"on_error": "replace"}),
     "mask": (Failing(0, 150), {"on_error": "mask"}),

@@ -1,4 +1,4 @@
-"""Filler: rows that bring a short batch to its size and count for nothing, in every loader, for every kind of field."""
+"""Padding rows fill up a short batch and count for nothing, in every loader, for every kind of field."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,9 @@ def test_every_batch_is_full_and_filler_has_weight_zero(kind):
         assert points.shape == (8, 4, 3)
         assert weights.dtype == np.float32
         assert labels.tolist() == feed.plan.indices(0, step).tolist()
-        assert weights.tolist() == [1.0] * (8 - feed.plan.filler(0, step)) + [0.0] * feed.plan.filler(0, step)
+        assert weights.tolist() == [1.0] * (8 - feed.plan.padding_rows(0, step)) + [0.0] * feed.plan.padding_rows(
+            0, step
+        )
     own = sum(feed.plan.scenes_of(0, step) for step in range(len(batches)))
     assert sum(batch[2].sum() for batch in batches) == own < 16
 
@@ -100,7 +102,7 @@ def test_a_failed_scene_used_as_filler_is_masked_and_counts_once(kind):
         assert feed.stats().failed == 1
     with _feed(kind, faulty.Raising((36,)), 6, shuffle=False, on_error="mask", max_failures=1) as feed:
         *_, last = feed.epoch(0)
-        assert last[1].tolist() == [0] * 6  # the only scene of the step, and so all its filler
+        assert last[1].tolist() == [0] * 6  # the only scene of the step, and so all its padding rows
         assert last[2].tolist() == [0] * 6
         assert feed.stats().failed == 1
 
@@ -152,7 +154,7 @@ def test_scenes_of_a_structure_without_weights_are_refused(on_error, sequence, m
 def test_a_monitor_counts_no_filler():
     for shard in range(3):
         with _feed("inline", scenes.Clouds(37), 4, shard=(shard, 3)) as feed:
-            own = [len(feed.plan.indices(0, step)) - feed.plan.filler(0, step) for step in range(4)]
+            own = [len(feed.plan.indices(0, step)) - feed.plan.padding_rows(0, step) for step in range(4)]
             assert [scenes_of(feed.plan, steps) for steps in (1, 3, 4, 8)] == [4, 12, sum(own), 2 * sum(own)]
 
 
