@@ -310,7 +310,10 @@ class BaseFeed(AnyFeed):
             early.cancel()
 
     def enter_epoch(self, epoch: int) -> None:
-        """Call the sequence's epoch hooks before any scene is read."""
+        """Call the sequence's epoch hooks before any scene is read.
+
+        Without hooks, workers keep their copy of the sequence: warn if an attribute was set since.
+        """
         if self.hooks.exist:
             self.hooks.enter(epoch)
             if (length := length_of(self.sequence)) != self.plan.length:
@@ -319,6 +322,8 @@ class BaseFeed(AnyFeed):
                     f"{self.plan.length:,} to {length:,}, but a feed keeps its first length: make the feed again"
                 )
             self._loader.epoch = epoch
+        else:
+            self._loader.warn_of_settings()
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""

@@ -250,10 +250,9 @@ class FeedCursor:
             switches[0] = known.hooks.switches
 
         def submit(number: int, timeout: float | None) -> Any:
-            if known.hooks.exist:
-                if number % clock.steps == 0:
-                    enter(number)
-                known.hooks.refuse_others(switches[0])
+            if number % clock.steps == 0:
+                enter(number)
+            known.hooks.refuse_others(switches[0])
             epoch, step = divmod(number, clock.steps) if shuffled is None else clock.position(number, shuffled=shuffled)
             return known.submit(epoch, step, patience=timeout)
 

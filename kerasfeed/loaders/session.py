@@ -17,7 +17,16 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstScenes, SpecRequest, Wasteful
+from kerasfeed.loaders.batch_runner import (
+    DESCRIBE,
+    LOAD,
+    BatchRunner,
+    FailedFirst,
+    FirstScenes,
+    SpecRequest,
+    Wasteful,
+    settings_of,
+)
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
 from kerasfeed.loaders.batches.row_loader import MANY
@@ -40,6 +49,7 @@ class Session:
 
     Attributes:
         pool: The workers.
+        settings: The `settings_of` the sequence that the workers received.
         slots: Memory of batches; None until the spec is inferred.
         first: The scenes that were read to infer the spec; None before, or if the spec was known.
         batches: Number of batches delivered so far.
@@ -79,6 +89,7 @@ class Session:
             thread_safe=job.thread_safe, most_workers=most_workers,
         )  # fmt: skip
         self.pool: Pool = make_pool(self.runner, options, worker_type)
+        self.settings = settings_of(job.sequence)
         workers = 1 if self.begins_here else self.pool.options.workers
         if workers < job.workers:  # threads take turns unless the user allows several at once
             self.job = dataclasses.replace(job, workers=workers)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedClosedError, FeedWarning, HostLostError
 from kerasfeed.loaders.base import HostStats, Job
-from kerasfeed.loaders.batch_runner import BatchRunner
+from kerasfeed.loaders.batch_runner import BatchRunner, settings_of
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions
@@ -132,6 +132,7 @@ class HostsSession:
 
     Attributes:
         job: The job to load.
+        settings: See `kerasfeed.loaders.session.Session`.
         runner: The runner of workers on this machine.
         options: Name the feed in messages, and hold its warnings.
         failure: The error that ended the session; None while it is usable.
@@ -139,6 +140,8 @@ class HostsSession:
         batches: Batches delivered so far.
         respawns: How often a host has ended and was started again.
     """
+
+    has_copies = True
 
     def __init__(self, job: Job, failure_log: FailureLog) -> None:
         """Start the hosts, without waiting for them.
@@ -174,6 +177,7 @@ class HostsSession:
             TypeError: The job cannot be pickled.
         """
         job, driver = self.job, self.job.environment
+        self.settings = settings_of(job.sequence)
         seed = {"PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
         environment = Environment(driver.directory, seed, module_values())  # the rest may hold passwords
         policy = dataclasses.replace(job.policy, error_log=None)  # a path of this machine

@@ -1,0 +1,75 @@
+"""Attributes that a program sets after worker processes have received the sequence."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+
+
+class Noisy:
+    epoch = 0
+
+    def __init__(self):
+        self.sigma, self.unknown, self._private = 1.0, float("nan"), 0
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return np.array([index, self.sigma, self.epoch], np.float32)
+
+
+class Renewed(Noisy):
+    def on_epoch_begin(self):
+        pass
+
+
+def sigmas(feed):
+    return [scene[1] for batch in feed for scene in batch]
+
+
+def test_a_feed_warns_once_of_an_attribute_that_its_processes_do_not_see():
+    noisy = Noisy()
+    with kf.Feed(noisy, 2, workers=1, worker_type="process") as feed:
+        assert sigmas(feed) == [1.0] * 4
+        noisy.sigma = 2.0
+        with pytest.warns(kf.FeedWarning, match=r"Noisy\.sigma was set to 2\.0 .* they still have 1\.0\..*new feed"):
+            assert sigmas(feed) == [1.0] * 4
+        assert sigmas(feed) == [1.0] * 4
+
+
+@pytest.mark.parametrize("view", [kf.Map, kf.Subset])
+def test_a_feed_warns_of_an_attribute_of_the_class_and_of_a_sequence_in_a_view(view):
+    noisy = Noisy()
+    sequence = kf.Map(noisy, np.copy) if view is kf.Map else kf.Subset(noisy, range(3))
+    with kf.Feed(sequence, 3, workers=1, worker_type="process") as feed:
+        list(feed)
+        noisy.epoch = 5
+        with pytest.warns(kf.FeedWarning, match=r"Noisy\.epoch was set to 5 .* they still have 0\."):
+            list(feed)
+
+
+def test_with_an_empty_epoch_hook_processes_see_the_attribute():
+    noisy = Renewed()
+    with kf.Feed(noisy, 2, workers=1, worker_type="process") as feed:
+        for noisy.sigma in (1.0, 2.0, 3.0):
+            assert sigmas(feed) == [noisy.sigma] * 4
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), [(0, "auto"), (2, "thread")])
+def test_without_processes_the_attribute_is_seen_at_once(workers, worker_type):
+    noisy = Noisy()
+    with kf.Feed(noisy, 2, workers=workers, worker_type=worker_type) as feed:
+        for noisy.sigma in (1.0, 2.0):
+            assert sigmas(feed) == [noisy.sigma] * 4
+
+
+def test_private_attributes_arrays_and_nan_do_not_warn():
+    noisy = Noisy()
+    with kf.Feed(noisy, 2, workers=1, worker_type="process") as feed, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for noisy._private in range(2):
+            noisy.scale = np.float32(noisy._private)
+            list(feed)
