@@ -218,8 +218,8 @@ class Loader:
                     self.failure_log.deferred_warnings.defer(
                         "settings",
                         f"{kind.__name__}.{name} was set to {shown(value)} after the workers received the sequence, "
-                        f"and they still have {shown(previous)}. Give the class a method on_epoch_begin(self), which "
-                        "may be empty: the workers then receive the sequence at each epoch. Or make a new feed",
+                        f"and they still have {shown(previous)}. Set it in a method on_epoch_begin(self) of the "
+                        "class: the workers then receive the sequence again at each epoch. Or make a new feed",
                         FeedWarning,
                     )
 

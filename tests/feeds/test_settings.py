@@ -51,7 +51,7 @@ def test_a_feed_warns_of_an_attribute_of_the_class_and_of_a_sequence_in_a_view(v
             list(feed)
 
 
-def test_with_an_empty_epoch_hook_processes_see_the_attribute():
+def test_if_the_class_has_an_epoch_hook_processes_see_the_attribute():
     noisy = Renewed()
     with kf.Feed(noisy, 2, workers=1, worker_type="process") as feed:
         for noisy.sigma in (1.0, 2.0, 3.0):
