@@ -229,7 +229,8 @@ class Map(SceneByScene, SceneSequence):
                 scene = function(scene, rng=current_rng()) if draws else function(scene)
             except Exception as error:
                 given = class_name(self if number else self.sequence)
-                note_once(error, f"in {_function_name(function)}, given scene {position} of {given}")
+                nesting = f", one tuple of {len(scene)} fields" if isinstance(scene, tuple) else ""
+                note_once(error, f"in {_function_name(function)}, given scene {position} of {given}{nesting}")
                 raise
         return scene
 

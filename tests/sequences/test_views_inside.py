@@ -137,3 +137,10 @@ def test_a_scene_that_does_not_fit_its_row_is_refused(value):
         kf.errors.SpecError, match=r"field '0'(: expected float32\[2, 3\]| is of type tuple .* is not an array)"
     ):
         view.read_into(5, (np.empty((2, 3), np.float32), np.empty((), np.int64)))
+
+
+def test_the_note_of_a_function_with_two_parameters_says_that_it_gets_one_tuple():
+    pairs = kf.Zip(np.arange(4), np.arange(4))
+    with pytest.raises(TypeError, match="missing 1 required") as caught:
+        kf.Map(pairs, lambda x, y: x + y)[2]
+    assert caught.value.__notes__[0].endswith("given scene 2 of Zip, one tuple of 2 fields")

@@ -133,7 +133,7 @@ def show(
 
 def _is_order(data: Any) -> bool:
     """Whether to draw `data` as an order, or refuse it as one."""
-    if isinstance(data, Order | Plan | type | str | bytes):
+    if isinstance(data, Order | Plan | type):
         return True
     if isinstance(data, AnyFeed):
         return False
