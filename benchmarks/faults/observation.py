@@ -85,7 +85,7 @@ def _outcome(seen: Observation, fault: Fault, replaces: bool) -> str:
     if seen.ending == "raised":
         return f"raises `{seen.error}`" + (_naming(seen.names_scene) if fault.names_scene else "")
     if fault.consumer == "breaks":
-        return "" if seen.left or seen.exit or _slow(seen) else "ends well"
+        return "" if seen.left or seen.exit or _slow(seen) else "nothing is left"
     return _count(seen, fault, replaces)
 
 
@@ -142,7 +142,7 @@ def _aftermath(seen: Observation, fault: Fault) -> list[str]:
     elif _slow(seen):
         parts.append(f"ends after {seen.exit_seconds:.0f} s")
     if seen.left and fault.consumer == "breaks":
-        parts.append(f"**{seen.left} worker{'s' * (seen.left > 1)} stay{'s' * (seen.left == 1)} on**")
+        parts.append(f"**{seen.left} worker{'s' * (seen.left > 1)} keep{'s' * (seen.left == 1)} running**")
     elif seen.left:
         parts.append(f"**leaves {seen.left} process{'es' * (seen.left > 1)}**")
     if seen.files:

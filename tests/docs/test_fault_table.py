@@ -123,7 +123,7 @@ def test_a_program_is_killed_for_real_and_what_outlives_it_is_counted_and_ended(
 def test_a_consumer_that_breaks_off_takes_no_more_batches():
     fault = replace(SMALL, consumer="breaks", length=80)
     result = observe("sound", fault)
-    assert (len(result.labels), words(result, fault)) == (40, "ends well")
+    assert (len(result.labels), words(result, fault)) == (40, "nothing is left")
 
 
 @pytest.mark.heavy
