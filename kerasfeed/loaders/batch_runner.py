@@ -23,7 +23,7 @@ from kerasfeed.readers.read_cost import Meter, ReadCost
 from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.global_random import RandomWatch, SeedingContext, seeding
 from kerasfeed.sequences.held_random import HELD, Held
-from kerasfeed.sequences.view_base import part_reader, parts_of
+from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom, Stack
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.nesting import flatten
@@ -247,19 +247,6 @@ class Wasteful:
 
     payload: Any
     cost: ReadCost
-
-
-def settings_of(sequence: Any) -> list[tuple[type, dict[str, Any]]]:
-    """Return the class and the settings of a sequence, or of each sequence inside it.
-
-    Settings are public attributes that are numbers or text.
-    """
-    settings = []
-    for part in parts_of(sequence):
-        values = {name: value for name, value in getattr(part, "__dict__", {}).items() if not name.startswith("_")}
-        plain = {name: value for name, value in values.items() if type(value) in (bool, int, float, str)}
-        settings.append((type(part), plain))
-    return settings
 
 
 class BatchRunner(Runner):

@@ -15,7 +15,7 @@ import numpy as np
 from kerasfeed.errors import FeedWarning, WorkerDiedError
 from kerasfeed.loaders.auto_workers import WORKER_TYPE, WORKERS, Choice, Setup, choose, most_processes
 from kerasfeed.loaders.base import Job, LoaderStats
-from kerasfeed.loaders.batch_runner import FirstScenes, settings_of
+from kerasfeed.loaders.batch_runner import FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.session import HostsSession
@@ -26,7 +26,7 @@ from kerasfeed.sequences.context import MakeContext, SceneContext
 from kerasfeed.sequences.frames import is_in_memory
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import class_name, shown
+from kerasfeed.util.error_text import class_name
 
 _QUICK_BYTES = 1 << 20  # of a batch
 LoaderSession: TypeAlias = "Session | HostsSession"
@@ -207,21 +207,14 @@ class Loader:
         return chosen
 
     def warn_of_settings(self) -> None:
-        """Warn if attributes of the sequence were set after workers received a copy of it."""
+        """Warn if attributes of the user's objects were set after workers received copies."""
         session = self._sessions.present
-        if session is None or not session.pool.has_copies:
-            return
-        for (kind, sent), (_, present) in zip(session.settings, settings_of(self._job.sequence), strict=True):
-            for name, value in present.items():
-                previous = sent.get(name, getattr(kind, name, value))
-                if previous is not value and previous != value:
-                    self.failure_log.deferred_warnings.defer(
-                        "settings",
-                        f"{kind.__name__}.{name} was set to {shown(value)} after the workers received the sequence, "
-                        f"and they still have {shown(previous)}. Set it in a method on_epoch_begin(self) of the "
-                        "class: the workers then receive the sequence again at each epoch. Or make a new feed",
-                        FeedWarning,
-                    )
+        if session is not None and session.pool.has_copies:
+            session.settings.warn_of_changes(
+                self.failure_log.deferred_warnings,
+                "Set it in a method on_epoch_begin(self) of the sequence: the workers then receive all again at each "
+                "epoch. Or make a new feed",
+            )
 
     # ---- a loader of a host
 

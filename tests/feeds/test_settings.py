@@ -66,6 +66,42 @@ def test_without_processes_the_attribute_is_seen_at_once(workers, worker_type):
             assert sigmas(feed) == [noisy.sigma] * 4
 
 
+class Augment:
+    strength = 1
+
+    def __call__(self, scene):
+        return self.strength * scene
+
+
+def test_a_feed_warns_of_an_attribute_of_a_function_of_a_view_or_collate():
+    augment = Augment()
+    with kf.Feed(kf.Map(Noisy(), augment), 2, workers=1, worker_type="process") as feed:
+        list(feed)
+        augment.strength = 2
+        with pytest.warns(kf.FeedWarning, match=r"Augment\.strength was set to 2 .* they still have 1\."):
+            list(feed)
+
+
+class Simulation:
+    noise = 0.0
+
+    def generate(self):
+        yield np.float32(self.noise)
+
+
+@pytest.mark.parametrize("worker_type", ["process", "thread"])
+def test_a_stream_warns_of_an_attribute_of_the_object_that_makes_its_generators(worker_type):
+    simulation = Simulation()
+    with kf.StreamFeed(simulation.generate, 1, workers=1, worker_type=worker_type) as feed:
+        assert list(feed) == [0.0]
+        simulation.noise = 1.0
+        if worker_type == "thread":
+            assert list(feed) == [1.0]
+            return
+        with pytest.warns(kf.FeedWarning, match=r"Simulation\.noise was set to 1\.0 .* Set it in make_generator"):
+            assert list(feed) == [0.0]
+
+
 def test_private_attributes_arrays_and_nan_do_not_warn():
     noisy = Noisy()
     with kf.Feed(noisy, 2, workers=1, worker_type="process") as feed, warnings.catch_warnings():

@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedClosedError, FeedWarning, HostLostError
 from kerasfeed.loaders.base import HostStats, Job
-from kerasfeed.loaders.batch_runner import BatchRunner, settings_of
+from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy
 from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.settings import Settings
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.exception_pickle import Sent
@@ -177,7 +178,7 @@ class HostsSession:
             TypeError: The job cannot be pickled.
         """
         job, driver = self.job, self.job.environment
-        self.settings = settings_of(job.sequence)
+        self.settings = Settings(job.sequence, *([job.maker.function] if job.maker else []))
         seed = {"PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
         environment = Environment(driver.directory, seed, module_values())  # the rest may hold passwords
         policy = dataclasses.replace(job.policy, error_log=None)  # a path of this machine
