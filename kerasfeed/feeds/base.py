@@ -152,7 +152,7 @@ class BaseFeed(AnyFeed):
         self._end_early()
         self._give_up_ahead()
         for cursor in list(self._loops):
-            cursor.close([])
+            cursor.close()
         self.hooks.leave()
         self._loader.close()
         self.refreshes.planned = generations
@@ -529,7 +529,7 @@ class BaseFeed(AnyFeed):
         """
         self._give_up_ahead()
         for cursor in list(self._loops):  # of unfinished loops
-            cursor.close([])
+            cursor.close()
         self._end_early()
         self._loader.close()
         self._loader.failure_log.deferred_warnings.issue_last()

@@ -17,7 +17,7 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.cursor import EndOfData, LoopCursor
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
 from kerasfeed.util.error_text import add_note, drop_frame, is_the_programs
@@ -56,7 +56,7 @@ class _Taken(Generic[Converted]):
     """A batch taken from the feed, before the consumer receives it.
 
     Attributes:
-        position: Its position, for `Cursor.received`.
+        position: Its position, for `LoopCursor.received`.
         batch: The arrays of the feed.
         converted: The arrays of the framework.
     """
@@ -74,7 +74,7 @@ class BatchLoop(Generic[Converted]):
     `with feed.to_jax() as loop:` also ends unfinished iterations on exit; the feed stays open.
     """
 
-    def __init__(self, feed: Any, begin: Callable[[], Cursor], conversion: Conversion[Converted], epochs: int) -> None:
+    def __init__(self, feed: Any, begin: Callable[[], LoopCursor], conversion: Conversion[Converted], epochs: int) -> None:
         """Create a loop over `feed`, which the loop keeps alive.
 
         Args:
@@ -135,14 +135,14 @@ class BatchLoop(Generic[Converted]):
 
 
 class _LoopIteration(Generic[Converted]):
-    def __init__(self, begin: Callable[[], Cursor], conversion: Conversion[Converted]) -> None:
+    def __init__(self, begin: Callable[[], LoopCursor], conversion: Conversion[Converted]) -> None:
         self._begin = begin
         self._conversion = conversion
-        self._cursor: Cursor | None = None
+        self._cursor: LoopCursor | None = None
         self._taken: deque[_Taken[Converted]] = deque()
         self._last: BaseException | None = None  # to raise after the taken batches
         self._closed = False
-        self._lock = threading.Lock()  # held in calls for the next batch, and while close() returns the others
+        self._lock = threading.Lock()  # held in calls for the next batch, and while close() drops the others
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches, without a reference to the yielded batch."""
@@ -156,19 +156,18 @@ class _LoopIteration(Generic[Converted]):
             self.close()
 
     def close(self) -> None:
-        """Stop taking batches and return the unreceived ones to the feed; idempotent.
+        """Stop taking batches and drop the unreceived ones; idempotent.
 
-        If another thread is in a call for the next batch, that call soon ends and returns the batches instead.
+        If another thread is in a call for the next batch, that call soon ends and drops the batches instead.
         """
         self._closed = True
         if not self._lock.acquire(blocking=False):
             return
         try:
-            returned = [taken.batch for taken in self._taken]
             self._taken.clear()
             cursor, self._cursor = self._cursor, None
             if cursor is not None:
-                cursor.close(returned)
+                cursor.close()
         finally:
             self._lock.release()
 
@@ -176,7 +175,7 @@ class _LoopIteration(Generic[Converted]):
         if self._closed:
             raise FeedClosedError(_CLOSED)
 
-    def _next(self, cursor: Cursor) -> list[Any]:
+    def _next(self, cursor: LoopCursor) -> list[Any]:
         """Return a list of the next batch; empty at the end."""
         with self._lock:
             self._fill(cursor)
@@ -196,7 +195,7 @@ class _LoopIteration(Generic[Converted]):
             wait_for_exit()
         raise raised.pop()  # pop: the traceback holds this frame, so a reference here would be a cycle
 
-    def _fill(self, cursor: Cursor) -> None:
+    def _fill(self, cursor: LoopCursor) -> None:
         """Take and convert the next batch and finished batches after it.
 
         At most `ahead` batches are converted ahead.

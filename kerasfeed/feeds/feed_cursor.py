@@ -295,7 +295,7 @@ class FeedCursor:
         raise EndOfData
 
     def received(self, position: int | None) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.received`."""
+        """See `kerasfeed.feeds.cursor.LoopCursor.received`."""
         feed = check_alive(self._feed())
         if self._moves_position:
             number = self._numbers.stop if position is None else position + 1  # the last batches may be skipped
@@ -308,7 +308,7 @@ class FeedCursor:
             feed.hooks.leave(last // feed.clock.steps)  # start() may have begun the next epoch
             feed.issue_warnings()
 
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the clock of the feed knows which batches come again."""
         self._window.close()
         feed = self._feed()

@@ -330,7 +330,7 @@ class StreamCursor:
             raise ValueError(EMPTY) from None
 
     def received(self, position: StreamPosition | None) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.received`."""
+        """See `kerasfeed.feeds.cursor.LoopCursor.received`."""
         feed = check_alive(self._feed())
         if position is None:
             position = self._positions[-1] if self._positions else None
@@ -343,8 +343,8 @@ class StreamCursor:
         behind = max(0, self.taken - used)
         return self._positions[-1 - behind] if behind < len(self._positions) else None
 
-    def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`; the `returned` batches are lost."""
+    def close(self) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.close`; batches that were taken and not received are lost."""
         with self._lock:
             self._repetitions = 0
             repetition, self._repetition = self._repetition, None

@@ -123,7 +123,7 @@ class FeedRun(KerasRun):
         if cursor is not None and cursor.next == self.numbers.start:
             return cursor
         if cursor is not None:
-            cursor.close([])
+            cursor.close()
         self._batches_ahead = cursor = FeedCursor(
             self.feed_reference, range(self.numbers.start, self._last), ahead_until=self.stop,
             shuffled=self.shuffled if self.request.trains else None,
@@ -138,7 +138,7 @@ class FeedRun(KerasRun):
         super().close()
         cursor = self._batches_ahead
         if cursor is not None and (self.superseded or not cursor.next == self.numbers.stop < self.stop):
-            cursor.close([])  # wakes threads that wait for a batch
+            cursor.close()  # wakes threads that wait for a batch
             self._batches_ahead = None
 
     @property

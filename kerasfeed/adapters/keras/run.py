@@ -92,10 +92,7 @@ class Handover:
                 self._error = raised
         return True
 
-    def received(self, position: Any) -> None:
-        """Do nothing: Keras reports to the run. See `Cursor.received`."""
-
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """Stop taking batches; idempotent. The run knows which batches were not used."""
         if not self._closed:
             self._closed, self._error = True, None
@@ -377,7 +374,7 @@ class KerasRun(ABC):
         """Stop taking batches from the present cursor."""
         cursor, self.cursor = self.cursor, None
         if cursor is not None:
-            cursor.close([])
+            cursor.close()
 
 
 def _close(run: KerasRun) -> None:

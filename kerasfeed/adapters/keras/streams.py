@@ -69,7 +69,7 @@ class StreamRun(KerasRun):
             if cursor is not None:
                 if position is not None and feed is not None:
                     feed.position = position
-                cursor.close([])
+                cursor.close()
 
     def position(self, *, before: bool) -> StreamPosition | None:
         """Return the position of training.

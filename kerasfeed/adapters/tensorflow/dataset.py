@@ -233,7 +233,7 @@ class _Iteration:
 def _close(cursors: list[Cursor]) -> None:
     """Close the cursor, which neither waits nor takes a lock."""
     for cursor in cursors:
-        cursor.close([])
+        cursor.close()
 
 
 class _ArraysCursor:
@@ -270,12 +270,9 @@ class _ArraysCursor:
             return position, arrays
         raise SceneError(text)
 
-    def received(self, position: Any) -> None:
-        """Do nothing: TensorFlow reports no positions. See `Cursor.received`."""
-
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """See `Cursor.close`."""
-        self._cursor.close([])
+        self._cursor.close()
 
 
 def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[Any]) -> None:

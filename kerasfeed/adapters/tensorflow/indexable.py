@@ -177,10 +177,7 @@ class ScenesCursor:
         self._next += len(scenes)
         self._ready.extend(scenes)
 
-    def received(self, position: int | None) -> None:
-        """Do nothing: positions are not used here. See `kerasfeed.feeds.cursor.Cursor.received`."""
-
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`."""
         self._results.closed = True
 

@@ -151,10 +151,10 @@ def test_only_batches_used_to_build_a_model_are_delivered_again(stream):
     feed = stream()
     building = StreamCursor(weakref.ref(feed), None, building=True)
     assert [building.take(None)[1][1][0] for _ in range(2)] == [0, 4]
-    building.close([])
+    building.close()
     cursor = StreamCursor(weakref.ref(feed), None, kept=8)
     assert cursor.take(None)[1][1][0] == 0
-    cursor.close([])
+    cursor.close()
     assert feed.begin_repetition().start.repetition == 1
     assert labels_in(feed) == LABELS
 
