@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -49,21 +48,6 @@ class Conversion(Protocol[Converted]):
 
     def finish(self, converted: Converted) -> Any:
         """Turn the result of `begin` into the consumer's batch, just before delivery."""
-
-
-@dataclass(eq=False)
-class _Taken(Generic[Converted]):
-    """A batch taken from the feed, before the consumer receives it.
-
-    Attributes:
-        position: Its position, for `LoopCursor.received`.
-        batch: The arrays of the feed.
-        converted: The arrays of the framework.
-    """
-
-    position: Any
-    batch: Any
-    converted: Converted | None = None
 
 
 class BatchLoop(Generic[Converted]):
@@ -139,7 +123,7 @@ class _LoopIteration(Generic[Converted]):
         self._begin = begin
         self._conversion = conversion
         self._cursor: LoopCursor | None = None
-        self._taken: deque[_Taken[Converted]] = deque()
+        self._taken: deque[tuple[Any, Converted]] = deque()  # position and arrays of each unreceived batch
         self._last: BaseException | None = None  # to raise after the taken batches
         self._closed = False
         self._lock = threading.Lock()  # held in calls for the next batch, and while close() drops the others
@@ -149,8 +133,8 @@ class _LoopIteration(Generic[Converted]):
         self._check_open()
         try:
             self._cursor = cursor = self._begin()
-            while found := self._next(cursor):
-                yield found.pop()
+            while batch := self._next(cursor):
+                yield batch.pop()
             cursor.received(None)
         finally:
             self.close()
@@ -181,12 +165,10 @@ class _LoopIteration(Generic[Converted]):
             self._fill(cursor)
             self._check_open()
             if self._taken:
-                first = self._taken[0]
-                assert first.converted is not None
-                found = [self._conversion.finish(first.converted)]
-                self._taken.popleft()  # after finish(), so that Ctrl-C loses no batch
-                cursor.received(first.position)
-                return found
+                position, arrays = self._taken.popleft()
+                batch = [self._conversion.finish(arrays)]
+                cursor.received(position)
+                return batch
             assert self._last is not None
             raised, self._last = [self._last], EndOfData()
         if isinstance(raised[0], EndOfData):
@@ -202,8 +184,9 @@ class _LoopIteration(Generic[Converted]):
         """
         while len(self._taken) <= self._conversion.ahead and self._last is None and not self._closed:
             try:
-                self._taken.append(_Taken(*cursor.take(0.0 if self._taken else POLL_SECONDS)))
-                self._taken[-1].converted = self._conversion.begin(self._taken[-1].batch)
+                position, batch = cursor.take(0.0 if self._taken else POLL_SECONDS)
+                self._taken.append((position, self._conversion.begin(batch)))
+                del batch  # the next call may wait
             except NotYet:
                 if self._taken:
                     return
@@ -212,8 +195,6 @@ class _LoopIteration(Generic[Converted]):
                     raise
                 drop_frame(error)  # the traceback must not hold this frame
                 self._last = error
-                if self._taken and self._taken[-1].converted is None:  # the batch that failed to convert
-                    self._taken.pop()
 
 
 _REMEDY = "Convert text to numbers in __getitem__ or with map"
