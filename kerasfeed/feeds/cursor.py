@@ -11,6 +11,7 @@ import contextvars
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -220,6 +221,22 @@ class CursorThreads:
             raise EndOfData  # two closed threads would wait for each other
         for each in known:
             each.join_closed()
+
+
+def begin_in_thread(
+    feed: Any, make: Callable[[Any], Cursor], context: contextvars.Context, convert: Convert
+) -> CursorThread:
+    """Begin an iteration of a dataset of `feed`, which its thread does not keep alive.
+
+    Args:
+        feed: The feed.
+        make: Makes the cursor of the feed; called in the thread.
+        context: See `CursorThread`.
+        convert: Adds the conversion of batches to a cursor.
+    """
+    reference = weakref.ref(feed)
+    threads: CursorThreads = feed.cursors
+    return threads.begin(lambda: convert(make(check_alive(reference()))), context)
 
 
 class RequestLog:

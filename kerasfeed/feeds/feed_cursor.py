@@ -7,7 +7,6 @@ its batches, and skips the scenes not yet begun. An iteration of a `tf.data` dat
 request.
 """
 
-import contextvars
 import itertools
 import os
 import weakref
@@ -15,11 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, WorkerStartError
-from kerasfeed.feeds.cursor import Convert, Cursor, CursorThreads, EndOfData, RequestLog, check_alive
+from kerasfeed.feeds.cursor import EndOfData, RequestLog, check_alive
 from kerasfeed.loaders.loader import Loader
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
 from kerasfeed.util.polling import NotYet, result_of
@@ -179,35 +177,6 @@ class EarlyBatches:
                 self._batches.popitem()[1].cancel()
 
 
-def begin_cursor(
-    feed: Any, count: int, in_order: bool, generations: tuple[int, ...], context: contextvars.Context, convert: Convert
-) -> Cursor:
-    """Return a cursor of a feed's next `count` batches, for a dataset.
-
-    The cursor has its own thread.
-
-    Args:
-        feed: The feed.
-        count: Number of batches.
-        in_order: See `Prefetcher`.
-        generations: The generations of the sequence that the dataset was made for.
-        context: Context variables of the thread.
-        convert: Adds the conversion of batches to a cursor.
-    """
-    threads: CursorThreads = feed.cursors
-    return threads.begin(partial(_claimed, weakref.ref(feed), count, in_order, generations, convert), context)
-
-
-def _claimed(
-    feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...], convert: Convert
-) -> Cursor:
-    known = check_alive(feed())
-    known.refreshes.refuse_others(generations)
-    numbers = known.clock.claim(count)
-    known.request_log.clear()
-    return convert(FeedCursor(feed, numbers, in_order=in_order, log=known.request_log))
-
-
 class FeedCursor:
     """The cursor of a feed, which it does not keep alive.
 
@@ -314,3 +283,18 @@ class FeedCursor:
         feed = self._feed()
         if feed is not None:
             feed.clock.end_apart(self)
+
+
+def claim_batches(feed: Any, *, count: int, in_order: bool, generations: tuple[int, ...]) -> FeedCursor:
+    """Return a cursor of the next `count` batches, for an iteration of a dataset.
+
+    Args:
+        feed: The feed.
+        count: Number of batches.
+        in_order: See `Prefetcher`.
+        generations: The generations of the sequence that the dataset was made for.
+    """
+    feed.refreshes.refuse_others(generations)
+    numbers = feed.clock.claim(count)
+    feed.request_log.clear()
+    return FeedCursor(weakref.ref(feed), numbers, in_order=in_order, log=feed.request_log)

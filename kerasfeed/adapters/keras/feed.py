@@ -16,8 +16,9 @@ from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trai
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.feeds.cursor import begin_in_thread
 from kerasfeed.feeds.epoch_clock import FitPlan
-from kerasfeed.feeds.feed_cursor import FeedCursor, begin_cursor
+from kerasfeed.feeds.feed_cursor import FeedCursor, claim_batches
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
 from kerasfeed.loaders.arguments import refuse_skip
@@ -350,9 +351,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         refuse_second_sharding(self.shard.count)
         self.follow_sequence()
         count = check_integer("epochs", epochs, 1) * len(self)
-        begin = partial(
-            begin_cursor, self, count, deterministic, self.refreshes.planned, contextvars.copy_context()
-        )  # fmt: skip
+        make = partial(claim_batches, count=count, in_order=deterministic, generations=self.refreshes.planned)
+        begin = partial(begin_in_thread, self, make, contextvars.copy_context())
         return batches_dataset(begin, self.element_spec, count=count, device=device)
 
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> FeedRun:

@@ -8,8 +8,6 @@ batches that its backend prefetches past the last step are lost.
 
 import contextvars
 import threading
-import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
-from kerasfeed.feeds.cursor import Convert, Cursor, check_alive
+from kerasfeed.feeds.cursor import begin_in_thread
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
@@ -254,7 +252,7 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
 
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
         refuse_second_sharding(self.plan.shard_count)
-        begin = partial(_begin_cursor, self, contextvars.copy_context())
+        begin = partial(begin_in_thread, self, _begin_unreported_loop, contextvars.copy_context())
         return batches_dataset(begin, self.element_spec, count=None, device=device)
 
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> StreamRun:
@@ -266,12 +264,7 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         return run
 
 
-def _begin_cursor(feed: BaseStreamFeed, context: contextvars.Context, convert: Convert) -> Cursor:
-    return feed.cursors.begin(partial(_make_cursor, weakref.ref(feed), convert), context)
-
-
-def _make_cursor(feed: Callable[[], BaseStreamFeed | None], convert: Convert) -> Cursor:
-    stream = check_alive(feed())
+def _begin_unreported_loop(stream: StreamFeed) -> StreamCursor:
     cursor = stream.begin_loop()
-    stream.position = None
-    return convert(cursor)
+    stream.position = None  # TensorFlow does not report which batches it has received
+    return cursor
