@@ -45,14 +45,17 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
     Raises:
         TypeError, OSError: The user asked for processes, and they cannot start or the sequence cannot be pickled.
     """
+    in_memory = is_in_memory(job.sequence) and job.thread_safe and job.hosts is None
     if job.hosts is not None:
         worker_type = "process"
-    plain = is_in_memory(job.sequence) and job.thread_safe and job.hosts is None
-    if plain and worker_type == "auto" and WORKERS in job.auto and job.policy.timeout is None and _is_quick(job):
-        job = job.with_workers(0)
-    if not job.workers or job.hosts is not None or plain:
+    elif in_memory and worker_type == "auto":
+        worker_type = "thread"
+        if WORKERS in job.auto and job.policy.timeout is None and _is_quick(job):
+            job = job.with_workers(0)
+    if not job.workers:
+        worker_type = "inline"
+    if worker_type == "inline" or in_memory or job.hosts is not None:
         job = dataclasses.replace(job, auto=frozenset())
-    worker_type = ("thread" if plain and worker_type == "auto" else worker_type) if job.workers else "inline"
     loader = Loader(job, worker_type, failure_log=failure_log)
     if loader.worker_type in ("process", "auto"):
         try:
@@ -124,9 +127,9 @@ class Loader:
     def _start_session(self) -> LoaderSession:
         if self._job.hosts is not None:
             return HostsSession(self._job, self.failure_log)
-        begins_here = self._job.auto == {WORKERS, WORKER_TYPE} and self._job.policy.timeout is None
+        begins_with_thread = self._job.auto == {WORKERS, WORKER_TYPE} and self._job.policy.timeout is None
         session = Session(
-            self._job, self.failure_log, self._wanted_type, most_processes() if begins_here else 0,
+            self._job, self.failure_log, self._wanted_type, most_processes() if begins_with_thread else 0,
             self._context, self.scene_seconds,
         )  # fmt: skip
         self.worker_type = session.pool.worker_type
@@ -151,7 +154,7 @@ class Loader:
         if isinstance(session, HostsSession):
             session.infer(self.layout, self.epoch, least)
             return session
-        if session.begins_here and not self._job.environment.is_here:
+        if session.has_first_thread and not self._job.environment.is_here:
             session.take_processes(self._job.workers)
         layout = session.infer(self.layout, self.epoch, least)
         if session.first is not None:
@@ -197,7 +200,7 @@ class Loader:
             return session
         self._job = job.with_workers(choice.setup.workers)
         self.worker_type = self._wanted_type = choice.setup.worker_type
-        if session.begins_here and choice.setup.worker_type == "process":
+        if session.has_first_thread and choice.setup.worker_type == "process":
             session.take_processes(choice.setup.workers)
             return session
         self._sessions.end_present()
