@@ -113,7 +113,6 @@ class BaseStreamFeed(AnyFeed):
         self._spec = None if output_signature is None else as_scene_spec(output_signature)
         self._functions: tuple[Function, ...] = ()
         super().__init__(options)
-        self._init_framework(options.ahead)
         self.deterministic = check_flag("deterministic", deterministic)
         self.generators = Generators(make_generator, count, self.seed, copies=check_flag("copies", copies))
         self._deals = self.generators.count < self.shard.count
@@ -139,6 +138,7 @@ class BaseStreamFeed(AnyFeed):
         self._is_unused = False  # whether it has delivered no batch, so that the next loop takes it
         self._next_start = self.position = StreamPosition()
         self._closed = False
+        self._init_framework(self._options.ahead)
 
     # ---- the parts
 

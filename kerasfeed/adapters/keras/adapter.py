@@ -52,9 +52,6 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
     def __init__(self, ahead: int) -> None:
         if not NO_KERAS:
             _PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
-        self._init_keras()
-
-    def _init_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
         self._fit_run: Callable[[], Any] = lambda: None  # of the last fit
         self._warned = False

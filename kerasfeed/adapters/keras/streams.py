@@ -174,10 +174,6 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
 
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
-
-    def _reset_state(self) -> None:
-        super()._reset_state()
-        self._init_keras()
         self._rest: int | None = None
 
     def end_fit(self) -> None:
