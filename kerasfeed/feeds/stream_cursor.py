@@ -36,7 +36,7 @@ class Repetition:
     A thread reads ahead if the feed has workers.
     """
 
-    def __init__(self, core: StreamLoader, start: StreamPosition) -> None:
+    def __init__(self, loader: StreamLoader, start: StreamPosition) -> None:
         """Create a repetition that begins at `start`; `begin` starts it.
 
         Attributes:
@@ -49,7 +49,7 @@ class Repetition:
         self.start = self.read = start
         self.used = self.closed = False
         self.kept = 0
-        self._core = core
+        self._loader = loader
         self._run: SourceRun | None = None
         self._entries: deque[Entry] = deque()
         # Use the lock, not the condition: Ctrl-C inside `Condition.__enter__` (Python code) would leave it acquired.
@@ -63,7 +63,7 @@ class Repetition:
 
         The feed calls this after it has stored the repetition.
         """
-        if self._core.ahead:
+        if self._loader.ahead:
             self._thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
             start_thread(self._thread, "a stream feed that reads ahead")
 
@@ -80,7 +80,7 @@ class Repetition:
                 self._entries.append((future, position))
                 self._changed.notify_all()
                 del future  # a waiting thread must not keep a batch alive
-                self._changed.wait_for(lambda: self.closed or len(self._entries) < self._core.ahead)
+                self._changed.wait_for(lambda: self.closed or len(self._entries) < self._loader.ahead)
 
     def _next_entry(self) -> Entry:
         try:
@@ -92,11 +92,11 @@ class Repetition:
 
     def _read(self) -> Iterator[Entry]:
         """Read items, and submit their batches once the spec is known."""
-        core, plan = self._core, self._core.plan
+        loader, plan = self._loader, self._loader.plan
         waiting: deque[tuple[list[Any], int, StreamPosition]] = deque()  # batches read before the spec is known
         raised: list[BaseException] = []  # the error that ends the repetition, raised after the earlier batches
         unreadable: list[BaseException] = []
-        self._run, items = core.begin(self.start)
+        self._run, items = loader.begin(self.start)
         run, over = self._run, False
         try:
             while not over:
@@ -109,21 +109,21 @@ class Repetition:
                     if not raised:  # else the batch is cut short, and comes again, complete, after a resume
                         self.read = StreamPosition(self.start.repetition, step + 1, run.merge.ended)
                     waiting.append((scenes, step, self.read))
-                    unreadable += core.infer(step, scenes)  # if it fails, a later batch shows the spec
-                del scenes  # a suspended generator must not keep them alive
-                while waiting and core.inferred:
-                    yield core.submit(*waiting.popleft())
+                    unreadable += loader.infer(step, scenes)  # if it fails, a later batch shows the spec
+                del scenes  # a suspended generator must not keep them alive, nor a future
+                while waiting and loader.inferred:
+                    yield loader.submit(*waiting.popleft())
         finally:
             run.close()
         if raised or waiting:
             raise (raised or unreadable).pop(0)  # pop: the traceback holds this frame: a reference would be a cycle
-        if core.is_share:
+        if loader.is_share:
             self._warn_of_steps()
 
     def _warn_of_steps(self) -> None:
         """Warn how many steps this shard had."""
-        plan = self._core.plan
-        self._core.failure_log.deferred_warnings.defer(
+        plan = self._loader.plan
+        self._loader.failure_log.deferred_warnings.defer(
             "steps",
             f"repetition {self.start.repetition} had {pluralize(self.read.step, 'step')} on shard {plan.shard_index} "
             f"of {plan.shard_count}. The other shards run other generators, and may have more or fewer steps: a "

@@ -245,8 +245,8 @@ class StreamLoader:
     Attributes:
         plan: Which items each batch has.
         failure_log: The failures and warnings of generators and functions.
-        job: The job of `loader`.
-        loader: Makes batches of the items.
+        job: The job of `batch_loader`.
+        batch_loader: Makes batches of the items.
         ahead: Number of batches that a thread reads ahead; 0 if the consumer reads.
         inferred: Whether the spec of a scene is known.
         is_share: Whether other shards run other generators, so that their numbers of items are unknown.
@@ -298,7 +298,7 @@ class StreamLoader:
                 item_text=partial(_item_text, plan) if functions else None,
                 watches_random=bool(functions),  # without functions, this loader runs no user code
             )  # fmt: skip
-            self.loader = make_loader(self.job, options.worker_type, failure_log)
+            self.batch_loader = make_loader(self.job, options.worker_type, failure_log)
             undo.pop_all()
         self.ahead = self.job.look_ahead if options.workers else 0
         self.inferred = spec is not None
@@ -332,7 +332,7 @@ class StreamLoader:
         epoch = position.repetition
         try:
             self._put(epoch, step, items)
-            promised = [self.loader.submit(epoch, step)]
+            promised = [self.batch_loader.submit(epoch, step)]
         except BaseException:
             self._drop(epoch, step)
             raise
@@ -354,7 +354,7 @@ class StreamLoader:
             return []
         try:
             self._put(0, step, items)
-            self.inferred = isinstance(self.loader.spec, SceneSpec)
+            self.inferred = isinstance(self.batch_loader.spec, SceneSpec)
         except NothingReadError as error:
             assert error.__cause__ is not None
             return [error.__cause__]
@@ -374,7 +374,7 @@ class StreamLoader:
 
     def stats(self) -> LoaderStats:
         """Return the counters of the loader and the generators' workers."""
-        stats, pool = self.loader.stats(), self._pools.present
+        stats, pool = self.batch_loader.stats(), self._pools.present
         if pool is None:
             return stats
         return dataclasses.replace(
@@ -385,7 +385,7 @@ class StreamLoader:
     def close(self) -> None:
         """End threads and processes; idempotent. Batches already delivered stay valid."""
         self._pools.close()
-        self.loader.close()
+        self.batch_loader.close()
         self.plan.items.clear()
         if self._store is not None:
             self._store.close()

@@ -405,7 +405,7 @@ def test_memory_and_threads_do_not_grow_with_the_number_of_batches(stream):
     held = []
     for number, _ in enumerate(batches):
         if number in (100, 3000):
-            store = os.fstat(feed._core._store.fds[0]).st_size
+            store = os.fstat(feed._stream_loader._store.fds[0]).st_size
             threads = sorted(each.name for each in threading.enumerate() if each.name.startswith("kerasfeed"))
             assert feed.stats().slots <= 16
             assert store < 1 << 20
