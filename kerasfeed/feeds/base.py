@@ -497,11 +497,11 @@ class BaseFeed(AnyFeed):
             ...     print(list(feed))
             [array([2, 3]), array([4, 5])]
         """
-        found = FeedState.of(state)
+        target = FeedState.of(state)
         self.follow_sequence()
-        found.check(state_of(self, 0), len(self))
-        warn_of_hooks(self.sequence, self.hooks.exist, found)
-        self._resume_at(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
+        target.check(state_of(self, 0), len(self))
+        warn_of_hooks(self.sequence, self.hooks.exist, target)
+        self._resume_at(target.epoch * len(self) + target.step, shuffled=target.shuffled_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """`get_state()`, under the name that PyTorch tools use (Lightning, Accelerate, torchdata)."""

@@ -58,7 +58,9 @@ class BatchLoop(Generic[Converted]):
     `with feed.to_jax() as loop:` also ends unfinished iterations on exit; the feed stays open.
     """
 
-    def __init__(self, feed: Any, begin: Callable[[], LoopCursor], conversion: Conversion[Converted], epochs: int) -> None:
+    def __init__(
+        self, feed: Any, begin: Callable[[], LoopCursor], conversion: Conversion[Converted], epochs: int
+    ) -> None:
         """Create a loop over `feed`, which the loop keeps alive.
 
         Args:
@@ -230,12 +232,12 @@ def ragged_paths(batch: Any) -> list[str]:
 
 def converted(convert: Callable[[Any], Any], arrays: Sequence[Any], treespec: Any) -> list[Any]:
     """Convert each array; an exception has a note naming the field."""
-    made = []
+    results = []
     for number, array in enumerate(arrays):
         try:
-            made.append(convert(array))
+            results.append(convert(array))
         except Exception as error:
             shape = ", ".join(map(str, array.shape))
             add_note(error, f"field {field_paths(treespec)[number]!r} of the batch, {array.dtype}[{shape}]")
             raise
-    return made
+    return results

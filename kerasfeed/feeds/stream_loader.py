@@ -229,11 +229,11 @@ class StreamItems:
     def __getitem__(self, index: int) -> Any:
         context = current_context()
         assert context is not None
-        made = item = self._store.item(context.epoch, index // self._shard_count)
+        value = item = self._store.item(context.epoch, index // self._shard_count)
         try:
             for function in self._functions:
-                made = function(made)
-            return made
+                value = function(value)
+            return value
         except Exception as error:
             add_note(error, f"kerasfeed: the item was {shown(item)}; call the function with it to reproduce")
             raise

@@ -293,9 +293,9 @@ class BatchRunner(Runner):
         """See `Runner.unpicklable`. The cause may be the collate function."""
         try:
             cloud_pickled(self._maker)
-        except Exception as found:  # noqa: BLE001 - pickling raises anything
+        except Exception as cause:  # noqa: BLE001 - pickling raises anything
             return TypeError(
-                f"the collate function cannot be sent to worker processes: {message_of(found)}. Remove state that does "
+                f"the collate function cannot be sent to worker processes: {message_of(cause)}. Remove state that does "
                 "not pickle (open files, locks). If several threads may call it at once, use worker_type='thread' "
                 "instead"
             )

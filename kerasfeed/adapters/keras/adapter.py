@@ -75,8 +75,8 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
             return len(self) if self.plan.length else None
         if call.request is not None:
             refuse_division(self.shard.count, has_seed=self._options.given["seed"] is not None)
-            made = self._runs[call.iterator] = self._keras_run(call.iterator, call.request)
-            made.convert = partial(_converted, made.feed, call.request.class_weight)
+            new = self._runs[call.iterator] = self._keras_run(call.iterator, call.request)
+            new.convert = partial(_converted, new.feed, call.request.class_weight)
         run = self._runs[call.iterator]
         if call.method == "reset":
             run.reset()

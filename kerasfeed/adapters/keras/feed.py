@@ -304,10 +304,10 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         Raises:
             ValueError: The state belongs to other batches.
         """
-        found = FeedState.of(state)
-        found.check(state_of(self, 0), len(self))
-        number = found.epoch * len(self) + found.step + behind
-        self._resume_at(number, shuffled=found.shuffled_steps, rest=(steps or len(self)) - done)
+        target = FeedState.of(state)
+        target.check(state_of(self, 0), len(self))
+        number = target.epoch * len(self) + target.step + behind
+        self._resume_at(number, shuffled=target.shuffled_steps, rest=(steps or len(self)) - done)
         return False
 
     def end_fit_epoch(self, number: int) -> None:

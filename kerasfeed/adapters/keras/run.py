@@ -132,9 +132,9 @@ class EpochSteps(int):
 
     def __new__(cls, most: int, run: "KerasRun") -> "EpochSteps":
         """Make the int `most`, the batches of the longest epoch."""
-        made = super().__new__(cls, most)
-        made._run = run
-        return made
+        number = super().__new__(cls, most)
+        number._run = run
+        return number
 
     def __le__(self, seen: int) -> bool:
         if asked_by_the_loop():  # seen >= self

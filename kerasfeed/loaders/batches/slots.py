@@ -173,13 +173,13 @@ class SlotPool:
         count = max(1, min(max(2, self.total), self.limit - self.total))
         nbytes = self.layout.nbytes
         memory, segment_offset = self._arena.grow(count * nbytes)
-        made = [
+        slots = [
             Slot(memory, segment_offset, offset, self.layout.view(memory, offset))
             for offset in range(0, count * nbytes, nbytes)
         ]
-        self._slots.extend(made)
+        self._slots.extend(slots)
         self.total += count
-        self._cold.extend(made)
+        self._cold.extend(slots)
 
     def _trim(self) -> None:
         # The consumer does not need slots that stayed free during all recent acquisitions.

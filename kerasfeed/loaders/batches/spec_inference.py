@@ -56,8 +56,8 @@ def read_first_scenes(
     """
     if job.spec is not None:
         index = int(job.plan.indices(epoch, 0)[0]) if job.plan.length else 0
-        found = FirstScenes(((index, job.spec),))
-        return found, layout_for(job, found.specs)
+        scenes = FirstScenes(((index, job.spec),))
+        return scenes, layout_for(job, scenes.specs)
     request = _first_request(job, epoch, least)
     others = iter(job.plan.other_probes())
     attempts = {index: (index, 0) for index in request.indices}  # the original scene, and number of stand-ins tried
@@ -133,8 +133,8 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
     error, layout = None, None
     try:
         layout = layout_for(job, specs)
-    except SpecError as found:
-        error = found
+    except SpecError as raised:
+        error = raised
     same_sizes = isinstance(job.collate, Stack) and job.plan.batch_size is not None
 
     def fits(layout: Layout) -> bool:
@@ -212,16 +212,16 @@ def layout_for(job: Job, specs: Specs) -> Layout:
         check_maskable(spec, padded=job.plan.pad_remainder)
         check_weight_forms(spec, forms)
     largest = tuple(
-        _largest(field, forms[number] if forms else None, [found.fields[number] for found in by_index.values()])
+        _largest(field, forms[number] if forms else None, [one.fields[number] for one in by_index.values()])
         for number, field in enumerate(spec.fields)
     )
     batched = job.plan.batch_size is not None and job.maker is None
     return Layout(spec, job.plan.rows, batched, largest, forms, min(by_index) if job.spec is None else None)
 
 
-def _largest(field: ArraySpec, form: Form | None, found: list[ArraySpec]) -> int:
+def _largest(field: ArraySpec, form: Form | None, fields: list[ArraySpec]) -> int:
     if form is None:
-        return max(each.nbytes for each in found)
-    found = [as_others(each, field) for each in found]
+        return max(each.nbytes for each in fields)
+    fields = [as_others(each, field) for each in fields]
     # A batch may hold the longest row of every axis.
-    return row_bytes(form, field, [tuple(size or 0 for size in each.shape) for each in found])
+    return row_bytes(form, field, [tuple(size or 0 for size in each.shape) for each in fields])
