@@ -16,6 +16,7 @@ from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.stream_loader import StreamLoader
 from kerasfeed.feeds.stream_merge import SourceRun, StreamPosition
+from kerasfeed.loaders.batches.slots import failed_future
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.error_text import is_the_programs, pluralize
 from kerasfeed.util.polling import NotYet, result_of
@@ -84,11 +85,11 @@ class Repetition:
 
     def _next_entry(self) -> Entry:
         try:
-            return next(self._reading, None) or (_failed(EndOfData()), None)
+            return next(self._reading, None) or (failed_future(EndOfData()), None)
         except BaseException as error:
             if is_the_programs(error):
                 raise
-            return _failed(error), None
+            return failed_future(error), None
 
     def _read(self) -> Iterator[Entry]:
         """Read items, and submit their batches once the spec is known."""
@@ -219,12 +220,6 @@ def _next_items(items: Iterator[Any], count: int, raised: list[BaseException]) -
 
 def _is_batch(future: Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
-
-
-def _failed(error: BaseException) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return future
 
 
 def _ended_error(number: int) -> FeedClosedError:

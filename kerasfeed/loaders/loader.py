@@ -17,6 +17,7 @@ from kerasfeed.loaders.auto_workers import WORKER_TYPE, WORKERS, Choice, Setup, 
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batch_runner import FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.batches.slots import failed_future
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.session import Session
@@ -291,9 +292,7 @@ class Loader:
         except WorkerDiedError as error:  # the pool has just failed: this batch fails like those in flight
             if session.pool.failure is None:
                 raise
-            promise: Future[Any] = Future()
-            promise.set_exception(error)
-            return promise
+            return failed_future(error)
 
     @contextmanager
     def _closing_if_interrupted(self) -> Iterator[None]:

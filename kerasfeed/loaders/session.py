@@ -21,7 +21,7 @@ from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFi
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
 from kerasfeed.loaders.batches.row_loader import MANY
-from kerasfeed.loaders.batches.slots import SlotPool
+from kerasfeed.loaders.batches.slots import SlotPool, failed_future
 from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, warn_of_random, watched
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -224,9 +224,7 @@ class Session:
             error = for_consumer(error, location)
             self.failure_log.record(None, epoch, step, error)
             if self.failure_log.policy.on_error == "raise":
-                future: Future[Any] = Future()
-                future.set_exception(error)
-                return future
+                return failed_future(error)
         return None
 
     # ---- outcomes of tasks

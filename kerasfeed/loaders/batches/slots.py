@@ -67,6 +67,13 @@ class SlotFuture(Future[Any]):
         return cancelled
 
 
+def failed_future(error: BaseException) -> Future[Any]:
+    """Return the future of a batch that has no slot, because of `error`."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
 class SlotPool:
     """Slots of one layout.
 
