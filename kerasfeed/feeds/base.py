@@ -122,11 +122,8 @@ class BaseFeed(AnyFeed):
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
         self._loops: weakref.WeakSet[FeedCursor] = weakref.WeakSet()  # cursors of loops; closed with the feed
         self._early: EarlyBatches | None = None
-        self._arguments = {
-            **options.given, "seed": seed, "shard_index": None, "shard_count": 1,
-            "order": None if order is None else chosen,  # pickles even if the user's function does not
-            "shard": shard if isinstance(shard, str) else self.shard,
-        }  # fmt: skip
+        # The chosen order pickles even if the user's function does not.
+        self._arguments = options.arguments_again(seed, self.shard) | {"order": None if order is None else chosen}
         self._init_framework(self.job.look_ahead)
         self._made = frozenset(vars(self)) - before
 

@@ -539,11 +539,7 @@ class BaseStreamFeed(AnyFeed):
         self._failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
-        asked = self._options.given["shard"]
-        arguments = {
-            **self._options.given, "seed": self.seed, "shard_index": None, "shard_count": 1,
-            "shard": asked if isinstance(asked, str) else self.shard,
-        }  # fmt: skip
+        arguments = self._options.arguments_again(self.seed, self.shard)
         make = partial(type(self), self.generators.make_generator, self.plan.batch_size, **arguments)
         return make, (), {"_functions": self._functions}
 
