@@ -12,13 +12,13 @@ from concurrent.futures import CancelledError, Future
 from itertools import islice
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError, FeedWarning
+from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.stream_loader import StreamLoader
 from kerasfeed.feeds.stream_merge import SourceRun, StreamPosition
 from kerasfeed.loaders.batches.slots import failed_future
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.error_text import is_the_programs, pluralize
+from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
 EMPTY = (
@@ -118,20 +118,7 @@ class Repetition:
             run.close()
         if raised or waiting:
             raise (raised or unreadable).pop(0)  # pop: the traceback holds this frame: a reference would be a cycle
-        if loader.is_share:
-            self._warn_of_steps()
-
-    def _warn_of_steps(self) -> None:
-        """Warn how many steps this shard had."""
-        plan = self._loader.plan
-        self._loader.failure_log.deferred_warnings.defer(
-            "steps",
-            f"repetition {self.start.repetition} had {pluralize(self.read.step, 'step')} on shard {plan.shard_index} "
-            f"of {plan.shard_count}. The other shards run other generators, and may have more or fewer steps: a "
-            "training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or use fewer "
-            "generators than shards: each shard then runs them all, and all shards have the same number of steps",
-            FeedWarning,
-        )
+        loader.warn_of_steps(self.read)
 
     # ---- the consumer
 

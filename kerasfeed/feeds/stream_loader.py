@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import Shard
 from kerasfeed.feeds.stream_merge import Shuffler, SourceRun, StreamPosition, dealt
@@ -41,7 +42,7 @@ from kerasfeed.sequences.context import current_context
 from kerasfeed.spec.collation import Collation
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import add_note, guarded, message_of, shown
+from kerasfeed.util.error_text import add_note, guarded, message_of, pluralize, shown
 from kerasfeed.util.picklers import cloud_pickled
 
 _MORE = 64  # spare entries, for batches not yet released after Ctrl-C
@@ -249,7 +250,6 @@ class StreamLoader:
         batch_loader: Makes batches of the items.
         ahead: Number of batches that a thread reads ahead; 0 if the consumer reads.
         inferred: Whether the spec of a scene is known.
-        is_share: Whether other shards run other generators, so that their numbers of items are unknown.
     """
 
     def __init__(
@@ -302,7 +302,6 @@ class StreamLoader:
             undo.pop_all()
         self.ahead = self.job.look_ahead if options.workers else 0
         self.inferred = spec is not None
-        self.is_share = len(generators.numbers) < generators.count
 
     def _start_pool(self) -> GeneratorPool:
         options, numbers = self._options, self._generators.numbers
@@ -371,6 +370,20 @@ class StreamLoader:
         self.plan.items.pop((epoch, step), None)
         if self._store is not None:
             self._store.drop(epoch, step)
+
+    def warn_of_steps(self, end: StreamPosition) -> None:
+        """Warn how many steps a repetition had, if other shards run other generators."""
+        if len(self._generators.numbers) == self._generators.count:
+            return
+        plan = self.plan
+        self.failure_log.deferred_warnings.defer(
+            "steps",
+            f"repetition {end.repetition} had {pluralize(end.step, 'step')} on shard {plan.shard_index} "
+            f"of {plan.shard_count}. The other shards run other generators, and may have more or fewer steps: a "
+            "training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or use fewer "
+            "generators than shards: each shard then runs them all, and all shards have the same number of steps",
+            FeedWarning,
+        )
 
     def stats(self) -> LoaderStats:
         """Return the counters of the loader and the generators' workers."""
