@@ -3,8 +3,8 @@
 Invariant: the position of a feed is after the last batch that its consumer received, not the last batch taken.
 
 A call of TensorFlow must not wait long, and TensorFlow may never report the end of an iteration; see
-`kerasfeed.util.polling`. Closing a cursor neither waits nor takes a lock, because the garbage collector may do it, in
-any thread and at any point of the program. Another thread does the remaining work.
+`kerasfeed.util.polling`. Closing a `CursorThread` neither waits nor takes a lock, because the garbage collector may do
+it, in any thread and at any point of the program. The thread closes its cursor.
 """
 
 import contextvars
@@ -54,8 +54,8 @@ class Cursor(Protocol):
 
         Args:
             timeout: Longest wait in seconds; None waits without limit. With 0, this call loads nothing: it returns a
-                batch only if it was loaded ahead. It returns no batch of a later repetition, or of a later epoch with
-                hooks, than the batches that the consumer has not received.
+                batch only if it was loaded ahead. It then never returns the first batch of a later repetition, or of a
+                later epoch with hooks: the consumer must receive all batches before it.
 
         Raises:
             NotYet: The batch is not ready; the next call returns it.

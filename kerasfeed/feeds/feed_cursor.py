@@ -212,23 +212,25 @@ class FeedCursor:
         self._moves_position = moves_position
         self._log = log
         clock, generations = known.clock, known.refreshes.planned
-        switches = [0]  # of the feed's hooks; an attribute would make a reference cycle
+        switches = 0  # of the feed's hooks
 
+        # Functions, because the prefetcher keeps them: methods of this cursor would make a reference cycle.
         def enter(number: int) -> None:
+            nonlocal switches
             known.enter_epoch(number // clock.steps)
-            switches[0] = known.hooks.switches
+            switches = known.hooks.switches
 
         def submit(number: int, timeout: float | None) -> Any:
             if known.hooks.exist:
                 if number % clock.steps == 0:
                     enter(number)
-                known.hooks.refuse_others(switches[0])
+                known.hooks.refuse_others(switches)
             epoch, step = divmod(number, clock.steps) if shuffled is None else clock.position(number, shuffled=shuffled)
             return known.submit(epoch, step, patience=timeout)
 
         def check() -> None:
             known.refreshes.refuse_others(generations)
-            known.hooks.refuse_others(switches[0])
+            known.hooks.refuse_others(switches)
 
         enter(numbers.start)
         self._window = Prefetcher(

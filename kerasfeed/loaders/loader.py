@@ -136,7 +136,7 @@ class Loader:
         self.worker_type = session.pool.worker_type
         return session
 
-    def _ready(self, least: int = 1) -> LoaderSession:
+    def _ready_session(self, least: int = 1) -> LoaderSession:
         """Return the session with its slots set up.
 
         To infer a spec of batches, read at least `least` items.
@@ -146,11 +146,11 @@ class Loader:
             with self._closing_if_interrupted(), self._inferring:
                 session = self._sessions.current(self._start_session)
                 if session.layout is None:
-                    session = self._begun(session, least)
+                    session = self._set_up(session, least)
         self.layout = session.layout
         return session
 
-    def _begun(self, session: LoaderSession, least: int) -> LoaderSession:
+    def _set_up(self, session: LoaderSession, least: int) -> LoaderSession:
         """Set up a session with the chosen workers; end the old one."""
         if isinstance(session, HostsSession):
             session.infer(self.layout, self.epoch, least)
@@ -218,7 +218,7 @@ class Loader:
         If items are batches, at least `least` are read.
         """
         self.epoch = epoch
-        self._ready(least)
+        self._ready_session(least)
         return self.layout
 
     def record_random(self, used: int) -> None:
@@ -251,7 +251,7 @@ class Loader:
         """
         self._sessions.refuse_if_closed()
         if self.layout is None:  # otherwise no session has to start again
-            self._ready(2)  # the caller, such as a TensorFlow graph, depends on an exact spec
+            self._ready_session(2)  # the caller, such as a TensorFlow graph, depends on an exact spec
         assert self.layout is not None
         return self.layout.spec
 
@@ -260,7 +260,7 @@ class Loader:
         """Batches to keep in flight; 1 if `submit` does the work."""
         if self.worker_type == "inline":
             return 1
-        return self._ready().look_ahead
+        return self._ready_session().look_ahead
 
     def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Return a future of one batch.
@@ -285,7 +285,7 @@ class Loader:
             IndexError: `step` is out of range.
             FeedClosedError: The loader is closed.
         """
-        session = self._ready()
+        session = self._ready_session()
         try:
             with self._closing_if_interrupted():
                 return session.submit(epoch, step, timeout)
