@@ -35,21 +35,20 @@ class Repetition:
     """One run of the generators.
 
     A thread reads ahead if the feed has workers.
+
+    Attributes:
+        start: Its first position.
+        read: The position after the last batch read.
+        used: Whether the consumer received a batch.
+        closed: Whether `close` was called.
+        peeked: Number of batches that the consumer took but leaves to the next one.
     """
 
     def __init__(self, loader: StreamLoader, start: StreamPosition) -> None:
-        """Create a repetition that begins at `start`; `begin` starts it.
-
-        Attributes:
-            start: Its first position.
-            read: The position after the last batch read.
-            used: Whether the consumer received a batch.
-            closed: Whether `close` was called.
-            kept: Number of batches that the consumer took but leaves to the next one.
-        """
+        """Create a repetition that begins at `start`; `begin` starts it."""
         self.start = self.read = start
         self.used = self.closed = False
-        self.kept = 0
+        self.peeked = 0
         self._loader = loader
         self._run: SourceRun | None = None
         self._entries: deque[Entry] = deque()
@@ -122,7 +121,7 @@ class Repetition:
 
     # ---- the consumer
 
-    def take(self, timeout: float | None, *, keeps: bool) -> tuple[StreamPosition, Any]:
+    def take(self, timeout: float | None, *, peeks: bool) -> tuple[StreamPosition, Any]:
         """Return the position after the next batch, and the batch.
 
         The batch is None if all its scenes were skipped.
@@ -130,7 +129,7 @@ class Repetition:
         Args:
             timeout: How long to wait, s; None waits without limit, and 0 reports neither an error nor the end. Without
                 a reading thread, this call makes the batch regardless of the timeout.
-            keeps: Whether the batch stays for the next consumer, which begins when `kept` is 0 again.
+            peeks: Whether the batch stays for the next consumer, which begins when `peeked` is 0 again.
 
         Raises:
             NotYet: The batch was not ready in time.
@@ -140,7 +139,7 @@ class Repetition:
         """
         if timeout == 0 and self._thread is None:
             raise NotYet
-        future, position = self._entry(self.kept, timeout)
+        future, position = self._entry(self.peeked, timeout)
         try:
             if timeout == 0 and not _is_batch(future):
                 raise NotYet
@@ -151,8 +150,8 @@ class Repetition:
             del future  # the traceback of its error would hold this frame
         assert position is not None  # else the future raised
         with self._lock:
-            if keeps:
-                self.kept += 1
+            if peeks:
+                self.peeked += 1
             elif self._entries:  # else another thread closed the repetition
                 self.used = True
                 self._entries.popleft()
@@ -220,6 +219,10 @@ class StreamCursor:
     """A loop over the next repetitions of a stream; see `kerasfeed.feeds.cursor.Cursor`.
 
     It does not keep the stream alive.
+
+    Attributes:
+        taken: Batches taken so far.
+        building: See `__init__`.
     """
 
     def __init__(
@@ -229,7 +232,7 @@ class StreamCursor:
         *,
         required: bool = False,
         building: bool = False,
-        kept: int = 0,
+        known_positions: int = 0,
     ) -> None:
         """Take batches of a stream.
 
@@ -238,18 +241,14 @@ class StreamCursor:
             repetitions: Number of repetitions, at least 1. None continues until a repetition is empty.
             required: Whether an empty stream is an error.
             building: Whether Keras builds a model with the batches, which then stay for the next loop.
-            kept: Number of positions to keep for `position_after`.
-
-        Attributes:
-            taken: Batches taken so far.
-            building: See above.
+            known_positions: Number of earlier positions that `position_after` can return.
         """
         self._feed = feed
         self._repetitions = repetitions  # still to begin, or running
         self._required = required
         self.building = building
         self._repetition: Repetition | None = None
-        self._positions: deque[StreamPosition] = deque(maxlen=kept + 1)  # around the last `kept` batches
+        self._positions: deque[StreamPosition] = deque(maxlen=known_positions + 1)  # around the last batches
         self.taken = 0
         self._lock = threading.Lock()
 
@@ -267,7 +266,7 @@ class StreamCursor:
             while self._repetitions != 0:
                 repetition = self._repetition or self._begin(feed)
                 try:
-                    position, batch = repetition.take(timeout, keeps=self.building)
+                    position, batch = repetition.take(timeout, peeks=self.building)
                     feed.issue_warnings()
                 except NotYet:
                     raise

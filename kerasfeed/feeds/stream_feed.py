@@ -250,7 +250,7 @@ class BaseStreamFeed(AnyFeed):
         Return False if it is closed, or not the current repetition.
         """
         with self._lock:
-            repetition.kept = 0
+            repetition.peeked = 0
             self._is_unused = repetition in self._repetitions and not repetition.closed
             return self._is_unused
 
@@ -264,7 +264,7 @@ class BaseStreamFeed(AnyFeed):
         """
         repetition = self.begin_repetition()
         try:
-            repetition.take(None, keeps=True)
+            repetition.take(None, peeks=True)
         except EndOfData:
             repetition.close()
             self.position = StreamPosition(repetition.start.repetition + 1)

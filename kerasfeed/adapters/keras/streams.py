@@ -25,7 +25,7 @@ from kerasfeed.loaders.arguments import refuse_skip
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_KEPT = 8  # positions to remember: more batches than Keras and its backends prefetch
+_KNOWN_POSITIONS = 8  # more batches than Keras and its backends prefetch
 
 
 class StreamRun(KerasRun):
@@ -54,7 +54,7 @@ class StreamRun(KerasRun):
             self.feed.end_fit()
         self._stream_cursor = cursor = StreamCursor(
             self.feed_reference, None if self.steps_per_epoch else 1, required=True,
-            building=self.request.builds and not self.built, kept=_KEPT + self.execution,
+            building=self.request.builds and not self.built, known_positions=_KNOWN_POSITIONS + self.execution,
         )  # fmt: skip
         return cursor
 
