@@ -168,6 +168,7 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
     # ---- for Keras
 
     _is_read_by_framework = staticmethod(read_by_keras)
+    end_fit = KerasAdapter.end_fit
 
     def __repr__(self) -> str:
         return super().__repr__() + NO_KERAS
@@ -175,10 +176,6 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
         self._rest: int | None = None
-
-    def end_fit(self) -> None:
-        """See `BaseStreamFeed.end_fit`."""
-        KerasAdapter.end_fit(self)
 
     def take_rest(self) -> int | None:
         """Return the remaining batches of a resumed epoch, once.
