@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from kerasfeed.feeds.batch_loop import BatchLoop
-from kerasfeed.feeds.cursor import Cursor
+from kerasfeed.feeds.cursor import LoopCursor
 from kerasfeed.loaders.arguments import refuse_skip
 from kerasfeed.loaders.failures.failure_log import FailurePolicy
 from kerasfeed.orders.plan import Plan
@@ -23,7 +23,7 @@ class FrameworkLoops:
     """A feed's batches as arrays of JAX and of PyTorch."""
 
     @abstractmethod
-    def begin_loop(self, epochs: int = 1) -> Cursor:
+    def begin_loop(self, epochs: int = 1) -> LoopCursor:
         """Begin the next epochs."""
 
     def to_jax(

@@ -122,11 +122,8 @@ class BaseFeed(AnyFeed):
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
         self._loops: weakref.WeakSet[FeedCursor] = weakref.WeakSet()  # cursors of loops; closed with the feed
         self._early: EarlyBatches | None = None
-        self._arguments = {
-            **options.given, "seed": seed, "shard_index": None, "shard_count": 1,
-            "order": None if order is None else chosen,  # pickles even if the user's function does not
-            "shard": shard if isinstance(shard, str) else self.shard,
-        }  # fmt: skip
+        # The chosen order pickles even if the user's function does not.
+        self._arguments = options.arguments_again(seed, self.shard) | {"order": None if order is None else chosen}
         self._init_framework(self.job.look_ahead)
         self._made = frozenset(vars(self)) - before
 
@@ -152,7 +149,7 @@ class BaseFeed(AnyFeed):
         self._end_early()
         self._give_up_ahead()
         for cursor in list(self._loops):
-            cursor.close([])
+            cursor.close()
         self.hooks.leave()
         self._loader.close()
         self.refreshes.planned = generations
@@ -502,11 +499,11 @@ class BaseFeed(AnyFeed):
             ...     print(list(feed))
             [array([2, 3]), array([4, 5])]
         """
-        found = FeedState.of(state)
+        target = FeedState.of(state)
         self.follow_sequence()
-        found.check(state_of(self, 0), len(self))
-        warn_of_hooks(self.sequence, self.hooks.exist, found)
-        self._resume_at(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
+        target.check(state_of(self, 0), len(self))
+        warn_of_hooks(self.sequence, self.hooks.exist, target)
+        self._resume_at(target.epoch * len(self) + target.step, shuffled=target.shuffled_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """`get_state()`, under the name that PyTorch tools use (Lightning, Accelerate, torchdata)."""
@@ -534,7 +531,7 @@ class BaseFeed(AnyFeed):
         """
         self._give_up_ahead()
         for cursor in list(self._loops):  # of unfinished loops
-            cursor.close([])
+            cursor.close()
         self._end_early()
         self._loader.close()
         self._loader.failure_log.deferred_warnings.issue_last()

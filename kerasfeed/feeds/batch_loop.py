@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -17,7 +16,7 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.cursor import EndOfData, LoopCursor
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
 from kerasfeed.util.error_text import add_note, drop_frame, is_the_programs
@@ -51,21 +50,6 @@ class Conversion(Protocol[Converted]):
         """Turn the result of `begin` into the consumer's batch, just before delivery."""
 
 
-@dataclass(eq=False)
-class _Taken(Generic[Converted]):
-    """A batch taken from the feed, before the consumer receives it.
-
-    Attributes:
-        position: Its position, for `Cursor.received`.
-        batch: The arrays of the feed.
-        converted: The arrays of the framework.
-    """
-
-    position: Any
-    batch: Any
-    converted: Converted | None = None
-
-
 class BatchLoop(Generic[Converted]):
     """Batches as arrays of a framework, from `to_jax` or `to_torch`.
 
@@ -74,7 +58,9 @@ class BatchLoop(Generic[Converted]):
     `with feed.to_jax() as loop:` also ends unfinished iterations on exit; the feed stays open.
     """
 
-    def __init__(self, feed: Any, begin: Callable[[], Cursor], conversion: Conversion[Converted], epochs: int) -> None:
+    def __init__(
+        self, feed: Any, begin: Callable[[], LoopCursor], conversion: Conversion[Converted], epochs: int
+    ) -> None:
         """Create a loop over `feed`, which the loop keeps alive.
 
         Args:
@@ -135,40 +121,39 @@ class BatchLoop(Generic[Converted]):
 
 
 class _LoopIteration(Generic[Converted]):
-    def __init__(self, begin: Callable[[], Cursor], conversion: Conversion[Converted]) -> None:
+    def __init__(self, begin: Callable[[], LoopCursor], conversion: Conversion[Converted]) -> None:
         self._begin = begin
         self._conversion = conversion
-        self._cursor: Cursor | None = None
-        self._taken: deque[_Taken[Converted]] = deque()
+        self._cursor: LoopCursor | None = None
+        self._taken: deque[tuple[Any, Converted]] = deque()  # position and arrays of each unreceived batch
         self._last: BaseException | None = None  # to raise after the taken batches
         self._closed = False
-        self._lock = threading.Lock()  # held in calls for the next batch, and while close() returns the others
+        self._lock = threading.Lock()  # held in calls for the next batch, and while close() drops the others
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches, without a reference to the yielded batch."""
         self._check_open()
         try:
             self._cursor = cursor = self._begin()
-            while found := self._next(cursor):
-                yield found.pop()
+            while batch := self._next(cursor):
+                yield batch.pop()
             cursor.received(None)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Stop taking batches and return the unreceived ones to the feed; idempotent.
+        """Stop taking batches and drop the unreceived ones; idempotent.
 
-        If another thread is in a call for the next batch, that call soon ends and returns the batches instead.
+        If another thread is in a call for the next batch, that call soon ends and drops the batches instead.
         """
         self._closed = True
         if not self._lock.acquire(blocking=False):
             return
         try:
-            returned = [taken.batch for taken in self._taken]
             self._taken.clear()
             cursor, self._cursor = self._cursor, None
             if cursor is not None:
-                cursor.close(returned)
+                cursor.close()
         finally:
             self._lock.release()
 
@@ -176,18 +161,16 @@ class _LoopIteration(Generic[Converted]):
         if self._closed:
             raise FeedClosedError(_CLOSED)
 
-    def _next(self, cursor: Cursor) -> list[Any]:
+    def _next(self, cursor: LoopCursor) -> list[Any]:
         """Return a list of the next batch; empty at the end."""
         with self._lock:
             self._fill(cursor)
             self._check_open()
             if self._taken:
-                first = self._taken[0]
-                assert first.converted is not None
-                found = [self._conversion.finish(first.converted)]
-                self._taken.popleft()  # after finish(), so that Ctrl-C loses no batch
-                cursor.received(first.position)
-                return found
+                position, arrays = self._taken.popleft()
+                batch = [self._conversion.finish(arrays)]
+                cursor.received(position)
+                return batch
             assert self._last is not None
             raised, self._last = [self._last], EndOfData()
         if isinstance(raised[0], EndOfData):
@@ -196,15 +179,16 @@ class _LoopIteration(Generic[Converted]):
             wait_for_exit()
         raise raised.pop()  # pop: the traceback holds this frame, so a reference here would be a cycle
 
-    def _fill(self, cursor: Cursor) -> None:
+    def _fill(self, cursor: LoopCursor) -> None:
         """Take and convert the next batch and finished batches after it.
 
         At most `ahead` batches are converted ahead.
         """
         while len(self._taken) <= self._conversion.ahead and self._last is None and not self._closed:
             try:
-                self._taken.append(_Taken(*cursor.take(0.0 if self._taken else POLL_SECONDS)))
-                self._taken[-1].converted = self._conversion.begin(self._taken[-1].batch)
+                position, batch = cursor.take(0.0 if self._taken else POLL_SECONDS)
+                self._taken.append((position, self._conversion.begin(batch)))
+                del batch  # the next call may wait
             except NotYet:
                 if self._taken:
                     return
@@ -213,8 +197,6 @@ class _LoopIteration(Generic[Converted]):
                     raise
                 drop_frame(error)  # the traceback must not hold this frame
                 self._last = error
-                if self._taken and self._taken[-1].converted is None:  # the batch that failed to convert
-                    self._taken.pop()
 
 
 _REMEDY = "Convert text to numbers in __getitem__ or with map"
@@ -250,12 +232,12 @@ def ragged_paths(batch: Any) -> list[str]:
 
 def converted(convert: Callable[[Any], Any], arrays: Sequence[Any], treespec: Any) -> list[Any]:
     """Convert each array; an exception has a note naming the field."""
-    made = []
+    results = []
     for number, array in enumerate(arrays):
         try:
-            made.append(convert(array))
+            results.append(convert(array))
         except Exception as error:
             shape = ", ".join(map(str, array.shape))
             add_note(error, f"field {field_paths(treespec)[number]!r} of the batch, {array.dtype}[{shape}]")
             raise
-    return made
+    return results

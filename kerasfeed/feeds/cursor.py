@@ -3,14 +3,15 @@
 Invariant: the position of a feed is after the last batch that its consumer received, not the last batch taken.
 
 A call of TensorFlow must not wait long, and TensorFlow may never report the end of an iteration; see
-`kerasfeed.util.polling`. Closing a cursor neither waits nor takes a lock, because the garbage collector may do it, in
-any thread and at any point of the program. Another thread does the remaining work.
+`kerasfeed.util.polling`. Closing a `CursorThread` neither waits nor takes a lock, because the garbage collector may do
+it, in any thread and at any point of the program. The thread closes its cursor.
 """
 
 import contextvars
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -49,12 +50,12 @@ class Cursor(Protocol):
     def take(self, timeout: float | None) -> tuple[Any, Any]:
         """Return the position and the arrays of the next batch.
 
-        Pass the position to `received`. Batches whose scenes were all skipped are left out.
+        Batches whose scenes were all skipped are left out.
 
         Args:
             timeout: Longest wait in seconds; None waits without limit. With 0, this call loads nothing: it returns a
-                batch only if it was loaded ahead. It returns no batch of a later repetition, or of a later epoch with
-                hooks, than the batches that the consumer has not received.
+                batch only if it was loaded ahead. It then never returns the first batch of a later repetition, or of a
+                later epoch with hooks: the consumer must receive all batches before it.
 
         Raises:
             NotYet: The batch is not ready; the next call returns it.
@@ -62,24 +63,27 @@ class Cursor(Protocol):
             Exception: The batch failed; the next call returns the batch after it.
         """
 
-    def received(self, position: Any) -> None:
-        """Report that the consumer has the batch at `position`.
-
-        None reports the end of the iteration. Without these reports, as from TensorFlow, the feed does not know the
-        consumer's position.
-        """
-
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """Stop taking batches; idempotent.
 
         Called at the end of an iteration or before it.
-
-        Args:
-            returned: The last batches taken, in order, if the consumer has not received them.
         """
 
 
-def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
+class LoopCursor(Cursor, Protocol):
+    """The cursor of a loop, which reports the batches that it has received.
+
+    Without these reports, as from TensorFlow, the feed does not know the consumer's position.
+    """
+
+    def received(self, position: Any) -> None:
+        """Report that the consumer has the batch at `position`.
+
+        None reports the end of the iteration.
+        """
+
+
+def batches_of(begin: Callable[[], LoopCursor]) -> Iterator[Any]:
     """Iterate over a cursor, which `begin` makes at the first batch."""
     cursor = begin()
     try:
@@ -88,7 +92,7 @@ def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
             yield taken.pop()  # an unfinished loop then holds no batch
         cursor.received(None)
     finally:
-        cursor.close([])
+        cursor.close()
 
 
 def next_of(cursor: Cursor) -> list[Any]:
@@ -124,7 +128,6 @@ class CursorThread:
         self._requests.put(True)
         self._results: queue.SimpleQueue[tuple[Any, Any] | BaseException] = queue.SimpleQueue()  # at most one
         self._closed = False
-        self._returned: list[Any] = []
         self._thread = threading.Thread(
             target=context.copy().run, args=(self._serve, begin), name="kerasfeed-cursor", daemon=True
         )
@@ -144,15 +147,11 @@ class CursorThread:
         finally:
             del result  # its traceback holds this frame; a reference here would make a cycle
 
-    def received(self, position: Any) -> None:
-        """Do nothing: TensorFlow does not report what it received. See `Cursor.received`."""
-
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """See `Cursor.close`.
 
         The thread closes its cursor; this call does not wait for it.
         """
-        self._returned = returned
         self._closed = True
         self._requests.put(False)
 
@@ -183,12 +182,10 @@ class CursorThread:
             except BaseException as raised:  # noqa: BLE001 - take() raises it
                 drop_frame(raised)  # the traceback must not hold this frame
                 self._results.put(raised)
+        with suppress(queue.Empty):  # an unclaimed batch would hold its memory
+            self._results.get_nowait()
         if cursor is not None:
-            returned = self._returned
-            with suppress(queue.Empty):  # the last batch may be unclaimed
-                result = self._results.get_nowait()
-                returned = returned if isinstance(result, BaseException) else [*returned, result[1]]
-            cursor.close(returned)
+            cursor.close()
 
     def _take_from(self, cursor: Cursor) -> tuple[Any, Any]:
         while True:
@@ -224,6 +221,22 @@ class CursorThreads:
             raise EndOfData  # two closed threads would wait for each other
         for each in known:
             each.join_closed()
+
+
+def begin_in_thread(
+    feed: Any, make: Callable[[Any], Cursor], context: contextvars.Context, convert: Convert
+) -> CursorThread:
+    """Begin an iteration of a dataset of `feed`, which its thread does not keep alive.
+
+    Args:
+        feed: The feed.
+        make: Makes the cursor of the feed; called in the thread.
+        context: See `CursorThread`.
+        convert: Adds the conversion of batches to a cursor.
+    """
+    reference = weakref.ref(feed)
+    threads: CursorThreads = feed.cursors
+    return threads.begin(lambda: convert(make(check_alive(reference()))), context)
 
 
 class RequestLog:

@@ -7,7 +7,6 @@ its batches, and skips the scenes not yet begun. An iteration of a `tf.data` dat
 request.
 """
 
-import contextvars
 import itertools
 import os
 import weakref
@@ -15,11 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, WorkerStartError
-from kerasfeed.feeds.cursor import Convert, Cursor, CursorThreads, EndOfData, RequestLog, check_alive
+from kerasfeed.feeds.cursor import EndOfData, RequestLog, check_alive
 from kerasfeed.loaders.loader import Loader
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
 from kerasfeed.util.polling import NotYet, result_of
@@ -179,35 +177,6 @@ class EarlyBatches:
                 self._batches.popitem()[1].cancel()
 
 
-def begin_cursor(
-    feed: Any, count: int, in_order: bool, generations: tuple[int, ...], context: contextvars.Context, convert: Convert
-) -> Cursor:
-    """Return a cursor of a feed's next `count` batches, for a dataset.
-
-    The cursor has its own thread.
-
-    Args:
-        feed: The feed.
-        count: Number of batches.
-        in_order: See `Prefetcher`.
-        generations: The generations of the sequence that the dataset was made for.
-        context: Context variables of the thread.
-        convert: Adds the conversion of batches to a cursor.
-    """
-    threads: CursorThreads = feed.cursors
-    return threads.begin(partial(_claimed, weakref.ref(feed), count, in_order, generations, convert), context)
-
-
-def _claimed(
-    feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...], convert: Convert
-) -> Cursor:
-    known = check_alive(feed())
-    known.refreshes.refuse_others(generations)
-    numbers = known.clock.claim(count)
-    known.request_log.clear()
-    return convert(FeedCursor(feed, numbers, in_order=in_order, log=known.request_log))
-
-
 class FeedCursor:
     """The cursor of a feed, which it does not keep alive.
 
@@ -243,22 +212,24 @@ class FeedCursor:
         self._moves_position = moves_position
         self._log = log
         clock, generations = known.clock, known.refreshes.planned
-        switches = [0]  # of the feed's hooks; an attribute would make a reference cycle
+        switches = 0  # of the feed's hooks
 
+        # Functions, because the prefetcher keeps them: methods of this cursor would make a reference cycle.
         def enter(number: int) -> None:
+            nonlocal switches
             known.enter_epoch(number // clock.steps)
-            switches[0] = known.hooks.switches
+            switches = known.hooks.switches
 
         def submit(number: int, timeout: float | None) -> Any:
             if number % clock.steps == 0:
                 enter(number)
-            known.hooks.refuse_others(switches[0])
+            known.hooks.refuse_others(switches)
             epoch, step = divmod(number, clock.steps) if shuffled is None else clock.position(number, shuffled=shuffled)
             return known.submit(epoch, step, patience=timeout)
 
         def check() -> None:
             known.refreshes.refuse_others(generations)
-            known.hooks.refuse_others(switches[0])
+            known.hooks.refuse_others(switches)
 
         enter(numbers.start)
         self._window = Prefetcher(
@@ -294,7 +265,7 @@ class FeedCursor:
         raise EndOfData
 
     def received(self, position: int | None) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.received`."""
+        """See `kerasfeed.feeds.cursor.LoopCursor.received`."""
         feed = check_alive(self._feed())
         if self._moves_position:
             number = self._numbers.stop if position is None else position + 1  # the last batches may be skipped
@@ -307,9 +278,24 @@ class FeedCursor:
             feed.hooks.leave(last // feed.clock.steps)  # start() may have begun the next epoch
             feed.issue_warnings()
 
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the clock of the feed knows which batches come again."""
         self._window.close()
         feed = self._feed()
         if feed is not None:
             feed.clock.end_apart(self)
+
+
+def claim_batches(feed: Any, *, count: int, in_order: bool, generations: tuple[int, ...]) -> FeedCursor:
+    """Return a cursor of the next `count` batches, for an iteration of a dataset.
+
+    Args:
+        feed: The feed.
+        count: Number of batches.
+        in_order: See `Prefetcher`.
+        generations: The generations of the sequence that the dataset was made for.
+    """
+    feed.refreshes.refuse_others(generations)
+    numbers = feed.clock.claim(count)
+    feed.request_log.clear()
+    return FeedCursor(weakref.ref(feed), numbers, in_order=in_order, log=feed.request_log)

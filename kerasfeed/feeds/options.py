@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kerasfeed.feeds.sharding import Shard
 from kerasfeed.loaders.arguments import check_hosts, check_policy, check_workers
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.failures.failure_log import FailurePolicy
@@ -78,6 +79,12 @@ class FeedOptions:
     def auto(self) -> frozenset[str]:
         """The worker options to choose with the first batch; see `Job.auto`."""
         return frozenset(name for name in ("workers", "worker_type") if self.given[name] == "auto")
+
+    def arguments_again(self, seed: int, shard: Shard) -> dict[str, Any]:
+        """Return the keyword arguments of a feed with the same batches, perhaps in another process."""
+        asked = self.given["shard"]  # "auto" queries again there
+        chosen = asked if isinstance(asked, str) else shard
+        return {**self.given, "seed": seed, "shard_index": None, "shard_count": 1, "shard": chosen}
 
     def job(self, sequence: Any, plan: Plan, collation: Collation, **others: Any) -> Job:
         """Return the job of a loader.

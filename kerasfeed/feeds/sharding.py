@@ -57,7 +57,7 @@ def find_shard(shard: Any, shard_index: Any, shard_count: Any) -> Shard:
     if isinstance(shard, str):
         if shard != "auto":
             raise ValueError(f"{_FORMS}; received {shard!r}")
-        return _found()
+        return _framework_shard()
     if hasattr(shard, "input_pipeline_id") and hasattr(shard, "num_input_pipelines"):
         return _checked(shard.input_pipeline_id, shard.num_input_pipelines, "tf.distribute.InputContext")
     if isinstance(shard, tuple | list) and len(shard) == 2:
@@ -92,7 +92,7 @@ def _checked(index: Any, count: Any, source: str) -> Shard:
     return Shard(index, count, source)
 
 
-def _found() -> Shard:
+def _framework_shard() -> Shard:
     """Return the shard by the first framework with several processes.
 
     Without such a framework, it is shard 0 of 1.

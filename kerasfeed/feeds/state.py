@@ -78,15 +78,15 @@ def numbers_of(state: Any, kind: str, *more: str) -> dict[str, int]:
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"a feed's state is the dict that get_state() returns, received a {type(state).__name__}")
-    version, found = state.get("version"), state.get("kind", "feed")
+    version, state_kind = state.get("version"), state.get("kind", "feed")
     if version != VERSION:
         raise ValueError(
             f"a feed's state has version {VERSION}, received {version!r}: another version of kerasfeed made it"
         )
-    if found != kind:
+    if state_kind != kind:
         own = "kf.Feed" if kind == "feed" else "kf.StreamFeed"
         raise ValueError(
-            f"a {own} has a state of kind {kind!r}, received {found!r}: pass the state to the feed that made it"
+            f"a {own} has a state of kind {kind!r}, received {state_kind!r}: pass the state to the feed that made it"
         )
     missing = [name for name in (*_NUMBERS, *more, "fingerprint") if name not in state]
     if missing or not isinstance(state["fingerprint"], Mapping):
@@ -170,16 +170,16 @@ def refuse_changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> None:
     Raises:
         ValueError: The values differ; the message names the differences.
     """
-    found = []
+    changes = []
     for name in {**were, **are}:
         was, now = were.get(name), are.get(name)
         pairs = [(name, was, now)]
         if isinstance(was, Mapping) and isinstance(now, Mapping):
             pairs = [(f"field {path!r}", was.get(path), now.get(path)) for path in {**was, **now}]
-        found += [f"{what} was {_shown(one)}, is {_shown(other)}" for what, one, other in pairs if one != other]
-    if found:
+        changes += [f"{label} was {_shown(one)}, is {_shown(other)}" for label, one, other in pairs if one != other]
+    if changes:
         raise ValueError(
-            f"the state belongs to a feed with other batches: {'; '.join(found)}. Make the feed as it was, or start "
+            f"the state belongs to a feed with other batches: {'; '.join(changes)}. Make the feed as it was, or start "
             "again without the state"
         )
 

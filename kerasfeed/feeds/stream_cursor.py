@@ -12,12 +12,13 @@ from concurrent.futures import CancelledError, Future
 from itertools import islice
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError, FeedWarning
+from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.stream_loader import StreamLoader
 from kerasfeed.feeds.stream_merge import SourceRun, StreamPosition
+from kerasfeed.loaders.batches.slots import failed_future
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.error_text import is_the_programs, pluralize
+from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
 EMPTY = (
@@ -34,22 +35,21 @@ class Repetition:
     """One run of the generators.
 
     A thread reads ahead if the feed has workers.
+
+    Attributes:
+        start: Its first position.
+        read: The position after the last batch read.
+        used: Whether the consumer received a batch.
+        closed: Whether `close` was called.
+        peeked: Number of batches that the consumer took but leaves to the next one.
     """
 
-    def __init__(self, core: StreamLoader, start: StreamPosition) -> None:
-        """Create a repetition that begins at `start`; `begin` starts it.
-
-        Attributes:
-            start: Its first position.
-            read: The position after the last batch read.
-            used: Whether the consumer received a batch.
-            closed: Whether `close` was called.
-            kept: Number of batches that the consumer took but leaves to the next one.
-        """
+    def __init__(self, loader: StreamLoader, start: StreamPosition) -> None:
+        """Create a repetition that begins at `start`; `begin` starts it."""
         self.start = self.read = start
         self.used = self.closed = False
-        self.kept = 0
-        self._core = core
+        self.peeked = 0
+        self._loader = loader
         self._run: SourceRun | None = None
         self._entries: deque[Entry] = deque()
         # Use the lock, not the condition: Ctrl-C inside `Condition.__enter__` (Python code) would leave it acquired.
@@ -63,7 +63,7 @@ class Repetition:
 
         The feed calls this after it has stored the repetition.
         """
-        if self._core.ahead:
+        if self._loader.ahead:
             self._thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
             start_thread(self._thread, "a stream feed that reads ahead")
 
@@ -80,23 +80,23 @@ class Repetition:
                 self._entries.append((future, position))
                 self._changed.notify_all()
                 del future  # a waiting thread must not keep a batch alive
-                self._changed.wait_for(lambda: self.closed or len(self._entries) < self._core.ahead)
+                self._changed.wait_for(lambda: self.closed or len(self._entries) < self._loader.ahead)
 
     def _next_entry(self) -> Entry:
         try:
-            return next(self._reading, None) or (_failed(EndOfData()), None)
+            return next(self._reading, None) or (failed_future(EndOfData()), None)
         except BaseException as error:
             if is_the_programs(error):
                 raise
-            return _failed(error), None
+            return failed_future(error), None
 
     def _read(self) -> Iterator[Entry]:
         """Read items, and submit their batches once the spec is known."""
-        core, plan = self._core, self._core.plan
+        loader, plan = self._loader, self._loader.plan
         waiting: deque[tuple[list[Any], int, StreamPosition]] = deque()  # batches read before the spec is known
         raised: list[BaseException] = []  # the error that ends the repetition, raised after the earlier batches
         unreadable: list[BaseException] = []
-        self._run, items = core.begin(self.start)
+        self._run, items = loader.begin(self.start)
         run, over = self._run, False
         try:
             while not over:
@@ -109,32 +109,19 @@ class Repetition:
                     if not raised:  # else the batch is cut short, and comes again, complete, after a resume
                         self.read = StreamPosition(self.start.repetition, step + 1, run.merge.ended)
                     waiting.append((scenes, step, self.read))
-                    unreadable += core.infer(step, scenes)  # if it fails, a later batch shows the spec
-                del scenes  # a suspended generator must not keep them alive
-                while waiting and core.inferred:
-                    yield core.submit(*waiting.popleft())
+                    unreadable += loader.infer(step, scenes)  # if it fails, a later batch shows the spec
+                del scenes  # a suspended generator must not keep them alive, nor a future
+                while waiting and loader.inferred:
+                    yield loader.submit(*waiting.popleft())
         finally:
             run.close()
         if raised or waiting:
             raise (raised or unreadable).pop(0)  # pop: the traceback holds this frame: a reference would be a cycle
-        if core.is_share:
-            self._warn_of_steps()
-
-    def _warn_of_steps(self) -> None:
-        """Warn how many steps this shard had."""
-        plan = self._core.plan
-        self._core.failure_log.deferred_warnings.defer(
-            "steps",
-            f"repetition {self.start.repetition} had {pluralize(self.read.step, 'step')} on shard {plan.shard_index} "
-            f"of {plan.shard_count}. The other shards run other generators, and may have more or fewer steps: a "
-            "training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or use fewer "
-            "generators than shards: each shard then runs them all, and all shards have the same number of steps",
-            FeedWarning,
-        )
+        loader.warn_of_steps(self.read)
 
     # ---- the consumer
 
-    def take(self, timeout: float | None, *, keeps: bool) -> tuple[StreamPosition, Any]:
+    def take(self, timeout: float | None, *, peeks: bool) -> tuple[StreamPosition, Any]:
         """Return the position after the next batch, and the batch.
 
         The batch is None if all its scenes were skipped.
@@ -142,7 +129,7 @@ class Repetition:
         Args:
             timeout: How long to wait, s; None waits without limit, and 0 reports neither an error nor the end. Without
                 a reading thread, this call makes the batch regardless of the timeout.
-            keeps: Whether the batch stays for the next consumer, which begins when `kept` is 0 again.
+            peeks: Whether the batch stays for the next consumer, which begins when `peeked` is 0 again.
 
         Raises:
             NotYet: The batch was not ready in time.
@@ -152,7 +139,7 @@ class Repetition:
         """
         if timeout == 0 and self._thread is None:
             raise NotYet
-        future, position = self._entry(self.kept, timeout)
+        future, position = self._entry(self.peeked, timeout)
         try:
             if timeout == 0 and not _is_batch(future):
                 raise NotYet
@@ -163,8 +150,8 @@ class Repetition:
             del future  # the traceback of its error would hold this frame
         assert position is not None  # else the future raised
         with self._lock:
-            if keeps:
-                self.kept += 1
+            if peeks:
+                self.peeked += 1
             elif self._entries:  # else another thread closed the repetition
                 self.used = True
                 self._entries.popleft()
@@ -221,12 +208,6 @@ def _is_batch(future: Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _failed(error: BaseException) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return future
-
-
 def _ended_error(number: int) -> FeedClosedError:
     return FeedClosedError(
         f"repetition {number} of the stream has ended: the feed was closed, or another loop has begun the next one. A "
@@ -238,6 +219,10 @@ class StreamCursor:
     """A loop over the next repetitions of a stream; see `kerasfeed.feeds.cursor.Cursor`.
 
     It does not keep the stream alive.
+
+    Attributes:
+        taken: Batches taken so far.
+        building: See `__init__`.
     """
 
     def __init__(
@@ -247,7 +232,7 @@ class StreamCursor:
         *,
         required: bool = False,
         building: bool = False,
-        kept: int = 0,
+        known_positions: int = 0,
     ) -> None:
         """Take batches of a stream.
 
@@ -256,18 +241,14 @@ class StreamCursor:
             repetitions: Number of repetitions, at least 1. None continues until a repetition is empty.
             required: Whether an empty stream is an error.
             building: Whether Keras builds a model with the batches, which then stay for the next loop.
-            kept: Number of positions to keep for `position_after`.
-
-        Attributes:
-            taken: Batches taken so far.
-            building: See above.
+            known_positions: Number of earlier positions that `position_after` can return.
         """
         self._feed = feed
         self._repetitions = repetitions  # still to begin, or running
         self._required = required
         self.building = building
         self._repetition: Repetition | None = None
-        self._positions: deque[StreamPosition] = deque(maxlen=kept + 1)  # around the last `kept` batches
+        self._positions: deque[StreamPosition] = deque(maxlen=known_positions + 1)  # around the last batches
         self.taken = 0
         self._lock = threading.Lock()
 
@@ -285,7 +266,7 @@ class StreamCursor:
             while self._repetitions != 0:
                 repetition = self._repetition or self._begin(feed)
                 try:
-                    position, batch = repetition.take(timeout, keeps=self.building)
+                    position, batch = repetition.take(timeout, peeks=self.building)
                     feed.issue_warnings()
                 except NotYet:
                     raise
@@ -330,7 +311,7 @@ class StreamCursor:
             raise ValueError(EMPTY) from None
 
     def received(self, position: StreamPosition | None) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.received`."""
+        """See `kerasfeed.feeds.cursor.LoopCursor.received`."""
         feed = check_alive(self._feed())
         if position is None:
             position = self._positions[-1] if self._positions else None
@@ -343,8 +324,8 @@ class StreamCursor:
         behind = max(0, self.taken - used)
         return self._positions[-1 - behind] if behind < len(self._positions) else None
 
-    def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`; the `returned` batches are lost."""
+    def close(self) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.close`; batches that were taken and not received are lost."""
         with self._lock:
             self._repetitions = 0
             repetition, self._repetition = self._repetition, None

@@ -113,7 +113,6 @@ class BaseStreamFeed(AnyFeed):
         self._spec = None if output_signature is None else as_scene_spec(output_signature)
         self._functions: tuple[Function, ...] = ()
         super().__init__(options)
-        self._init_framework(options.ahead)
         self.deterministic = check_flag("deterministic", deterministic)
         self.generators = Generators(make_generator, count, self.seed, copies=check_flag("copies", copies))
         self._deals = self.generators.count < self.shard.count
@@ -134,11 +133,12 @@ class BaseStreamFeed(AnyFeed):
         self.plan = dataclasses.replace(self.plan)
         self._lock = threading.RLock()
         self._failure_log = FailureLog(self._options.policy, 0, self.plan.shard_count)
-        self._core: StreamLoader | None = None
+        self._stream_loader: StreamLoader | None = None
         self._repetitions: list[Repetition] = []  # the current repetition; empty after close()
         self._is_unused = False  # whether it has delivered no batch, so that the next loop takes it
         self._next_start = self.position = StreamPosition()
         self._closed = False
+        self._init_framework(self._options.ahead)
 
     # ---- the parts
 
@@ -170,7 +170,7 @@ class BaseStreamFeed(AnyFeed):
         """
         if not callable(function):
             raise TypeError(f"map needs a function from an item to a scene, received a {type(function).__name__}")
-        if self._core is not None or self._closed:
+        if self._stream_loader is not None or self._closed:
             raise RuntimeError(
                 "call map() before the first batch: this feed has started, or is closed. Make a new feed"
             )
@@ -180,21 +180,21 @@ class BaseStreamFeed(AnyFeed):
         mapped._reset_state()
         return mapped
 
-    def _started(self) -> StreamLoader:
+    def _started_loader(self) -> StreamLoader:
         """Return the loader; the first call starts the workers."""
         with self._lock:
             if self._closed:
                 raise FeedClosedError(CLOSED)
-            if self._core is None:
+            if self._stream_loader is None:
                 shard = self.shard
                 generators = self.generators if self._deals else self.generators.for_shard(shard.index, shard.count)
-                self._core = StreamLoader(
+                self._stream_loader = StreamLoader(
                     self._options, self.plan, self._collation, generators, self._functions, self._spec,
                     shard if self._deals else None, self._failure_log,
                 )  # fmt: skip
-                self.job, self._loader = self._core.job, self._core.loader
-                weakref.finalize(self, _close, self._repetitions, self._core)
-            return self._core
+                self.job, self._loader = self._stream_loader.job, self._stream_loader.batch_loader
+                weakref.finalize(self, _close, self._repetitions, self._stream_loader)
+            return self._stream_loader
 
     def mixing(self, length: int) -> float:
         """Measure the shuffling, from 0 (none) to about 1 (full).
@@ -225,7 +225,7 @@ class BaseStreamFeed(AnyFeed):
             FeedClosedError: The feed is closed.
             RuntimeError: The previous repetition does not end.
         """
-        core = self._started()
+        loader = self._started_loader()
         self.cursors.wait()  # else two threads could run the user's code at once
         with self._lock:
             if self._closed:
@@ -238,7 +238,7 @@ class BaseStreamFeed(AnyFeed):
                             "the stream cannot begin again: the previous repetition still waits for its generators, "
                             "which do not return. Give generators a timeout, or make a new feed"
                         )
-                self._repetitions[:] = [Repetition(core, self._next_start)]
+                self._repetitions[:] = [Repetition(loader, self._next_start)]
                 self._next_start = StreamPosition(self._next_start.repetition + 1)
                 self._repetitions[0].begin()
             self._is_unused = False
@@ -250,7 +250,7 @@ class BaseStreamFeed(AnyFeed):
         Return False if it is closed, or not the current repetition.
         """
         with self._lock:
-            repetition.kept = 0
+            repetition.peeked = 0
             self._is_unused = repetition in self._repetitions and not repetition.closed
             return self._is_unused
 
@@ -264,13 +264,13 @@ class BaseStreamFeed(AnyFeed):
         """
         repetition = self.begin_repetition()
         try:
-            repetition.take(None, keeps=True)
+            repetition.take(None, peeks=True)
         except EndOfData:
             repetition.close()
             self.position = StreamPosition(repetition.start.repetition + 1)
             return True
         except Exception:
-            if not self._started().inferred:
+            if not self._started_loader().inferred:
                 raise
         self.keep(repetition)  # with an error, which the next loop raises
         return False
@@ -328,12 +328,12 @@ class BaseStreamFeed(AnyFeed):
         Raises:
             ValueError: The stream is empty, and no `spec` was given.
         """
-        core = self._started()
-        if not core.inferred:
+        loader = self._started_loader()
+        if not loader.inferred:
             self.is_at_end()
-            if not core.inferred:
+            if not loader.inferred:
                 raise ValueError(EMPTY)
-        return core.loader.spec
+        return self._loader.spec
 
     # ---- state
 
@@ -496,8 +496,8 @@ class BaseStreamFeed(AnyFeed):
         Returns:
             Batches and buffers of this feed, and the workers of its generators or of `map`.
         """
-        core = self._core
-        return LoaderStats("inline", 0, 0, 0, 0, 0) if core is None else core.stats()
+        loader = self._stream_loader
+        return LoaderStats("inline", 0, 0, 0, 0, 0) if loader is None else loader.stats()
 
     def _facts(self) -> list[tuple[str, str]]:
         """Name and value of each property for `repr`."""
@@ -514,7 +514,7 @@ class BaseStreamFeed(AnyFeed):
         facts.append(("batch size", str(self.plan.batch_size)))
         if self._functions:
             facts.append(("functions", str(len(self._functions))))
-        if self._core is not None or not self._options.workers:  # else the first batch starts them
+        if self._stream_loader is not None or not self._options.workers:  # else the first batch starts them
             facts.append(("workers", workers_text(self.stats())))
         return facts
 
@@ -522,8 +522,8 @@ class BaseStreamFeed(AnyFeed):
         return f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self._facts())})"
 
     def _repr_html_(self) -> str:
-        core = self._core
-        known = core is not None and core.inferred and not self._closed
+        loader = self._stream_loader
+        known = loader is not None and loader.inferred and not self._closed
         return stream_html(type(self).__name__, self._facts(), self.element_spec if known else None)
 
     def close(self) -> None:
@@ -533,25 +533,21 @@ class BaseStreamFeed(AnyFeed):
         """
         with self._lock:
             self._closed = True
-            core = self._core
-        if core is not None:
-            _close(self._repetitions, core)
+            loader = self._stream_loader
+        if loader is not None:
+            _close(self._repetitions, loader)
         self._failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
-        asked = self._options.given["shard"]
-        arguments = {
-            **self._options.given, "seed": self.seed, "shard_index": None, "shard_count": 1,
-            "shard": asked if isinstance(asked, str) else self.shard,
-        }  # fmt: skip
+        arguments = self._options.arguments_again(self.seed, self.shard)
         make = partial(type(self), self.generators.make_generator, self.plan.batch_size, **arguments)
         return make, (), {"_functions": self._functions}
 
 
-def _close(repetitions: list[Repetition], core: StreamLoader) -> None:
+def _close(repetitions: list[Repetition], loader: StreamLoader) -> None:
     while repetitions:
         repetitions.pop().close()
-    core.close()
+    loader.close()
 
 
 def _checked_ends(given: Any, count: int) -> tuple[tuple[int, int], ...]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import Shard
 from kerasfeed.feeds.stream_merge import Shuffler, SourceRun, StreamPosition, dealt
@@ -42,7 +43,7 @@ from kerasfeed.sequences.context import current_context
 from kerasfeed.spec.collation import Collation
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import add_note, guarded, message_of, shown
+from kerasfeed.util.error_text import add_note, guarded, message_of, pluralize, shown
 from kerasfeed.util.picklers import cloud_pickled
 
 _MORE = 64  # spare entries, for batches not yet released after Ctrl-C
@@ -230,11 +231,11 @@ class StreamItems:
     def __getitem__(self, index: int) -> Any:
         context = current_context()
         assert context is not None
-        made = item = self._store.item(context.epoch, index // self._shard_count)
+        value = item = self._store.item(context.epoch, index // self._shard_count)
         try:
             for function in self._functions:
-                made = function(made)
-            return made
+                value = function(value)
+            return value
         except Exception as error:
             add_note(error, f"kerasfeed: the item was {shown(item)}; call the function with it to reproduce")
             raise
@@ -246,11 +247,10 @@ class StreamLoader:
     Attributes:
         plan: Which items each batch has.
         failure_log: The failures and warnings of generators and functions.
-        job: The job of `loader`.
-        loader: Makes batches of the items.
+        job: The job of `batch_loader`.
+        batch_loader: Makes batches of the items.
         ahead: Number of batches that a thread reads ahead; 0 if the consumer reads.
         inferred: Whether the spec of a scene is known.
-        is_share: Whether other shards run other generators, so that their numbers of items are unknown.
     """
 
     def __init__(
@@ -299,11 +299,10 @@ class StreamLoader:
                 item_text=partial(_item_text, plan) if functions else None,
                 watches_random=bool(functions),  # without functions, this loader runs no user code
             )  # fmt: skip
-            self.loader = make_loader(self.job, options.worker_type, failure_log)
+            self.batch_loader = make_loader(self.job, options.worker_type, failure_log)
             undo.pop_all()
         self.ahead = self.job.look_ahead if options.workers else 0
         self.inferred = spec is not None
-        self.is_share = len(generators.numbers) < generators.count
 
     def _start_pool(self) -> GeneratorPool:
         options, numbers = self._options, self._generators.numbers
@@ -338,7 +337,7 @@ class StreamLoader:
         epoch = position.repetition
         try:
             self._put(epoch, step, items)
-            promised = [self.loader.submit(epoch, step)]
+            promised = [self.batch_loader.submit(epoch, step)]
         except BaseException:
             self._drop(epoch, step)
             raise
@@ -360,7 +359,7 @@ class StreamLoader:
             return []
         try:
             self._put(0, step, items)
-            self.inferred = isinstance(self.loader.spec, SceneSpec)
+            self.inferred = isinstance(self.batch_loader.spec, SceneSpec)
         except NothingReadError as error:
             assert error.__cause__ is not None
             return [error.__cause__]
@@ -378,9 +377,23 @@ class StreamLoader:
         if self._store is not None:
             self._store.drop(epoch, step)
 
+    def warn_of_steps(self, end: StreamPosition) -> None:
+        """Warn how many steps a repetition had, if other shards run other generators."""
+        if len(self._generators.numbers) == self._generators.count:
+            return
+        plan = self.plan
+        self.failure_log.deferred_warnings.defer(
+            "steps",
+            f"repetition {end.repetition} had {pluralize(end.step, 'step')} on shard {plan.shard_index} "
+            f"of {plan.shard_count}. The other shards run other generators, and may have more or fewer steps: a "
+            "training step that waits for all shards would then hang. Pass steps_per_epoch to fit, or use fewer "
+            "generators than shards: each shard then runs them all, and all shards have the same number of steps",
+            FeedWarning,
+        )
+
     def stats(self) -> LoaderStats:
         """Return the counters of the loader and the generators' workers."""
-        stats, pool = self.loader.stats(), self._pools.present
+        stats, pool = self.batch_loader.stats(), self._pools.present
         if pool is None:
             return stats
         return dataclasses.replace(
@@ -391,7 +404,7 @@ class StreamLoader:
     def close(self) -> None:
         """End threads and processes; idempotent. Batches already delivered stay valid."""
         self._pools.close()
-        self.loader.close()
+        self.batch_loader.close()
         self.plan.items.clear()
         if self._store is not None:
             self._store.close()

@@ -169,16 +169,16 @@ class Shuffler:
         first: The first item needed.
     """
 
-    def __init__(self, order: BufferShuffled, seed: int, repetition: int, given: int) -> None:
-        """Continue after the first `given` shuffled items of a repetition."""
+    def __init__(self, order: BufferShuffled, seed: int, repetition: int, delivered: int) -> None:
+        """Continue after the first `delivered` shuffled items of a repetition."""
         self._order, self._seed, self._repetition = order, seed, repetition
         # Whether the stream ends within the buffer is unknown, so start from a full buffer at an earlier position.
-        self._filled_at = max(0, given - order.buffer_size)
-        self._dropped = given - self._filled_at  # items that leave the buffer and were given before
+        self._filled_at = max(0, delivered - order.buffer_size)
+        self._dropped = delivered - self._filled_at  # items that leave the buffer and were delivered before
         self._slots: dict[int, int] | None = None  # slot of each item of the full buffer; None: slot = number
         if self._filled_at:
-            held = order.held(self._filled_at, seed=seed, epoch=repetition).tolist()
-            self._slots = {number: slot for slot, number in enumerate(held)}
+            numbers = order.held(self._filled_at, seed=seed, epoch=repetition).tolist()
+            self._slots = {number: slot for slot, number in enumerate(numbers)}
         self.first = min(self._slots) if self._slots else 0
 
     def shuffled(self, items: Iterator[Any]) -> Iterator[Any]:
@@ -202,9 +202,9 @@ class Shuffler:
                 yield leaving
         except Exception as error:  # noqa: BLE001 - raised after the items that came before it
             raised.append(error)
-        held = [buffer[slot] for slot in sorted(buffer)]
-        for slot in order.rest(len(held), seed=seed, epoch=epoch).tolist():
-            yield held[slot]
+        rest = [buffer[slot] for slot in sorted(buffer)]
+        for slot in order.rest(len(rest), seed=seed, epoch=epoch).tolist():
+            yield rest[slot]
         if raised:
             raise raised.pop()  # pop: the traceback holds this frame, so a reference here would be a cycle
 

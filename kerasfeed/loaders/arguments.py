@@ -167,18 +167,18 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
         ValueError: It excludes another argument.
     """
     refuse_class("collate", collate, (Pad, Ragged), "kf.{}()")
-    made = _COLLATIONS[collate]() if isinstance(collate, str) and collate in _COLLATIONS else collate
-    if isinstance(made, str):
-        raise ValueError(f"collate must be one of {', '.join(map(repr, _COLLATIONS))}, received {made!r}{_MORE}")
-    if plan.batch_size is None and not isinstance(made, Stack):
+    collation = _COLLATIONS[collate]() if isinstance(collate, str) and collate in _COLLATIONS else collate
+    if isinstance(collation, str):
+        raise ValueError(f"collate must be one of {', '.join(map(repr, _COLLATIONS))}, received {collation!r}{_MORE}")
+    if plan.batch_size is None and not isinstance(collation, Stack):
         raise ValueError(
             f"batch_size=None means that items are batches already, and collate={collate!r} makes batches of scenes: "
             "give a batch_size, or leave collate out"
         )
-    if isinstance(made, Stack | Pad | Ragged):
-        return made
-    if not callable(made):
-        raise TypeError(f"collate must be a str, received {made!r} of type {type(made).__name__}{_MORE}")
+    if isinstance(collation, Stack | Pad | Ragged):
+        return collation
+    if not callable(collation):
+        raise TypeError(f"collate must be a str, received {collation!r} of type {type(collation).__name__}{_MORE}")
     if on_error == "mask" or plan.pad_remainder:
         which = "on_error='mask'" if on_error == "mask" else "pad_remainder=True"
         raise ValueError(
@@ -189,7 +189,7 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
     sizes = set(plan.sizes())  # numbers of scenes, because the shape of a batch may depend on them
     if on_error == "skip":
         sizes.add(max(1, plan.rows - 1))
-    return Custom(made, tuple(sorted(sizes)))
+    return Custom(collation, tuple(sorted(sizes)))
 
 
 def check_plan(plan: Plan, on_error: Any) -> None:

@@ -98,7 +98,7 @@ class FirstScenes:
 
 def read_first(
     sequence: Any,
-    order: SpecRequest,
+    request: SpecRequest,
     seed: int,
     maker: Custom | None,
     progress: TaskProgress,
@@ -112,7 +112,7 @@ def read_first(
 
     Args:
         sequence: The sequence.
-        order: The request.
+        request: The request.
         seed: Seed of the feed.
         maker: The function that makes whole batches, if there is one.
         progress: Item 1 is set to the index of each scene before it is read.
@@ -128,7 +128,7 @@ def read_first(
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
     """
-    context = SeedingContext(seed, order.epoch, held) if seeds else SceneContext(seed, order.epoch)
+    context = SeedingContext(seed, request.epoch, held) if seeds else SceneContext(seed, request.epoch)
     specs: list[tuple[int, SceneSpec]] = []
     times: list[tuple[float, float]] = []
     first: list[Any] = []  # the first scene, and its content when it had been read
@@ -153,28 +153,28 @@ def read_first(
                 used |= random.used()
                 return scene, spec
 
-    for index in order.indices:
+    for index in request.indices:
         quickest = min(times)[0] if times else 0.0
         late = len(specs) * quickest > _SECONDS or time.perf_counter() - begun > _MOST_SECONDS
-        if late and len(specs) >= order.least:
+        if late and len(specs) >= request.least:
             break
         scene, spec = read(index)
         specs.append((index, spec))
         if not first:
             first = [scene, _content(scene)]
             with contextlib.suppress(Exception):  # pickling raises anything; the scene is read again in this case
-                kept = cloud_pickled(scene) if order.keeps else None
+                kept = cloud_pickled(scene) if request.keeps else None
     if first[1] is not None:
         is_reused = _content(first[0]) != first[1]
         is_quick = len(specs) > 1 and min(times)[0] * (len(times) + 1) < _SECONDS
         may_read = seeds or (not used and (owned or is_quick))  # reading a copy may take any time
-        if order.compares and not is_reused and may_read:
-            differs = _content(read(order.indices[0])[0]) != first[1]
+        if request.compares and not is_reused and may_read:
+            differs = _content(read(request.indices[0])[0]) != first[1]
     middle = sorted(times)[(len(times) - 1) // 2]  # of two, the quicker one
-    if owned and not (used or order.keeps) and middle[0] < _QUICK:
+    if owned and not (used or request.keeps) and middle[0] < _QUICK:
         with contextlib.suppress(Exception):  # the scene fails again when it is loaded
             count = min(_MOST_WARM, int(_WARM_SECONDS / middle[0]))
-            warm = np.resize(np.array(order.indices[: len(specs)], np.int64), count)
+            warm = np.resize(np.array(request.indices[: len(specs)], np.int64), count)
             middle = min(_warm_times(sequence, warm, context, clock, reader) for _ in range(3))
     return FirstScenes(tuple(specs), *middle, is_reused=is_reused, differs=differs), used, kept
 
@@ -293,9 +293,9 @@ class BatchRunner(Runner):
         """See `Runner.unpicklable`. The cause may be the collate function."""
         try:
             cloud_pickled(self._maker)
-        except Exception as found:  # noqa: BLE001 - pickling raises anything
+        except Exception as cause:  # noqa: BLE001 - pickling raises anything
             return TypeError(
-                f"the collate function cannot be sent to worker processes: {message_of(found)}. Remove state that does "
+                f"the collate function cannot be sent to worker processes: {message_of(cause)}. Remove state that does "
                 "not pickle (open files, locks). If several threads may call it at once, use worker_type='thread' "
                 "instead"
             )
@@ -344,11 +344,11 @@ class BatchRunner(Runner):
             if (epoch, view.indices[start]) != first:  # else this task reads it
                 self._warm_up(first, progress, seeds=context.worker.worker_type == "process")
             self._is_warm = True
-        kept = self.is_kept(epoch, view.indices[start])
-        data, self._kept = self._kept, None
-        if kept and data is not None:
+        kept = self._kept if self.is_kept(epoch, view.indices[start]) else None
+        self._kept = None
+        if kept is not None:
             with contextlib.suppress(Exception):  # the item does not fit the layout: it is read again, and fails then
-                return row_loader.put(view, unpickled(data[2])) or None
+                return row_loader.put(view, unpickled(kept[2])) or None
         if not context.has_copy:
             return row_loader.fill(view, start, stop, serial, self._context(self._seed, epoch), progress)
         if stop - start > 1:  # not the whole batch, because other workers, with their own caches, load the rest
@@ -365,22 +365,22 @@ class BatchRunner(Runner):
         return Wasteful(payload or None, waste)
 
     def _describe(self, progress: TaskProgress, context: WorkerContext) -> FirstScenes | None:
-        order = context.posted()
-        if not isinstance(order, SpecRequest):  # the consumer no longer waits for it
+        request = context.posted()
+        if not isinstance(request, SpecRequest):  # the consumer no longer waits for it
             return None
-        if self._first is None or self._first[0] != order:
+        if self._first is None or self._first[0] != request:
             seeds = context.worker.worker_type == "process"
             self._is_warm = True
             # Do not keep early batches of the user's object: the user may change it before they are loaded.
             owned = context.has_copy
-            asked = replace(order, keeps=order.keeps and (owned or order.least == 1))
-            found, used, kept = read_first(
-                self.target, asked, self._seed, self._maker, progress, self.held, seeds=seeds, owned=owned,
+            own_request = replace(request, keeps=request.keeps and (owned or request.least == 1))
+            scenes, used, kept = read_first(
+                self.target, own_request, self._seed, self._maker, progress, self.held, seeds=seeds, owned=owned,
                 reader=part_reader(self.target) if self._stacks else None,
             )  # fmt: skip
-            self._kept = None if kept is None else (order.epoch, order.indices[0], kept)
+            self._kept = None if kept is None else (request.epoch, request.indices[0], kept)
             context.record_random(used)
-            self._first = order, found
+            self._first = request, scenes
         return self._first[1]
 
     def _warm_up(self, first: tuple[int, int], progress: TaskProgress, *, seeds: bool) -> None:
@@ -389,9 +389,9 @@ class BatchRunner(Runner):
         Errors are ignored, because that worker has reported them.
         """
         progress[1] = MANY
-        order = SpecRequest((first[1],), 1, first[0])
+        request = SpecRequest((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
-            read_first(self.target, order, self._seed, self._maker, [0, 0], self.held, seeds=seeds, owned=True)
+            read_first(self.target, request, self._seed, self._maker, [0, 0], self.held, seeds=seeds, owned=True)
 
 
 def load_seeded(load: Callable[[MakeContext], _T], context: WorkerContext, held: Held, *, watched: bool) -> _T:
@@ -416,15 +416,15 @@ def load_seeded(load: Callable[[MakeContext], _T], context: WorkerContext, held:
     try:
         payload = load(seeding(used, held))
     except FailedTaskError:
-        found = watch.used()
-        if not found:
+        newly_used = watch.used()
+        if not newly_used:
             raise
     else:
-        found = watch.used()
+        newly_used = watch.used()
         # Scenes that import PyTorch or TensorFlow have drawn from an unseeded generator.
-        if not found and not (watch.missed() and (used % HELD or watches_globals)):
+        if not newly_used and not (watch.missed() and (used % HELD or watches_globals)):
             return payload
-    context.record_random(found)
+    context.record_random(newly_used)
     if context.worker.worker_type != "process":
         raise UnseededTaskError
     return load_seeded(load, context, held, watched=watched)

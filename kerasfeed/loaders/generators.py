@@ -290,8 +290,8 @@ class BlockWriter:
         """
         leaves, treespec = flatten(scene)
         if not leaves:
-            made = f"the generator yielded {start_of(scene)} ({structure_text(treespec)})"
-            raise SpecError(no_field_text(scene, made, "Yield an array, or a tuple or dict of arrays"))
+            text = f"the generator yielded {start_of(scene)} ({structure_text(treespec)})"
+            raise SpecError(no_field_text(scene, text, "Yield an array, or a tuple or dict of arrays"))
         dtypes: list[np.dtype[Any] | None] = []
         nbytes = 0
         arrays = []

@@ -17,6 +17,7 @@ from kerasfeed.loaders.auto_workers import WORKER_TYPE, WORKERS, Choice, Setup, 
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batch_runner import FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.batches.slots import failed_future
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.session import Session
@@ -45,14 +46,17 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
     Raises:
         TypeError, OSError: The user asked for processes, and they cannot start or the sequence cannot be pickled.
     """
+    in_memory = is_in_memory(job.sequence) and job.thread_safe and job.hosts is None
     if job.hosts is not None:
         worker_type = "process"
-    plain = is_in_memory(job.sequence) and job.thread_safe and job.hosts is None
-    if plain and worker_type == "auto" and WORKERS in job.auto and job.policy.timeout is None and _is_quick(job):
-        job = job.with_workers(0)
-    if not job.workers or job.hosts is not None or plain:
+    elif in_memory and worker_type == "auto":
+        worker_type = "thread"
+        if WORKERS in job.auto and job.policy.timeout is None and _is_quick(job):
+            job = job.with_workers(0)
+    if not job.workers:
+        worker_type = "inline"
+    if worker_type == "inline" or in_memory or job.hosts is not None:
         job = dataclasses.replace(job, auto=frozenset())
-    worker_type = ("thread" if plain and worker_type == "auto" else worker_type) if job.workers else "inline"
     loader = Loader(job, worker_type, failure_log=failure_log)
     if loader.worker_type in ("process", "auto"):
         try:
@@ -124,15 +128,15 @@ class Loader:
     def _start_session(self) -> LoaderSession:
         if self._job.hosts is not None:
             return HostsSession(self._job, self.failure_log)
-        begins_here = self._job.auto == {WORKERS, WORKER_TYPE} and self._job.policy.timeout is None
+        begins_with_thread = self._job.auto == {WORKERS, WORKER_TYPE} and self._job.policy.timeout is None
         session = Session(
-            self._job, self.failure_log, self._wanted_type, most_processes() if begins_here else 0,
+            self._job, self.failure_log, self._wanted_type, most_processes() if begins_with_thread else 0,
             self._context, self.scene_seconds,
         )  # fmt: skip
         self.worker_type = session.pool.worker_type
         return session
 
-    def _ready(self, least: int = 1) -> LoaderSession:
+    def _ready_session(self, least: int = 1) -> LoaderSession:
         """Return the session with its slots set up.
 
         To infer a spec of batches, read at least `least` items.
@@ -142,16 +146,16 @@ class Loader:
             with self._closing_if_interrupted(), self._inferring:
                 session = self._sessions.current(self._start_session)
                 if session.layout is None:
-                    session = self._begun(session, least)
+                    session = self._set_up(session, least)
         self.layout = session.layout
         return session
 
-    def _begun(self, session: LoaderSession, least: int) -> LoaderSession:
+    def _set_up(self, session: LoaderSession, least: int) -> LoaderSession:
         """Set up a session with the chosen workers; end the old one."""
         if isinstance(session, HostsSession):
             session.infer(self.layout, self.epoch, least)
             return session
-        if session.begins_here and not self._job.environment.is_here:
+        if session.has_first_thread and not self._job.environment.is_here:
             session.take_processes(self._job.workers)
         layout = session.infer(self.layout, self.epoch, least)
         if session.first is not None:
@@ -197,7 +201,7 @@ class Loader:
             return session
         self._job = job.with_workers(choice.setup.workers)
         self.worker_type = self._wanted_type = choice.setup.worker_type
-        if session.begins_here and choice.setup.worker_type == "process":
+        if session.has_first_thread and choice.setup.worker_type == "process":
             session.take_processes(choice.setup.workers)
             return session
         self._sessions.end_present()
@@ -224,7 +228,7 @@ class Loader:
         If items are batches, at least `least` are read.
         """
         self.epoch = epoch
-        self._ready(least)
+        self._ready_session(least)
         return self.layout
 
     def record_random(self, used: int) -> None:
@@ -257,7 +261,7 @@ class Loader:
         """
         self._sessions.refuse_if_closed()
         if self.layout is None:  # otherwise no session has to start again
-            self._ready(2)  # the caller, such as a TensorFlow graph, depends on an exact spec
+            self._ready_session(2)  # the caller, such as a TensorFlow graph, depends on an exact spec
         assert self.layout is not None
         return self.layout.spec
 
@@ -266,7 +270,7 @@ class Loader:
         """Batches to keep in flight; 1 if `submit` does the work."""
         if self.worker_type == "inline":
             return 1
-        return self._ready().look_ahead
+        return self._ready_session().look_ahead
 
     def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Return a future of one batch.
@@ -291,16 +295,14 @@ class Loader:
             IndexError: `step` is out of range.
             FeedClosedError: The loader is closed.
         """
-        session = self._ready()
+        session = self._ready_session()
         try:
             with self._closing_if_interrupted():
                 return session.submit(epoch, step, timeout)
         except WorkerDiedError as error:  # the pool has just failed: this batch fails like those in flight
             if session.pool.failure is None:
                 raise
-            promise: Future[Any] = Future()
-            promise.set_exception(error)
-            return promise
+            return failed_future(error)
 
     @contextmanager
     def _closing_if_interrupted(self) -> Iterator[None]:

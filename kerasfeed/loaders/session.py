@@ -21,7 +21,7 @@ from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFi
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
 from kerasfeed.loaders.batches.row_loader import MANY
-from kerasfeed.loaders.batches.slots import SlotPool
+from kerasfeed.loaders.batches.slots import SlotPool, failed_future
 from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, warn_of_random, watched
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -82,7 +82,7 @@ class Session:
         )  # fmt: skip
         self.pool: Pool = make_pool(self.runner, options, worker_type)
         self.settings = Settings(job.sequence, *([job.maker.function] if job.maker else []))
-        workers = 1 if self.begins_here else self.pool.options.workers
+        workers = 1 if self.has_first_thread else self.pool.options.workers
         if workers < job.workers:  # threads take turns unless the user allows several at once
             self.job = dataclasses.replace(job, workers=workers)
         self.first: FirstScenes | None = None
@@ -149,7 +149,7 @@ class Session:
         self.pool.take_processes(workers, at_once=self.pool.used_random > 0 or not self.job.environment.is_here)
 
     @property
-    def begins_here(self) -> bool:
+    def has_first_thread(self) -> bool:
         """Whether the first thread works, and worker processes have not replaced it."""
         return self.pool.has_copies and self.pool.worker_type == "thread"
 
@@ -162,14 +162,14 @@ class Session:
             self.slots = SlotPool(layout, self.pool.memory, max_memory=self.job.max_memory, in_flight=in_flight)
             self.pool.on_failure = self.slots.close  # wakes threads that wait for memory
 
-    def _read_first(self, order: SpecRequest) -> FirstScenes | FailedFirst:
-        self.pool.post(order)
+    def _read_first(self, request: SpecRequest) -> FirstScenes | FailedFirst:
+        self.pool.post(request)
         # All workers begin with a batch that one of them reads first.
-        count = self.job.workers if order.keeps and self.pool.worker_type == "process" else 1
-        tasks = [FirstTask(DESCRIBE, 0, session=self, order=order) for _ in range(count)]
+        count = self.job.workers if request.keeps and self.pool.worker_type == "process" else 1
+        tasks = [FirstTask(DESCRIBE, 0, session=self, request=request) for _ in range(count)]
         self.pool.submit(tasks)
-        found: FirstScenes | FailedFirst = tasks[0].future.result()
-        return found
+        result: FirstScenes | FailedFirst = tasks[0].future.result()
+        return result
 
     # ---- batches
 
@@ -227,9 +227,7 @@ class Session:
             error = for_consumer(error, location)
             self.failure_log.record(None, epoch, step, error)
             if self.failure_log.policy.on_error == "raise":
-                future: Future[Any] = Future()
-                future.set_exception(error)
-                return future
+                return failed_future(error)
         return None
 
     # ---- outcomes of tasks
@@ -350,7 +348,7 @@ class LoadTask(Task):
             error: BaseException = crash.kind(function_text(crash, batch.epoch, batch.step))
         else:
             error = self.session.crash_error(index, batch, crash, count)
-        return self._recover(index, None if index is None else self._only(position), error)
+        return self._recover(index, None if index is None else self._row_at(position), error)
 
     def give_up(self, error: BaseException) -> None:
         """See `Task.give_up`."""
@@ -370,7 +368,7 @@ class LoadTask(Task):
 
     def text(self, position: int) -> str:
         """See `Task.text`."""
-        return "" if position == NOWHERE else self.batch.scene_text(self._only(position))
+        return "" if position == NOWHERE else self.batch.scene_text(self._row_at(position))
 
     def culprit(self, position: int) -> Hashable | None:
         """See `Task.culprit`: the index of the scene.
@@ -403,11 +401,11 @@ class LoadTask(Task):
 
     def _index_at(self, position: int) -> int | None:
         """The scene that a worker loads at `position`; None if unknown."""
-        row = self._only(position)
+        row = self._row_at(position)
         return int(self.batch.slot.view.indices[row]) if self.start <= row < self.stop else None
 
-    def _only(self, row: int) -> int:
-        return self.start if row == MANY and self.stop - self.start == 1 else row
+    def _row_at(self, position: int) -> int:
+        return self.start if position == MANY and self.stop - self.start == 1 else position
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -418,7 +416,7 @@ class FirstTask(FutureTask):
     """
 
     session: Session
-    order: SpecRequest
+    request: SpecRequest
 
     def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
         """See `Task.done`."""
@@ -444,7 +442,7 @@ class FirstTask(FutureTask):
 
     def culprits(self) -> Iterable[Hashable]:
         """See `Task.culprits`."""
-        return self.order.indices
+        return self.request.indices
 
     def stuck(self, position: int, crash: Crash) -> None:
         """See `Task.stuck`."""

@@ -74,14 +74,14 @@ class Environment:
             seed: Seed of the feed. All workers hash text by it, so they iterate over sets in the same order.
             workers: Number of workers, which share cores and memory.
         """
-        found = {**dict.fromkeys(_THREAD_VARIABLES, str(max(1, cores() // workers))), **self.environment}
-        tunables = found.get("GLIBC_TUNABLES", "")
-        if _MMAP_VARIABLE not in found and _TRIM_VARIABLE not in found and "glibc.malloc." not in tunables:
-            found[_MMAP_VARIABLE] = str(_MMAP_BYTES)
-            found[_TRIM_VARIABLE] = str(min(_MOST_HELD, memory() // _HELD_SHARE // workers))
-        if found.get("PYTHONHASHSEED", "") in ("", "random"):
-            found["PYTHONHASHSEED"] = str(hash_seed(seed))
-        return found
+        variables = {**dict.fromkeys(_THREAD_VARIABLES, str(max(1, cores() // workers))), **self.environment}
+        tunables = variables.get("GLIBC_TUNABLES", "")
+        if _MMAP_VARIABLE not in variables and _TRIM_VARIABLE not in variables and "glibc.malloc." not in tunables:
+            variables[_MMAP_VARIABLE] = str(_MMAP_BYTES)
+            variables[_TRIM_VARIABLE] = str(min(_MOST_HELD, memory() // _HELD_SHARE // workers))
+        if variables.get("PYTHONHASHSEED", "") in ("", "random"):
+            variables["PYTHONHASHSEED"] = str(hash_seed(seed))
+        return variables
 
 
 def hash_seed(seed: int) -> int:

@@ -69,7 +69,7 @@ class LocalWorker:
 
     def memory_at(self, offset: int, nbytes: int) -> mmap.mmap:
         """See `WorkerContext.memory_at`."""
-        memory: mmap.mmap = self.pool.memory.at(offset, nbytes)
+        memory: mmap.mmap = self.pool.memory.at(offset)
         return memory
 
     def record_random(self, used: int) -> None:

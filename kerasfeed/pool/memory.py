@@ -57,7 +57,7 @@ class PoolMemory:
         self._segments[offset] = memory
         return memory, offset
 
-    def at(self, offset: int, nbytes: int) -> mmap.mmap:
+    def at(self, offset: int) -> mmap.mmap:
         """The segment at `offset`, for worker threads; worker processes map the file."""
         return self._segments[offset]
 

@@ -281,7 +281,7 @@ def test_closing_a_loop_from_another_thread_ends_its_wait():
         thread = threading.Thread(target=consume, daemon=True)
         thread.start()
         assert begun.wait(SECONDS)
-        wait_until(lambda: feed._core is not None)
+        wait_until(lambda: feed._stream_loader is not None)
         loop.close()
         thread.join(SECONDS)
         held.set()

@@ -175,7 +175,7 @@ class Names(kf.SceneSequence):
 @pytest.mark.heavy
 def test_workers_read_a_list_of_strings_without_copying_its_memory():
     loader = ProcessLoader(Job(Names(300_000), Plan(512, 8), 2, 1 << 30, 4))
-    pool = loader._ready().pool
+    pool = loader._ready_session().pool
     while not all(handle.started for handle in pool.workers):  # before that, its list may be incomplete
         time.sleep(0.01)
     for future in [loader.submit(0, step) for step in range(64)]:

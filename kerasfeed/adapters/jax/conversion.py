@@ -89,14 +89,14 @@ class JaxConversion:
             return converted(partial(jax.device_put, device=self._sharding), arrays, treespec)
 
     def _part_of_all(self, array: np.ndarray[Any, Any]) -> Any:
-        made = jax.make_array_from_process_local_data(self._sharding, array)
-        if made.shape[:1] != (len(array) * self._plan.shard_count,):
+        whole = jax.make_array_from_process_local_data(self._sharding, array)
+        if whole.shape[:1] != (len(array) * self._plan.shard_count,):
             raise ValueError(
-                f"the sharding makes {made.shape[0]:,} rows of the {len(array):,} rows of this process, but the feed "
+                f"the sharding makes {whole.shape[0]:,} rows of the {len(array):,} rows of this process, but the feed "
                 f"has {self._plan.shard_count} shards. The shards of the feed must be the parts of a batch that the "
                 'sharding gives each process: make the feed with shard="auto", or shard=(index, count)'
             )
-        return made
+        return whole
 
     def _check(self, batch: Any, arrays: list[np.ndarray[Any, Any]], treespec: Any) -> None:
         """Refuse, at the first batch, sizes that could not be divided later.

@@ -52,9 +52,6 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
     def __init__(self, ahead: int) -> None:
         if not NO_KERAS:
             _PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
-        self._init_keras()
-
-    def _init_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
         self._fit_run: Callable[[], Any] = lambda: None  # of the last fit
         self._warned = False
@@ -78,8 +75,8 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
             return len(self) if self.plan.length else None
         if call.request is not None:
             refuse_division(self.shard.count, has_seed=self._options.given["seed"] is not None)
-            made = self._runs[call.iterator] = self._keras_run(call.iterator, call.request)
-            made.convert = partial(_converted, made.feed, call.request.class_weight)
+            new = self._runs[call.iterator] = self._keras_run(call.iterator, call.request)
+            new.convert = partial(_converted, new.feed, call.request.class_weight)
         run = self._runs[call.iterator]
         if call.method == "reset":
             run.reset()
@@ -112,11 +109,11 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """Iterate over batches as NumPy arrays. Called by Keras."""
-        return _batches_of(weakref.ref(self._asked_run()))
+        return _batches_of(weakref.ref(self._required_run()))
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
         """Iterate over batches as NumPy arrays for JAX. Called by Keras."""
-        call, run = keras_call(self), self._asked_run()
+        call, run = keras_call(self), self._required_run()
         if call is not None and call.method == BUILDER:
             run.on_epoch_begin()  # the trainer resets its iterator afterwards
         self._check_scenes(run, "JAX")
@@ -125,7 +122,7 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
 
     def get_torch_dataloader(self) -> Iterator[Any]:
         """Iterate over batches as tensors. Called by Keras."""
-        run = self._asked_run()
+        run = self._required_run()
         self._check_scenes(run, "PyTorch")
         return (optree.tree_map(keras.ops.convert_to_tensor, batch) for batch in _batches_of(weakref.ref(run)))
 
@@ -133,13 +130,13 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
         """Make a `tf.data.Dataset` for Keras; your code calls `to_tf_dataset`."""
         from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # only on TensorFlow
 
-        run = self._asked_run()
+        run = self._required_run()
         self._check_scenes(run)
         run.in_other_threads = True
         fields, treespec = optree.tree_flatten(self.element_spec)
         loose = [ArraySpec((None, *field.shape[1:]), field.dtype) if field.shape else field for field in fields]
         structure = standardized_spec(optree.tree_unflatten(treespec, loose), run.request.class_weight)
-        begin = partial(_begun_cursor, weakref.ref(run))
+        begin = partial(_epoch_cursor, weakref.ref(run))
         return batches_dataset(begin, structure, count=None, device="/cpu:0", ragged_tensors=False)
 
     # ---- helpers
@@ -159,7 +156,7 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
         call = keras_call(self)
         return None if call is None else self._runs.get(call.iterator)
 
-    def _asked_run(self) -> KerasRun:
+    def _required_run(self) -> KerasRun:
         """Return the run of the calling Keras iterator.
 
         Raises:
@@ -233,7 +230,7 @@ def _converted(feed: Any, class_weight: Any, batch: Any) -> Any:
     return standardized(feed.without_lists(batch), class_weight)
 
 
-def _begun_cursor(run: Callable[[], KerasRun | None], convert: Convert) -> Cursor:
+def _epoch_cursor(run: Callable[[], KerasRun | None], convert: Convert) -> Cursor:
     """Return the cursor of the present epoch, for TensorFlow's iterator.
 
     Args:

@@ -16,8 +16,9 @@ from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trai
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.feeds.cursor import begin_in_thread
 from kerasfeed.feeds.epoch_clock import FitPlan
-from kerasfeed.feeds.feed_cursor import FeedCursor, begin_cursor
+from kerasfeed.feeds.feed_cursor import FeedCursor, claim_batches
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.state import FeedState, state_of
 from kerasfeed.loaders.arguments import refuse_skip
@@ -123,7 +124,7 @@ class FeedRun(KerasRun):
         if cursor is not None and cursor.next == self.numbers.start:
             return cursor
         if cursor is not None:
-            cursor.close([])
+            cursor.close()
         self._batches_ahead = cursor = FeedCursor(
             self.feed_reference, range(self.numbers.start, self._last), ahead_until=self.stop,
             shuffled=self.shuffled if self.request.trains else None,
@@ -138,7 +139,7 @@ class FeedRun(KerasRun):
         super().close()
         cursor = self._batches_ahead
         if cursor is not None and (self.superseded or not cursor.next == self.numbers.stop < self.stop):
-            cursor.close([])  # wakes threads that wait for a batch
+            cursor.close()  # wakes threads that wait for a batch
             self._batches_ahead = None
 
     @property
@@ -303,10 +304,10 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         Raises:
             ValueError: The state belongs to other batches.
         """
-        found = FeedState.of(state)
-        found.check(state_of(self, 0), len(self))
-        number = found.epoch * len(self) + found.step + behind
-        self._resume_at(number, shuffled=found.shuffled_steps, rest=(steps or len(self)) - done)
+        target = FeedState.of(state)
+        target.check(state_of(self, 0), len(self))
+        number = target.epoch * len(self) + target.step + behind
+        self._resume_at(number, shuffled=target.shuffled_steps, rest=(steps or len(self)) - done)
         return False
 
     def end_fit_epoch(self, number: int) -> None:
@@ -350,9 +351,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         refuse_second_sharding(self.shard.count)
         self.follow_sequence()
         count = check_integer("epochs", epochs, 1) * len(self)
-        begin = partial(
-            begin_cursor, self, count, deterministic, self.refreshes.planned, contextvars.copy_context()
-        )  # fmt: skip
+        make = partial(claim_batches, count=count, in_order=deterministic, generations=self.refreshes.planned)
+        begin = partial(begin_in_thread, self, make, contextvars.copy_context())
         return batches_dataset(begin, self.element_spec, count=count, device=device)
 
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> FeedRun:

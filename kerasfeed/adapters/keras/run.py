@@ -92,10 +92,7 @@ class Handover:
                 self._error = raised
         return True
 
-    def received(self, position: Any) -> None:
-        """Do nothing: Keras reports to the run. See `Cursor.received`."""
-
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """Stop taking batches; idempotent. The run knows which batches were not used."""
         if not self._closed:
             self._closed, self._error = True, None
@@ -135,9 +132,9 @@ class EpochSteps(int):
 
     def __new__(cls, most: int, run: "KerasRun") -> "EpochSteps":
         """Make the int `most`, the batches of the longest epoch."""
-        made = super().__new__(cls, most)
-        made._run = run
-        return made
+        number = super().__new__(cls, most)
+        number._run = run
+        return number
 
     def __le__(self, seen: int) -> bool:
         if asked_by_the_loop():  # seen >= self
@@ -377,7 +374,7 @@ class KerasRun(ABC):
         """Stop taking batches from the present cursor."""
         cursor, self.cursor = self.cursor, None
         if cursor is not None:
-            cursor.close([])
+            cursor.close()
 
 
 def _close(run: KerasRun) -> None:

@@ -8,8 +8,6 @@ batches that its backend prefetches past the last step are lost.
 
 import contextvars
 import threading
-import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, read_by_keras, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
-from kerasfeed.feeds.cursor import Convert, Cursor, check_alive
+from kerasfeed.feeds.cursor import begin_in_thread
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
@@ -27,7 +25,7 @@ from kerasfeed.loaders.arguments import refuse_skip
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_KEPT = 8  # positions to remember: more batches than Keras and its backends prefetch
+_KNOWN_POSITIONS = 8  # more batches than Keras and its backends prefetch
 
 
 class StreamRun(KerasRun):
@@ -56,7 +54,7 @@ class StreamRun(KerasRun):
             self.feed.end_fit()
         self._stream_cursor = cursor = StreamCursor(
             self.feed_reference, None if self.steps_per_epoch else 1, required=True,
-            building=self.request.builds and not self.built, kept=_KEPT + self.execution,
+            building=self.request.builds and not self.built, known_positions=_KNOWN_POSITIONS + self.execution,
         )  # fmt: skip
         return cursor
 
@@ -69,7 +67,7 @@ class StreamRun(KerasRun):
             if cursor is not None:
                 if position is not None and feed is not None:
                     feed.position = position
-                cursor.close([])
+                cursor.close()
 
     def position(self, *, before: bool) -> StreamPosition | None:
         """Return the position of training.
@@ -170,21 +168,14 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
     # ---- for Keras
 
     _is_read_by_framework = staticmethod(read_by_keras)
+    end_fit = KerasAdapter.end_fit
 
     def __repr__(self) -> str:
         return super().__repr__() + NO_KERAS
 
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
-
-    def _reset_state(self) -> None:
-        super()._reset_state()
-        self._init_keras()
         self._rest: int | None = None
-
-    def end_fit(self) -> None:
-        """See `BaseStreamFeed.end_fit`."""
-        KerasAdapter.end_fit(self)
 
     def take_rest(self) -> int | None:
         """Return the remaining batches of a resumed epoch, once.
@@ -254,7 +245,7 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
 
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
         refuse_second_sharding(self.plan.shard_count)
-        begin = partial(_begin_cursor, self, contextvars.copy_context())
+        begin = partial(begin_in_thread, self, _begin_unreported_loop, contextvars.copy_context())
         return batches_dataset(begin, self.element_spec, count=None, device=device)
 
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> StreamRun:
@@ -266,12 +257,7 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
         return run
 
 
-def _begin_cursor(feed: BaseStreamFeed, context: contextvars.Context, convert: Convert) -> Cursor:
-    return feed.cursors.begin(partial(_make_cursor, weakref.ref(feed), convert), context)
-
-
-def _make_cursor(feed: Callable[[], BaseStreamFeed | None], convert: Convert) -> Cursor:
-    stream = check_alive(feed())
+def _begin_unreported_loop(stream: StreamFeed) -> StreamCursor:
     cursor = stream.begin_loop()
-    stream.position = None
-    return convert(cursor)
+    stream.position = None  # TensorFlow does not report which batches it has received
+    return cursor

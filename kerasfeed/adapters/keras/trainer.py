@@ -86,10 +86,10 @@ def trainer_position(method: str | None = None) -> TrainerPosition | None:
         name, module = frame.f_code.co_name, str(frame.f_globals.get("__name__", ""))
         if name in _METHODS and module.startswith("keras."):
             if _is_trainer(frame) and method in (None, name):
-                found = _variables(frame, _FIT_VARIABLES)
+                variables = _variables(frame, _FIT_VARIABLES)
                 return TrainerPosition(
-                    name, self_of(frame), found.get("epoch"), found.get("initial_epoch") or 0, found.get("epochs") or 0,
-                    found.get("epoch_iterator"), hook, callbacks,
+                    name, self_of(frame), variables.get("epoch"), variables.get("initial_epoch") or 0,
+                    variables.get("epochs") or 0, variables.get("epoch_iterator"), hook, callbacks,
                 )  # fmt: skip
             hook = hook or f"on_{name}"
         elif name.lstrip("_").startswith("on_") and module.endswith(".callback_list"):
@@ -232,9 +232,9 @@ def _request(frame: FrameType) -> TrainerRequest:
     Raises:
         ValueError: Targets or weights were passed in addition to the feed.
     """
-    found = _variables(frame, ("y", "sample_weight", "class_weight", "shuffle"))
+    variables = _variables(frame, ("y", "sample_weight", "class_weight", "shuffle"))
     for name, what in (("y", "the targets"), ("sample_weight", "the sample weights")):
-        if found.get(name) is not None:
+        if variables.get(name) is not None:
             raise ValueError(
                 f"When providing `x` as a PyDataset, `{name}` should not be passed. Instead, {what} should be included "
                 "as part of the PyDataset."
@@ -242,7 +242,7 @@ def _request(frame: FrameType) -> TrainerRequest:
     position = trainer_position() or _NO_TRAINER
     trains = position.method == "fit" and position.iterator is None
     return TrainerRequest(
-        position.method, trains, position.initial_epoch, found.get("class_weight"), bool(found.get("shuffle")),
+        position.method, trains, position.initial_epoch, variables.get("class_weight"), bool(variables.get("shuffle")),
         trains and _needs_targets(position.model), _builds(position.method, position.model),
     )  # fmt: skip
 
@@ -288,9 +288,9 @@ def _needs_targets(model: Any) -> bool:
 def _variables(frame: FrameType, names: Sequence[str]) -> dict[str, Any]:
     """Return the local variables of a frame with these names."""
     variables = frame.f_locals
-    found = {name: variables[name] for name in names if name in variables}
+    values = {name: variables[name] for name in names if name in variables}
     _forget(frame, variables)
-    return found
+    return values
 
 
 def _forget(frame: FrameType, variables: Any) -> None:

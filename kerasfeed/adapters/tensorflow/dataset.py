@@ -233,7 +233,7 @@ class _Iteration:
 def _close(cursors: list[Cursor]) -> None:
     """Close the cursor, which neither waits nor takes a lock."""
     for cursor in cursors:
-        cursor.close([])
+        cursor.close()
 
 
 class _ArraysCursor:
@@ -270,12 +270,9 @@ class _ArraysCursor:
             return position, arrays
         raise SceneError(text)
 
-    def received(self, position: Any) -> None:
-        """Do nothing: TensorFlow reports no positions. See `Cursor.received`."""
-
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """See `Cursor.close`."""
-        self._cursor.close([])
+        self._cursor.close()
 
 
 def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[Any]) -> None:
@@ -285,11 +282,11 @@ def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[
         SpecError: The size of a field does not fit the graph.
     """
     for array, path, shape in zip(arrays, paths, shapes, strict=True):
-        found = getattr(array, "shape", shape)
-        if found != shape and any(size not in (None, now) for size, now in zip(shape, found, strict=False)):
-            wanted = tuple(size if size == now else None for size, now in zip(shape, found, strict=True))
+        actual = getattr(array, "shape", shape)
+        if actual != shape and any(size not in (None, now) for size, now in zip(shape, actual, strict=False)):
+            wanted = tuple(size if size == now else None for size, now in zip(shape, actual, strict=True))
             raise SpecError(
-                f"field {path!r} has shape {tuple(found)} in a batch, but the graph expects {tuple(shape)}, the shape "
+                f"field {path!r} has shape {tuple(actual)} in a batch, but the graph expects {tuple(shape)}, the shape "
                 "of the first batches. Pass the spec of a batch to the feed, output_signature=..., with a "
                 f"kf.ArraySpec of shape {wanted} for this field"
             )

@@ -177,10 +177,7 @@ class ScenesCursor:
         self._next += len(scenes)
         self._ready.extend(scenes)
 
-    def received(self, position: int | None) -> None:
-        """Do nothing: positions are not used here. See `kerasfeed.feeds.cursor.Cursor.received`."""
-
-    def close(self, returned: list[Any]) -> None:
+    def close(self) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`."""
         self._results.closed = True
 
@@ -302,7 +299,7 @@ class _Reading:
 
     def read(self, task: _ReadTask, name: str, trouble: BaseException | None) -> list[Any]:
         """Return the scenes of `task`, or their errors."""
-        found: list[Any] = []
+        scenes: list[Any] = []
         context = SceneContext(self._seed, task.iteration or 0)
         started = time.perf_counter()
         with context:
@@ -311,15 +308,15 @@ class _Reading:
                 try:
                     if trouble is not None:
                         raise trouble
-                    found.append(self._checked(index))
+                    scenes.append(self._checked(index))
                 except BaseException as error:  # noqa: BLE001 - the consumer waits for a result
-                    found.append(for_consumer(error, SceneLocation((index,), task.iteration, None, name)))
-                    without_reproduction(found[-1])
+                    scenes.append(for_consumer(error, SceneLocation((index,), task.iteration, None, name)))
+                    without_reproduction(scenes[-1])
         if task.iteration is not None:
-            fitting = int(_TASK_SECONDS * len(found) / max(time.perf_counter() - started, 1e-9))
-            most = _fitting(found[-1]) if isinstance(found[-1], list) else _MOST_SCENES
+            fitting = int(_TASK_SECONDS * len(scenes) / max(time.perf_counter() - started, 1e-9))
+            most = _fitting(scenes[-1]) if isinstance(scenes[-1], list) else _MOST_SCENES
             self.scenes_of_a_task = max(1, min(fitting, most))
-        return found
+        return scenes
 
     def _checked(self, index: int) -> Any:
         scene = self._sequence[index]
@@ -343,8 +340,8 @@ def _stacked(scenes: list[list[Any]]) -> list[Any]:
     """Stack the fields of scenes of equal shapes, scene axis first."""
     stack = []
     for values in zip(*scenes, strict=True):
-        made = np.empty((len(values), *np.shape(values[0])), getattr(values[0], "dtype", object))
+        field = np.empty((len(values), *np.shape(values[0])), getattr(values[0], "dtype", object))
         for number, value in enumerate(values):
-            made[number] = value
-        stack.append(made)
+            field[number] = value
+        stack.append(field)
     return stack

@@ -67,6 +67,13 @@ class SlotFuture(Future[Any]):
         return cancelled
 
 
+def failed_future(error: BaseException) -> Future[Any]:
+    """Return the future of a batch that has no slot, because of `error`."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
 class SlotPool:
     """Slots of one layout.
 
@@ -173,13 +180,13 @@ class SlotPool:
         count = max(1, min(max(2, self.total), self.limit - self.total))
         nbytes = self.layout.nbytes
         memory, segment_offset = self._arena.grow(count * nbytes)
-        made = [
+        slots = [
             Slot(memory, segment_offset, offset, self.layout.view(memory, offset))
             for offset in range(0, count * nbytes, nbytes)
         ]
-        self._slots.extend(made)
+        self._slots.extend(slots)
         self.total += count
-        self._cold.extend(made)
+        self._cold.extend(slots)
 
     def _trim(self) -> None:
         # The consumer does not need slots that stayed free during all recent acquisitions.

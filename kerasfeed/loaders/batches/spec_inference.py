@@ -56,19 +56,19 @@ def read_first_scenes(
     """
     if job.spec is not None:
         index = int(job.plan.indices(epoch, 0)[0]) if job.plan.length else 0
-        found = FirstScenes(((index, job.spec),))
-        return found, layout_for(job, found.specs)
-    order = _order(job, epoch, least)
+        scenes = FirstScenes(((index, job.spec),))
+        return scenes, layout_for(job, scenes.specs)
+    request = _first_request(job, epoch, least)
     others = iter(job.plan.other_probes())
-    attempts = {index: (index, 0) for index in order.indices}  # the original scene, and number of stand-ins tried
+    attempts = {index: (index, 0) for index in request.indices}  # the original scene, and number of stand-ins tried
     first_error: BaseException | None = None
-    while order.indices:
-        result = read(order)
+    while request.indices:
+        result = read(request)
         if isinstance(result, FirstScenes):
-            layout = _layout_of_most(job, result.specs, are_all=len(result.specs) == len(order.indices))
+            layout = _layout_of_most(job, result.specs, are_all=len(result.specs) == len(request.indices))
             if layout is not None:
                 return result, layout
-            order = replace(order, least=len(order.indices))
+            request = replace(request, least=len(request.indices))
             continue
         index = _check_failure(failure_log, result)
         first_error = first_error or result.error
@@ -78,18 +78,18 @@ def read_first_scenes(
             stand_in = next(others, None)
         elif job.plan.length > 1 and attempt < MOST_STAND_INS:
             stand_in = replacement(job.plan.seed, 0, original, attempt + 1, job.plan.length)
-        left = [each for each in order.indices if each != index]
+        left = [each for each in request.indices if each != index]
         if stand_in is not None and stand_in not in left:
             attempts[stand_in] = original, attempt + 1
-            left.insert(order.indices.index(index), stand_in)
-        order = replace(order, indices=tuple(left), keeps=False)
+            left.insert(request.indices.index(index), stand_in)
+        request = replace(request, indices=tuple(left), keeps=False)
     assert first_error is not None
     if job.plan.length:
         raise first_error
     raise NothingReadError from first_error
 
 
-def _order(job: Job, epoch: int, least: int) -> SpecRequest:
+def _first_request(job: Job, epoch: int, least: int) -> SpecRequest:
     """Return the request for the first scenes."""
     plan, wanted = job.plan, job.plan.probe_indices()
     if not plan.length:
@@ -133,8 +133,8 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
     error, layout = None, None
     try:
         layout = layout_for(job, specs)
-    except SpecError as found:
-        error = found
+    except SpecError as raised:
+        error = raised
     same_sizes = isinstance(job.collate, Stack) and job.plan.batch_size is not None
 
     def fits(layout: Layout) -> bool:
@@ -171,10 +171,10 @@ def watched(job: Job, record_random: Callable[[int, Held], None], generators: li
     if not job.watches_random:
         return read
 
-    def reading(order: SpecRequest) -> FirstScenes | FailedFirst:
+    def reading(request: SpecRequest) -> FirstScenes | FailedFirst:
         begun, held = time.perf_counter(), Held(generators)
         watch = RandomWatch(held)
-        result = read(order)
+        result = read(request)
         used = watch.used()
         if used:
             watch = RandomWatch(held)
@@ -212,16 +212,16 @@ def layout_for(job: Job, specs: Specs) -> Layout:
         check_maskable(spec, padded=job.plan.pad_remainder)
         check_weight_forms(spec, forms)
     largest = tuple(
-        _largest(field, forms[number] if forms else None, [found.fields[number] for found in by_index.values()])
+        _largest(field, forms[number] if forms else None, [one.fields[number] for one in by_index.values()])
         for number, field in enumerate(spec.fields)
     )
     batched = job.plan.batch_size is not None and job.maker is None
     return Layout(spec, job.plan.rows, batched, largest, forms, min(by_index) if job.spec is None else None)
 
 
-def _largest(field: ArraySpec, form: Form | None, found: list[ArraySpec]) -> int:
+def _largest(field: ArraySpec, form: Form | None, fields: list[ArraySpec]) -> int:
     if form is None:
-        return max(each.nbytes for each in found)
-    found = [as_others(each, field) for each in found]
+        return max(each.nbytes for each in fields)
+    fields = [as_others(each, field) for each in fields]
     # A batch may hold the longest row of every axis.
-    return row_bytes(form, field, [tuple(size or 0 for size in each.shape) for each in found])
+    return row_bytes(form, field, [tuple(size or 0 for size in each.shape) for each in fields])

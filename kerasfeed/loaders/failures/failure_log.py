@@ -196,10 +196,10 @@ class FailureLog:
         with self._lock:
             if not self._is_present(epoch):
                 return None
-            found = self._too_many(index)
-        if found is None:
+            counts = self._too_many(index)
+        if counts is None:
             return None
-        count, length, most = found
+        count, length, most = counts
         scenes = "scenes" if self._length else f"scenes of repetition {epoch}"
         given = "the default, a tenth" if self.policy.max_failures is None else repr(self.policy.max_failures)
         refusal = TooManyFailuresError(
@@ -225,7 +225,7 @@ class FailureLog:
         else:  # among the scenes up to each failed one, so that the order of the workers does not matter
             seen = ((k + 1, self._failed[k] // self._shard_count + 1) for k in range(position, len(self._failed)))
             counts = [(count, length, self.policy.most_failed_so_far(length)) for count, length in seen]
-        return next((found for found in counts if found[0] > found[2]), None)
+        return next((each for each in counts if each[0] > each[2]), None)
 
     def warn_of_copies(self, ceiling: int) -> None:
         """Warn that a batch was copied because the consumer holds all slots.

@@ -105,9 +105,9 @@ def _around(start: int, stop: int, row: int) -> list[Range]:
 
 
 def _no_stand_in(index: int, error: BaseException) -> SceneError:
-    found = SceneError(
+    failure = SceneError(
         f"scene {index} failed, and no other scene could be loaded to replace it ({MOST_STAND_INS} were tried, or "
         f"there is none). The last one failed with {exception_text(error)}"
     )
-    found.__cause__ = error
-    return found
+    failure.__cause__ = error
+    return failure

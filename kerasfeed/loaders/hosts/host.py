@@ -58,17 +58,17 @@ class FeedHost:
                     f"kerasfeed is {__version__} there and {self._version} here: install the same on all"
                 )
             sys.path.extend(entry for entry in self._search_path if entry not in sys.path and Path(entry).exists())
-            given: Job = unpack(job)
-            driver = given.environment
+            driver_job: Job = unpack(job)
+            driver = driver_job.environment
             is_here = driver.directory is not None and Path(driver.directory).is_dir()
             directory = driver.directory if is_here else str(Path.cwd())
             environment = Environment(directory, {**os.environ, **driver.environment}, driver.modules)
-            count = cores() if given.every_core else given.workers
-            log = FailureLog(given.policy, given.plan.length, given.plan.shard_count)
+            count = cores() if driver_job.every_core else driver_job.workers
+            log = FailureLog(driver_job.policy, driver_job.plan.length, driver_job.plan.shard_count)
             log.on_record = self._record
             log.deferred_warnings.mute("copied")  # concerns only the memory of this host
             own = replace(
-                given, workers=count, look_ahead=MOST_CALLS, max_memory=max(given.max_memory, memory() // 4),
+                driver_job, workers=count, look_ahead=MOST_CALLS, max_memory=max(driver_job.max_memory, memory() // 4),
                 environment=environment,
                 host_numbers=HostNumbers(self._number * count, self._hosts * count, f" on {self._name}"),
             )  # fmt: skip
@@ -120,8 +120,8 @@ class FeedHost:
                     self._generation = generation
                 loader.layout = loader.layout or layout
                 loader.record_random(used_random)
-            found = loader.infer(epoch, least) if step is None else loader.submit(epoch, step).result()
-            value = pack(found, out_of_band_from=1)  # from 1 byte, so all arrays: the driver aligns them to 64 bytes
+            result = loader.infer(epoch, least) if step is None else loader.submit(epoch, step).result()
+            value = pack(result, out_of_band_from=1)  # from 1 byte, so all arrays: the driver aligns them to 64 bytes
         except BaseException as raised:  # noqa: BLE001 - as above
             error = Sent.of(raised, causes=_CAUSES)
         # pop: several threads answer, and each failure is sent once.

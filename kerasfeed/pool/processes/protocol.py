@@ -168,16 +168,16 @@ class Pipes:
         Raises:
             OSError: The process has no descriptors left.
         """
-        made: list[int] = []
+        fds: list[int] = []
         try:
             for _ in range(2 + tasks):
-                made += os.pipe()
+                fds += os.pipe()
         except OSError:  # too many open files
-            for fd in made:
+            for fd in fds:
                 os.close(fd)
             raise
-        self.result_out, self.result_in, self.wake_out, self._wake_in = made[:4]
-        self.tasks_out, self.tasks_in = made[4::2], made[5::2]
+        self.result_out, self.result_in, self.wake_out, self._wake_in = fds[:4]
+        self.tasks_out, self.tasks_in = fds[4::2], fds[5::2]
         self._waiting: list[deque[bytes]] = [deque() for _ in range(tasks)]
         for fd in (*self.tasks_in, self._wake_in, self.wake_out):
             os.set_blocking(fd, False)

@@ -79,8 +79,8 @@ def test_an_unshared_handover_is_taken_from_without_waiting():
 def test_a_closed_handover_takes_no_batches():
     batches = Batches(2)
     cursor = handover(batches)
-    cursor.close([])
-    cursor.close([])
+    cursor.close()
+    cursor.close()
     with pytest.raises(EndOfData):
         cursor.take(None)
     assert not cursor.ensure(1)

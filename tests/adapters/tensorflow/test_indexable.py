@@ -109,7 +109,7 @@ def test_a_call_of_tensorflow_takes_all_scenes_that_have_been_read():
         assert scenes.tolist() == list(range(first, first + len(scenes)))
         counts.append(len(scenes))
         time.sleep(0.05)
-    cursor.close([])
+    cursor.close()
     assert max(counts) >= 8
 
 

@@ -151,10 +151,10 @@ def test_only_batches_used_to_build_a_model_are_delivered_again(stream):
     feed = stream()
     building = StreamCursor(weakref.ref(feed), None, building=True)
     assert [building.take(None)[1][1][0] for _ in range(2)] == [0, 4]
-    building.close([])
-    cursor = StreamCursor(weakref.ref(feed), None, kept=8)
+    building.close()
+    cursor = StreamCursor(weakref.ref(feed), None, known_positions=8)
     assert cursor.take(None)[1][1][0] == 0
-    cursor.close([])
+    cursor.close()
     assert feed.begin_repetition().start.repetition == 1
     assert labels_in(feed) == LABELS
 
@@ -167,7 +167,7 @@ def test_error_and_end_are_reported_only_to_a_consumer_that_waits(stream, fails)
             raise OSError("no more")
 
     feed = stream(made, 2, count=1)
-    cursor = StreamCursor(weakref.ref(feed), None, kept=8) if fails else feed.begin_loop()
+    cursor = StreamCursor(weakref.ref(feed), None, known_positions=8) if fails else feed.begin_loop()
     position, _ = cursor.take(None)
     for _ in range(50):  # the next ones come soon
         with pytest.raises(NotYet):
@@ -405,7 +405,7 @@ def test_memory_and_threads_do_not_grow_with_the_number_of_batches(stream):
     held = []
     for number, _ in enumerate(batches):
         if number in (100, 3000):
-            store = os.fstat(feed._core._store.fds[0]).st_size
+            store = os.fstat(feed._stream_loader._store.fds[0]).st_size
             threads = sorted(each.name for each in threading.enumerate() if each.name.startswith("kerasfeed"))
             assert feed.stats().slots <= 16
             assert store < 1 << 20

@@ -139,7 +139,7 @@ def test_only_one_of_two_answers_has_a_failure_of_the_first_scenes():
         return loaded
 
     host = answering(submit)
-    host._note(5, None, None, ValueError("of a scene that was read to infer the spec"))
+    host._record(5, None, None, ValueError("of a scene that was read to infer the spec"))
     with ThreadPoolExecutor(2) as executor:
         answers = list(executor.map(lambda step: host.load(0, (), None, 0, 0, step, 1), range(2)))
     assert sorted(len(answer.failures) for answer in answers) == [0, 1]
@@ -150,7 +150,7 @@ def test_an_answer_has_only_the_failures_of_its_own_batch():
     loaded.set_result(7)
     host = answering(lambda epoch, step: loaded)
     for step in (0, 1):
-        host._note(step, 0, step, ValueError("no scene"))
+        host._record(step, 0, step, ValueError("no scene"))
     answers = [host.load(0, (), None, 0, 0, step, 1) for step in (1, 0, 1)]
     assert [[index for index, *_ in answer.failures] for answer in answers] == [[1], [0], []]
 

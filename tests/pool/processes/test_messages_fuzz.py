@@ -113,7 +113,7 @@ def test_a_broken_result_is_an_error_and_the_loader_continues(name):
     record = BROKEN_RESULTS[name]
     loader = _loader()
     try:
-        pool = loader._ready().pool
+        pool = loader._ready_session().pool
         futures = [loader.submit(0, step) for step in range(5)]
         if isinstance(record, Result):
             number = max(pool.tasks) if record.number == NUMBER else record.number
@@ -129,7 +129,7 @@ def test_a_broken_result_is_an_error_and_the_loader_continues(name):
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_a_broken_payload_is_an_error_and_the_loader_continues(name):
     loader = _loader()
-    pool = loader._ready().pool
+    pool = loader._ready_session().pool
     futures = [loader.submit(0, step) for step in range(5)]
     payload = PAYLOADS[name]
     pool.workers[0].inbox.extend(payload)
@@ -143,7 +143,7 @@ def test_random_records_neither_hang_nor_crash_the_parent():
     chance = random.Random(6)
     for _ in range(3):
         loader = _loader()
-        pool = loader._ready().pool
+        pool = loader._ready_session().pool
         futures = [loader.submit(0, step) for step in range(5)]
         for _ in range(20):
             with suppress(OSError):  # the pool has failed and closed it

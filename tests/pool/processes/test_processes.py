@@ -369,7 +369,7 @@ def test_the_error_for_a_dead_worker_names_scene_and_cause():
 @pytest.mark.heavy
 def test_a_batch_submitted_while_a_worker_dies_fails_with_its_death():
     loader = _loader(scenes.Clouds())
-    session = loader._ready()
+    session = loader._ready_session()
     error = WorkerDiedError("worker process 0 was killed")
     session.pool.fail(error)
     with pytest.raises(WorkerDiedError, match="worker process 0 was killed"):

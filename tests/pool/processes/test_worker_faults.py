@@ -183,7 +183,7 @@ def test_a_scene_that_loads_in_another_worker_is_not_blamed():
     deaths = CrashPolicy()
     killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7")
     deaths.at_position(7, killed)
-    deaths.progress(FirstTask(DESCRIBE, 0, session=None, order=SpecRequest((7,))))
+    deaths.progress(FirstTask(DESCRIBE, 0, session=None, request=SpecRequest((7,))))
     assert deaths.enough(killed, 3) == 15
     assert deaths.at_position(7, killed) == 1
 
