@@ -86,9 +86,6 @@ class Kept(Lru[Hashable, Value]):
     Copies and pickles are empty.
     """
 
-    def __init__(self, most: int) -> None:
-        super().__init__(most, lambda _: 1)
-
     def __reduce__(self) -> Any:
         return Kept, (self.limit,)
 
@@ -185,15 +182,15 @@ def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = No
         kind = "integers" if whole else "numbers"
         remedy = ". Convert a mask to indices with np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
         raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0){remedy}")
-    made = array.astype(np.int64 if whole else np.float64)
-    fits = np.isfinite(array) & (array >= 0) & (made >= 0)  # uint64 may overflow int64
-    bad = np.flatnonzero(~fits if below is None else ~fits | (made >= below))
+    numbers = array.astype(np.int64 if whole else np.float64)
+    fits = np.isfinite(array) & (array >= 0) & (numbers >= 0)  # uint64 may overflow int64
+    bad = np.flatnonzero(~fits if below is None else ~fits | (numbers >= below))
     if bad.size:
         more = f", and {bad.size - 1:,} more" if bad.size > 1 else ""
         need = "at least 0 and below 2**63" if whole else "finite and at least 0"
         need = need if below is None else f"in [0, {below:,})"
         raise ValueError(f"{what} must be {need}, received {array[bad[0]]} at index {bad[0]}{more}")
-    return made
+    return numbers
 
 
 def _one_a_scene(what: str, values: Any, need: str, remedy: str = "") -> NDArray[Any]:
