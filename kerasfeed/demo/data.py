@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kerasfeed as kf
-from kerasfeed.util.error_text import cause_message, pluralize
+from kerasfeed.util.error_text import message_of, pluralize
 
 
 class PointClouds(kf.SceneSequence):
@@ -121,7 +121,7 @@ def summarize(path: str | os.PathLike[str], *, points: int) -> Summary:
         with kf.HDF5File(where) as file:
             summary = _checked(where, file)
     except OSError as error:
-        raise DataError(f"{str(where)!r} cannot be read as HDF5 ({cause_message(error)})") from error
+        raise DataError(f"{str(where)!r} cannot be read as HDF5 ({message_of(error.__cause__ or error)})") from error
     if summary.points < points:
         raise DataError(f"{str(where)!r} has {summary.points} points per scene, fewer than --points {points}")
     return summary
@@ -166,5 +166,5 @@ def hold_out(clouds: kf.SceneSequence, seed: int) -> tuple[kf.Subset, ...]:
     if count < 2:
         are = "is" if count == 1 else "are"
         raise DataError(f"{pluralize(count, 'scene')} {are} too few to hold some out; name a file with --validation")
-    held = max(0.2, 1 / count)
-    return kf.split(clouds, (1 - held, held), seed)
+    share = max(0.2, 1 / count)
+    return kf.split(clouds, (1 - share, share), seed)
