@@ -173,9 +173,9 @@ def picked(picks: Picks, positions: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
-    """Return the picks `outer` of the picks `inner` as picks.
+    """Return the picks of `inner` at the positions `outer`.
 
-    None if that would take an array of all.
+    None if `outer` is computed, because the result would be an array of all of them.
     """
     if isinstance(outer, Permuted):
         return None
@@ -187,8 +187,8 @@ def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
     return _frozen(picked(inner, picked(outer, np.arange(len(outer)))))
 
 
-def position_in(index: Any, length: int, view: Any) -> int:
-    """Return `index` as an int in [0, length).
+def position_in(index: Any, view: Any) -> int:
+    """Return `index` as an int in [0, len(view)).
 
     Negative ones count from the end.
 
@@ -204,6 +204,7 @@ def position_in(index: Any, length: int, view: Any) -> int:
             f"a {type(view).__name__} is indexed by an integer, a slice, a list or an array, received {index!r:.60} of "
             f"type {type(index).__name__}{many}"
         ) from None
+    length = len(view)
     if position < 0:
         position += length
     if not 0 <= position < length:
