@@ -95,7 +95,7 @@ class BlockShuffled(Order):
 
     block_size: int | None
     window: int
-    _named: "NamedBlocks | None"
+    _named: "BlockNames | None"
     _epochs: "Kept[_EvenBlocks | _NamedBlocks]" = field(compare=False)
     _windows: Kept[NDArray[np.int64]] = field(compare=False)
 
@@ -117,7 +117,7 @@ class BlockShuffled(Order):
             block_size = getattr(block_size, "block_size", block_size)
             size = check_integer("block_size", block_size, 1, most=MOST_SCENES, what=what)
         else:
-            named = NamedBlocks(block_of)
+            named = BlockNames(block_of)
         object.__setattr__(self, "block_size", size)
         object.__setattr__(self, "window", check_integer("window", window, 1))
         object.__setattr__(self, "_named", named)
@@ -282,7 +282,7 @@ class _EvenBlocks:
         return np.append(scenes, np.arange(begin, begin + self.short)) if holds_short else scenes
 
 
-class NamedBlocks(Identified):
+class BlockNames(Identified):
     """The block of each scene, from an array or a function.
 
     Args:

@@ -135,8 +135,8 @@ def check_part(caller: str, sequence: Any) -> int:
             "with __len__ and __getitem__(index) that returns one scene, or pass list(...) if it fits in memory"
         )
     for kind in type(sequence).__mro__:
-        if what := _OTHER_KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
-            raise TypeError(f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., but the {name} {what}")
+        if advice := _OTHER_KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
+            raise TypeError(f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., but the {name} {advice}")
     yields = inspect.isgeneratorfunction(sequence)
     if yields or inspect.isroutine(sequence):
         called = getattr(sequence, "__name__", name)

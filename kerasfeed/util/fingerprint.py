@@ -87,8 +87,8 @@ def _of_parts(value: Any, each: Callable[[Any], bytes], depth: int) -> bytes:
     if "__wrapped__" in attributes:  # functools.lru_cache and the like
         return each(attributes["__wrapped__"])
     name = getattr(value, "__qualname__", getattr(value, "__name__", ""))  # functions in C, and modules
-    held = [dict(attributes)] if hasattr(value, "__dict__") or depth >= _DEPTH else _pickled_parts(value)
-    return joined(f"object {kind.__module__}.{kind.__qualname__} {name}", *map(each, held))
+    state = [dict(attributes)] if hasattr(value, "__dict__") or depth >= _DEPTH else _pickled_parts(value)
+    return joined(f"object {kind.__module__}.{kind.__qualname__} {name}", *map(each, state))
 
 
 def _pickled_parts(value: Any) -> list[Any]:
