@@ -261,7 +261,7 @@ class Subset(Routed, OfOne, SceneSequence):
     def __init__(self, sequence: Any, indices: Any) -> None:
         self._hold(sequence)
         self.indices: Picks = picks_of(indices, self._lengths[0], class_name(sequence))
-        # A subset of a subset is one subset: each level would take 1 us per scene, and recursion.
+        # A subset of a subset becomes one subset, because each level would add 1 us per scene and a recursive call.
         joined = chosen_again(sequence.indices, self.indices) if type(sequence) is Subset else None
         if joined is not None:
             self._hold(sequence.sequence)
