@@ -11,14 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kerasfeed.util.error_text import add_note, class_name, message_of, notes_of, pluralize
 from kerasfeed.util.validate import refuse_class
 
-ReadInto = Callable[[int, Any], Any]
-ReadAhead = Callable[[NDArray[np.int64]], Any]
 WRAPPED_FOR = "_kerasfeed_wrapped_for"  # attribute of a wrapper: the class that inherits the method
 _READERS = ("get_batch", "read_into")  # methods that a feed calls instead of `__getitem__`
 _SHOWN = 8  # number of indices in a note
@@ -107,15 +102,10 @@ def batch_reader(sequence: Any) -> Callable[..., Any] | None:
     return None
 
 
-def scene_writer(sequence: Any) -> ReadInto | None:
+def scene_writer(sequence: Any) -> Callable[[int, Any], Any] | None:
     """Return the `read_into` of a sequence if it takes `out`, or None."""
     method = optional_method(sequence, "read_into")
     return method if method is not None and takes_out(method) else None
-
-
-def ahead_reader(sequence: Any) -> ReadAhead | None:
-    """Return the `read_ahead` of a sequence, or None."""
-    return optional_method(sequence, "read_ahead")  # type: ignore[no-any-return]
 
 
 def check_part(caller: str, sequence: Any) -> int:

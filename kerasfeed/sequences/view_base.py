@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.frames import as_sequence, is_in_memory
 from kerasfeed.sequences.optional_methods import (
-    ahead_reader,
     batch_reader,
     check_part,
     is_ours,
@@ -247,7 +246,7 @@ class View(ABC):
     def read_ahead(self, indices: NDArray[np.int64]) -> None:
         """Announce the scenes that will be read soon to the parts."""
         for part, inner in self._scenes_inside(np.asarray(indices, np.int64)):
-            announce = ahead_reader(part)
+            announce = optional_method(part, "read_ahead")
             if announce is not None:
                 announce(inner)
 
