@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kerasfeed.orders.base import Order, Shuffled
 from kerasfeed.orders.groups import Groups, Identified, Kept, Portable, check_length, check_names
 from kerasfeed.orders.permutation import MOST_SCENES, generator, shuffled
+from kerasfeed.util.array_bits import frozen
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -172,8 +173,7 @@ class BlockShuffled(Order):
         scenes = blocks.scenes(first, min(first + self.window, blocks.count))
         stream = SeedStream.BLOCK_WINDOW if self._named is None else SeedStream.NAMED_WINDOW
         generator(seed, (stream, epoch, number)).shuffle(scenes)
-        scenes.setflags(write=False)
-        return scenes
+        return frozen(scenes)
 
     def block_positions(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """See `Order.block_positions`: with `block_of`, positions after sorting scenes by block."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.util.array_bits import frozen
 from kerasfeed.util.error_text import add_note, message_of, pluralize
 from kerasfeed.util.fingerprint import digest, name_of
 from kerasfeed.util.lru import Lru
@@ -41,9 +42,7 @@ class Groups:
             members = sorted_scenes.astype(np.int32)
         offsets = np.zeros(count + 1, np.int64)
         np.cumsum(np.bincount(numbers, minlength=count), out=offsets[1:])
-        members.setflags(write=False)
-        offsets.setflags(write=False)
-        return cls(members, offsets)
+        return cls(frozen(members), frozen(offsets))
 
     @property
     def length(self) -> int:

@@ -1,13 +1,15 @@
-"""Values whose bytes NumPy misreads: extension dtypes, padding bytes, text.
+"""Arrays: extension dtypes, padding bytes, text, and read-only arrays.
 
 Invariant: no value changes, and all other values are returned unchanged.
 """
 
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 def is_masked_array(value: Any) -> bool:
@@ -68,6 +70,12 @@ def _copy_members(array: NDArray[Any], target: NDArray[Any]) -> None:
         _copy_members(array.view(members), target.view(members))
     else:
         target[...] = array
+
+
+def frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    """Make an array read-only, and return it."""
+    array.setflags(write=False)
+    return array
 
 
 def object_array(values: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
