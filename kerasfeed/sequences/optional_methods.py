@@ -21,7 +21,7 @@ _BY_NAME = (
     'holds arrays by name: pass one of them, such as file["points"], or several, '
     'kf.Zip(points=file["points"], label=file["label"]), whose scenes are dicts'
 )
-# Classes whose objects are no sequences of scenes: package and name of a base class, and the remedy.
+# Classes whose objects are not sequences of scenes: package and name of a base class, and the remedy.
 _OTHER_KINDS = {
     ("kerasfeed", "Members"): _BY_NAME,
     ("kerasfeed", "BaseFeed"): "is a Feed already, which gives batches: pass feed.sequence",

@@ -37,9 +37,9 @@ def shared(items: Any) -> Any:
     Worker processes share the large NumPy arrays of a sequence, but each of them has its own copy of a Python list or
     dict. A list of five million file names takes 477 MB in each worker; as `kf.shared(names)` it takes 145 MB once.
 
-    Items of a list, and values of a dict, are text, bytes, numbers, or any objects that pickle. They are kept as bytes
-    (numbers of one type as one array), and made again at each access, which takes a few microseconds. So changes of
-    an item are lost.
+    Items of a list, and values of a dict, are text, bytes, numbers, or any objects that can be pickled. They are kept
+    as bytes (numbers of one type as one array), and made again at each access, which takes a few microseconds. So
+    changes of an item are lost.
 
     Args:
         items: An iterable with an order, or a dict whose keys are text, bytes or integers.

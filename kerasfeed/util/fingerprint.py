@@ -1,6 +1,6 @@
 """Digests of arrays, numbers, text, containers of them, and functions.
 
-States of feeds hold them.
+The saved states of feeds contain such digests.
 
 Invariant: equal values have equal digests in every process of one Python version. Digests do not depend on addresses
 or on the order of sets. Two functions are equal if their code and the values they use are equal.
