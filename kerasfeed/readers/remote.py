@@ -89,13 +89,13 @@ def find(url: str) -> list[str]:
     return [f"{before}{each.removeprefix(folder).lstrip('/')}{after}" for each in names]
 
 
-def identity_at(path: str | Path, options: Options = ()) -> Identity:
+def identity_at(path: str, options: Options) -> Identity:
     """Return the present identity of the file at a path or URL.
 
     Raises:
         OSError: The file does not exist or cannot be accessed.
     """
-    return _identity(path, *_located(path, options)) if isinstance(path, str) and is_url(path) else identity_of(path)
+    return _identity(path, *_located(path, options)) if is_url(path) else identity_of(path)
 
 
 def read_whole(path: str | Path) -> bytes:

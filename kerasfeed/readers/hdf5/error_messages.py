@@ -123,7 +123,7 @@ def printable(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
-def listing(names: list[str], *, is_all: bool = True) -> str:
+def listing(names: list[str], *, is_all: bool) -> str:
     """List some names for a message.
 
     `is_all` is False if `names` is incomplete.
