@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kerasfeed as kf
-from kerasfeed.util.error_text import message_of, pluralize
+from kerasfeed.util.error_text import cause_message, pluralize
 
 
 class PointClouds(kf.SceneSequence):
@@ -121,7 +121,7 @@ def summarize(path: str | os.PathLike[str], *, points: int) -> Summary:
         with kf.HDF5File(where) as file:
             summary = _checked(where, file)
     except OSError as error:
-        raise DataError(f"{str(where)!r} cannot be read as HDF5 ({message_of(error.__cause__ or error)})") from error
+        raise DataError(f"{str(where)!r} cannot be read as HDF5 ({cause_message(error)})") from error
     if summary.points < points:
         raise DataError(f"{str(where)!r} has {summary.points} points per scene, fewer than --points {points}")
     return summary

@@ -138,6 +138,11 @@ def reworded(error: _E, text: str) -> _E:
     return result
 
 
+def cause_message(error: BaseException) -> str:
+    """Return the message of an exception's cause, or its own without one."""
+    return message_of(error if error.__cause__ is None else error.__cause__)
+
+
 def drop_frame(error: BaseException) -> None:
     """Remove the outermost frame from an exception's traceback."""
     trace = error.__traceback__
