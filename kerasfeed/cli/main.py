@@ -237,8 +237,8 @@ def _show(arguments: argparse.Namespace, found: Any) -> int:
 def _profile(arguments: argparse.Namespace, found: Any) -> int:
     from kerasfeed.feeds.base import BaseFeed  # does not import Keras
 
-    given = hasattr(found, "plan") and hasattr(found, "sequence")
-    feed = found if given else BaseFeed(found, arguments.batch_size, shuffle=arguments.shuffle)
+    is_feed = hasattr(found, "plan") and hasattr(found, "sequence")
+    feed = found if is_feed else BaseFeed(found, arguments.batch_size, shuffle=arguments.shuffle)
     with feed:
         print(kf.profile(feed, arguments.seconds))
     return 0

@@ -166,5 +166,5 @@ def hold_out(clouds: kf.SceneSequence, seed: int) -> tuple[kf.Subset, ...]:
     if count < 2:
         are = "is" if count == 1 else "are"
         raise DataError(f"{pluralize(count, 'scene')} {are} too few to hold some out; name a file with --validation")
-    held = max(0.2, 1 / count)
-    return kf.split(clouds, (1 - held, held), seed)
+    share = max(0.2, 1 / count)
+    return kf.split(clouds, (1 - share, share), seed)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kerasfeed.orders.base import Order, Shuffled
 from kerasfeed.orders.groups import Groups, Identified, Kept, Portable, check_length, check_names
 from kerasfeed.orders.permutation import MOST_SCENES, generator, shuffled
+from kerasfeed.util.array_bits import frozen
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -95,7 +96,7 @@ class BlockShuffled(Order):
 
     block_size: int | None
     window: int
-    _named: "NamedBlocks | None"
+    _named: "BlockNames | None"
     _epochs: "Kept[_EvenBlocks | _NamedBlocks]" = field(compare=False)
     _windows: Kept[NDArray[np.int64]] = field(compare=False)
 
@@ -117,7 +118,7 @@ class BlockShuffled(Order):
             block_size = getattr(block_size, "block_size", block_size)
             size = check_integer("block_size", block_size, 1, most=MOST_SCENES, what=what)
         else:
-            named = NamedBlocks(block_of)
+            named = BlockNames(block_of)
         object.__setattr__(self, "block_size", size)
         object.__setattr__(self, "window", check_integer("window", window, 1))
         object.__setattr__(self, "_named", named)
@@ -172,8 +173,7 @@ class BlockShuffled(Order):
         scenes = blocks.scenes(first, min(first + self.window, blocks.count))
         stream = SeedStream.BLOCK_WINDOW if self._named is None else SeedStream.NAMED_WINDOW
         generator(seed, (stream, epoch, number)).shuffle(scenes)
-        scenes.setflags(write=False)
-        return scenes
+        return frozen(scenes)
 
     def block_positions(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """See `Order.block_positions`: with `block_of`, positions after sorting scenes by block."""
@@ -282,7 +282,7 @@ class _EvenBlocks:
         return np.append(scenes, np.arange(begin, begin + self.short)) if holds_short else scenes
 
 
-class NamedBlocks(Identified):
+class BlockNames(Identified):
     """The block of each scene, from an array or a function.
 
     Args:

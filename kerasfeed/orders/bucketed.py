@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kerasfeed.orders.base import EpochBatches, Order, Shuffled
 from kerasfeed.orders.groups import Groups, Identified, check_length, check_numbers
 from kerasfeed.orders.permutation import shuffled
+from kerasfeed.util.array_bits import frozen
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
@@ -80,8 +81,7 @@ class Bucketed(Identified, Order):
     """
 
     def __init__(self, lengths: Any, boundaries: Any, batch_sizes: Any = None) -> None:
-        self._lengths = check_numbers("lengths", lengths, whole=True)
-        self._lengths.setflags(write=False)
+        self._lengths = frozen(check_numbers("lengths", lengths, whole=True))
         self._boundaries = _check_boundaries(boundaries)
         self._batch_sizes = None if batch_sizes is None else _check_batch_sizes(batch_sizes, len(self._boundaries) + 1)
         numbers = np.searchsorted(np.array(self._boundaries), self._lengths, side="right")

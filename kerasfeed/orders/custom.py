@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.groups import EPOCHS_KEPT, Identified, Kept, Portable, check_numbers
+from kerasfeed.util.array_bits import frozen
 
 
 class CustomOrder(Identified, Order):
@@ -71,6 +72,4 @@ class CustomOrder(Identified, Order):
 
     def _call(self, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         result = self._function.call("order", length, seed, epoch)
-        indices = check_numbers(f"order={self._function} for epoch {epoch}", result, whole=True, below=length)
-        indices.setflags(write=False)
-        return indices
+        return frozen(check_numbers(f"order={self._function} for epoch {epoch}", result, whole=True, below=length))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.util.array_bits import frozen
 from kerasfeed.util.error_text import add_note, message_of, pluralize
 from kerasfeed.util.fingerprint import digest, name_of
 from kerasfeed.util.lru import Lru
@@ -41,9 +42,7 @@ class Groups:
             members = sorted_scenes.astype(np.int32)
         offsets = np.zeros(count + 1, np.int64)
         np.cumsum(np.bincount(numbers, minlength=count), out=offsets[1:])
-        members.setflags(write=False)
-        offsets.setflags(write=False)
-        return cls(members, offsets)
+        return cls(frozen(members), frozen(offsets))
 
     @property
     def length(self) -> int:
@@ -85,9 +84,6 @@ class Kept(Lru[Hashable, Value]):
 
     Copies and pickles are empty.
     """
-
-    def __init__(self, most: int) -> None:
-        super().__init__(most, lambda _: 1)
 
     def __reduce__(self) -> Any:
         return Kept, (self.limit,)
@@ -185,15 +181,15 @@ def check_numbers(what: str, values: Any, *, whole: bool, below: int | None = No
         kind = "integers" if whole else "numbers"
         remedy = ". Convert a mask to indices with np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
         raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0){remedy}")
-    made = array.astype(np.int64 if whole else np.float64)
-    fits = np.isfinite(array) & (array >= 0) & (made >= 0)  # uint64 may overflow int64
-    bad = np.flatnonzero(~fits if below is None else ~fits | (made >= below))
+    numbers = array.astype(np.int64 if whole else np.float64)
+    fits = np.isfinite(array) & (array >= 0) & (numbers >= 0)  # uint64 may overflow int64
+    bad = np.flatnonzero(~fits if below is None else ~fits | (numbers >= below))
     if bad.size:
         more = f", and {bad.size - 1:,} more" if bad.size > 1 else ""
         need = "at least 0 and below 2**63" if whole else "finite and at least 0"
         need = need if below is None else f"in [0, {below:,})"
         raise ValueError(f"{what} must be {need}, received {array[bad[0]]} at index {bad[0]}{more}")
-    return made
+    return numbers
 
 
 def _one_a_scene(what: str, values: Any, need: str, remedy: str = "") -> NDArray[Any]:

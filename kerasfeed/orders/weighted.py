@@ -31,6 +31,7 @@ from kerasfeed.orders.permutation import (
     stream_keys,
     uniforms,
 )
+from kerasfeed.util.array_bits import frozen
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
@@ -74,9 +75,7 @@ class Drawn(Identified, Order):
 
     def _block(self, block: int, seed: int, epoch: int) -> NDArray[np.int64]:
         positions = np.arange(block * BLOCK, min((block + 1) * BLOCK, self._count), dtype=np.int64)
-        indices = self.draw(positions, seed, epoch)
-        indices.setflags(write=False)
-        return indices
+        return frozen(self.draw(positions, seed, epoch))
 
 
 class Weighted(Drawn):
@@ -159,8 +158,7 @@ def _cumulated(what: str, weights: Any) -> NDArray[np.float64]:
     cumulative = np.cumsum(checked / largest)
     cumulative /= cumulative[-1]
     cumulative[np.flatnonzero(checked)[-1] :] = 1.0  # rounding must not leave a draw in [0, 1) beyond the end
-    cumulative.setflags(write=False)
-    return cumulative
+    return frozen(cumulative)
 
 
 class Balanced(Drawn):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.readers.opened_files import Identity, changed, identity_of
+from kerasfeed.readers.opened_files import Identity, identity_of
 from kerasfeed.sequences.context import in_worker_process
 
 _CHECK_SECONDS = 0.2  # between checks of size and time: each is a system call that releases the GIL
@@ -69,18 +69,13 @@ class OpenFile(ByteSource):
         clock = time.monotonic()
         if clock < self._next_check and not now:
             return
-        difference = self.identity.difference(Identity.of(os.fstat(self.descriptor)))
-        if not difference and clock >= self._next_check and in_worker_process():
-            difference = self._replaced()
-        if difference:
-            raise changed(self.path, difference)
+        present = [Identity.of(os.fstat(self.descriptor))]
+        if clock >= self._next_check and in_worker_process():
+            with suppress(OSError):  # deleted: new workers cannot open another file
+                present.append(identity_of(self.path))
+        for identity in present:
+            self.identity.refuse(identity, self.path)
         self._next_check = clock + _CHECK_SECONDS
-
-    def _replaced(self) -> str:
-        """Describe the file that has replaced this one; empty if none."""
-        with suppress(OSError):  # deleted: new workers cannot open another file
-            return self.identity.difference(identity_of(self.path))
-        return ""
 
     def read(self, address: int, size: int) -> bytes:
         """See `ByteSource.read`."""

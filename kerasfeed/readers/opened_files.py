@@ -57,7 +57,10 @@ class Identity(NamedTuple):
     def refuse(self, now: "Identity", path: str, *, may_grow: bool = False) -> None:
         """Raise an OSError if the file at `path` changed since; see `difference`."""
         if difference := self.difference(now, may_grow=may_grow):
-            raise changed(path, difference)
+            raise OSError(
+                f"{path!r} changed since it was first opened: {difference}. Finish writing a file before it is read; "
+                "then call close() on its reader, or make a new reader and a new feed"
+            )
 
     def __reduce__(self) -> Any:
         return _unpickled, (*self, _machine())
@@ -85,11 +88,3 @@ def identity_of(path: str | os.PathLike[str]) -> Identity:
         OSError: The file does not exist or cannot be accessed.
     """
     return Identity.of(Path(path).stat())
-
-
-def changed(path: str, difference: str) -> OSError:
-    """Return the error for a file that changed."""
-    return OSError(
-        f"{path!r} changed since it was first opened: {difference}. Finish writing a file before it is read; then "
-        "call close() on its reader, or make a new reader and a new feed"
-    )

@@ -78,24 +78,24 @@ def find(url: str) -> list[str]:
         _look(url, files, name)
         return [url]
     entries = _tried(url, lambda: files.glob(name, detail=True))
-    found = [each for each in entries if entries[each]["type"] == "file"]
-    if not found:
+    names = [each for each in entries if entries[each]["type"] == "file"]
+    if not names:
         raise FileNotFoundError(
             f"no file matches {url!r}. Check bucket and folder; if the server lists no folders, name each file"
         )
     begin, end = url.rfind("/", 0, magic.start()) + 1, url.find("::", magic.start())
     before, after = url[:begin], "" if end < 0 else url[end:]
     folder = _located(before + after, ())[1].rstrip("/")
-    return [f"{before}{each.removeprefix(folder).lstrip('/')}{after}" for each in found]
+    return [f"{before}{each.removeprefix(folder).lstrip('/')}{after}" for each in names]
 
 
-def identity_at(path: str | Path, options: Options = ()) -> Identity:
+def identity_at(path: str, options: Options) -> Identity:
     """Return the present identity of the file at a path or URL.
 
     Raises:
         OSError: The file does not exist or cannot be accessed.
     """
-    return _identity(path, *_located(path, options)) if isinstance(path, str) and is_url(path) else identity_of(path)
+    return _identity(path, *_located(path, options)) if is_url(path) else identity_of(path)
 
 
 def read_whole(path: str | Path) -> bytes:
@@ -155,7 +155,7 @@ class Blocks(ByteSource):
         """Read blocks of `block` bytes; keep the last `kept`."""
         self.path, self.identity = source.path, source.identity
         self._source, self._block = source, block
-        self._blocks: Lru[int, bytes] = Lru(kept, lambda _: 1)
+        self._blocks: Lru[int, bytes] = Lru(kept)
 
     def check(self, *, now: bool = False) -> None:
         """See `ByteSource.check`."""
@@ -253,18 +253,18 @@ def _look(url: str, files: Any, name: str) -> dict[str, Any]:
 
     while isinstance(files, CachingFileSystem):
         files = files.fs
-    found: dict[str, Any] = _tried(url, lambda: files.info(name))
-    return found
+    info: dict[str, Any] = _tried(url, lambda: files.info(name))
+    return info
 
 
 def _identity(url: str, files: Any, name: str) -> Identity:
-    found = _look(url, files, name)
-    if found["type"] == "directory":
+    info = _look(url, files, name)
+    if info["type"] == "directory":
         raise IsADirectoryError(f"{url!r} is a folder, not a file")
-    if found.get("size") is None:
+    if info.get("size") is None:
         raise OSError(f"cannot read {url!r}: the server does not report the size of the file. Copy it here first")
-    version = next((str(found[key]) for key in (*_VERSIONS, *_TIMES) if found.get(key)), "")
-    return Identity(0, _number(url), int(found["size"]), _number(version.strip('"')))
+    version = next((str(info[key]) for key in (*_VERSIONS, *_TIMES) if info.get(key)), "")
+    return Identity(0, _number(url), int(info["size"]), _number(version.strip('"')))
 
 
 def _number(text: str) -> int:

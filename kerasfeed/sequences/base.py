@@ -18,7 +18,7 @@ from kerasfeed.sequences.context import Worker as Worker
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.context import scene_rng as scene_rng
 from kerasfeed.sequences.indexing import Permuted, Picks, chosen_again, means_many, picked, picks_of
-from kerasfeed.sequences.optional_methods import WRAPPED_FOR, ahead_reader
+from kerasfeed.sequences.optional_methods import WRAPPED_FOR
 from kerasfeed.sequences.optional_methods import optional_method as optional_method
 from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfOne, blocks_in, kept_copier
@@ -131,7 +131,7 @@ class SceneSequence(ABC):
         If the class has `read_ahead`, it is called first. `get_batch` is not called, because its batch of arrays has
         lost the scenes' Python numbers, text and lists. Feeds do not use this method.
         """
-        announce = ahead_reader(self)
+        announce = optional_method(self, "read_ahead")
         if announce is not None:
             length = len(self)  # a sampler may also pass other indices that `__getitem__` takes
             if ahead := [index for index in indices if type(index) is int and 0 <= index < length]:
@@ -261,7 +261,7 @@ class Subset(Routed, OfOne, SceneSequence):
     def __init__(self, sequence: Any, indices: Any) -> None:
         self._hold(sequence)
         self.indices: Picks = picks_of(indices, self._lengths[0], class_name(sequence))
-        # A subset of a subset is one subset: each level would take 1 us per scene, and recursion.
+        # A subset of a subset becomes one subset, because each level would add 1 us per scene and a recursive call.
         joined = chosen_again(sequence.indices, self.indices) if type(sequence) is Subset else None
         if joined is not None:
             self._hold(sequence.sequence)

@@ -39,8 +39,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.spec.field_values import as_array
-from kerasfeed.spec.lists import is_weak, own
+from kerasfeed.spec.lists import PYTHON_NUMBERS, is_weak, own
 from kerasfeed.spec.nesting import field_paths, flatten
+from kerasfeed.util.array_bits import object_array
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.lru import PerProcess
 from kerasfeed.util.picklers import cloud_pickled
@@ -59,7 +60,6 @@ _SLACK = 1 << 18  # for the alignment of columns; the head describes at most 4,0
 _MAGIC = b"kerasfeed scene 3\n"
 _SUFFIX = ".scene"
 _PER_FOLDER = 1000
-_PYTHON_NUMBERS: tuple[Any, ...] = (bool, int, float, complex)
 
 
 def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
@@ -69,24 +69,24 @@ def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
         SpecError: A batch cannot hold a field.
     """
     leaves, treespec = flatten(scene)
-    kept: list[Any] = []
+    copies: list[Any] = []
     for path, leaf in zip(field_paths(treespec), leaves, strict=True):
         if isinstance(leaf, np.generic) and not isinstance(leaf, str | bytes):
-            kept.append(leaf)
-        elif isinstance(leaf, _PYTHON_NUMBERS):
-            kept.append(_plain(leaf))
+            copies.append(leaf)
+        elif isinstance(leaf, PYTHON_NUMBERS):
+            copies.append(_plain(leaf))
         else:
             array = as_array(leaf, path)
             # A list of numbers stays a list, because it may be promoted and an array may not.
-            kept.append(own(leaf) if is_weak(leaf) else own(array))
-    return kept, treespec
+            copies.append(own(leaf) if is_weak(leaf) else own(array))
+    return copies, treespec
 
 
 def _plain(value: Any) -> Any:
     """Return numbers, also in lists, as plain Python numbers; text unchanged."""
     if type(value) is list:
-        return value if set(map(type, value)) <= {*_PYTHON_NUMBERS} else [_plain(item) for item in value]
-    return next((kind(value) for kind in _PYTHON_NUMBERS if isinstance(value, kind)), value)
+        return value if set(map(type, value)) <= {*PYTHON_NUMBERS} else [_plain(item) for item in value]
+    return next((kind(value) for kind in PYTHON_NUMBERS if isinstance(value, kind)), value)
 
 
 def encoded(leaves: list[Any], structure: str) -> bytes:
@@ -125,15 +125,13 @@ def decoded(data: memoryview) -> tuple[list[Any], str]:
         if type(part) is not tuple:
             leaves.append(part)
             continue
-        kind, held, shape = part
+        kind, content, shape = part  # the texts, or a dtype
         if kind == "StringDType":
-            leaves.append(np.array(held, np.dtypes.StringDType()).reshape(shape))
+            leaves.append(np.array(content, np.dtypes.StringDType()).reshape(shape))
         elif kind == "objects":
-            array = np.empty(len(held), object)
-            array[:] = held
-            leaves.append(array.reshape(shape))
+            leaves.append(object_array(content, shape))
         else:
-            dtype = _dtype_of(held)
+            dtype = _dtype_of(content)
             stop = start + prod(shape) * dtype.itemsize
             array = (
                 np.frombuffer(data[start:stop], dtype).reshape(shape).copy() if stop > start else np.empty(shape, dtype)
@@ -186,9 +184,7 @@ class SceneFiles:
             return None
         try:
             return decoded(body)
-        except TypeError:  # an unknown dtype
-            return None
-        except pickle.UnpicklingError:  # a pickle from another program
+        except (TypeError, pickle.UnpicklingError):  # an unknown dtype, or a pickle from another program
             return None
 
     def write(self, index: int, data: bytes) -> None:
@@ -265,7 +261,7 @@ class SceneMemory:
         self._words = memoryview(self._memory)[: 8 * (_HEAD_BYTES + 1)].cast("q")
         self._table: NDArray[np.int64] = np.ndarray(length, np.int64, self._memory, _TABLE_AT)
         self._threads = PerProcess(threading.Lock)
-        self._held = _Content(0)
+        self._last_content = _Content(0)
         if opened is None:
             self._memory[_TOKEN_AT : _TOKEN_AT + _TOKEN_BYTES] = self._token
         _opened[self._token] = self
@@ -300,15 +296,15 @@ class SceneMemory:
 
     def _content(self, *, locked: bool = False) -> _Content:
         """Return the content, read again if it has changed."""
-        held, words = self._held, self._words
-        if held.generation == words[_GENERATION] and (held.head or not words[_HEAD_BYTES]):
-            return held
+        content, words = self._last_content, self._words
+        if content.generation == words[_GENERATION] and (content.head or not words[_HEAD_BYTES]):
+            return content
         if not locked:
             with self._locked():
                 return self._content(locked=True)
         head = self._memory[_HEAD_AT : _HEAD_AT + words[_HEAD_BYTES]].decode()
-        self._held = _Content(words[_GENERATION], **(self._columns_of(head) if head else {}))
-        return self._held
+        self._last_content = _Content(words[_GENERATION], **(self._columns_of(head) if head else {}))
+        return self._last_content
 
     def _columns_of(self, head: str) -> dict[str, Any]:
         structure, fields = ast.literal_eval(head)
@@ -330,17 +326,17 @@ class SceneMemory:
 
         None if not stored.
         """
-        held = self._content()
+        content = self._content()
         record = int(self._table[index])
-        if not record or record > held.rows:
+        if not record or record > content.rows:
             return None
         if record > 0:
-            leaves = [_value(kind, column, record - 1) for kind, column in held.columns]
-            return (leaves, held.structure) if self._words[_GENERATION] == held.generation else None
+            leaves = [_value(kind, column, record - 1) for kind, column in content.columns]
+            return (leaves, content.structure) if self._words[_GENERATION] == content.generation else None
         start = self._others_at - record - 1
         size = int(np.ndarray((), np.int64, self._memory, start))
         data = self._memory[start + 8 : start + 8 + size]
-        if self._words[_GENERATION] != held.generation:
+        if self._words[_GENERATION] != content.generation:
             return None
         try:
             structure, parts = pickle.loads(data)
@@ -352,7 +348,7 @@ class SceneMemory:
             if type(part) is tuple else part
             for part in parts
         ]  # fmt: skip
-        return (leaves, structure) if self._words[_GENERATION] == held.generation else None
+        return (leaves, structure) if self._words[_GENERATION] == content.generation else None
 
     def copy_rows(self, indices: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
         """Copy scenes to rows of a batch; return whether that worked.
@@ -364,42 +360,44 @@ class SceneMemory:
             structure: Their nesting, as text.
             out: dtype[B, ...] of each field.
         """
-        held = self._content()
+        content = self._content()
         records = self._table[indices]
-        if held.structure != structure or records.min() < 1:
+        if content.structure != structure or records.min() < 1:
             return False
-        pairs = [(column, rows) for (_, column), rows in zip(held.columns, out, strict=True)]
+        pairs = [(column, rows) for (_, column), rows in zip(content.columns, out, strict=True)]
         if any(column.dtype != rows.dtype or column.shape[1:] != rows.shape[1:] for column, rows in pairs):
             return False
         for column, rows in pairs:
             np.take(column, records - 1, axis=0, out=rows, mode="clip")  # mode="raise" would copy twice
-        return self._words[_GENERATION] == held.generation
+        return self._words[_GENERATION] == content.generation
 
     def write(self, index: int, leaves: list[Any], structure: str) -> None:
         """Store a scene, unless it is stored already or does not fit."""
         head = _head_of(leaves, structure)
         with self._locked():
-            held = self._content(locked=True)
+            content = self._content(locked=True)
             if self._table[index]:
                 return
-            if head and not held.head:
+            if head and not content.head:
                 text = head.encode()
                 self._memory[_HEAD_AT : _HEAD_AT + len(text)] = text
                 self._words[_HEAD_BYTES] = len(text)
-                held = self._content(locked=True)
-            record = self._put_row(held, leaves) if head and head == held.head else self._put_other(leaves, structure)
+                content = self._content(locked=True)
+            record = (
+                self._put_row(content, leaves) if head and head == content.head else self._put_other(leaves, structure)
+            )
             if record:
                 self._lock_file()  # again, as a memory barrier: every processor sees the scene before its record
                 self._table[index] = record
 
-    def _put_row(self, held: _Content, leaves: list[Any]) -> int:
+    def _put_row(self, content: _Content, leaves: list[Any]) -> int:
         row = self._words[_ROWS]
-        if row == held.rows or self._words[_NBYTES] + held.row_bytes > self._limit:
+        if row == content.rows or self._words[_NBYTES] + content.row_bytes > self._limit:
             return 0
-        for (_, column), leaf in zip(held.columns, leaves, strict=True):
+        for (_, column), leaf in zip(content.columns, leaves, strict=True):
             column[row] = leaf
         self._words[_ROWS] += 1
-        self._words[_NBYTES] += held.row_bytes
+        self._words[_NBYTES] += content.row_bytes
         return row + 1
 
     def _put_other(self, leaves: list[Any], structure: str) -> int:

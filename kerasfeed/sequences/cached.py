@@ -1,8 +1,8 @@
 """`Cached`: scenes kept in memory or on disk after the first read.
 
-Invariant: a cached scene equals the scene of the sequence, bit for bit. In memory it lives as long as the object. On
-disk it is stored under the user's key, the number of scenes, and the files that the sequence's readers open. Scenes
-that are random, or differ when they are read twice, are refused.
+Invariant: a cached scene equals the scene of the sequence, bit for bit. In memory it is kept as long as the object
+exists. On disk it is stored under the user's key, the number of scenes, and the files that the sequence's readers open.
+Scenes that use random numbers, or differ when they are read twice, are refused.
 """
 
 import os
@@ -37,16 +37,16 @@ _DEPTH, _MOST_ITEMS = 4, 1000  # limits of the search for readers in attributes
 class Cached(SceneByScene, SceneSequence):
     """The scenes of a sequence, kept in memory or on disk.
 
-    For scenes that are slow to read or compute and are the same in every epoch. Apply random changes after the cache:
-    `kf.Map(kf.Cached(sequence), augment)`. A sequence that uses `self.rng` is refused. So is a sequence whose scenes
-    differ when they are read again: each process reads its first three scenes twice.
+    Use it for scenes that are slow to read or compute and are the same in every epoch. Apply random changes after the
+    cache: `kf.Map(kf.Cached(sequence), augment)`. A sequence that uses `self.rng` is refused. So is a sequence whose
+    scenes differ when they are read again: each process reads its first three scenes twice.
 
-    In memory, scenes live as long as this object, once for all threads and worker processes of the machine (on macOS
-    each process keeps its own). On disk, they live under `key`, a text that you choose. Change it whenever the scenes
-    change: with the code of the class and of the functions that it calls, with its arguments, with the versions of
-    packages, and with data that it reads by itself. The cache itself notices a change of the number of scenes, and of
-    size and modification time of the files that kerasfeed's readers in the sequence open (`HDF5File`, `FileSequence`,
-    `TFRecordSequence`).
+    In memory, scenes are kept as long as this object exists, once for all threads and worker processes of the machine
+    (on macOS each process keeps its own). On disk, they are stored under `key`, a text that you choose. Choose another
+    key whenever the scenes change: because you change the code of the class or of a function that it calls, its
+    arguments, or data that it reads by itself, or install other versions of packages. The cache itself detects that
+    the number of scenes has changed, or the size or modification time of a file that kerasfeed's readers in the
+    sequence open (`HDF5File`, `FileSequence`, `TFRecordSequence`).
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -148,7 +148,7 @@ class Cached(SceneByScene, SceneSequence):
             KerasfeedError: The scene uses random numbers, or differs when it is read again.
             Exception: The sequence raised it.
         """
-        position = position_in(index, len(self), self)
+        position = position_in(index, self)
         kept = self._kept(position)
         leaves, treespec = self._read(position) if kept is None else kept
         return treespec.unflatten(leaves)
@@ -174,8 +174,8 @@ class Cached(SceneByScene, SceneSequence):
     def _read(self, position: int) -> tuple[list[Any], Any]:
         name = class_name(self.sequence)
         remedy = (
-            f"Do random changes after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) "
-            "gets the generator"
+            f"Apply random changes after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, "
+            "rng) gets the generator"
         )
         refusal = (
             f"scene {position} of {name} uses random numbers or the epoch, but a cache would keep one draw for every "

@@ -51,6 +51,9 @@ class DataFrameRows:
 
     Args:
         frame: The table. Only its columns are kept.
+
+    Attributes:
+        columns: The columns by name, each of `len(self)` values.
     """
 
     _is_scene_sequence = True
@@ -66,7 +69,7 @@ class DataFrameRows:
             if names.count(name) > 1:
                 raise SpecError(f"two columns of the DataFrame have the name {name!r}: rename one of them")
         self._length = len(frame)
-        self._columns = {
+        self.columns: dict[Any, NDArray[Any]] = {
             name: _array_of(frame[name], f"column {name!r}", f"frame[{name!r}]", package) for name in names
         }
 
@@ -75,22 +78,17 @@ class DataFrameRows:
 
     def __getitem__(self, index: int) -> dict[Any, Any]:
         """Return the row at position `index`: a dict from column to value."""
-        return {name: column[index] for name, column in self._columns.items()}
-
-    @property
-    def columns(self) -> dict[Any, NDArray[Any]]:
-        """The columns by name, each of `len(self)` values."""
-        return self._columns
+        return {name: column[index] for name, column in self.columns.items()}
 
     def _offers(self, name: str) -> bool:
-        return name == "get_batch" and all(column.dtype != object for column in self._columns.values())
+        return name == "get_batch" and all(column.dtype != object for column in self.columns.values())
 
     def get_batch(self, indices: NDArray[np.int64]) -> dict[Any, Any]:
         """Return the rows at `indices`, int64[B]; see `SceneSequence`."""
-        return {name: column[indices] for name, column in self._columns.items()}
+        return {name: column[indices] for name, column in self.columns.items()}
 
     def __repr__(self) -> str:
-        return f"DataFrameRows of {pluralize(len(self._columns), 'column')}, {pluralize(self._length, 'scene')}"
+        return f"DataFrameRows of {pluralize(len(self.columns), 'column')}, {pluralize(self._length, 'scene')}"
 
 
 class ArrayRows:

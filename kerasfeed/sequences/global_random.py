@@ -1,14 +1,14 @@
 """Detect and seed the generators of Python, NumPy, PyTorch and TensorFlow.
 
-Generators that an object keeps are treated alike; see `kerasfeed.sequences.held_random`.
+Generators that an object keeps are handled in the same way; see `kerasfeed.sequences.held_random`.
 
 Invariant: generators are seeded only in worker processes, which belong to kerasfeed, and by `kf.load`, which restores
 them. Elsewhere they belong to the program and are only read. PyTorch and TensorFlow are looked up in `sys.modules` (0.1
 us each), not imported. PyTorch's generator is the one of the CPU.
 
-TensorFlow has no public sign that its generator was used. So this module reads `_rng` of its context, which counts
-draws if a seed is set (present in TensorFlow 2.18 to 2.21). It cannot be restored, so it is seeded only in worker
-processes.
+No public function of TensorFlow shows whether its generator was used. So this module reads `_rng` of its context, which
+counts draws if a seed is set (present in TensorFlow 2.18 to 2.21). It cannot be restored, so it is seeded only in
+worker processes.
 
 Worker processes compare the states before and after each task, until scenes draw. They compare only the numbers that
 change with each draw, because NumPy takes 0.1 ms to return its whole state, and read these at the address that NumPy's
@@ -211,7 +211,7 @@ def random_warnings(
         has_seed: Whether the user has passed a seed. Then scenes that use seeded global generators are the same in
             every run.
     """
-    remedy = f" Draw from {_remedy(sequence, maker)} instead, a function of (seed, epoch, index) with all workers"
+    remedy = f" Draw from {_remedy(sequence, maker)} instead: its numbers depend only on (seed, epoch, index)"
     if not seeded:
         remedy += "; or use worker_type='process', which seeds them for each scene"
     runs = "" if has_seed else ": with seed=... every run gives the same batches"

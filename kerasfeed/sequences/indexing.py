@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kerasfeed.orders.permutation import permute, permute_one
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.spec.inference import probe_indices
+from kerasfeed.util.array_bits import frozen
 from kerasfeed.util.error_text import pluralize
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.validate import check_integer
@@ -102,7 +103,7 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
                 f"the mask has {pluralize(len(array), 'value')}, but {name} has {pluralize(length, 'scene')}: pass one "
                 "bool per scene"
             )
-        return _frozen(np.flatnonzero(array))
+        return frozen(np.flatnonzero(array))
     is_integers = array.dtype.kind in "iu" or all(type(index) is int for index in array)  # also huge Python integers
     if array.size and not is_integers:
         raise TypeError(
@@ -115,7 +116,7 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
         raise IndexError(f"indices[{first}] is {array[first]}, out of range: {name} has {pluralize(length, 'scene')}")
     chosen_array = array.astype(np.int64)  # a copy, because the caller may change the array
     chosen_array[chosen_array < 0] += length
-    return _frozen(chosen_array)
+    return frozen(chosen_array)
 
 
 def chosen_indices(scenes: Any, length: int, name: str) -> Picks:
@@ -160,11 +161,6 @@ def _range_in(indices: range, length: int) -> range | None:
     return None
 
 
-def _frozen(array: NDArray[Any]) -> NDArray[np.int64]:
-    array.setflags(write=False)
-    return array
-
-
 def picked(picks: Picks, positions: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the picks at `positions`, int64[B] in [0, len(picks))."""
     if isinstance(picks, range):
@@ -173,9 +169,9 @@ def picked(picks: Picks, positions: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
-    """Return the picks `outer` of the picks `inner` as picks.
+    """Return the picks of `inner` at the positions `outer`.
 
-    None if that would take an array of all.
+    None if `outer` is computed, because the result would be an array of all of them.
     """
     if isinstance(outer, Permuted):
         return None
@@ -184,11 +180,11 @@ def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
         start, stop = (chosen.start + chosen.step * end for end in (outer.start, outer.stop))
         chosen = range(start, stop, chosen.step * outer.step)
         return Permuted(inner.length, inner.keys, chosen) if isinstance(inner, Permuted) else chosen
-    return _frozen(picked(inner, picked(outer, np.arange(len(outer)))))
+    return frozen(picked(inner, picked(outer, np.arange(len(outer)))))
 
 
-def position_in(index: Any, length: int, view: Any) -> int:
-    """Return `index` as an int in [0, length).
+def position_in(index: Any, view: Any) -> int:
+    """Return `index` as an int in [0, len(view)).
 
     Negative ones count from the end.
 
@@ -204,6 +200,7 @@ def position_in(index: Any, length: int, view: Any) -> int:
             f"a {type(view).__name__} is indexed by an integer, a slice, a list or an array, received {index!r:.60} of "
             f"type {type(index).__name__}{many}"
         ) from None
+    length = len(view)
     if position < 0:
         position += length
     if not 0 <= position < length:

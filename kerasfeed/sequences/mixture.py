@@ -219,7 +219,7 @@ def _fraction(weight: Any) -> Fraction:
 def _tree_of(shares: tuple[Fraction, ...]) -> "_Node | int":
     unit = math.lcm(*(share.denominator for share in shares))
     weights = [share.numerator * (unit // share.denominator) for share in shares]
-    ticket = count()  # takes equal weights in order, so that the tree is unique
+    ticket = count()  # equal weights are taken in their order, so that the tree is unique
     heap: list[tuple[int, int, _Node | int]] = [(weight, next(ticket), k) for k, weight in enumerate(weights) if weight]
     heapq.heapify(heap)
     while len(heap) > 1:

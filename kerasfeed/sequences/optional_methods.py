@@ -11,14 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kerasfeed.util.error_text import add_note, class_name, message_of, notes_of, pluralize
 from kerasfeed.util.validate import refuse_class
 
-ReadInto = Callable[[int, Any], Any]
-ReadAhead = Callable[[NDArray[np.int64]], Any]
 WRAPPED_FOR = "_kerasfeed_wrapped_for"  # attribute of a wrapper: the class that inherits the method
 _READERS = ("get_batch", "read_into")  # methods that a feed calls instead of `__getitem__`
 _SHOWN = 8  # number of indices in a note
@@ -26,7 +21,7 @@ _BY_NAME = (
     'holds arrays by name: pass one of them, such as file["points"], or several, '
     'kf.Zip(points=file["points"], label=file["label"]), whose scenes are dicts'
 )
-# Classes whose objects are no sequences of scenes: package and name of a base class, and the remedy.
+# Classes whose objects are not sequences of scenes: package and name of a base class, and the remedy.
 _OTHER_KINDS = {
     ("kerasfeed", "Members"): _BY_NAME,
     ("kerasfeed", "BaseFeed"): "is a Feed already, which gives batches: pass feed.sequence",
@@ -107,15 +102,10 @@ def batch_reader(sequence: Any) -> Callable[..., Any] | None:
     return None
 
 
-def scene_writer(sequence: Any) -> ReadInto | None:
+def scene_writer(sequence: Any) -> Callable[[int, Any], Any] | None:
     """Return the `read_into` of a sequence if it takes `out`, or None."""
     method = optional_method(sequence, "read_into")
     return method if method is not None and takes_out(method) else None
-
-
-def ahead_reader(sequence: Any) -> ReadAhead | None:
-    """Return the `read_ahead` of a sequence, or None."""
-    return optional_method(sequence, "read_ahead")  # type: ignore[no-any-return]
 
 
 def check_part(caller: str, sequence: Any) -> int:
@@ -135,8 +125,8 @@ def check_part(caller: str, sequence: Any) -> int:
             "with __len__ and __getitem__(index) that returns one scene, or pass list(...) if it fits in memory"
         )
     for kind in type(sequence).__mro__:
-        if what := _OTHER_KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
-            raise TypeError(f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., but the {name} {what}")
+        if advice := _OTHER_KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
+            raise TypeError(f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., but the {name} {advice}")
     yields = inspect.isgeneratorfunction(sequence)
     if yields or inspect.isroutine(sequence):
         called = getattr(sequence, "__name__", name)

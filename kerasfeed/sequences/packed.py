@@ -83,26 +83,26 @@ class Packed(OfOne, SceneSequence):
             raise ValueError(f"overflow must be 'raise', 'cut' or 'drop', received {overflow!r:.60}")
         if lengths is None or callable(lengths):
             lengths = values_of("kf.Packed", "length", self.sequence, self._lengths[0], lengths or _length)
-        found = check_numbers("lengths", lengths, whole=True) if self._lengths[0] else np.empty(0, np.int64)
-        check_length("lengths", len(found), self._lengths[0])
-        long = np.flatnonzero(found > self.length)
+        scene_lengths = check_numbers("lengths", lengths, whole=True) if self._lengths[0] else np.empty(0, np.int64)
+        check_length("lengths", len(scene_lengths), self._lengths[0])
+        long = np.flatnonzero(scene_lengths > self.length)
         if overflow == "raise" and len(long):
             more = f", and {len(long) - 1:,} more are" if len(long) > 1 else ""
             raise ValueError(
-                f"scene {long[0]} of {class_name(self.sequence)} has length {found[long[0]]:,}, more than "
+                f"scene {long[0]} of {class_name(self.sequence)} has length {scene_lengths[long[0]]:,}, more than "
                 f"length={self.length:,}{more}: pass a larger length, or overflow='cut' (their beginning) or 'drop'"
             )
-        kept = (found > 0) & (found <= self.length) if overflow == "drop" else found > 0
-        if not kept.any():
+        is_packed = (scene_lengths > 0) & (scene_lengths <= self.length) if overflow == "drop" else scene_lengths > 0
+        if not is_packed.any():
             raise ValueError(f"{class_name(self.sequence)} has no scene to pack: all are left out, or have length 0")
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(SeedStream.PACKED,))))
-        packed = np.minimum(found[kept], self.length)
+        packed = np.minimum(scene_lengths[is_packed], self.length)
         together = _first_fit(packed, self.length, rng)
         self._count = int(together.max()) + 1
-        numbers = np.full(len(found), self._count)  # the scenes left out are one more group
-        numbers[kept] = together
+        numbers = np.full(len(scene_lengths), self._count)  # the scenes left out are one more group
+        numbers[is_packed] = together
         self._groups = Groups.of(numbers, self._count + 1)
-        self._found = found
+        self._scene_lengths = scene_lengths
         self.fill = float(packed.sum() / (self._count * self.length))
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class Packed(OfOne, SceneSequence):
             >>> kf.Packed([{"x": np.zeros(n)} for n in (3, 5, 2, 4)], 8).scenes_of(0)
             array([0, 1])
         """
-        return self._inside_of(position_in(index, len(self), self))
+        return self._inside_of(position_in(index, self))
 
     def _inside_of(self, position: int) -> NDArray[np.int64]:
         return self._groups.members[slice(*self._groups.offsets[position : position + 2])].astype(np.int64)
@@ -134,7 +134,7 @@ class Packed(OfOne, SceneSequence):
             ValueError: A scene has another length than it had when it was packed.
             Exception: The sequence raised it; a note has the index there.
         """
-        position = position_in(index, len(self), self)
+        position = position_in(index, self)
         segment_ids, positions = np.zeros(self.length, np.int32), np.zeros(self.length, np.int32)
         first: dict[str, NDArray[Any]] = {}
         out: dict[str, NDArray[Any]] = {}
@@ -147,10 +147,10 @@ class Packed(OfOne, SceneSequence):
                     out = {name: np.zeros((self.length, *f.shape[1:]), f.dtype) for name, f in fields.items()}
                 _check_alike(fields, first)
                 count = _length(fields)
-                if count != self._found[inner]:
+                if count != self._scene_lengths[inner]:
                     raise ValueError(
-                        f"a scene of length {count:,} had length {self._found[inner]:,} when it was packed: scenes "
-                        "must have the same length each time. Apply random changes after Packed"
+                        f"a scene of length {count:,} had length {self._scene_lengths[inner]:,} when it was packed: "
+                        "scenes must have the same length each time. Apply random changes after Packed"
                     )
             stop = min(start + count, self.length)
             for name, field in fields.items():

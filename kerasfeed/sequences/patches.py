@@ -134,14 +134,14 @@ class _Boxes(SceneSequence):
             IndexError: `index` is out of range.
             Exception: An array of the source raised it.
         """
-        position = position_in(index, self._length, self)
+        position = position_in(index, self)
         out = [np.empty(shape, dtype) for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
         self._read(position, out)
         return self._treespec.unflatten([array if array.ndim else array[()] for array in out])
 
     def read_into(self, index: int, out: Any) -> None:
         """Write scene `index` into `out`; see `SceneSequence`."""
-        self._read(position_in(index, self._length, self), flatten(out)[0])
+        self._read(position_in(index, self), flatten(out)[0])
 
     @abstractmethod
     def _read(self, position: int, out: list[NDArray[Any]]) -> None:
@@ -313,17 +313,17 @@ class Patches(_Boxes):
             >>> kf.Patches(np.zeros((4, 8)), (2, 4)).corner(3)
             (2, 4)
         """
-        return self._corner(position_in(index, len(self), self))
+        return self._corner(position_in(index, self))
 
     def _read(self, position: int, out: list[NDArray[Any]]) -> None:
         starts = self._corner(position)
         stops = [min(start + axis.size, axis.length) for start, axis in zip(starts, self._axes, strict=True)]
         where = tuple(map(slice, starts, stops))
-        held = tuple(slice(stop - start) for start, stop in zip(starts, stops, strict=True))
+        inside = tuple(slice(stop - start) for start, stop in zip(starts, stops, strict=True))
         for number, (field, target) in enumerate(zip(self._fields, out, strict=True)):
             if self._fills is not None:
                 target[...] = self._fills[number]
-            _read_into(field, where, target[held])
+            _read_into(field, where, target[inside])
 
 
 class Windows(_Boxes):
@@ -403,7 +403,7 @@ class Windows(_Boxes):
             >>> kf.Windows(np.zeros(100), 10, stride=5).start(3)
             15
         """
-        return self._corner(position_in(index, len(self), self))[0]
+        return self._corner(position_in(index, self))[0]
 
     def _read(self, position: int, out: list[NDArray[Any]]) -> None:
         (axis,) = self._axes

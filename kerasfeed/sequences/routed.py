@@ -44,7 +44,7 @@ class Routed(View):
             IndexError: `index` is out of range.
             Exception: The sequence inside raised it; a note has its name and the index there.
         """
-        position = position_in(index, len(self), self)
+        position = position_in(index, self)
         part, inner = self._route(position)
         try:
             return self._parts[part][inner]
@@ -54,7 +54,7 @@ class Routed(View):
 
     def read_into(self, index: int, out: Any) -> None:
         """Write the scene at `index` into `out`; see `SceneSequence`."""
-        position = position_in(index, len(self), self)
+        position = position_in(index, self)
         part, inner = self._route(position)
         with self._reading(part, [inner], [position]):
             write_scene(self._parts[part], inner, out)
@@ -116,9 +116,9 @@ class _Gatherer:
         out: The batch's memory, nested like a scene, each field with a leading axis of `count`; None makes new arrays.
     """
 
-    def __init__(self, count: int, out: Any = None) -> None:
+    def __init__(self, count: int, out: Any) -> None:
         self._count = count
-        self._given = out is not None
+        self._has_out = out is not None
         self._leaves: list[Any] = []
         self._treespec: Any = None
         if out is not None:
@@ -130,7 +130,7 @@ class _Gatherer:
         None without `out`, or if the rows are not consecutive.
         """
         start, stop = int(rows[0]), int(rows[-1]) + 1  # rows ascend
-        if not self._given or stop - start > len(rows):
+        if not self._has_out or stop - start > len(rows):
             return None
         return self._treespec.unflatten([leaf[start:stop] for leaf in self._leaves])
 
@@ -158,26 +158,23 @@ class _Gatherer:
             self._leaves[number] = self._room(self._leaves[number], array, path, source)
             self._leaves[number][rows] = array
 
-    def _room(self, held: Any, array: NDArray[Any], path: str, source: str) -> Any:
-        if held is None:
+    def _room(self, target: Any, array: NDArray[Any], path: str, source: str) -> Any:
+        if target is None:
             return np.empty((self._count, *array.shape[1:]), array.dtype.newbyteorder("="))
-        if held.shape[1:] != array.shape[1:]:
+        if target.shape[1:] != array.shape[1:]:
             raise SpecError(
                 f"field {path!r}: the scenes of {source} have the shape {array.shape[1:]}, but the others have "
-                f"{held.shape[1:]}. Scenes that are read together must have one shape"
+                f"{target.shape[1:]}. Scenes that are read together must have one shape"
             )
         dtype = array.dtype.newbyteorder("=")
-        if held.dtype == dtype:
-            return held
-        return held if self._given and _fits(dtype, held.dtype) else self._promoted(held, dtype, path, source)
-
-    def _promoted(self, held: Any, dtype: np.dtype[Any], path: str, source: str) -> Any:
-        if self._given or not (_fits(dtype, held.dtype) or _fits(held.dtype, dtype)):
+        if target.dtype == dtype or (self._has_out and _fits(dtype, target.dtype)):
+            return target
+        if self._has_out or not (_fits(dtype, target.dtype) or _fits(target.dtype, dtype)):
             raise SpecError(
-                f"field {path!r}: the scenes of {source} have dtype {dtype}, but the others have {held.dtype}. Return "
-                "one dtype for every scene"
+                f"field {path!r}: the scenes of {source} have dtype {dtype}, but the others have {target.dtype}. "
+                "Return one dtype for every scene"
             )
-        return held.astype(np.result_type(held.dtype, dtype))
+        return target.astype(np.result_type(target.dtype, dtype))
 
     def result(self) -> Any:
         """Return the batch."""

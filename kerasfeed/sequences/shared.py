@@ -18,12 +18,12 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.spec.lists import PYTHON_NUMBERS
 from kerasfeed.util.array_bits import exact_text
 from kerasfeed.util.error_text import class_name, message_of, pluralize
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
-_PYTHON_NUMBERS = (bool, int, float, complex)
 _SURROGATES = "surrogatepass"  # names of files may have some
 
 
@@ -37,9 +37,9 @@ def shared(items: Any) -> Any:
     Worker processes share the large NumPy arrays of a sequence, but each of them has its own copy of a Python list or
     dict. A list of five million file names takes 477 MB in each worker; as `kf.shared(names)` it takes 145 MB once.
 
-    Items of a list, and values of a dict, are text, bytes, numbers, or any objects that pickle. They are kept as bytes
-    (numbers of one type as one array), and made again at each access, which takes a few microseconds. So changes of
-    an item are lost.
+    Items of a list, and values of a dict, are text, bytes, numbers, or any objects that can be pickled. They are kept
+    as bytes (numbers of one type as one array), and made again at each access, which takes a few microseconds. So
+    changes of an item are lost.
 
     Args:
         items: An iterable with an order, or a dict whose keys are text, bytes or integers.
@@ -98,8 +98,8 @@ class SharedList(Sequence[Any]):
             values.flags.writeable = False
 
     def _pack(self, items: Sequence[Any], keys: Sequence[Any]) -> None:
-        found: dict[int, tuple[int, Any]] = {}  # number and object of each class and function, by id
-        pickled = functools.partial(_pickled, found=found)
+        objects: dict[int, tuple[int, Any]] = {}  # number and object of each class and function, by id
+        pickled = functools.partial(_pickled, objects=objects)
         encode: Callable[[Any], bytes] = {"text": _utf8, "bytes": exact_text}.get(self._codec, pickled)
         data, starts = bytearray(), array("q", [0])
         for number, item in enumerate(items):
@@ -112,7 +112,7 @@ class SharedList(Sequence[Any]):
                 ) from error
             starts.append(len(data))
         self._data, self._starts = np.array(data, np.uint8), np.array(starts, np.int64)
-        self._globals = [each for _, each in found.values()]
+        self._globals = [each for _, each in objects.values()]
 
     @property
     def nbytes(self) -> int:
@@ -195,7 +195,7 @@ def _as_numbers(items: Sequence[Any], kinds: set[type]) -> tuple[type | None, ND
     """
     kind = next(iter(kinds)) if len(kinds) == 1 else object
     is_number = issubclass(kind, np.number | np.bool_) and kind.__name__ != "timedelta64"
-    if kind in _PYTHON_NUMBERS or is_number:
+    if kind in PYTHON_NUMBERS or is_number:
         with suppress(OverflowError):  # integers outside int64
             return kind, np.array(items, kind)
     return None, np.zeros(0, np.uint8)
@@ -205,9 +205,9 @@ def _utf8(text: str) -> bytes:
     return str(exact_text(text)).encode(errors=_SURROGATES)
 
 
-def _pickled(item: Any, found: dict[int, tuple[int, Any]]) -> bytes:
+def _pickled(item: Any, objects: dict[int, tuple[int, Any]]) -> bytes:
     stream = io.BytesIO()
-    _Pickler(stream, found).dump(item)
+    _Pickler(stream, objects).dump(item)
     return stream.getvalue()
 
 
@@ -217,23 +217,23 @@ class _Pickler(pickle.Pickler):
     They may belong to the main module, which other processes cannot import.
     """
 
-    def __init__(self, stream: io.BytesIO, found: dict[int, tuple[int, Any]]) -> None:
+    def __init__(self, stream: io.BytesIO, objects: dict[int, tuple[int, Any]]) -> None:
         super().__init__(stream, protocol=5)
-        self._found = found
+        self._objects = objects
 
     def persistent_id(self, obj: Any) -> int | None:
         if not isinstance(obj, type | FunctionType):
             return None
-        return self._found.setdefault(id(obj), (len(self._found), obj))[0]
+        return self._objects.setdefault(id(obj), (len(self._objects), obj))[0]
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: bytes, found: list[Any]) -> None:
+    def __init__(self, content: bytes, objects: list[Any]) -> None:
         super().__init__(io.BytesIO(content))
-        self._found = found
+        self._objects = objects
 
     def persistent_load(self, number: int) -> Any:
-        return self._found[number]
+        return self._objects[number]
 
 
 def _code(key: Any) -> bytes:

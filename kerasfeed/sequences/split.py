@@ -297,12 +297,12 @@ def _grouped(
     mixed = rng.permutation(count)
     for done, group in enumerate(mixed[np.argsort(-scenes[classes == 0][mixed], kind="stable")].tolist()):
         own = slice(starts[group], starts[group + 1])
-        held = classes[own]
-        gain = np.add.reduce(scenes[own, None] * lacking.take(held, 0))
+        own_classes = classes[own]
+        gain = np.add.reduce(scenes[own, None] * lacking.take(own_classes, 0))
         if count - done == np.count_nonzero(empty):
             gain[~empty] = -np.inf
         part = part_of[group] = gain.argmax()
-        lacking[:, part][held] -= taken[own]
+        lacking[:, part][own_classes] -= taken[own]
         empty[part] = False
     return _members(part_of[groups], len(shares))
 

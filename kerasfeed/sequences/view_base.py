@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.frames import as_sequence, is_in_memory
 from kerasfeed.sequences.optional_methods import (
-    ahead_reader,
     batch_reader,
     check_part,
     is_ours,
@@ -35,8 +34,17 @@ _NAMED = 4  # number of parts that the identity of a view describes
 
 
 def part_reader(part: Any) -> Callable[..., Any] | None:
-    """Return `get_batch` of a part, NumPy's reader for an array, or None."""
-    return _Rows(part).read if is_number_array(part) else batch_reader(part)
+    """Return `get_batch` of a part, a function like it for an array of numbers, or None."""
+    if not is_number_array(part):
+        return batch_reader(part)
+
+    def read(indices: NDArray[np.int64], out: Any = None) -> Any:
+        if out is None or out.dtype != part.dtype or not out.flags.c_contiguous:
+            return part[indices]
+        np.take(part, indices, axis=0, out=out, mode="clip")  # mode="raise" would copy twice
+        return None
+
+    return read
 
 
 def is_number_array(part: Any) -> bool:
@@ -47,20 +55,6 @@ def is_number_array(part: Any) -> bool:
 def is_plain_number(dtype: np.dtype[Any]) -> bool:
     """Whether copies have the same bits. Copies of extended precision differ in padding bytes."""
     return dtype.kind in "biufc" and dtype.char not in "gG"
-
-
-class _Rows:
-    """Rows of an array, read many at once."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array
-
-    def read(self, indices: NDArray[np.int64], out: Any = None) -> Any:
-        """Return the rows at `indices`, or write them into a suitable `out`."""
-        if out is None or out.dtype != self._array.dtype or not out.flags.c_contiguous:
-            return self._array[indices]
-        np.take(self._array, indices, axis=0, out=out, mode="clip")  # mode="raise" would copy twice
-        return None
 
 
 def kept_copier(sequence: Any) -> Callable[..., bool] | None:
@@ -80,9 +74,9 @@ def shallow_copy(sequence: Any, known: dict[int, Any] | None = None) -> Any:
     """
     known = {} if known is None else known
     if id(sequence) not in known:
-        known[id(sequence)] = made = copy.copy(sequence)
+        known[id(sequence)] = copied = copy.copy(sequence)
         if isinstance(sequence, View):
-            made._parts = tuple(shallow_copy(part, known) for part in sequence._parts)
+            copied._parts = tuple(shallow_copy(part, known) for part in sequence._parts)
     return known[id(sequence)]
 
 
@@ -252,7 +246,7 @@ class View(ABC):
     def read_ahead(self, indices: NDArray[np.int64]) -> None:
         """Announce the scenes that will be read soon to the parts."""
         for part, inner in self._scenes_inside(np.asarray(indices, np.int64)):
-            announce = ahead_reader(part)
+            announce = optional_method(part, "read_ahead")
             if announce is not None:
                 announce(inner)
 

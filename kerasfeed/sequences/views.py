@@ -40,7 +40,8 @@ class Concat(Routed, OfSeveral, SceneSequence):
     def __init__(self, *sequences: Any) -> None:
         self._hold(*listed_parts("Concat", sequences))
         self._stops = list(accumulate(self._lengths))
-        check_total("kf.Concat", self._stops[-1])
+        if self._stops[-1] >= 1 << 63:
+            raise ValueError(f"kf.Concat would have {self._stops[-1]:,} scenes, but a sequence has at most 2**63 - 1")
         self._ends = np.array([0, *self._stops], np.int64)
 
     def __len__(self) -> int:
@@ -103,12 +104,12 @@ class Zip(OfSeveral, SceneSequence):
         if not self._parts:
             raise ValueError("kf.Zip needs at least one sequence")
         if len(set(self._lengths)) > 1:
-            found = ", ".join(
+            lengths = ", ".join(
                 f"{key}: {class_name(part)} has {length}"
                 for key, part, length in zip(self._keys, self._parts, self._lengths, strict=True)
             )
             raise ValueError(
-                f"kf.Zip needs sequences of one length, received {found} scenes. Cut them, for example sequence[:"
+                f"kf.Zip needs sequences of one length, received {lengths} scenes. Cut them, for example sequence[:"
                 f"{min(self._lengths)}], if they match from the first scene on"
             )
 
@@ -124,7 +125,7 @@ class Zip(OfSeveral, SceneSequence):
             IndexError: `index` is out of range.
             Exception: A sequence inside raised it; a note names the sequence.
         """
-        position = position_in(index, len(self), self)
+        position = position_in(index, self)
         return self._joined(self._each([position], lambda part: self._parts[part][position]))
 
     def _joined(self, values: list[Any]) -> Any:
@@ -146,7 +147,7 @@ class Zip(OfSeveral, SceneSequence):
 
     def read_into(self, index: int, out: Any) -> None:
         """Write the scene at `index` into `out`; see `SceneSequence`."""
-        position = position_in(index, len(self), self)
+        position = position_in(index, self)
         self._each([position], lambda part: write_scene(self._parts[part], position, out[self._keys[part]]))
 
     def get_batch(self, indices: NDArray[np.int64], out: Any = None) -> Any:
@@ -154,9 +155,9 @@ class Zip(OfSeveral, SceneSequence):
         positions = np.asarray(indices, np.int64)
 
         def read(part: int) -> Any:
-            given = None if out is None else out[self._keys[part]]
-            batch = read_many(self._parts[part], positions, given)
-            return given if batch is None else batch
+            target = None if out is None else out[self._keys[part]]
+            batch = read_many(self._parts[part], positions, target)
+            return target if batch is None else batch
 
         return self._joined(self._each(positions, read))
 
@@ -201,7 +202,7 @@ class Map(SceneByScene, SceneSequence):
         if not callable(function):
             raise TypeError(f"kf.Map needs a function of one scene, received {function!r:.60}: write Map(sequence, f)")
         calls = ((function, has_parameter(function, "rng")),)
-        if type(sequence) is Map:  # one view of both functions: each level would take 1 us per scene, and recursion
+        if type(sequence) is Map:  # one view, because each level would add 1 us per scene and a recursive call
             sequence, calls = sequence.sequence, sequence._calls + calls
         self._hold(sequence)
         self._calls = calls
@@ -218,7 +219,7 @@ class Map(SceneByScene, SceneSequence):
             IndexError: `index` is out of range.
             Exception: The sequence or the function raised it; a note says which.
         """
-        position = position_in(index, self._lengths[0], self)
+        position = position_in(index, self)
         try:
             scene = self._parts[0][position]
         except Exception as error:
@@ -228,9 +229,9 @@ class Map(SceneByScene, SceneSequence):
             try:
                 scene = function(scene, rng=current_rng()) if draws else function(scene)
             except Exception as error:
-                given = class_name(self if number else self.sequence)
+                source = class_name(self if number else self.sequence)
                 nesting = f", one tuple of {len(scene)} fields" if isinstance(scene, tuple) else ""
-                note_once(error, f"in {_function_name(function)}, given scene {position} of {given}{nesting}")
+                note_once(error, f"in {_function_name(function)}, given scene {position} of {source}{nesting}")
                 raise
         return scene
 
@@ -239,16 +240,6 @@ class Map(SceneByScene, SceneSequence):
 
     def __repr__(self) -> str:
         return f"Map of {self._choice()} over {class_name(self.sequence)}, {pluralize(len(self), 'scene')}"
-
-
-def check_total(view: str, scenes: int) -> None:
-    """Refuse a number of scenes that `len` cannot return.
-
-    Raises:
-        ValueError: It is more than 2**63 - 1.
-    """
-    if scenes >= 1 << 63:
-        raise ValueError(f"{view} would have {scenes:,} scenes, but a sequence has at most 2**63 - 1")
 
 
 def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -51,21 +51,20 @@ class Custom(_Unchanged):
             Exception: The function raised it.
             SpecError: The batch holds a value that no batch can hold.
         """
-        fields, treespec = optree.tree_flatten(scene)
-        # Each call gets new lists and dicts, because the function may modify them.
-        lists = [[optree.tree_unflatten(treespec, fields) for _ in range(size)] for size in self.sizes]
         if scene is None:
             raise SpecError(
                 "__getitem__ returned None, but a collate function needs every scene of its batch. Raise an exception "
                 'in __getitem__ instead, and pass on_error="skip" to leave such scenes out'
             )
-        found = []
-        for scenes in lists:
-            batch = self.function(list(scenes))
+        fields, treespec = optree.tree_flatten(scene)
+        specs = []
+        for size in self.sizes:
+            # Each scene gets new lists and dicts, because the function may modify them.
+            batch = self.function([optree.tree_unflatten(treespec, fields) for _ in range(size)])
             if batch is None:
                 raise SpecError("the collate function returned None: return the batch (is a `return` missing?)")
-            found.append((len(scenes), describe(batch)))
-        return merge(found)
+            specs.append((size, describe(batch)))
+        return merge(specs)
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ def conform(scene: Any, spec: SceneSpec) -> Any:
     try:
         leaves: list[Any] = flatten_as(spec.treespec, scene)
     except ValueError:
-        found = flatten(scene)[1]
-        received = f"{type(scene).__name__}" if found.num_nodes == 1 else structure_text(found)
+        nesting = flatten(scene)[1]
+        received = f"{type(scene).__name__}" if nesting.num_nodes == 1 else structure_text(nesting)
         raise SpecError(
             f"expected the structure {structure_text(spec.treespec)} with the fields {', '.join(spec.paths)}, received "
             f"{received}. Nest scenes like the spec"
@@ -61,11 +61,11 @@ def conformed(leaf: Any, field: ArraySpec, path: str, spec: SceneSpec, *, copy: 
             f"field {path!r}: expected {field}, received a {type(leaf).__name__} of the structure "
             f"{structure_text(nesting)}. Nest scenes like the spec: {structure_text(spec.treespec)}"
         )
-    made = coerce(leaf, field, path, _remedy)
-    if not isinstance(made, np.ndarray):
-        return made
-    made = made.copy() if copy and not field.is_text else made
-    return made if made.ndim else made[()]
+    value = coerce(leaf, field, path, _remedy)
+    if not isinstance(value, np.ndarray):
+        return value
+    value = value.copy() if copy and not field.is_text else value
+    return value if value.ndim else value[()]
 
 
 def _remedy(same_kind: bool, field: ArraySpec, found: ArraySpec | None = None) -> str:
@@ -98,9 +98,9 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
         return array
     if array.dtype.kind in _HOLDS.get(field.dtype.kind, ""):
         with np.errstate(over="ignore", invalid="ignore"):
-            made = array.astype(field.dtype)
-        if _is_kept(array, made):
-            return made
+            cast = array.astype(field.dtype)
+        if _is_kept(array, cast):
+            return cast
     elif array.dtype.kind == "O" and not all(isinstance(value, int) for value in array.flat):
         as_array(array, path)  # raises the error for this value
         return None
@@ -110,11 +110,11 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
     )
 
 
-def _is_kept(array: NDArray[Any], made: NDArray[Any]) -> bool:
-    if made.dtype.kind in "iu":
-        return bool(np.all((made.astype(array.dtype) == array) & ((made < 0) == (array < 0))))
+def _is_kept(array: NDArray[Any], cast: NDArray[Any]) -> bool:
+    if cast.dtype.kind in "iu":
+        return bool(np.all((cast.astype(array.dtype) == array) & ((cast < 0) == (array < 0))))
     if array.dtype.kind in "fc":
-        return bool(np.all(np.isfinite(made) == np.isfinite(array)))
+        return bool(np.all(np.isfinite(cast) == np.isfinite(array)))
     return True
 
 

@@ -18,7 +18,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.spec.lists import array_of, big_text, is_array, is_weak
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, as_others
-from kerasfeed.util.array_bits import exact_text, is_masked_array
+from kerasfeed.util.array_bits import exact_text, is_masked_array, object_array
 
 _FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "ps", "fs": "fs", "as": "as"}
 
@@ -129,11 +129,7 @@ def _text_objects(array: np.ndarray[Any, Any], path: str) -> np.ndarray[Any, Any
                 "can be part of a batch; give the others a numeric dtype (np.asarray(values, dtype=...))"
             )
         exact = exact and type(value) is wanted
-    if exact:
-        return array
-    made = np.empty(array.shape, object)
-    made.reshape(-1)[:] = [exact_text(value) for value in array.flat]
-    return made
+    return array if exact else object_array([exact_text(value) for value in array.flat], array.shape)
 
 
 def _remedy_for(leaf: Any, path: str) -> str:
@@ -187,15 +183,15 @@ def coerce(
     """
     if type(leaf) is np.ndarray and leaf.dtype == field.dtype and field.fits(leaf.shape):
         return leaf
-    array, found = described(leaf, path)
-    if found.untyped:
-        found = as_others(found, field)
-        array = np.zeros([size or 0 for size in found.shape], object if field.is_text else field.dtype)
-    same_kind = found.dtype == field.dtype
-    if not same_kind and found.weak and not field.is_text:
-        same_kind = bool(np.can_cast(found.dtype, field.dtype, "safe"))
-    if not (same_kind and field.fits(found.shape)):
-        raise SpecError(f"field {path!r}: expected {field}, received {found}{remedy(same_kind, field, found)}")
+    array, received = described(leaf, path)
+    if received.untyped:
+        received = as_others(received, field)
+        array = np.zeros([size or 0 for size in received.shape], object if field.is_text else field.dtype)
+    same_kind = received.dtype == field.dtype
+    if not same_kind and received.weak and not field.is_text:
+        same_kind = bool(np.can_cast(received.dtype, field.dtype, "safe"))
+    if not (same_kind and field.fits(received.shape)):
+        raise SpecError(f"field {path!r}: expected {field}, received {received}{remedy(same_kind, field, received)}")
     if not field.is_text:
         return np.asarray(array, dtype=field.dtype)
     if isinstance(array, str | bytes):

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.util.array_bits import exact_text, is_masked_array
+from kerasfeed.util.array_bits import exact_text, is_masked_array, object_array
 
-_PYTHON_NUMBERS = (bool, int, float, complex)
+PYTHON_NUMBERS: tuple[Any, ...] = (bool, int, float, complex)
 _REMEDY = "crop or pad the inner lists to one length, or return np.concatenate(...) of them and their lengths"
 
 
@@ -30,9 +30,9 @@ def is_array(values: list[Any]) -> bool:
 def is_weak(value: Any) -> bool:
     """Whether NumPy chooses the dtype: for Python numbers and their lists."""
     if type(value) is not list:
-        return isinstance(value, _PYTHON_NUMBERS)
+        return isinstance(value, PYTHON_NUMBERS)
     kinds = set(map(type, value))
-    if not all(kind is list or issubclass(kind, _PYTHON_NUMBERS) for kind in kinds):
+    if not all(kind is list or issubclass(kind, PYTHON_NUMBERS) for kind in kinds):
         return False
     return list not in kinds or all(map(is_weak, value))
 
@@ -47,14 +47,12 @@ def array_of(values: list[Any], path: str) -> NDArray[Any]:
     assert kind is not None
     shape = _shape_of(values, path)
     if kind in ("str", "bytes"):
-        array: NDArray[Any] = np.empty(shape, object)
-        array.reshape(-1)[:] = [_text(value) for value in _flat(values, len(shape))]
-        return array
+        return object_array([_text(value) for value in _flat(values, len(shape))], shape)
     if kind == "":
         return np.zeros(shape)
     types = set(map(type, _flat(values, len(shape))))
-    if any(not issubclass(each, (*_PYTHON_NUMBERS, np.generic, np.ndarray)) for each in types):  # tensors
-        array = np.array([np.asarray(value)[()] for value in _flat(values, len(shape))]).reshape(shape)
+    if any(not issubclass(each, (*PYTHON_NUMBERS, np.generic, np.ndarray)) for each in types):  # tensors
+        array: NDArray[Any] = np.array([np.asarray(value)[()] for value in _flat(values, len(shape))]).reshape(shape)
     else:
         array = np.asarray(values)
     integers = all(issubclass(each, int | np.integer) for each in types)
@@ -86,7 +84,7 @@ def _text(value: Any) -> Any:
 
 def _kind_of(values: list[Any]) -> str | None:
     """Return "number", "str", "bytes", "" for empty lists; None for other lists."""
-    found = ""
+    common = ""
     for kind in set(map(type, values)):
         if kind is list:
             inside = [_kind_of(value) for value in values if type(value) is list]
@@ -95,10 +93,10 @@ def _kind_of(values: list[Any]) -> str | None:
         else:
             inside = [_kind_of_array(value) for value in values if type(value) is kind]
         for name in inside:
-            if name is None or (found and name and name != found):
+            if name is None or (common and name and name != common):
                 return None
-            found = found or name
-    return found
+            common = common or name
+    return common
 
 
 @functools.lru_cache(maxsize=256)
@@ -107,7 +105,7 @@ def _name_of(kind: type) -> str | None:
         return "str"
     if issubclass(kind, bytes):
         return "bytes"
-    return "number" if issubclass(kind, (*_PYTHON_NUMBERS, np.generic)) else None
+    return "number" if issubclass(kind, (*PYTHON_NUMBERS, np.generic)) else None
 
 
 def _kind_of_array(value: Any) -> str | None:

@@ -12,7 +12,7 @@ import optree
 
 from kerasfeed.spec.lists import is_array
 
-_FIELDS = frozenset({np.ndarray, bool, int, float, complex, str, bytes, list})  # common types that are no mappings
+_FIELDS = frozenset({np.ndarray, bool, int, float, complex, str, bytes, list})  # common types that are not mappings
 
 
 def field_paths(treespec: optree.PyTreeSpec) -> tuple[str, ...]:

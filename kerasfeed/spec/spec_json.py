@@ -35,8 +35,8 @@ def as_scene_spec(spec: Any) -> SceneSpec:
         leaves, treespec = optree.tree_flatten(spec)
         if not leaves:
             raise SpecError(f"the spec holds no field: received {spec!r}. Give a kf.ArraySpec for every field")
-        held = optree.tree_leaves(spec, is_leaf=lambda node: node is not spec and _is_array(node))
-        if any(type(leaf) is list for leaf in held):
+        parts = optree.tree_leaves(spec, is_leaf=lambda node: node is not spec and _is_array(node))
+        if any(type(leaf) is list for leaf in parts):
             raise SpecError(
                 f"a list of single values inside a scene is one array, received the spec {spec!r}. Give one "
                 "kf.ArraySpec((n,), dtype) instead of a list of n specs, or a tuple if scenes have a tuple there"

@@ -1,13 +1,15 @@
-"""Values whose bytes NumPy misreads: extension dtypes, padding bytes, text.
+"""Arrays: extension dtypes, padding bytes, text, and read-only arrays.
 
 Invariant: no value changes, and all other values are returned unchanged.
 """
 
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 def is_masked_array(value: Any) -> bool:
@@ -48,26 +50,39 @@ def comparable(array: Any) -> Any:
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "Vfc" or not is_padded(array.dtype):
         return array
-    made = np.zeros(array.shape, array.dtype)
-    _copy_members(array, made)
-    return made
+    zeroed = np.zeros(array.shape, array.dtype)
+    _copy_members(array, zeroed)
+    return zeroed
 
 
-def _copy_members(array: NDArray[Any], made: NDArray[Any]) -> None:
+def _copy_members(array: NDArray[Any], target: NDArray[Any]) -> None:
     dtype = array.dtype
     if dtype.names is not None:
         for name in dtype.names:
-            _copy_members(array[name], made[name])
+            _copy_members(array[name], target[name])
         return
     if dtype.kind in "fc" and is_padded(dtype) and np.finfo(np.longdouble).nmant == 63:
         parts = range(0, dtype.itemsize, dtype.itemsize if dtype.kind == "f" else dtype.itemsize // 2)
-        meant = np.dtype({
+        members = np.dtype({
             "names": [str(part) for part in parts], "formats": ["V10"] * len(parts), "offsets": list(parts),
             "itemsize": dtype.itemsize,
         })  # fmt: skip
-        _copy_members(array.view(meant), made.view(meant))
+        _copy_members(array.view(members), target.view(members))
     else:
-        made[...] = array
+        target[...] = array
+
+
+def frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    """Make an array read-only, and return it."""
+    array.setflags(write=False)
+    return array
+
+
+def object_array(values: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return texts as an object array of this shape."""
+    array: NDArray[Any] = np.empty(shape, object)
+    array.reshape(-1)[:] = values
+    return array
 
 
 def exact_text(value: Any) -> Any:

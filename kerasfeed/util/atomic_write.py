@@ -4,10 +4,10 @@ Invariant: a path has either the old file or the complete new one, even if anoth
 host writes it at the same time.
 """
 
-import contextlib
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 
@@ -25,9 +25,8 @@ def check_target(out: Path) -> None:
         raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; create it first")
 
 
-@contextlib.contextmanager
-def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
-    """Yield a temporary file (path, descriptor), renamed to `out` at the end.
+def appearing(out: Path, *, overwrite: bool) -> AbstractContextManager[int]:
+    """Open a temporary file that becomes `out` at the end; the context is its descriptor.
 
     The file is synced to the disk and then renamed. After an error, also after Ctrl-C, it is deleted and `out` is
     unchanged.
@@ -44,22 +43,29 @@ def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
     if not overwrite and out.exists():
         raise FileExistsError(f"{str(out)!r} exists already; write to another file, or replace it with overwrite=True")
     check_target(out)
+    return _part_of(out, overwrite=overwrite, durable=True)
+
+
+@contextmanager
+def _part_of(out: Path, *, overwrite: bool, durable: bool) -> Iterator[int]:
     part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(fd, "rb+", buffering=0):  # closes the descriptor
-            yield part, fd
-            os.fsync(fd)
+            yield fd
+            if durable:
+                os.fsync(fd)
         _rename(part, out, overwrite=overwrite)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    sync_folder(out.parent)
+    if durable:
+        sync_folder(out.parent)
 
 
 def sync_folder(folder: Path) -> None:
     """Sync the entries of `folder`, if the file system can."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -94,14 +100,5 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
     Raises:
         OSError: The disk is full, or the folder is missing or cannot be written; the old file is unchanged.
     """
-    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
-    try:
-        draft.write_bytes(content)
-        if durable:
-            with draft.open("rb+") as file:
-                os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
+    with _part_of(path, overwrite=True, durable=durable) as descriptor, open(descriptor, "wb", closefd=False) as file:
+        file.write(content)

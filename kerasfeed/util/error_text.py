@@ -13,6 +13,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any, TypeVar
@@ -40,13 +41,12 @@ def class_name(value: object) -> str:
     return type(value).__name__
 
 
-def message_of(error: BaseException, *, whole: bool = False) -> str:
-    """Return `str(error)`, without its middle if it is very long, unless `whole`."""
-
-    def made() -> str:
-        return str(error) if whole else shortened(str(error))
-
-    return guarded(made, lambda broken: f"(its message is not available: __str__ raised {class_name(broken)})")
+def message_of(error: BaseException) -> str:
+    """Return `str(error)`, without its middle if it is very long."""
+    return guarded(
+        lambda: shortened(str(error)),
+        lambda broken: f"(its message is not available: __str__ raised {class_name(broken)})",
+    )
 
 
 def summary(error: BaseException) -> str:
@@ -114,14 +114,10 @@ def add_note(error: BaseException, note: str) -> bool:
     return guarded(add, lambda _: False)
 
 
-def set_notes(error: BaseException, notes: list[str]) -> bool:
-    """Replace the notes of an exception; return whether that worked."""
-
-    def put() -> bool:
+def set_notes(error: BaseException, notes: list[str]) -> None:
+    """Replace the notes of an exception, if it allows that."""
+    with suppress(Exception):
         error.__notes__ = list(notes)
-        return True
-
-    return guarded(put, lambda _: False)
 
 
 def reworded(error: _E, text: str) -> _E:

@@ -1,6 +1,6 @@
 """Digests of arrays, numbers, text, containers of them, and functions.
 
-States of feeds hold them.
+The saved states of feeds contain such digests.
 
 Invariant: equal values have equal digests in every process of one Python version. Digests do not depend on addresses
 or on the order of sets. Two functions are equal if their code and the values they use are equal.
@@ -87,8 +87,8 @@ def _of_parts(value: Any, each: Callable[[Any], bytes], depth: int) -> bytes:
     if "__wrapped__" in attributes:  # functools.lru_cache and the like
         return each(attributes["__wrapped__"])
     name = getattr(value, "__qualname__", getattr(value, "__name__", ""))  # functions in C, and modules
-    held = [dict(attributes)] if hasattr(value, "__dict__") or depth >= _DEPTH else _pickled_parts(value)
-    return joined(f"object {kind.__module__}.{kind.__qualname__} {name}", *map(each, held))
+    state = [dict(attributes)] if hasattr(value, "__dict__") or depth >= _DEPTH else _pickled_parts(value)
+    return joined(f"object {kind.__module__}.{kind.__qualname__} {name}", *map(each, state))
 
 
 def _pickled_parts(value: Any) -> list[Any]:

@@ -26,10 +26,10 @@ class Lru(Generic[Key, Value]):
         weight: The total weight of the cached values now.
     """
 
-    def __init__(self, limit: int, weigh: Callable[[Value], int]) -> None:
+    def __init__(self, limit: int, weigh: Callable[[Value], int] = lambda _: 1) -> None:
         """Cache values up to a total weight of `limit`.
 
-        `weigh` returns the weight of a value. A value heavier than `limit` is not cached.
+        `weigh` returns the weight of a value; by default, each counts as 1. A value heavier than `limit` is not cached.
         """
         self.limit = limit
         self._weigh = weigh

@@ -82,8 +82,8 @@ def can_be_imported(value: Any) -> bool:
     if any(f"{name}.".startswith(f"{other}.") for other in ("__main__", *cloudpickle.list_registry_pickle_by_value())):
         return False
     try:
-        found = sys.modules[name]
-        return (found if is_module else operator.attrgetter(value.__qualname__)(found)) is value
+        module = sys.modules[name]
+        return (module if is_module else operator.attrgetter(value.__qualname__)(module)) is value
     except (AttributeError, KeyError):
         return False
 

@@ -84,7 +84,7 @@ def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]
     Args:
         theirs: The `module_values` of the other process.
     """
-    found = {}
+    values = {}
     for module in sorted(theirs.keys() & sys.modules.keys()):
         if not is_users(module, sys.modules[module]):
             continue
@@ -92,14 +92,14 @@ def differences(theirs: Mapping[str, Description]) -> dict[str, tuple[str, str]]
         moving = _moving_names(module) if differing else set()
         for path, here, there in differing:
             if moving.isdisjoint(part.removeprefix(".") for part in path):
-                found["".join((module, *path))] = here, there
-    return found
+                values["".join((module, *path))] = here, there
+    return values
 
 
-def differences_text(found: Mapping[str, tuple[str, str]]) -> str:
+def differences_text(values: Mapping[str, tuple[str, str]]) -> str:
     """The warning about values that differ between worker processes and the program."""
     names = [
-        f"{name} is {_shown(other, own)} there and {_shown(own, other)} here" for name, (other, own) in found.items()
+        f"{name} is {_shown(other, own)} there and {_shown(own, other)} here" for name, (other, own) in values.items()
     ]
     more = f"; and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return (

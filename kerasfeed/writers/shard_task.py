@@ -146,7 +146,7 @@ class ShardRunner(Runner):
         progress[1] = int(shard.indices[0])
         if path.exists() and shard_format.count(path) == len(shard.indices):
             return
-        with appearing(path, overwrite=True) as (_, descriptor):
+        with appearing(path, overwrite=True) as descriptor:
 
             def write(make: MakeContext) -> None:
                 os.ftruncate(descriptor, 0)  # `write` may run again, with seeded generators

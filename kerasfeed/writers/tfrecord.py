@@ -26,8 +26,6 @@ from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat
 
-ASSIGNMENTS = ("round_robin", "contiguous")
-COMPRESSIONS = (None, "GZIP")
 _WRITTEN_BYTES = 1 << 20
 _GZIP_LEVEL, _GZIP_WBITS = 2, 31
 
@@ -99,9 +97,9 @@ def write_tfrecords(
         raise ValueError(
             f"num_shards is {count}, but the sequence has {pluralize(length, 'scene')}: use at most one shard per scene"
         )
-    if assignment not in ASSIGNMENTS:
-        raise ValueError(f"assignment must be one of {', '.join(map(repr, ASSIGNMENTS))}, received {assignment!r}")
-    if compression not in COMPRESSIONS:
+    if assignment not in ("round_robin", "contiguous"):
+        raise ValueError(f"assignment must be one of 'round_robin', 'contiguous', received {assignment!r}")
+    if compression not in (None, "GZIP"):
         raise ValueError(f"compression must be None or 'GZIP', received {compression!r}")
     if workers != "auto" and options.count > count:
         warn_caller(

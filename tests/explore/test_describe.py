@@ -264,7 +264,7 @@ def test_constant_fields_and_fields_of_some_scenes_are_reported():
     assert (found["a"].constant, found["b"].constant, found["b"].scenes) == (True, False, 2)
     text = found.to_text()
     assert "the same in all scenes" in text
-    assert "in 2 of 3 scenes only" in text
+    assert "only in 2 of 3 scenes" in text
     assert found["b"].dtypes == {"float64": 1, "int64": 1}
     with pytest.raises(KeyError, match="no scene has a field 'c': there are 'a', 'b'"):
         found["c"]

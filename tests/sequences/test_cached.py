@@ -73,7 +73,7 @@ def test_feeds_over_a_cache_are_the_same_on_every_kind_of_worker(tmp_path):
             expected = expected or batches
             assert batches == expected
     assert len(list((tmp_path / "kept").rglob("*.scene"))) == 20
-    assert not list((tmp_path / "kept").rglob("*.tmp"))
+    assert not list((tmp_path / "kept").rglob("*.part"))
 
 
 def test_memory_is_bounded():
@@ -139,7 +139,7 @@ def test_temporary_files_of_a_crash_are_ignored(tmp_path, log):
     cached = kf.Cached(Squares(3, log=log), tmp_path / "kept", key="v1")
     assert cached[0]
     folder = next((tmp_path / "kept").rglob("0.scene")).parent
-    (folder / "1.0123456789abcdef.tmp").write_bytes(b"half")
+    (folder / ".1.scene.01234567.part").write_bytes(b"half")
     _assert_scene(cached[1], Squares(3)[1])
 
 
@@ -158,13 +158,13 @@ def test_a_full_disk_disables_the_cache_and_loses_no_scene(tmp_path, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("kerasfeed.sequences.cache_store.write_whole", full)
     with pytest.warns(kf.FeedWarning, match=r"cannot write to .*kept.*No space left.*Free some space, or pass"):
         _assert_scene(cached[1], Squares(4)[1])
     for _ in range(2):
         _assert_scene(cached[1], Squares(4)[1])  # warned once
     assert len(log.lines()) == 3
-    assert not list((tmp_path / "kept").rglob("*.tmp"))
+    assert not list((tmp_path / "kept").rglob("*.part"))
 
 
 def test_a_deleted_folder_is_created_again(tmp_path, log, read_once):

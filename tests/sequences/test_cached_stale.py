@@ -34,7 +34,7 @@ def test_a_sequence_over_an_hdf5_file_has_one_key_in_every_process(path, tmp_pat
 @pytest.mark.parametrize("sequence", [Noisy(), kf.Map([(np.zeros(2), 0)], jittered), kf.Zip(Noisy(3), range(3))])
 def test_a_random_scene_is_refused(sequence, where):
     cached = kf.Cached(sequence, **where)
-    message = r"scene 0 of \w+ uses random numbers.*Do random changes after the cache: kf.Map\(kf.Cached"
+    message = r"scene 0 of \w+ uses random numbers.*Apply random changes after the cache: kf.Map\(kf.Cached"
     with pytest.raises(kf.KerasfeedError, match=message):
         cached[0]
     with kf.Feed(cached, 1, workers=0, seed=0) as feed, pytest.raises(kf.KerasfeedError, match=message):

@@ -43,7 +43,7 @@ def test_a_regular_file_is_replaced_at_the_target_of_a_link(tmp_path):
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_bytes(b"old")
     link.symlink_to(file)
-    with appearing(link, overwrite=True) as (part, _):
-        part.write_bytes(b"new")
+    with appearing(link, overwrite=True) as descriptor:
+        os.write(descriptor, b"new")
     assert link.is_symlink()
     assert file.read_bytes() == b"new"

@@ -51,7 +51,7 @@ class CallRunner(Runner):
         hooks: Whether workers call the sequence's hooks.
     """
 
-    def __init__(self, sequence: Any, seed: int, *, hooks: bool = True) -> None:
+    def __init__(self, sequence: Any, seed: int, *, hooks: bool) -> None:
         self.sequence = sequence
         self.seed = seed
         self.target = sequence if hooks else None
@@ -142,7 +142,7 @@ class Case:
         processes: Whether to start worker processes even if reading all scenes takes less than a second.
     """
 
-    def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int = 0, processes: bool = True) -> None:
+    def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int, processes: bool) -> None:
         self.sequence = sequence
         self.seconds = seconds
         self.seed = seed

@@ -53,7 +53,7 @@ def _batches(reader: Reader, *, batches: list[list[int]], expected: list[SceneRe
 
 
 @contextmanager
-def _raises_nothing(name: str, index: int | None = None, more: str = "") -> Iterator[None]:
+def _raises_nothing(name: str, index: int, more: str = "") -> Iterator[None]:
     """Fail the check if the user's method `name` raises."""
     try:
         yield

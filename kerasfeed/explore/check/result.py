@@ -168,5 +168,5 @@ class SequenceReport(Reported):
             name, reason = missing[0].name, missing[0].message
             if len(missing) > 1:  # many names would widen the column of names
                 name, reason = "", "; ".join(f"{', '.join(those)}: {message}" for message, those in names.items())
-            rows.append((coloured("skipped", _COLOURS["skipped"], bold=False), code(name), reason))
+            rows.append((coloured("skipped", _COLOURS["skipped"]), code(name), reason))
         return Report(self.name, [("", f"{counted_} ({extent})")], [Table((), rows)])

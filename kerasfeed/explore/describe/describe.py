@@ -1,7 +1,7 @@
 """`kf.describe`: statistics of a sequence, in one pass.
 
 Invariant: except for times, the result has the same bits for any number and kind of workers. It is frozen and consists
-of numbers, text and small arrays; the contents of scenes never make its report raise.
+of numbers, text and small arrays. Its report can be made whatever the scenes hold.
 """
 
 import math
@@ -37,9 +37,9 @@ _SHOWN_GROUPS = 3
 class FieldDescription:
     """Statistics of one field over all scenes that were read.
 
-    Numbers: statistics of the finite values. Complex numbers: of the magnitude. Text: `min`, `max` and `mean` are of
-    lengths, in characters or bytes, and `zeros` counts empty texts. If the field is text in some scenes and numbers in
-    others, it has none of these.
+    The statistics describe the finite values; for complex numbers, they describe the magnitudes. For text, `min`, `max`
+    and `mean` describe the lengths, in characters or bytes, and `zeros` counts empty texts. A field that is text in
+    some scenes and numbers in others has none of these.
 
     Attributes:
         path: Name of the field, such as `1.points`.
@@ -57,10 +57,10 @@ class FieldDescription:
         mean: Mean, as `keras.layers.Normalization` takes it: float64[features] if `axis` is -1, else one number. NaN
             without values, or if they are so far apart (1e154) that their squares exceed float64.
         variance: Mean squared difference from the mean, with the same shape.
-        axis: -1 if mean and variance are by entry of the last axis. That axis must have one size in all scenes: up to
-            1,024 entries in a field with one axis (a table row), up to 16 in a field with more axes (coordinates,
-            channels). Otherwise None, and they are of all values.
-        classes: Number of values by value, for short texts, and for integers and booleans with few distinct values;
+        axis: -1 if each entry of the last axis has its own mean and variance. That axis must have one size in all
+            scenes: up to 1,024 entries in a field with one axis (a table row), up to 16 in a field with more axes
+            (coordinates, channels). Otherwise None, and there is one mean and one variance of all values.
+        classes: How often each value occurs, for short texts, and for integers and booleans with few distinct values;
             empty for others, or if there are more than 1,000 distinct values.
         edges: Edges of the bins of the histogram, one more than there are bins; empty without one.
         shares: Share of values in each bin, 0 to 1, of a sample: up to 64 values of each scene, spread over it, and
@@ -314,7 +314,7 @@ def _remarks(field: FieldDescription, description: Description) -> list[str]:
     """Describe unusual values, dtypes and shapes."""
     remarks, scenes = [], description.scenes - description.failed
     if field.scenes < scenes:
-        remarks.append(f"in {field.scenes:,} of {scenes:,} scenes only")
+        remarks.append(f"only in {field.scenes:,} of {scenes:,} scenes")
     if field.nan:
         remarks.append(f"{field.nan:,} NaN in {_scenes_text(field.nan_scenes)}")
     if field.infinite:
@@ -405,7 +405,7 @@ def describe(
             or a slice of indices, or a mask.
         workers: Number of workers; 0 reads in the calling thread.
         worker_type: "process" or "thread"; "auto" uses processes, or threads if the class sets
-            `thread_safe = True` or runs no code of the user.
+            `thread_safe = True`, or if reading a scene runs no code of the user.
         progress: Whether to show the progress bar.
 
     Returns:
@@ -450,13 +450,13 @@ def _description(
         _quantile(seconds, 0.95),
         tuple((int(numbers[row]), float(seconds[row])) for row in slow),
     )
-    given = np.asarray(indices)
+    chosen = np.asarray(indices)
     paths = sorted(statistics.fields, key=lambda path: statistics.fields[path].first)
     return Description(
         name, length, len(indices), statistics.failed,
         tuple((int(indices[position]), text) for position, text in statistics.failures),
         _duplicates(table["bits"], numbers), _quantile(nbytes, 0.5), _quantile(nbytes, 0.95), timing,
-        {path: _field(path, statistics.fields[path], given) for path in paths},
+        {path: _field(path, statistics.fields[path], chosen) for path in paths},
     )  # fmt: skip
 
 

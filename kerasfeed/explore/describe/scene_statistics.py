@@ -105,7 +105,7 @@ class SceneStatistics:
         self._tables.append(other.table())
 
     def table(self) -> NDArray[Any]:
-        """Return one `SCENE` row per scene that did not fail, by position."""
+        """Return one `SCENE` row per scene that did not fail, in the order of positions."""
         tables = [np.array(self._rows, SCENE), *self._tables]
         return np.sort(np.concatenate(tables), order="position")
 

@@ -116,15 +116,15 @@ class _Measurement:
     def _setups(self, seconds: float, busy: float) -> list[Setup]:
         """Return the present workers, then the alternatives."""
         count = cores()
-        found = []
+        setups = []
         if processes_supported():
-            found = [Setup(processes_for(seconds, busy, count), "process"), Setup(count, "process")]
+            setups = [Setup(processes_for(seconds, busy, count), "process"), Setup(count, "process")]
         if self._job.thread_safe or (self._setup.worker_type == "thread" and self._setup.workers > 1):
-            found.insert(int(not waits(seconds, busy)), Setup(threads_for(seconds, busy, count), "thread"))
-        found += [Setup(0, "inline"), Setup(1, "process" if processes_supported() else "thread")]
+            setups.insert(int(not waits(seconds, busy)), Setup(threads_for(seconds, busy, count), "thread"))
+        setups += [Setup(0, "inline"), Setup(1, "process" if processes_supported() else "thread")]
         if processes_supported():
-            found.append(Setup(2 * count, "process"))
-        others = dict.fromkeys(setup for setup in found if setup != self._setup)
+            setups.append(Setup(2 * count, "process"))
+        others = dict.fromkeys(setup for setup in setups if setup != self._setup)
         return [self._setup, *itertools.islice(others, _ALTERNATIVES)]
 
     def _cost(self) -> tuple[float, float] | None:
@@ -150,12 +150,10 @@ class _Measurement:
                 return None
         return took / scenes, busy / scenes
 
-    def _job_for(self, setup: Setup) -> Job:
-        return self._here if self._apart and setup.worker_type != "process" else self._job
-
     def _run_of(self, setup: Setup) -> "_Run":
         expected = max(1, setup.workers) / max(self._scene_seconds, 1e-9)
-        job, layout = smaller_batches(self._job_for(setup), self._layout, expected * self._run_seconds)
+        job = self._here if self._apart and setup.worker_type != "process" else self._job
+        job, layout = smaller_batches(job, self._layout, expected * self._run_seconds)
         return _Run(job, setup, layout, self._scene_seconds)
 
     @property
@@ -174,11 +172,11 @@ class _Measurement:
             for run in runs:
                 run(0.0)  # opens files
             rates = [[run(self._run_seconds) for run in runs] for _ in range(_RUNS)]
-        found: list[SetupRate | None] = []
+        results: list[SetupRate | None] = []
         for run, *each in zip(runs, *rates, strict=True):
             known = [rate for rate in each if rate is not None]
-            found.append(SetupRate(run.setup, min(known), max(known)) if len(known) == _RUNS else None)
-        return found
+            results.append(SetupRate(run.setup, min(known), max(known)) if len(known) == _RUNS else None)
+        return results
 
 
 def _copied(sequence: Any) -> Any:

@@ -103,7 +103,7 @@ class Profile(Reported):
                 ("of it, waiting", duration(self.waiting_seconds)),
             ],
         )
-        remark = "runs of one set-up differ: the machine is busy; measure again when it is quiet"
+        remark = "runs of one set-up differ: the machine is busy; measure again when it is idle"
         scatters = any(each.scatters for each in (self.present, *self.alternatives))
         table = Table(["with", "scenes/s", ""], rows, right=["scenes/s"])
         return Report(self.name, [("", self.verdict)], [times, table], remark if scatters else "")

@@ -26,7 +26,7 @@ from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.array_bits import widened
 
 INK, MUTED, LINE, ACCENT, WRONG = "#22272e", "#6b7280", "#d7dbe0", "#2f6fb0", "#b3361f"
-# Distinguishable with most colour vision, and in print. Masks leave class 0 transparent.
+# Most kinds of colour vision distinguish them, also in print. Masks leave class 0 transparent.
 _COLOURS = (
     "4477aa", "ee7733", "228833", "cc3377", "66ccee", "ccbb44", "aa3377", "009988", "bb5544", "7766cc",
     "99a83d", "dd88aa", "336655", "b08d57", "5599dd", "884422", "77aa88", "aa77bb", "556677", "dda15e",
@@ -179,7 +179,7 @@ class Panel:
         """Return the labels, int64, or None if they do not fit.
 
         Args:
-            steps: For an image: use only every so many rows and columns of the labels.
+            steps: For an image, the steps between the rows and between the columns whose labels are returned.
         """
         if not self.part.labels:
             return None

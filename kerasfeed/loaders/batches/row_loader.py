@@ -18,7 +18,7 @@ from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FailurePosi
 from kerasfeed.readers import read_cost
 from kerasfeed.sequences.base import SceneContext
 from kerasfeed.sequences.global_random import SeedingContext
-from kerasfeed.sequences.optional_methods import ahead_reader, note_once, scene_writer, takes_out
+from kerasfeed.sequences.optional_methods import note_once, optional_method, scene_writer, takes_out
 from kerasfeed.sequences.view_base import kept_copier, part_reader
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.inference import describe, difference_text
@@ -81,7 +81,7 @@ class RowLoader:
         self._structure = structure_text(layout.spec.treespec)
         self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
         self._read_into = scene_writer(sequence) if direct else None
-        self._read_ahead = ahead_reader(sequence)
+        self._read_ahead = optional_method(sequence, "read_ahead")
         self._checked = False  # whether a scene written by the sequence was compared with __getitem__
         self._writer = SceneWriter(layout, whole=collate is not None)
 

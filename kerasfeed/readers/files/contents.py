@@ -66,8 +66,8 @@ class Scenes(Contents):
     def __init__(self, scenes: Any) -> None:
         self._scenes = scenes
         self.count = len(scenes)
-        kept = scenes if isinstance(scenes, list) else []
-        self.nbytes = sum(map(_size, kept))
+        kept: Any = list(scenes) if isinstance(scenes, list) else []
+        self.nbytes = sum(map(_bytes_of, optree.tree_leaves(kept)))
 
     def row(self, row: int) -> Any:
         """Return the scene."""
@@ -116,10 +116,6 @@ def _bytes_of(leaf: Any) -> int:
     if isinstance(leaf, str | bytes):
         return len(leaf)
     return operator.index(getattr(leaf, "nbytes", 8))
-
-
-def _size(scene: Any) -> int:
-    return sum(map(_bytes_of, optree.tree_leaves(scene)))
 
 
 def contents_of(value: Any) -> Contents:

@@ -105,15 +105,19 @@ def count_files(
                     advance(1)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    kept = sorted(counts)
+    counted = sorted(counts)
     skipped = tuple((paths[number], exception_text(failures[number])) for number in sorted(failures))
-    if not kept:
+    if not counted:
         raise ValueError(
             f"none of the {len(paths)} files could be read. The first: {skipped[0][0]!r}: {skipped[0][1]}"
         ) from failures[min(failures)]
     if skipped:
         _warn_of_skipped(skipped, len(paths))
-    return tuple(paths[number] for number in kept), np.array([counts[number] for number in kept], np.int64), skipped
+    return (
+        tuple(paths[number] for number in counted),
+        np.array([counts[number] for number in counted], np.int64),
+        skipped,
+    )
 
 
 def _warn_of_skipped(skipped: Sequence[tuple[Any, str]], files: int) -> None:

@@ -69,7 +69,7 @@ class _FileCache(Lru[int, Contents]):
 
     def __init__(self, most_files: int, most_bytes: int) -> None:
         """Keep up to `most_files` files of `most_bytes` bytes together."""
-        super().__init__(most_files, lambda _: 1)
+        super().__init__(most_files)
         self._most_bytes = most_bytes
 
     def _keep(self, key: int, value: Contents) -> list[Contents]:
@@ -176,7 +176,7 @@ class FileSequence(Refreshable, SceneSequence):
         self._cache_bytes = resources.cache_bytes("cache_bytes", cache_bytes)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
-        self._kept = PerProcess(partial(_FilesRead, self._cache_files, self._cache_bytes))
+        self._files_read = PerProcess(partial(_FilesRead, self._cache_files, self._cache_bytes))
         self._count, self._skip = count, on_error == "skip"
         self._set_files(paths, count)
 
@@ -184,9 +184,9 @@ class FileSequence(Refreshable, SceneSequence):
         """Use these files, or none if some cannot be counted."""
         paths = _checked_paths(named)
         skipped: tuple[tuple[Any, str], ...] = ()
-        given = given_counts(count, len(paths))
-        if given is not None:
-            kept, counts = paths, np.array(given, np.int64)
+        known_counts = given_counts(count, len(paths))
+        if known_counts is not None:
+            kept, counts = paths, np.array(known_counts, np.int64)
         else:
             several = is_safe_function(self._read_file if count is None else count)
             count_one = self._count_read if count is None else partial(_count_by, count)
@@ -233,8 +233,8 @@ class FileSequence(Refreshable, SceneSequence):
         """
         file, row = self._locate(index)
         try:
-            kept = self._kept.here()
-            contents = kept.cache.get_or_load(file, lambda: self._read_counted(file, kept))[0]
+            files_read = self._files_read.here()
+            contents = files_read.cache.get_or_load(file, lambda: self._read_counted(file, files_read))[0]
             return contents.row(row)
         except BaseException as error:
             add_note(error, f"kerasfeed: row {row} of file {self.paths[file]!r} (number {file} of {len(self.paths)})")
@@ -283,15 +283,15 @@ class FileSequence(Refreshable, SceneSequence):
         except (TypeError, ValueError) as error:
             raise reworded(error, f"file {path!r}: {message_of(error)}") from error
 
-    def _read_counted(self, file: int, kept: _FilesRead) -> Contents:
+    def _read_counted(self, file: int, files_read: _FilesRead) -> Contents:
         """Read a file for the cache, and check its number of scenes."""
         path, count = self.paths[file], int(self.counts[file])
-        self._refuse_change(file, kept)
+        self._refuse_change(file, files_read)
         began = time.perf_counter()
         contents = self._contents(path)
         seconds = time.perf_counter() - began
-        self._refuse_change(file, kept)  # the file may have changed while it was read
-        for meter in (kept.log, read_cost.current()):
+        self._refuse_change(file, files_read)  # the file may have changed while it was read
+        for meter in (files_read.log, read_cost.current()):
             if meter is not None:
                 meter.record(self._storage, file, nbytes=count, seconds=seconds)
         if contents.count != count:
@@ -302,15 +302,15 @@ class FileSequence(Refreshable, SceneSequence):
             )
         return contents
 
-    def _refuse_change(self, file: int, kept: _FilesRead) -> None:
+    def _refuse_change(self, file: int, files_read: _FilesRead) -> None:
         """Raise if a file has changed since this process first read it."""
-        where = file_of(self.paths[file])
-        if not isinstance(where, Path):  # a URL is not watched: a check takes as long as a small read
+        path = file_of(self.paths[file])
+        if not isinstance(path, Path):  # a URL is not watched: a check takes as long as a small read
             return
-        if not where.is_file():  # a folder changes with its files, and read_file reports a missing file
+        if not path.is_file():  # a folder changes with its files, and read_file reports a missing file
             return
-        found = identity_of(where)
-        kept.first.setdefault(file, found).refuse(found, str(where.absolute()))
+        identity = identity_of(path)
+        files_read.first.setdefault(file, identity).refuse(identity, str(path.absolute()))
 
     def refresh(self, paths: Iterable[Any] | None = None, count: Any = None) -> int:
         """Add new files, and scenes appended to files, between two epochs.
@@ -363,9 +363,9 @@ class FileSequence(Refreshable, SceneSequence):
             >>> files.stats().reads
             1
         """
-        kept = self._kept.here()
-        counted = [(cost.decoded, cost.again, cost.seconds) for cost in kept.log.costs()] or [(0, 0, 0.0)]
-        return FileStats(*counted[0], kept=len(kept.cache))
+        files_read = self._files_read.here()
+        counted = [(cost.decoded, cost.again, cost.seconds) for cost in files_read.log.costs()] or [(0, 0, 0.0)]
+        return FileStats(*counted[0], kept=len(files_read.cache))
 
     def close(self) -> None:
         """Release the files that this process keeps.
@@ -373,7 +373,7 @@ class FileSequence(Refreshable, SceneSequence):
         The sequence can still be used: it then reads files as they are, with the number of scenes counted before. May
         be called again.
         """
-        self._kept.here().clear()
+        self._files_read.here().clear()
 
     def __repr__(self) -> str:
         return f"FileSequence({pluralize(len(self.paths), 'file')}: {pluralize(len(self), 'scene')})"

@@ -243,9 +243,9 @@ class ChunkedReader:
 
     def _decode_ahead(self, owner: "weakref.ref[Any]", number: int, meter: read_cost.Meter | None) -> None:
         """Decode one chunk before a read needs it."""
-        held = owner()
+        file = owner()
         # Else the file was closed meanwhile, or a read has decoded the chunk itself.
-        if held is not None and number in self._ahead:
+        if file is not None and number in self._ahead:
             self.load(number, meter)
 
     def _asked(self, number: int) -> None:
@@ -264,17 +264,17 @@ class ChunkedReader:
             keep: Whether a decoded chunk goes into the cache. Other threads that need the chunk then wait for it.
         """
         key = self._first_key + number
-        chunk, found = self._cache.get(key), True
+        chunk, was_cached = self._cache.get(key), True
         if chunk is None:
             location = self._index.find(number)
             if location is None:
                 return None
             with self._lock:
                 if keep:
-                    chunk, found = self._cache.get_or_load(key, lambda: self._decoded(number, location, meter))
+                    chunk, was_cached = self._cache.get_or_load(key, lambda: self._decoded(number, location, meter))
                 else:
-                    chunk, found = self._decoded(number, location, meter), False
-        if found:
+                    chunk, was_cached = self._decoded(number, location, meter), False
+        if was_cached:
             self.counters.add(hits=1)
         return chunk
 
@@ -291,25 +291,25 @@ class ChunkedReader:
         """Read and decode a stored chunk; return its full shape."""
         begin = time.perf_counter()
         if self._pipeline.refusal:
-            found = self._decoded_by_h5py(number)
+            decoded = self._decoded_by_h5py(number)
         else:
             data = self._source.read(location.address, location.size)
-            found = np.frombuffer(self._pipeline.decode(data, location.mask), self._dtype).reshape(self._grid.chunks)
+            decoded = np.frombuffer(self._pipeline.decode(data, location.mask), self._dtype).reshape(self._grid.chunks)
         seconds = time.perf_counter() - begin
         self.counters.add(nbytes=location.size)
         for each in (self.counters.meter, meter):
             if each is not None:
                 each.record(self._storage, location.position, nbytes=self._nbytes, seconds=seconds)
-        return found
+        return decoded
 
     def _decoded_by_h5py(self, number: int) -> NDArray[Any]:
-        found: NDArray[Any] = self._handle[self._grid.region(number)].view(self._dtype)
+        inside: NDArray[Any] = self._handle[self._grid.region(number)].view(self._dtype)
         self._source.check(now=True)  # h5py reads zeros beyond the end of a truncated file
-        if found.shape != self._grid.chunks:  # at the edge
+        if inside.shape != self._grid.chunks:  # at the edge
             whole = np.zeros(self._grid.chunks, self._dtype)
-            whole[tuple(map(slice, found.shape))] = found
+            whole[tuple(map(slice, inside.shape))] = inside
             return whole
-        return found
+        return inside
 
 
 def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -> None:

@@ -97,12 +97,12 @@ class Pipeline:
         self._stages: list[tuple[int, Decoder, int | None]] = []  # bit of the mask, decoder, size of its result
         size: int | None = nbytes
         for bit, each in enumerate(filters):
-            made = decoder_of(each)
-            if made is None:
+            decoder = decoder_of(each)
+            if decoder is None:
                 more = "; pip install imagecodecs" if each.code in _DECODERS else ""
                 self.refusal = f"no decoder for {each.name}{more}"
                 return
-            self._stages.insert(0, (1 << bit, made, size))
+            self._stages.insert(0, (1 << bit, decoder, size))
             if each.code == FLETCHER32:
                 size = None if size is None else size + 4
             elif each.code != SHUFFLE:

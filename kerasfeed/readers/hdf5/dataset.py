@@ -294,15 +294,15 @@ class HDF5Dataset:
                 return out
         if reader is not None:
             opened.counters.add(fallbacks=1)
-        found = _read_checked(shared, opened, selection, planned)
+        from_h5py = _read_checked(shared, opened, selection, planned)
         if out is None:
-            return found
+            return from_h5py
         if wanted == () and dtype.kind == "O":  # one text, or one row of variable length
-            out.fill(found)
+            out.fill(from_h5py)
             return out
-        if np.shape(found) != out.shape:
-            raise _wrong_shape(np.shape(found), out)
-        _put(found, out)
+        if np.shape(from_h5py) != out.shape:
+            raise _wrong_shape(np.shape(from_h5py), out)
+        _put(from_h5py, out)
         return out
 
     def read_ahead(self, indices: Any) -> None:
@@ -354,7 +354,7 @@ def _read_checked(shared: SharedFile, opened: OpenDataset, selection: Any, plann
         check_sources(opened.handle)
         opened.has_sources = not opened.handle.external
     try:
-        found = _read_through_h5py(opened.handle, selection, planned)
+        result = _read_through_h5py(opened.handle, selection, planned)
     except OSError:
         missing = missing_filters(opened.handle)
         if missing is None:  # another cause
@@ -364,10 +364,10 @@ def _read_checked(shared: SharedFile, opened: OpenDataset, selection: Any, plann
                 f"HDF5 does not know its filter {' and '.join(missing)}. Run pip install hdf5plugin, which HDF5File "
                 "imports if needed, or import the package that registers the filter in the module of your class"
             ) from None
-        found = _read_through_h5py(opened.handle, selection, planned)
+        result = _read_through_h5py(opened.handle, selection, planned)
     if shared.source is not None and not shared.how.swmr:
         shared.source.check(now=True)
-    return found
+    return result
 
 
 def _read_through_h5py(dataset: Any, selection: Any, planned: Selection | None) -> Any:
@@ -395,10 +395,10 @@ def _read_box(dataset: Any, box: Box, out: NDArray[Any]) -> None:
         _put(dataset[(slice(box[0].start, box[0].stop), *inner)], out)
         return
     positions, inverse = np.unique(box[0], return_inverse=True)
-    found = np.empty((len(positions), *out.shape[1:]), out.dtype)
+    rows = np.empty((len(positions), *out.shape[1:]), out.dtype)
     for begin, end in runs(positions):
-        _put(dataset[(slice(int(positions[begin]), int(positions[end - 1]) + 1), *inner)], found[begin:end])
-    _put(found[inverse], out)
+        _put(dataset[(slice(int(positions[begin]), int(positions[end - 1]) + 1), *inner)], rows[begin:end])
+    _put(rows[inverse], out)
 
 
 def _is_bounded(planned: Selection, itemsize: int) -> bool:
@@ -421,11 +421,11 @@ def _gather(read_box: Callable[[Box, NDArray[Any]], None], planned: Selection, o
             _put(around[pick], result[target])
 
 
-def _put(found: Any, out: NDArray[Any]) -> None:
-    """Copy `found` into `out`, which has the same shape."""
-    if out.dtype == found.dtype and not out.dtype.hasobject:
-        out, found = _as_plain(out), _as_plain(np.asarray(found))  # copies the padding of structures too
-    out[...] = found
+def _put(values: Any, out: NDArray[Any]) -> None:
+    """Copy `values` into `out`, which has the same shape."""
+    if out.dtype == values.dtype and not out.dtype.hasobject:
+        out, values = _as_plain(out), _as_plain(np.asarray(values))  # copies the padding of structures too
+    out[...] = values
 
 
 def _as_plain(array: NDArray[Any]) -> NDArray[Any]:

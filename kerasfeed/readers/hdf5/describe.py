@@ -46,7 +46,7 @@ class Entry:
 _KINDS = {h5py.h5o.TYPE_GROUP: "group", h5py.h5o.TYPE_DATASET: "dataset"}
 
 
-def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = None) -> list[Entry]:
+def entries(group: h5py.Group, path: str, links: Any, most: int | None = None) -> list[Entry]:
     """List the (first `most`) objects below a group, each once.
 
     Targets of soft and external links come last, unless they are listed already.
@@ -54,7 +54,7 @@ def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = 
     Args:
         group: The group.
         path: Path of the file, for messages.
-        links: h5py's link access properties; None for the default.
+        links: h5py's link access properties.
         most: Maximum number of entries.
 
     Raises:

@@ -28,8 +28,8 @@ def missing(path: str) -> FileNotFoundError:
 
 def named(error: OSError, message: str) -> OSError:
     """Return an error of the same type (PermissionError, BlockingIOError) with another message."""
-    found = reworded(error, message)  # returns `error` if its constructor differs, as fsspec's do
-    return OSError(message) if found is error else found
+    copy = reworded(error, message)  # returns `error` if its constructor differs, as fsspec's do
+    return OSError(message) if copy is error else copy
 
 
 def note_source(error: Exception, name: str, path: str, what: str = "") -> None:
@@ -123,7 +123,7 @@ def printable(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
-def listing(names: list[str], *, is_all: bool = True) -> str:
+def listing(names: list[str], *, is_all: bool) -> str:
     """List some names for a message.
 
     `is_all` is False if `names` is incomplete.

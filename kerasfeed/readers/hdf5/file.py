@@ -273,16 +273,16 @@ class HDF5File(Members):
         known = self._identity
         try:
             has_identity = self._remote or (self._local and self._how.driver != "family")
-            found = identity_at(self.path, self._how.options) if has_identity else None
+            present = identity_at(self.path, self._how.options) if has_identity else None
         except FileNotFoundError:
             if not self._local:
                 raise
             raise missing(self.path) from None
-        if found is not None:
-            known = known or found  # another HDF5File of this process may hold an older version of the file
-            known.refuse(found, self.path, may_grow=self._how.swmr)
+        if present is not None:
+            known = known or present  # another HDF5File of this process may hold an older version of the file
+            known.refuse(present, self.path, may_grow=self._how.swmr)
         try:
-            opened = registry.open(self, self.path, self._how, found)
+            opened = registry.open(self, self.path, self._how, present)
         except FileNotFoundError as error:
             if not self._local:
                 raise named(error, f"cannot open {self.path!r}: {message_of(error)}") from error

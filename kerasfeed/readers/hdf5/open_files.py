@@ -134,21 +134,21 @@ class SharedFile:
         HDF5Files with equal limits share a cache; with different limits they share only the handle. A limit of None is
         the cache that all files share.
         """
-        found = self._datasets.get((name, cache_limit))
-        if found is not None:
-            return found
+        opened = self._datasets.get((name, cache_limit))
+        if opened is not None:
+            return opened
         with HDF5_LOCK, self._lock:
-            found = self._datasets.get((name, cache_limit))
-            if found is None:
+            opened = self._datasets.get((name, cache_limit))
+            if opened is None:
                 handle = self.get(name)
                 if not isinstance(handle, h5py.Dataset):
                     return None
-                found = OpenDataset(handle, cache_limit)
-                nbytes = (handle.size or 0) * found.dtype.itemsize
+                opened = OpenDataset(handle, cache_limit)
+                nbytes = (handle.size or 0) * opened.dtype.itemsize
                 if len(self._datasets) < _EXAMINED_AT_ONCE or nbytes > _SMALL:
-                    self._examine(found)
-                self._datasets[name, cache_limit] = found
-            return found
+                    self._examine(opened)
+                self._datasets[name, cache_limit] = opened
+            return opened
 
     def examine(self, opened: OpenDataset, *, to_read: bool = False) -> None:
         """Choose the reader of a dataset.
@@ -286,8 +286,8 @@ class Registry:
         """If many files are open, close the files used longest ago."""
         if len(self._files) < 3 * descriptors() // 4:
             return
-        held = {opened for holder in self._holders if (opened := holder._opened) is not None}
-        leaving = sorted(held, key=lambda each: each.used)[: 1 + len(held) // 8]
+        in_use = {opened for holder in self._holders if (opened := holder._opened) is not None}
+        leaving = sorted(in_use, key=lambda each: each.used)[: 1 + len(in_use) // 8]
         for holder in list(self._holders):
             if holder._opened in leaving:
                 holder._opened = None

@@ -11,6 +11,7 @@ from kerasfeed.readers.hdf5.file import HDF5File
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
 from kerasfeed.spec.spec_json import spec_from_json
+from kerasfeed.util.array_bits import object_array
 
 SPEC_ATTRIBUTE = "kerasfeed_spec"
 
@@ -58,8 +59,8 @@ class HDF5Scenes(SceneSequence):
     def block_size(self) -> int:
         """Scenes per chunk of the largest field, for `kerasfeed.BlockShuffled`."""
         sizes = [field.nbytes for field in self._spec.fields]
-        found: int = self.file[self._names[sizes.index(max(sizes))]].block_size
-        return found
+        rows: int = self.file[self._names[sizes.index(max(sizes))]].block_size
+        return rows
 
     def __len__(self) -> int:
         return len(self.file[self._names[0]])
@@ -79,9 +80,7 @@ def _value(stored: Any, field: ArraySpec) -> Any:
         return stored
     if field.shape == ():
         return _text(stored, field)
-    values = np.empty(stored.size, object)
-    values[:] = [_text(each, field) for each in stored.ravel()]
-    return values.reshape(stored.shape)
+    return object_array([_text(each, field) for each in stored.ravel()], stored.shape)
 
 
 def _text(stored: Any, field: ArraySpec) -> Any:

@@ -104,8 +104,8 @@ class Selection:
             most: Maximum elements of a piece's box; more only if one row has more.
         """
         lead = self.axes[0]
+        rows = np.array(lead) if isinstance(lead, range) and lead.step != 1 else lead
         if self.is_box:
-            rows = np.array(lead) if isinstance(lead, range) and lead.step != 1 else lead
             yield Block(slice(0, len(rows)), (rows, *self.axes[1:]), None)
             return
         step = max(1, most // self.row_size)
@@ -118,7 +118,6 @@ class Selection:
                 yield Block(slice(begin, end), *zip(*around(points[0]), *inner, strict=True))
                 begin = end
             return
-        rows = np.array(lead) if isinstance(lead, range) and lead.step != 1 else lead
         boxes, picks = [positions for positions, _ in self.inner], [pick for _, pick in self.inner]
         for begin in range(0, len(rows), step):
             end = begin + step
@@ -146,7 +145,7 @@ def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
     if parts is None:
         return None
     axes: list[Axis] = []
-    found: list[int] = []
+    sizes: list[int] = []
     axis_number = lists = 0
     for part in parts:
         axis = _axis(part, shape, axis_number, name)
@@ -157,9 +156,9 @@ def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
         else:
             lists += not isinstance(axis, range)
             axes.append(axis)
-            found.append(len(axis[0]) if isinstance(axis, tuple) else len(axis))
+            sizes.append(len(axis[0]) if isinstance(axis, tuple) else len(axis))
         axis_number += _width(part)
-    return None if lists > 1 or axis_number != len(shape) else Selection(tuple(axes), tuple(found))
+    return None if lists > 1 or axis_number != len(shape) else Selection(tuple(axes), tuple(sizes))
 
 
 def whole_rows(selection: Any, size: int, name: str) -> range | None:

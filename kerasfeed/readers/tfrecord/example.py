@@ -195,13 +195,13 @@ class Example:
         kind = None if feature is None else feature.WhichOneof("kind")
         if kind is None:
             return None
-        found = getattr(feature, kind)
+        value_list = getattr(feature, kind)
         if kind == BYTES:
-            return Values(kind, found.value)
-        chunks = found.value
+            return Values(kind, value_list.value)
+        chunks = value_list.value
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        if len(UnknownFieldSet(found)) or (kind == INT64 and not data.isascii()):
-            return Values(kind, _by_original_schema(name, kind, found.SerializeToString()))
+        if len(UnknownFieldSet(value_list)) or (kind == INT64 and not data.isascii()):
+            return Values(kind, _by_original_schema(name, kind, value_list.SerializeToString()))
         if kind == INT64:
             return Values(kind, np.frombuffer(data, np.uint8).astype(np.int64))
         if len(data) % _FLOAT32.itemsize:

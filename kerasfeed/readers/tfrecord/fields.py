@@ -18,6 +18,7 @@ from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Pie
 from kerasfeed.spec.field_values import coerce
 from kerasfeed.spec.scene_spec import TEXT, ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
+from kerasfeed.util.array_bits import object_array
 from kerasfeed.util.error_text import message_of, pluralize
 
 RAW = "raw"
@@ -130,29 +131,25 @@ class _FieldCodec:
 
     def decode(self, example: Example) -> Any:
         """Return the value of the field in a record."""
-        found = example.get(self.path)
-        if found is None:
-            held = example.names()
-            why = "holds no list" if self.path in held else f"is missing; it has {', '.join(held) or '-'}"
+        feature = example.get(self.path)
+        if feature is None:
+            names = example.names()
+            why = "holds no list" if self.path in names else f"is missing; it has {', '.join(names) or '-'}"
             more = f"; the record also holds {example.other_fields}" if example.other_fields else ""
             raise SpecError(f"feature {self.path!r} {why}{more}")
         if not self.field.is_text:
-            numbers = self._numbers(found)
-            return numbers.reshape(self._shape(len(numbers), found, example))
-        texts = self._texts_in(found)
-        shape = self._shape(len(texts), found, example)
-        if shape == ():
-            return texts[0]
-        array = np.empty(len(texts), object)
-        array[:] = texts
-        return array.reshape(shape)
+            numbers = self._numbers(feature)
+            return numbers.reshape(self._shape(len(numbers), feature, example))
+        texts = self._texts_in(feature)
+        shape = self._shape(len(texts), feature, example)
+        return object_array(texts, shape) if shape else texts[0]
 
-    def _shape(self, size: int, found: Values, example: Example) -> tuple[int, ...]:
+    def _shape(self, size: int, feature: Values, example: Example) -> tuple[int, ...]:
         """Return the shape of a value of `size` items."""
         if not self.is_sized:
             if size == self._fixed_size:
                 return self._fixed_shape
-            raise self._mismatch(found)
+            raise self._mismatch(feature)
         sizes = example.get(self.path + SHAPE)
         if sizes is not None and sizes.kind == INT64:
             shape = tuple(sizes.values.tolist())
@@ -164,45 +161,42 @@ class _FieldCodec:
                 f"feature {self.path!r}: the sizes of {self.field} are unknown, because the record has no feature "
                 f"{self.path + SHAPE!r}"
             )
-        fits = len(shape) == len(self.field.shape) and all(
-            want is None or want == size for want, size in zip(self.field.shape, shape, strict=True)
-        )
-        if not fits or min(shape, default=0) < 0 or math.prod(shape) != size:
-            raise self._mismatch(found, shape)
+        if not self.field.fits(shape) or min(shape, default=0) < 0 or math.prod(shape) != size:
+            raise self._mismatch(feature, shape)
         return shape
 
-    def _numbers(self, found: Values) -> NDArray[Any]:
-        kind, values = found
+    def _numbers(self, feature: Values) -> NDArray[Any]:
+        kind, values = feature
         wanted = self.field.dtype
         if kind == BYTES and len(values) == 1 and len(values[0]) % self._stored.itemsize == 0:
             return np.frombuffer(values[0], self._stored).astype(wanted, copy=False)
         if kind == FLOAT and wanted in (np.float32, np.float64):
             return np.asarray(values, wanted)
         if kind != INT64 or wanted.kind not in "iub":
-            raise self._mismatch(found)
+            raise self._mismatch(feature)
         numbers: NDArray[Any] = values.astype(wanted)
         if wanted.itemsize < 8 and not np.array_equal(numbers.astype(np.int64), values):
             raise SpecError(f"feature {self.path!r} holds numbers out of the range of {wanted}")
         return numbers
 
-    def _texts_in(self, found: Values) -> list[Any]:
-        if found.kind != BYTES:
-            raise self._mismatch(found)
+    def _texts_in(self, feature: Values) -> list[Any]:
+        if feature.kind != BYTES:
+            raise self._mismatch(feature)
         if self.field.dtype != TEXT:
-            return list(found.values)
+            return list(feature.values)
         try:
-            return [value.decode() for value in found.values]
+            return [value.decode() for value in feature.values]
         except UnicodeDecodeError as error:
             raise SpecError(
                 f"feature {self.path!r} is not UTF-8 text ({message_of(error)}): use bytes, kf.ArraySpec(shape, 'S')"
             ) from None
 
-    def _mismatch(self, found: Values, shape: tuple[int, ...] | None = None) -> SpecError:
-        count = pluralize(len(found.values), "value")
-        if found.kind == BYTES and len(found.values) == 1 and not self.field.is_text:
-            count = f"one value of {len(found.values[0]):,} bytes"
+    def _mismatch(self, feature: Values, shape: tuple[int, ...] | None = None) -> SpecError:
+        count = pluralize(len(feature.values), "value")
+        if feature.kind == BYTES and len(feature.values) == 1 and not self.field.is_text:
+            count = f"one value of {len(feature.values[0]):,} bytes"
         sizes = "" if shape is None else f" and sizes {shape}"
-        return SpecError(f"feature {self.path!r}: expected {self.field}, received a {found.kind} of {count}{sizes}")
+        return SpecError(f"feature {self.path!r}: expected {self.field}, received a {feature.kind} of {count}{sizes}")
 
 
 def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
@@ -226,19 +220,19 @@ def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
     wanted = sorted({name for _, example in examples for name in example.names()})
     spec: dict[str, ArraySpec] = {}
     for name in wanted:
-        found: Mapping[str, Values | None] = {record: example.get(name) for record, example in examples}
-        missing = [record for record, values in found.items() if values is None]
+        by_record: Mapping[str, Values | None] = {record: example.get(name) for record, example in examples}
+        missing = [record for record, values in by_record.items() if values is None]
         if missing:
             raise SpecError(
                 f"feature {name!r} is in some records and not in others ({missing[0]}). Give spec= with the fields "
                 "that all records have"
             )
-        kinds = {record: values.kind for record, values in found.items() if values is not None}
+        kinds = {record: values.kind for record, values in by_record.items() if values is not None}
         first, *others = kinds.items()
         for record, kind in others:
             if kind != first[1]:
                 raise SpecError(f"feature {name!r} is a {first[1]} in {first[0]} and a {kind} in {record}")
-        sizes = {len(values.values) for values in found.values() if values is not None}
+        sizes = {len(values.values) for values in by_record.values() if values is not None}
         shape: tuple[int | None, ...] = () if sizes == {1} else (sizes.pop() if len(sizes) == 1 else None,)
         dtype = {BYTES: "S", FLOAT: "float32", INT64: "int64"}[first[1]]
         spec[name] = ArraySpec(shape, np.dtype(dtype))

@@ -82,11 +82,9 @@ def open_records(path: FileLocation, expected: Identity | None = None, *, forwar
         RecordError: The file is compressed.
         OSError: The file cannot be opened, or its identity differs.
     """
-    source = _opened(path)
+    source = _opened(path, forward=forward)
     if expected is not None:
         expected.refuse(source.identity, str(path))
-    if forward and isinstance(path, str):
-        source = Blocks(source, _URL_BLOCK, 2)
     if _compression(source) is not None:
         raise RecordError(
             f"{str(path)!r} is compressed, so its records can only be read in order. Read it with "
@@ -134,9 +132,7 @@ def records_in_order(path: FileLocation, *, verify: bool = True) -> Iterator[byt
 
 def _chunks(path: FileLocation) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file in non-empty pieces."""
-    source = _opened(path)
-    if isinstance(path, str):
-        source = Blocks(source, _URL_BLOCK, 2)
+    source = _opened(path, forward=True)
     wbits: Any = _compression(source)
     state: Any = None if wbits is None else zlib.decompressobj(wbits)
     for start in range(0, source.identity.size, _BLOCK):
@@ -153,9 +149,10 @@ def _chunks(path: FileLocation) -> Iterator[bytes]:
         raise RecordError("the compressed data are incomplete")
 
 
-def _opened(path: FileLocation) -> ByteSource:
+def _opened(path: FileLocation, *, forward: bool) -> ByteSource:
     if isinstance(path, str):
-        return UrlFile(path)
+        source = UrlFile(path)
+        return Blocks(source, _URL_BLOCK, 2) if forward else source
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -266,10 +263,10 @@ def _walk(file: RecordFile, starts: list[int]) -> str | None:
             block, first = file.read(position, _BLOCK if length < _SMALL else HEADER_BYTES), position
         if len(block) < HEADER_BYTES and first == position:
             break
-        found = data_length(block, position - first)
-        if found is None:
+        next_length = data_length(block, position - first)
+        if next_length is None:
             return f"the checksum of the length at byte {position:,} does not match"
-        length = found
+        length = next_length
         starts.append(position + length + FRAME_BYTES)
     if file.length == starts[-1]:
         return None

@@ -7,6 +7,7 @@ identities of files, so another process reads the same files or raises an error.
 import bisect
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,6 @@ _INFERRED_FROM = 5  # records
 _LEAST_THREADS, _MOST_THREADS = 4, 32  # indexing waits for the disk more than it computes
 
 
-def _open_files() -> Lru[int, RecordFile]:
-    return Lru(_OPEN_FILES, lambda _: 1)
-
-
 class TFRecordSequence(Refreshable, SceneSequence):
     """TFRecord files of `tf.train.Example`s as a sequence of scenes.
 
@@ -63,9 +60,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
             ("train-{shard:05d}-of-{count:05d}.tfrecord", all of whose shards must exist); any of these as a URL
             ("s3://bucket/train-*.tfrecord"), which fsspec reads; or a list of these.
         spec: Spec of a scene: a nesting of `kf.ArraySpec`s. The features are named like the fields ("0", "1.points").
-            None uses the spec that `write_tfrecords` wrote next to the files. Without one, a scene is a dict of the
-            features found in a few records: a scalar if each record holds one value, else an array with one axis;
-            bytes are unchanged. Records must then hold nothing but features.
+            None uses the spec that `write_tfrecords` wrote next to the files. Without one, a few records are read, and
+            a scene is a dict of their features. A feature with one value in each record is a scalar, any other an
+            array with one axis; bytes are unchanged. Records must then hold nothing but features.
         verify: Whether to compare each record with its checksum, which takes 0.1 ms for each MB.
         workers: Threads that index the files. "auto" is four times the number of cores, at most 32; 32 for URLs.
 
@@ -99,13 +96,15 @@ class TFRecordSequence(Refreshable, SceneSequence):
         workers: int | str = "auto",
     ) -> None:
         self.verify = bool(verify)
-        given = None if spec is None else as_scene_spec(spec)
+        users_spec = None if spec is None else as_scene_spec(spec)
         self._workers = None if workers == "auto" else max(1, int(workers))
         self._set_files(paths)
-        self._open = PerProcess(_open_files)
+        self._open: PerProcess[Lru[int, RecordFile]] = PerProcess(partial(Lru, _OPEN_FILES))
         described = find_sidecars([file.path for file in self._files])
-        self._check_counts(described)
-        known = given or _common_spec(described)
+        for file in self._files:
+            if file.path in described and file.damage is None:
+                _check_count(file.path, len(file), described[file.path][1])
+        known = users_spec or _common_spec(described)
         self._is_inferred = known is None
         self._codec = SceneCodec(known or self._inferred_spec())
         self._warn_of_damage()
@@ -113,13 +112,13 @@ class TFRecordSequence(Refreshable, SceneSequence):
     def _set_files(self, paths: Any) -> None:
         """Index these files, or none if one cannot be read."""
         given = tuple(paths) if isinstance(paths, Iterator) else paths
-        found = expand(given)
-        has_urls = any(isinstance(path, str) for path in found)
+        locations = expand(given)
+        has_urls = any(isinstance(path, str) for path in locations)
         threads = _MOST_THREADS if has_urls else min(_MOST_THREADS, _LEAST_THREADS * cores())
-        files = index_files(found, self._workers or threads)
+        files = index_files(locations, self._workers or threads)
         stops = list(itertools.accumulate(map(len, files)))
         if not stops[-1]:
-            raise RecordError(f"{_listed(files)} hold{'s' * (len(found) == 1)} no record")
+            raise RecordError(f"{_listed(files)} hold{'s' * (len(locations) == 1)} no record")
         self._given, self._files, self._stops = given, files, stops
 
     def _warn_of_damage(self) -> None:
@@ -161,12 +160,6 @@ class TFRecordSequence(Refreshable, SceneSequence):
         """Paths of the local files; see `kerasfeed.Cached`."""
         return [str(file.path) for file in self._files if not isinstance(file.path, str)]
 
-    def _check_counts(self, described: dict[FileLocation, tuple[SceneSpec, int]]) -> None:
-        """Check each file's number of records."""
-        for file in self._files:
-            if file.path in described and file.damage is None:
-                _check_count(file.path, len(file), described[file.path][1])
-
     def _inferred_spec(self) -> SceneSpec:
         examples = []
         for index in probe_indices(len(self)):
@@ -205,11 +198,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
         record = self._record(index)
         try:
             return self._codec.decode(record)
-        except SpecError as error:
-            more = ". The spec was inferred from a few records: give spec=" if self._is_inferred else ""
-            raise SpecError(f"{self._record_name(index)}: {message_of(error)}{more}") from None
         except ValueError as error:
-            raise RecordError(f"{self._record_name(index)}: {message_of(error)}") from None
+            more = ". The spec was inferred from a few records: give spec=" if self._is_inferred else ""
+            raise _named(error, self._record_name(index), more) from None
 
     @staticmethod
     def read(paths: Any, spec: Any = None, *, verify: bool = True) -> Iterator[Any]:
@@ -351,16 +342,16 @@ def _common_spec(described: dict[FileLocation, tuple[SceneSpec, int]]) -> SceneS
     Raises:
         SpecError: Two files have different specs.
     """
-    found: SceneSpec | None = None
+    common: SceneSpec | None = None
     for path, (spec, _) in described.items():
-        if found is not None and spec != found:
+        if common is not None and spec != common:
             first = next(iter(described))
             raise SpecError(
                 f"{str(first)!r} and {str(path)!r} have different specs: read them as two sequences, or give spec= "
                 "with the fields that both have"
             )
-        found = spec
-    return found
+        common = spec
+    return common
 
 
 def _check_count(path: FileLocation, found: int, written: int) -> None:
@@ -400,10 +391,8 @@ def _scenes_of(records: Iterator[tuple[str, bytes]], spec: SceneSpec | None) -> 
     for name, record in itertools.chain(first, records):
         try:
             leaves = codec.decode(record)
-        except SpecError as error:
-            raise SpecError(f"{name}: {message_of(error)}") from None
         except ValueError as error:
-            raise RecordError(f"{name}: {message_of(error)}") from None
+            raise _named(error, name) from None
         yield spec.unflatten([_own(leaf) for leaf in leaves])
 
 
@@ -411,7 +400,14 @@ def _example(name: str, record: bytes) -> Example:
     try:
         return Example(record)
     except ValueError as error:
-        raise RecordError(f"{name}: {message_of(error)}") from None
+        raise _named(error, name) from None
+
+
+def _named(error: ValueError, record: str, more: str = "") -> ValueError:
+    """Return the error of a record with its name; `more` is the end of the message if the spec does not fit."""
+    if isinstance(error, SpecError):
+        return SpecError(f"{record}: {message_of(error)}{more}")
+    return RecordError(f"{record}: {message_of(error)}")
 
 
 def _own(leaf: Any) -> Any:

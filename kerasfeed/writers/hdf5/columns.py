@@ -118,7 +118,8 @@ class Column:
     def create(self, file: h5py.File, scenes: int, compression: Any) -> h5py.Dataset:
         """Make the dataset for a number of scenes."""
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        links = links_in_utf8()
+        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+        links.set_char_encoding(h5py.h5t.CSET_UTF8)
         links.set_create_intermediate_group(True)
         shape = most = (scenes, *self.row_shape)
         if self.chunk is not None:
@@ -280,26 +281,19 @@ class ColumnWriter:
         self._check = check
         dtype = object if column.field.is_text else column.field.dtype
         self._buffer: Any = np.empty((min(column.buffered, max(1, len(dataset))), *column.row_shape), dtype)
-        self._held = self._written = 0
+        self._buffered = self._written = 0
 
     def add(self, row: Any) -> None:
         """Append one scene's value."""
-        self._buffer[self._held] = row
-        self._held += 1
-        if self._held == len(self._buffer):
+        self._buffer[self._buffered] = row
+        self._buffered += 1
+        if self._buffered == len(self._buffer):
             self.flush()
 
     def flush(self) -> None:
         """Write the buffered rows."""
-        if self._held:
-            write_rows(self._dataset, self._written, self._buffer[: self._held])
-            self._written += self._held
-            self._held = 0
+        if self._buffered:
+            write_rows(self._dataset, self._written, self._buffer[: self._buffered])
+            self._written += self._buffered
+            self._buffered = 0
             self._check()
-
-
-def links_in_utf8() -> Any:
-    """Return the properties of links whose names are in UTF-8."""
-    made = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    made.set_char_encoding(h5py.h5t.CSET_UTF8)
-    return made

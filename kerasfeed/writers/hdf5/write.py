@@ -183,7 +183,7 @@ def _join(segments: Sequence[PlannedShard], columns: Columns, out: Path, length:
                 start += len(segment.indices)
         sink.check()
 
-    with appearing(out, overwrite=overwrite) as (_, descriptor):
+    with appearing(out, overwrite=overwrite) as descriptor:
         try:
             interruptible(job)
         except OSError as error:
