@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from itertools import islice
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.stream_loader import StreamLoader
 from kerasfeed.feeds.stream_merge import SourceRun, StreamPosition
@@ -22,7 +22,7 @@ from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
 EMPTY = (
-    "the stream is empty: it ended before its first scene. Check what its generators read; a generator that was made "
+    "the stream is empty: it ended before its first batch. Check what its generators read; a generator that was made "
     "once, outside make_generator, is exhausted after one repetition"
 )
 _JOIN_SECONDS = 5.0
@@ -42,6 +42,7 @@ class Repetition:
         used: Whether the consumer received a batch.
         closed: Whether `close` was called.
         peeked: Number of batches that the consumer took but leaves to the next one.
+        warnings: Warnings for the user.
     """
 
     def __init__(self, loader: StreamLoader, start: StreamPosition) -> None:
@@ -50,6 +51,7 @@ class Repetition:
         self.used = self.closed = False
         self.peeked = 0
         self._loader = loader
+        self.warnings = loader.failure_log.deferred_warnings
         self._run: SourceRun | None = None
         self._entries: deque[Entry] = deque()
         # Use the lock, not the condition: Ctrl-C inside `Condition.__enter__` (Python code) would leave it acquired.
@@ -291,7 +293,7 @@ class StreamCursor:
         return repetition
 
     def _end(self, repetition: Repetition) -> None:
-        """Close a finished repetition.
+        """Close a finished repetition; warn if it was empty.
 
         Raises:
             ValueError: The stream is empty but `required`.
@@ -301,6 +303,8 @@ class StreamCursor:
         empty = repetition.read == repetition.start
         if empty and repetition.start.step:  # resumed at its end
             return
+        if empty and not self._required:
+            repetition.warnings.defer("empty", EMPTY, FeedWarning)
         if self._repetitions is None:
             self._repetitions = 0 if empty else None
         else:

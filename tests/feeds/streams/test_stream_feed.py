@@ -421,3 +421,11 @@ def test_a_stream_can_be_pickled_with_its_functions(stream):
     with pickle.loads(cloudpickle.dumps(feed)) as other:
         assert labels_in(other) == LABELS
         assert other.seed == feed.seed
+
+
+def test_a_loop_over_an_exhausted_iterator_warns_that_the_stream_is_empty():
+    numbers = iter([1.0, 2.0])
+    with kf.StreamFeed(lambda: numbers, 2, workers=0) as feed:
+        assert [batch.tolist() for batch in feed] == [[1.0, 2.0]]
+        with pytest.warns(kf.FeedWarning, match="the stream is empty: it ended before its first batch"):
+            assert list(feed) == []
