@@ -26,7 +26,7 @@ from kerasfeed.sequences.held_random import HELD, Held
 from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom, Stack
 from kerasfeed.spec.field_values import as_array
-from kerasfeed.spec.nesting import flatten
+from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled, unpickled
@@ -69,14 +69,14 @@ class FirstScenes:
             scene also opens files, and some may come from a cache.
         cpu_seconds: Processor time of that scene, s.
         is_reused: Whether reading another scene changed the arrays of the first.
-        differs: Whether the first scene differed when it was read again.
+        differing: A field of the first scene that differed when the scene was read again; empty if none did.
     """
 
     specs: tuple[tuple[int, SceneSpec], ...]
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     is_reused: bool = False
-    differs: bool = False
+    differing: str = ""
 
     @property
     def trouble(self) -> str:
@@ -87,9 +87,9 @@ class FirstScenes:
                 f"scene {first} changed when scene {last} was read, because the class returns the same array for both: "
                 "return a copy, array.copy()"
             )
-        if self.differs:
+        if self.differing:
             return (
-                f"scene {first} differed when it was read again: use the index, not a counter or an iterator; draw "
+                f"scene {first} differed in field {self.differing!r} when it was read again: use the index, not a counter or an iterator; draw "
                 "random numbers from self.rng, or from kf.current_rng() in a class that is not a kf.SceneSequence; "
                 "and return copies, array.copy(), of arrays that are reused"
             )
@@ -133,7 +133,7 @@ def read_first(
     times: list[tuple[float, float]] = []
     first: list[Any] = []  # the first scene, and its content when it had been read
     kept: bytes | None = None
-    is_reused, differs, used = False, False, 0
+    is_reused, differing, used = False, "", 0
     clock = ThreadWatch(whole_process=owned)
     begun = time.perf_counter()
 
@@ -164,19 +164,20 @@ def read_first(
             first = [scene, _content(scene)]
             with contextlib.suppress(Exception):  # pickling raises anything; the scene is read again in this case
                 kept = cloud_pickled(scene) if request.keeps else None
-    if first[1] is not None:
+    if first[1]:
         is_reused = _content(first[0]) != first[1]
         is_quick = len(specs) > 1 and min(times)[0] * (len(times) + 1) < _SECONDS
         may_read = seeds or (not used and (owned or is_quick))  # reading a copy may take any time
         if request.compares and not is_reused and may_read:
-            differs = _content(read(request.indices[0])[0]) != first[1]
+            again = _content(read(request.indices[0])[0])
+            differing = next((path for path in again | first[1] if again.get(path) != first[1].get(path)), "")
     middle = sorted(times)[(len(times) - 1) // 2]  # of two, the quicker one
     if owned and not (used or request.keeps) and middle[0] < _QUICK:
         with contextlib.suppress(Exception):  # the scene fails again when it is loaded
             count = min(_MOST_WARM, int(_WARM_SECONDS / middle[0]))
             warm = np.resize(np.array(request.indices[: len(specs)], np.int64), count)
             middle = min(_warm_times(sequence, warm, context, clock, reader) for _ in range(3))
-    return FirstScenes(tuple(specs), *middle, is_reused=is_reused, differs=differs), used, kept
+    return FirstScenes(tuple(specs), *middle, is_reused=is_reused, differing=differing), used, kept
 
 
 def _warm_times(
@@ -203,20 +204,21 @@ def _warm_times(
     return took.own_seconds / len(indices), took.cpu_seconds / len(indices)
 
 
-def _content(scene: Any) -> list[bytes] | None:
-    """Return the first bytes of the values of a scene; None if nothing can be compared."""
-    left, parts = _MOST_COMPARED, []
-    for leaf in flatten(scene)[0][:_MOST_FIELDS]:
+def _content(scene: Any) -> dict[str, bytes]:
+    """Return the first bytes of the values of a scene, by field, without fields that cannot be compared."""
+    left, content = _MOST_COMPARED, {}
+    leaves, treespec = flatten(scene)
+    for path, leaf in zip(field_paths(treespec)[:_MOST_FIELDS], leaves, strict=False):
         with contextlib.suppress(Exception):  # no batch can hold it; the spec reports this
             value = as_array(leaf, "")
             if isinstance(value, str | bytes):
-                parts.append(repr(value[:_MOST_TEXT]).encode())
+                content[path] = repr(value[:_MOST_TEXT]).encode()
             elif value.dtype.kind in "OUST":  # text
-                parts.append(repr(value.flat[:_MOST_FIELDS].tolist()).encode())
+                content[path] = repr(value.flat[:_MOST_FIELDS].tolist()).encode()
             elif value.dtype.char not in "gGV":  # padding bytes may differ
-                parts.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8)[:left].tobytes())
-                left -= len(parts[-1])
-    return parts or None
+                content[path] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)[:left].tobytes()
+                left -= len(content[path])
+    return content
 
 
 @dataclass(frozen=True)

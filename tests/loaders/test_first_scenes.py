@@ -145,7 +145,7 @@ def test_a_reused_array_in_a_list_of_scenes_for_a_collate_function_is_reported()
 
 @pytest.mark.heavy
 def test_scenes_that_differ_when_read_again_are_reported_and_read_by_one_worker():
-    with pytest.warns(kf.FeedWarning, match=r"differed when it was read again: .*self\.rng.*one worker"):
+    with pytest.warns(kf.FeedWarning, match=r"differed in field .* when it was read again: .*self\.rng.*one worker"):
         _, stats = _loaded(scenes_first.NextScene())
     assert stats.workers == 1
     with pytest.warns(kf.FeedWarning, match="which worker reads"):
@@ -176,7 +176,7 @@ class Changing(kf.SceneSequence):
 
 @pytest.mark.parametrize("kind", ["list", "number", "text", "bytes"])
 def test_reused_lists_and_changing_numbers_and_texts_are_reported(kind):
-    expected = "same array" if kind == "list" else "differed when it was read again"
+    expected = "same array" if kind == "list" else "differed in field '0' when it was read again"
     with pytest.warns(kf.FeedWarning, match=expected), BaseFeed(Changing(kind), 8) as feed:
         list(feed)
 
@@ -384,7 +384,7 @@ def test_batches_that_ignore_their_index_are_reported_and_read_by_one_worker():
 def test_explicit_workers_read_batches_that_ignore_their_index_with_a_warning(workers):
     with (
         BaseFeed(scenes_first.NextInLine(), None, **workers) as feed,
-        pytest.warns(kf.FeedWarning, match="differed when it was read again.*which worker reads"),
+        pytest.warns(kf.FeedWarning, match="differed in field .* when it was read again.*which worker reads"),
     ):
         feed[0]
 

@@ -26,7 +26,7 @@ class SafeScenes:
 
 def _chosen(seconds, busy, *, sequence=None, scenes=100_000, auto=BOTH, present=ONE, policy=None, **found):
     job = Job(sequence or Scenes(), Plan(scenes, 32), 3, 1 << 30, 10, policy or FailurePolicy())
-    first = FirstScenes(SPECS, seconds, busy, found.pop("is_reused", False), found.pop("differs", False))
+    first = FirstScenes(SPECS, seconds, busy, found.pop("is_reused", False), found.pop("differing", ""))
     given = {"batch_bytes": 4096, "draws_globally": False} | found
     return choose(job, present, first, auto=auto, **given).setup
 
@@ -92,7 +92,7 @@ def test_a_timeout_and_global_random_generators_need_processes():
 
 
 def test_changing_scenes_get_one_worker():
-    assert _chosen(4e-3, 4e-3, differs=True) == ONE
+    assert _chosen(4e-3, 4e-3, differing="0") == ONE
     assert _chosen(4e-3, 4e-3, is_reused=True, present=Setup(2, "process")) == Setup(1, "process")
 
 

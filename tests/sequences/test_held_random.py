@@ -110,6 +110,6 @@ def test_threads_and_the_calling_thread_warn_that_they_do_not_seed(workers):
 def test_a_counter_is_detected_for_any_duration_of_a_scene(seconds):
     with (
         _feed(scenes_held.Counting(seconds), workers=2) as feed,
-        pytest.warns(kf.FeedWarning, match="differed when it was read again.* which worker reads"),
+        pytest.warns(kf.FeedWarning, match="differed in field .* when it was read again.* which worker reads"),
     ):
         feed[0]
