@@ -194,7 +194,7 @@ class FileSequence(Refreshable, SceneSequence):
         counts.setflags(write=False)
         if not counts.any():
             raise ValueError(f"there is no scene in any of the {len(kept)} files; the first is {kept[0]!r}")
-        self._given = named if isinstance(named, str | os.PathLike) else paths
+        self._paths_given = named if isinstance(named, str | os.PathLike) else paths
         self.paths, self.counts, self.skipped = kept, counts, skipped
         self._stops = np.cumsum(counts)
         self._storage = read_cost.Storage(
@@ -341,9 +341,9 @@ class FileSequence(Refreshable, SceneSequence):
         if in_worker_process():
             raise RuntimeError("refresh() was called in a worker: call it in the main program, between two epochs")
         before = len(self)
-        given = self._count if count is None else count
-        self._set_files(self._given if paths is None else paths, given)
-        self._count = given
+        new_count = self._count if count is None else count
+        self._set_files(self._paths_given if paths is None else paths, new_count)
+        self._count = new_count
         self.generation += 1
         self.close()
         return len(self) - before

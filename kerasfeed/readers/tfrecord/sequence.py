@@ -111,15 +111,15 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     def _set_files(self, paths: Any) -> None:
         """Index these files, or none if one cannot be read."""
-        given = tuple(paths) if isinstance(paths, Iterator) else paths
-        locations = expand(given)
+        paths_given = tuple(paths) if isinstance(paths, Iterator) else paths
+        locations = expand(paths_given)
         has_urls = any(isinstance(path, str) for path in locations)
         threads = _MOST_THREADS if has_urls else min(_MOST_THREADS, _LEAST_THREADS * cores())
         files = index_files(locations, self._workers or threads)
         stops = list(itertools.accumulate(map(len, files)))
         if not stops[-1]:
             raise RecordError(f"{_listed(files)} hold{'s' * (len(locations) == 1)} no record")
-        self._given, self._files, self._stops = given, files, stops
+        self._paths_given, self._files, self._stops = paths_given, files, stops
 
     def _warn_of_damage(self) -> None:
         for file in self._files:
@@ -319,7 +319,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         if in_worker_process():
             raise RuntimeError("refresh() was called in a worker: call it in the main program, between two epochs")
         before = len(self)
-        self._set_files(self._given if paths is None else paths)
+        self._set_files(self._paths_given if paths is None else paths)
         self.generation += 1
         self.close()
         self._warn_of_damage()
