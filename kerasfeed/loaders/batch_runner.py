@@ -90,8 +90,8 @@ class FirstScenes:
         if self.differing:
             return (
                 f"scene {first} differed in field {self.differing!r} when it was read again: use the index, not a "
-                "counter or an iterator; draw random numbers from self.rng, or from kf.current_rng() in a class that is "
-                "not a kf.SceneSequence; and return copies, array.copy(), of arrays that are reused"
+                "counter or an iterator; draw random numbers from self.rng, or from kf.current_rng() in a class that "
+                "is not a kf.SceneSequence; and return copies, array.copy(), of arrays that are reused"
             )
         return ""
 

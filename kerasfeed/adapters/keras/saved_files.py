@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.util.atomic_write import sync_folder, write_whole
+from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import message_of, summary
 
 _KIND, _VERSION = "kerasfeed.FeedCheckpoint", 2
@@ -123,7 +123,6 @@ class Progress:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {"kind": _KIND, "version": _VERSION, **asdict(self)}
         write_whole(path, json.dumps(content).encode(), durable=True)
-        sync_folder(path.parent)
 
     @classmethod
     def read(cls, path: Path) -> "Progress | None":
