@@ -4,6 +4,7 @@ Invariant: only numbers and text are compared, which takes about 1 us per object
 """
 
 from collections.abc import Iterator
+from types import MethodType
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
@@ -26,8 +27,8 @@ class Settings:
         """Warn once of a setting that has changed since."""
         for value, received in self._received:
             for name, present in _settings(value).items():
-                previous = received.get(name, getattr(type(value), name, present))
-                if previous is not present and previous != present:
+                previous = received.get(name, getattr(type(value), name, None))
+                if _is_plain(previous) and previous is not present and previous != present:
                     attribute = f"{class_name(value)}.{name}"
                     warnings.defer(
                         "settings",
@@ -38,8 +39,15 @@ class Settings:
 
 
 def _settings(value: Any) -> dict[str, Any]:
-    attributes = getattr(value, "__dict__", {}).items()
-    return {name: item for name, item in attributes if type(item) in (bool, int, float, str) and name[0] != "_"}
+    try:
+        attributes = list(object.__getattribute__(value, "__dict__").items())  # calls no method of the user
+    except AttributeError:  # it has no attributes, or slots
+        return {}
+    return {name: item for name, item in attributes if _is_plain(item) and name[:1] != "_"}
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (bool, int, float, str)
 
 
 def _inside(value: Any) -> Iterator[Any]:
@@ -48,4 +56,4 @@ def _inside(value: Any) -> Iterator[Any]:
         for each in (*value._parts, *value._functions()):
             yield from _inside(each)
     else:
-        yield getattr(value, "__self__", value)
+        yield value.__self__ if isinstance(value, MethodType) else value

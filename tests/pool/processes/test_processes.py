@@ -577,7 +577,7 @@ def test_more_tasks_than_a_pipe_holds_all_complete():
 def test_ctrl_c_while_workers_end_leaks_no_descriptors(monkeypatch):
     def started():
         options = PoolOptions(1, "a test", timeout=None, tries=1, environment=Environment.now())
-        return make_pool(CallRunner([1.0], 0), options, "process")
+        return make_pool(CallRunner([1.0], 0, hooks=False), options, "process")
 
     started().close()  # the fixture that opened once
     before = len(list(Path("/proc/self/fd").iterdir()))
