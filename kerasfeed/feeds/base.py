@@ -274,7 +274,7 @@ class BaseFeed(AnyFeed):
         return self._loader.submit(epoch, step, timeout=patience)
 
     def start(self) -> None:
-        """Start to load the first batches of the next epoch, without waiting.
+        """Start to load the first batches of the next epoch, and return.
 
         Like the beginning of a loop, this call waits for the first scenes if the workers or the spec are not known yet,
         and it calls `on_epoch_begin` of the sequence. The next loop or `fit` gets the same batches as without this

@@ -3,8 +3,8 @@
 Invariant: the position of a feed is after the last batch that its consumer received, not the last batch taken.
 
 A call of TensorFlow must not wait long, and TensorFlow may never report the end of an iteration; see
-`kerasfeed.util.polling`. Closing a `CursorThread` neither waits nor takes a lock, because the garbage collector may do
-it, in any thread and at any point of the program. The thread closes its cursor.
+`kerasfeed.util.polling`. Closing a `CursorThread` neither waits nor takes a lock, because the garbage collector may
+close it, in any thread and at any point of the program. The thread closes its cursor.
 """
 
 import contextvars

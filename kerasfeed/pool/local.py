@@ -107,7 +107,7 @@ class LocalWorker:
     def watches_globals(self) -> bool:
         """See `WorkerContext.watches_globals`.
 
-        False because other threads of the program may draw from them.
+        False because other threads of the program may draw from the global generators.
         """
         return False
 

@@ -171,9 +171,10 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene: a `SceneSequence`, a list,
-            an ndarray, a map-style dataset; a `DataFrame` of pandas or polars, by position (a row is a dict of its
-            columns), or a column of one; an array with a `shape` and a `dtype` instead of `__len__`, such as zarr's,
-            along its first axis. Every scene must have the same structure, dtypes and number of axes.
+            an ndarray, a map-style dataset. Also a `DataFrame` of pandas or polars (scene i is row i, a dict of its
+            columns), or one of its columns; or an array with a `shape` and a `dtype` instead of `__len__`, such as a
+            zarr array (scene i is row i along the first axis). Every scene must have the same structure, dtypes and
+            number of axes.
         batch_size: Scenes in a batch, at least 1. None if each item of the sequence is already a batch, as in a
             `keras.utils.PyDataset`.
         shuffle: Whether each epoch visits the scenes in a new random order, every scene exactly once.

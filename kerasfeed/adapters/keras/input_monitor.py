@@ -34,7 +34,7 @@ class EpochTiming:
         steps: Batches trained on.
         scenes: Scenes in those batches; batches, if the feed has `batch_size=None`.
         seconds: Time from the beginning of the epoch to the end of its last step, without validation, s.
-        wait_seconds: Part of `seconds` in which a step was ready to begin but its batch was not, s.
+        wait_seconds: Time within `seconds` that steps were ready to begin but their batches were not, s.
     """
 
     epoch: int

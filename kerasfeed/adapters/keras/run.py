@@ -287,7 +287,7 @@ class KerasRun(ABC):
         """Called before the first real epoch."""
         self.close()
         self.built, self._epoch = True, 0
-        self.is_running = False  # Keras does not end the epoch in which it built the model
+        self.is_running = False  # Keras does not end the epoch that built the model
 
     def on_epoch_begin(self) -> None:
         """Called when Keras begins to iterate over the data."""

@@ -100,9 +100,9 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
     Args:
         make_generator: Function `(n, count)` that returns generator n of `count`, or any iterable. With `count=1` it
             may take no arguments. It is called for each repetition, in the worker that runs the generator. A parameter
-            `rng` receives a random generator for the whole generator. A parameter `start` receives the number of the
-            first scene to yield, which is above 0 only after a worker died or the stream was resumed. Without `start`,
-            the generator then runs again from its beginning, and the earlier scenes are dropped.
+            `rng` receives the `np.random.Generator` for all scenes of this generator. A parameter `start` receives the
+            number of the first scene to yield, which is above 0 only after a worker died or the stream was resumed.
+            Without `start`, the generator then runs again from its beginning, and the earlier scenes are dropped.
         batch_size: Scenes in a batch, at least 1. None if each item is already a batch, as in Keras's own
             generators.
         count: Number of generators, at least 1.

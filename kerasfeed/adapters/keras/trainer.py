@@ -1,18 +1,20 @@
 """Everything that kerasfeed reads from Keras beyond its interface for data.
 
-| what | source | seen in Keras | |---|---|---| | `DataAdapter`, the interface |
-`keras.src.trainers.data_adapters.data_adapter` | 3.10 to 3.16 | | batches of an execution on JAX |
-`super_batch_iterator` of `data_adapter_utils` in the same package | 3.16 | | which of Keras's iterators calls | `self`
-of the calling frame, whose `data_adapter` is the feed | 3.10 to 3.16 | | | variable `iterator` of the trainer's
-`_maybe_symbolic_build`, on JAX | 3.16 | | `y`, `sample_weight`, `class_weight`, `shuffle` | variables of the `__init__`
-of that iterator | 3.10 to 3.16 | | `steps_per_epoch`, `steps_per_execution` | attributes of that iterator | 3.10 to
-3.16 | | `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.16 | | the
-callbacks, and the running hook | frames of Keras's `CallbackList` | 3.10 to 3.16 | | whether Keras's loop over an epoch
-reads `num_batches` | `_enumerate_iterator` of its iterator | 3.10 to 3.16 | | whether Keras reads the number of workers
-| module of the frame that reads it | 3.10 to 3.16 | | the epoch at which a restored model continues | `_initial_epoch`
-of the model | 3.10 to 3.16 | | whether training runs in several processes | `_is_multi_process` of the
-`keras.distribution` in use | 3.10 to 3.16 | | batches of an epoch of other data | `_num_batches` of Keras's iterator |
-3.10 to 3.16 |
+| what | source | seen in Keras |
+|---|---|---|
+| `DataAdapter`, the interface | `keras.src.trainers.data_adapters.data_adapter` | 3.10 to 3.16 |
+| batches of an execution on JAX | `super_batch_iterator` of `data_adapter_utils` in the same package | 3.16 |
+| which of Keras's iterators calls | `self` of the calling frame, whose `data_adapter` is the feed | 3.10 to 3.16 |
+| | variable `iterator` of the trainer's `_maybe_symbolic_build`, on JAX | 3.16 |
+| `y`, `sample_weight`, `class_weight`, `shuffle` | variables of the `__init__` of that iterator | 3.10 to 3.16 |
+| `steps_per_epoch`, `steps_per_execution` | attributes of that iterator | 3.10 to 3.16 |
+| `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.16 |
+| the callbacks, and the running hook | frames of Keras's `CallbackList` | 3.10 to 3.16 |
+| whether Keras's loop over an epoch reads `num_batches` | `_enumerate_iterator` of its iterator | 3.10 to 3.16 |
+| whether Keras reads the number of workers | module of the frame that reads it | 3.10 to 3.16 |
+| the epoch at which a restored model continues | `_initial_epoch` of the model | 3.10 to 3.16 |
+| whether training runs in several processes | `_is_multi_process` of the `keras.distribution` in use | 3.10 to 3.16 |
+| batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.16 |
 
 Invariant: each of these is read in one place, in this module. If something is missing, a warning says which feature is
 lost; if batches would be wrong, an error is raised.

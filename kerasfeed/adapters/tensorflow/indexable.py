@@ -134,7 +134,7 @@ class ScenesCursor:
         """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first.
 
         A call of TensorFlow costs as much as reading many scenes. So one call takes all scenes that have been read, and
-        waits `_CALL_SECONDS` for each next task.
+        waits up to `_CALL_SECONDS` for each further task.
         """
         if self._given == self._length:
             raise EndOfData

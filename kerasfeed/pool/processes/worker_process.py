@@ -127,7 +127,7 @@ class WorkerHandle:
         try:
             _, status, usage = os.wait4(self.process.pid, 0)
         except ChildProcessError:
-            self.process.wait()  # invents a code of 0
+            self.process.wait()  # returns a made-up exit code of 0
             self.is_lost = True
             return
         self.process.returncode = os.waitstatus_to_exitcode(status)
@@ -190,7 +190,7 @@ def why_no_processes() -> str | None:
 def own_peak() -> int:
     """Peak memory of this process, bytes.
 
-    A child that begins as a copy has it too.
+    A child that begins as a copy of this process inherits this peak.
     """
     import resource  # absent on Windows, which imports this module and starts no worker
 
