@@ -30,7 +30,7 @@ class Observation:
         names_scene: Whether the exception or its traceback names the faulty scene.
         warned: Types of the warnings shown, in order; with "+" if they name the faulty scene.
         patience: Seconds without a batch after which the case counted as hung.
-        exit: How the program ended afterwards: "" for a clean end, "hung", or a value like those of `error`.
+        exit: How the program ended afterwards: "" for a clean end, "hung", or how the program died, such as "SIGSEGV".
         exit_seconds: From the consumer's last batch or exception to the end of the program; None if it was killed.
         left: Number of its processes that lived 2 s after the program, or after the consumer's early stop.
         files: Files in /dev/shm that were left.

@@ -44,7 +44,7 @@ class StreamPosition:
 
     Attributes:
         repetition: Number of the repetition, from 0.
-        step: The next batch of it, from 0.
+        step: The next batch of the repetition, from 0.
         ended: Number and length of each generator that ended before this position.
     """
 

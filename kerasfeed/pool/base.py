@@ -169,7 +169,7 @@ class PoolOptions:
         deferred_warnings: Receives warnings of workers that are lost or hang.
         host_numbers: The numbers of the workers among those on other hosts, if there are any.
         thread_safe: Whether several threads may run tasks at once even if the user did not ask for threads.
-        turn: The turn that the user's code takes in this process.
+        turn: The turn that a thread of this process takes to run the user's code.
         most_workers: If not 0, the limit for `take_processes`. A pool of processes then starts none at first: a thread
             of this process runs the tasks, on a copy of the runner.
     """

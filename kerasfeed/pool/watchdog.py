@@ -26,7 +26,7 @@ _NO_ANSWER = (
     "call. "
 )
 OWN_FOLDERS = tuple(f"{PACKAGE_FOLDER}{name}{os.sep}" for name in ("pool", "loaders"))
-VIEWS = f"{PACKAGE_FOLDER}sequences{os.sep}"  # frames between these and the user's class
+VIEWS = f"{PACKAGE_FOLDER}sequences{os.sep}"  # frames between OWN_FOLDERS and the user's class
 
 
 def tick_seconds(timeout: float | None) -> float:

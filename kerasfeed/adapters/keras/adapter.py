@@ -53,7 +53,7 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
         if not NO_KERAS:
             _PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
-        self._fit_run: Callable[[], Any] = lambda: None  # of the last fit
+        self._fit_run: Callable[[], Any] = lambda: None  # returns the run of the last fit
         self._warned = False
 
     # ---- implemented by feeds

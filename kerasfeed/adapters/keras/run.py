@@ -43,7 +43,7 @@ class Handover:
         self._shared = run.in_other_threads
         self._ready: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()  # None at the end
         self._ended = self._closed = False
-        self._error: Exception | None = None  # of the batch ahead
+        self._error: Exception | None = None  # the error of the batch ahead
         self.taken_count = 0
 
     def take(self, timeout: float | None) -> tuple[Any, Any]:

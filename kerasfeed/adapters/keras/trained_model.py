@@ -158,7 +158,7 @@ def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
             store = {key: as_array(value) for key, value in _saved_by(layer).items()}
             layer.load_own_variables(store | {name.removeprefix(prefix): array for name, array in file.read(names)})
     same = saved & known.keys()
-    if "metrics" in groups:  # it is unknown which are new
+    if "metrics" in groups:  # skip all metrics: it is unknown which of them are new
         same = {name for name in same if _group_of(name) != "metrics"}
     for name, array in file.read(name for name in file.names if name in same):
         variable = known[name]

@@ -40,7 +40,7 @@ class WorkerHandle:
         process: The process.
         link: Non-blocking socket for its payloads. End of file means that the process is gone.
         inbox: Payload bytes received and not yet claimed by a result.
-        inherited_peak: Peak memory that the system may count for it because this process held it at the start, bytes.
+        inherited_peak: Peak memory of this process at the start, which the system may count for the worker, bytes.
         where: Its host, in words.
         peak: Its peak memory, bytes; 0 if unknown.
         started: Whether it has loaded the sequence.
