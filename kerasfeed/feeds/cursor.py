@@ -226,7 +226,7 @@ class CursorThreads:
 def begin_in_thread(
     feed: Any, make: Callable[[Any], Cursor], context: contextvars.Context, convert: Convert
 ) -> CursorThread:
-    """Begin an iteration of a dataset; its thread does not keep `feed` alive.
+    """Begin a dataset's iteration; its thread does not keep `feed` alive.
 
     Args:
         feed: The feed.

@@ -71,7 +71,7 @@ def iterations_of(model: Any) -> int:
 
 
 def scale_of(model: Any) -> float:
-    """Return the sum of the optimizers' loss scales; 0 if there are none."""
+    """Return the sum of the optimizers' loss scales, or 0 without any."""
     scaled = [each for each in optimizers_of(model) if hasattr(each, "initial_scale")]
     return float(sum(each.dynamic_scale.numpy() if each.built else each.initial_scale for each in scaled))
 

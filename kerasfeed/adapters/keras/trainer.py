@@ -100,7 +100,7 @@ def trainer_position(method: str | None = None) -> TrainerPosition | None:
 
 
 def _is_trainer(frame: FrameType) -> bool:
-    """Whether a Keras function with the name of a trainer method is that method.
+    """Whether a Keras function named like a trainer method is that method.
 
     Raises:
         RuntimeError: The function is a trainer's `fit` with unknown variables.
