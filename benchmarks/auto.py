@@ -1,10 +1,10 @@
 """The choice of "auto", against a grid of set-ups: `python -m benchmarks.auto`.
 
-Each workload runs with each set-up of the grid, and with "auto"; each run in its own process, in batches of 32 in
-random order, and all of them take turns. Because a machine's speed varies, ratios compare runs of one turn, and the
-median counts. The bar: "auto" reaches 0.9 of the best of the grid.
+Each workload runs with each set-up of the grid, and with "auto". Each run has its own process and loads batches of 32
+in random order; all runs take turns. Because a machine's speed varies, ratios compare runs of one turn, and the result
+is their median. The bar: "auto" reaches 0.9 of the best of the grid.
 
-"auto" of a `StreamFeed` reads no scene first: it takes one process per generator.
+"auto" of a `StreamFeed` reads no scene before it chooses: it takes one process per generator.
 """
 
 import argparse

@@ -36,7 +36,7 @@ class Read:
 
 
 def rate(feed: Any, epochs: int) -> float:
-    """Scenes/s of so many epochs."""
+    """Scenes/s over `epochs` epochs."""
     begun, count = time.perf_counter(), 0
     for _ in range(epochs):
         for batch in feed:

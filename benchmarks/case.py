@@ -1,6 +1,7 @@
 """The process of one case: `python -m benchmarks.case NAME SECONDS`.
 
-Invariant: it first imports the frameworks and makes the data. Then it waits for its parent (`benchmarks.events`).
+Invariant: the process first imports the frameworks and makes the data. Then it waits for its parent
+(`benchmarks.events`).
 """
 
 import importlib

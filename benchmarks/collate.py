@@ -46,7 +46,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Data:
-    """One kind of scenes.
+    """One kind of scene.
 
     Attributes:
         title: Words for the table.

@@ -25,7 +25,7 @@ BATCH_SIZE = 256
 
 
 class Names:
-    """A list of strings. Each scene reads a part of it, and an epoch reads all."""
+    """A list of strings. Each scene reads a part of the list, and an epoch reads all of it."""
 
     def __init__(self, count: int) -> None:
         self.names: Sequence[str] = [f"scan-{number:012d}.npy" for number in range(count)]
@@ -42,7 +42,7 @@ class Names:
 def private_bytes(pid: int) -> int:
     """Bytes that one process has written, and that no other process maps.
 
-    Pages that it only reads are left out: they are in the memory of a file anyway, even if no other process maps them.
+    Pages that the process only reads are left out: they belong to a file anyway, even if no other process maps them.
     """
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     fields = dict(line.split()[:2] for line in rollup[1:])

@@ -1,8 +1,8 @@
 """Scenes/s from files that each hold many scenes: `python -m benchmarks.files`.
 
-Compressed NPZ files, each of which must be read whole. Every peer delivers batches that mix the scenes of several
-files: kerasfeed by `BlockShuffled` over a cache that holds 8 of the files; tf.data by `interleave` of one
-`from_generator` per file and a shuffle buffer; torch by its simplest Dataset, whose item is a row of a file that it
+The scenes are in compressed NPZ files, and each file must be read whole. Every peer delivers batches that mix the
+scenes of several files: kerasfeed by `BlockShuffled` over a cache that holds 8 of the files; tf.data by `interleave` of
+one `from_generator` per file and a shuffle buffer; torch by its simplest Dataset, whose item is a row of a file that it
 loads. Each runs in its own process, for the same time after a first batch, over several epochs.
 """
 
@@ -66,7 +66,7 @@ def _tf_data(paths: list[str], scenes: int) -> Iterable[Any]:
 
 
 class NaiveRows:
-    """A row of a file, which is loaded for it."""
+    """The rows of files; each read of a row loads its whole file."""
 
     def __init__(self, paths: list[str], scenes: int) -> None:
         self.paths = paths
@@ -96,7 +96,7 @@ PEERS: dict[str, Callable[[list[str], int], Iterable[Any]]] = {
 
 
 def measure(peer: str, paths: list[str], scenes: int, seconds: float) -> float:
-    """Scenes/s, from the first batch on, the beginning of later epochs included."""
+    """Scenes/s after the first batch, including the beginning of later epochs."""
     loader = PEERS[peer](paths, scenes)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     next(batches)

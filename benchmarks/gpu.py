@@ -1,9 +1,10 @@
 """Batches copied to a GPU: `python -m benchmarks.gpu torch`, `python -m benchmarks.gpu jax`.
 
-Products of matrices represent a training step. Their number is chosen to take the time in which a loop without a step
-loads 4/3 of a batch, so the loader works at three quarters of its speed. Each figure is the time of such a step with
-batches copied in one way, over its time with a batch that stays on the device; the ways take turns, and the median of
-the turns counts. Then `fit` of Keras on a feed, over `fit` of a PyDataset that returns the same batch each time.
+Matrix products represent a training step. Their number is chosen so that a step takes 4/3 of the time that a loop
+without a step needs for a batch. So the loader works at three quarters of its speed. Each figure is the time of such a
+step with batches copied in one way, over its time with a batch that stays on the device; the ways take turns, and each
+figure is the median of the turns. The last figure is the time of Keras's `fit` on a feed, over `fit` of a PyDataset
+that returns the same batch each time.
 """
 
 import argparse
@@ -157,7 +158,7 @@ def seconds_a_batch(batches: Iterable[Any]) -> float:
 
 
 def products_of(seconds: float, device: Device, batch: Any) -> int:
-    """Number of products that take so long as a step."""
+    """Number of products for a step of about `seconds`."""
     times = []
     for products in (20, 120):
         device.wait(device.step(batch, products))

@@ -51,7 +51,7 @@ class Growth:
 
     Attributes:
         name: Key on the command line.
-        title: What grows, and by it what cost.
+        title: The size that grows, and the cost that depends on it.
         law: Key of `LAWS`.
         sizes: Sizes, ascending.
         measure: From a size to the cost: seconds, or a number.
@@ -138,7 +138,7 @@ def first_batch(make: Callable[[], Any], clock: Clock = time.thread_time, **opti
 
 @contextmanager
 def iterated_feeds(count: int) -> Iterator[Any]:
-    """The first of so many feeds that are alive and have been iterated."""
+    """The first of `count` feeds that are alive and have been iterated."""
     with ExitStack() as alive:
         feeds = [alive.enter_context(BaseFeed(Numbers(), BATCH, workers=0)) for _ in range(count)]
         iterators = [iter(feed) for feed in feeds]
@@ -148,13 +148,13 @@ def iterated_feeds(count: int) -> Iterator[Any]:
 
 
 def among_feeds(count: int) -> float:
-    """Seconds of a batch of one of so many feeds."""
+    """Seconds of a batch of one of `count` feeds."""
     with iterated_feeds(count) as feed:
         return per_batch(feed)
 
 
 def threads_of_feeds(count: int) -> float:
-    """Threads of this process while so many feeds are in the middle of an epoch."""
+    """Threads of this process while `count` feeds are in the middle of an epoch."""
     with iterated_feeds(count):
         time.sleep(2.5)  # a thread that watches scenes ends when nothing reads
         return float(threading.active_count())

@@ -105,7 +105,8 @@ def cluster_of(count: int) -> Iterator[Any]:
     """A head without CPUs, and several nodes."""
     import ray
 
-    # Ray lowers the priority of its processes (nice 15), and so of theirs. The local processes keep the usual one.
+    # Ray lowers the priority of its processes (nice 15), and so of their worker processes. The local processes keep the
+    # usual one.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's name
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
     for _ in range(count):
@@ -228,7 +229,7 @@ def recovery() -> None:
 
 
 def arithmetic(costs: list[tuple[float, Rate]], deciding: float) -> None:
-    """Print how many hosts one driver can feed, by these measurements, if a batch takes a host a second."""
+    """Print how many hosts one driver can feed, by these measurements, if a host needs one second per batch."""
     limits_of = "network of 10 Gbit/s | copies and Ray, one core | choosing a host"
     print(f"\n| a batch | {limits_of} | useful hosts, if each makes one batch per second |")
     print("|---|---|---|---|---|")

@@ -1,7 +1,7 @@
 """The clocks: rates of a loop and of `fit`, taken inside the process of the case.
 
 Invariant: a rate is scenes over the time between two arrivals of batches, both after the warm-up, and after a full
-garbage collection: one takes 0.3 s with TensorFlow loaded, and would otherwise occur in a random case.
+garbage collection: a collection takes 0.3 s with TensorFlow loaded, and would otherwise occur in a random case.
 """
 
 import gc

@@ -1,9 +1,8 @@
 """Measure the memory of a tree of processes.
 
-Invariant: shared pages count once. On Linux, this is the sum of the proportional anonymous and shared
-memory (`Pss_Anon`, `Pss_Shmem`), and the pages of files (mostly code) of the largest process: these are
-the same for all, and do not depend on other programs of the machine. On other systems, it is the sum of resident
-sizes.
+Invariant: shared pages count once. On Linux, this is the sum of the proportional anonymous and shared memory
+(`Pss_Anon`, `Pss_Shmem`), and the pages of files (mostly code) of the largest process: these pages are the same for all
+processes, and do not depend on other programs of the machine. On other systems, it is the sum of resident sizes.
 """
 
 from collections.abc import Iterable

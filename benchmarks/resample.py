@@ -91,7 +91,7 @@ def held() -> int:
 
 
 def measure(peer: str, count: int, deliver: int, seconds: float) -> str:
-    """One row of the table: `deliver` scenes of `count`, or those of `seconds`, after a tenth to warm up."""
+    """One row of the table: a warm-up of a tenth of `seconds`, then at most `deliver` scenes or `seconds`."""
     scenes = Skewed(count)
     classes, delivered, start, before, read = np.zeros(3, int), 0, 0.0, 0, 0
     opened = time.perf_counter()

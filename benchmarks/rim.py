@@ -5,7 +5,7 @@ process, and all of them take turns, so that a ratio compares neighbouring runs:
 
 * loops: `to_tf_dataset()` against a `numpy_function` that returns the same batch each time;
 * `fit(feed)` against a PyDataset that returns the same batch each time, and one that loads with 2 threads of Keras;
-* 64 scenes at a time that wait: against 64 waits at a time, and the result of threads that only wait;
+* scenes that wait, 64 at a time: against 64 plain waits at a time, and against threads that only wait;
 * scenes: `kf.from_indexable` against handwritten code.
 
 Each timing follows a full garbage collection; see `benchmarks.measure`.
@@ -187,7 +187,7 @@ def waits_by_scene() -> float:
 
 
 def waits_alone() -> float:
-    """The same with threads that only wait: the part of the ideal that the machine allows."""
+    """The same with threads that only wait: the best that the machine allows."""
 
     def wait() -> None:
         for _ in range(WAITS):

@@ -63,7 +63,7 @@ class SimulatedCluster:
 
 
 def deciding_cost(count: int, seconds: float) -> tuple[float, float]:
-    """CPU time per batch of the thread that chooses, s, with `count` hosts, and batches per second."""
+    """CPU time per batch, s, of the thread that chooses among `count` hosts; and batches per second."""
     job = Job([0], Plan(1, 1), workers=1, max_memory=1, look_ahead=1, hosts=SimulatedHosts(count))
     session = HostsSession(job, FailureLog(job.policy, 1))
     thread = next(each for each in threading.enumerate() if each.name == "kerasfeed-hosts")

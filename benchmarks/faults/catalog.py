@@ -59,7 +59,7 @@ class Library:
         package: Package whose version is reported; without it the library is skipped.
         workers: Kind of its workers.
         consumers: Consumers of the batches, "loop" or `fit`, each in its own case.
-        replaces: Whether it was asked to replace a scene that fails by another.
+        replaces: Whether it is asked to replace a failing scene by another scene.
     """
 
     name: str

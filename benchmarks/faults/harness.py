@@ -179,7 +179,7 @@ class _Watch:
         return replace(seen, exit="hung", left=lingering)
 
     def _kill(self, seen: Observation) -> Observation:
-        """Kills the program; counts its processes that remain a little later."""
+        """Kills the program; counts its processes that remain after `GRACE` seconds."""
         files = self.program.shared_files()
         self.program.popen.kill()
         self.program.popen.wait()

@@ -30,7 +30,7 @@ class Observation:
         names_scene: Whether the exception or its traceback names the faulty scene.
         warned: Types of the warnings shown, in order; with "+" if they name the faulty scene.
         patience: Seconds without a batch after which the case counted as hung.
-        exit: How the program ended afterwards: "" for well, "hung", or as `error`.
+        exit: How the program ended afterwards: "" for a clean end, "hung", or how the program died, such as "SIGSEGV".
         exit_seconds: From the consumer's last batch or exception to the end of the program; None if it was killed.
         left: Number of its processes that lived 2 s after the program, or after the consumer's early stop.
         files: Files in /dev/shm that were left.
@@ -63,7 +63,7 @@ def words(seen: Observation, fault: Fault, replaces: bool = False) -> str:
     Args:
         seen: The observations.
         fault: The fault.
-        replaces: Whether the library was asked to replace a scene that fails by another.
+        replaces: Whether the library was asked to replace a failing scene by another scene.
     """
     parts = [_outcome(seen, fault, replaces), *_damage(seen)]
     if seen.ending not in ("unavailable", "missing"):

@@ -55,7 +55,8 @@ class FaultyScenes:
 
     Args:
         fault: Key of `FAULTS`, or another name for scenes without a fault.
-        folder: Each process that loads scenes writes its number there, and a fault that occurs once its mark.
+        folder: Each process that loads scenes writes its number there; a fault that occurs only once writes its mark
+            there.
         length: Number of scenes.
         seconds: Wait per scene, in seconds.
         values: Numbers a scene.

@@ -9,7 +9,7 @@ from benchmarks.migrate.scenes import BATCH_SIZE, SHAPE, STEPS
 
 
 class _Clock(keras.callbacks.Callback):
-    """Scenes/s from the end of the first epoch on, until the time is up."""
+    """Scenes/s from the end of the first epoch until the time is up."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Readers of one HDF5 file without a framework: threads or processes that fill batches of random scenes.
 
-Invariant: every reader fills memory that was used before, in its fastest way, and reads scenes in the
-same random order. A reader in threads has as many as the job says, each with its own batches; threads and processes
-pass on only a token per batch.
+Invariant: every reader fills memory that was used before, in its fastest way, and reads scenes in the same random
+order. A threaded reader has `job.workers` threads, each with its own batches; threads and processes pass on only a
+token per batch.
 """
 
 import multiprocessing
@@ -72,7 +72,7 @@ class Reading:
 
     @contextmanager
     def by_threads(self, job: Job) -> Iterator[Iterator[None]]:
-        """A token for each batch that one of `job.workers` threads has filled; one is the consumer's thread."""
+        """A token for each batch that one of `job.workers` threads, including the consumer's, has filled."""
         if job.workers == 1:
             yield self.batches(job.sequence, job.batch_size, 0, 1)
             return

@@ -80,7 +80,7 @@ def run(case: Case, seconds: float) -> dict[str, float]:
     scenes = row.make()
     job = make_job(row, peer, scenes)
     check_epoch(opener, job, scenes)
-    job = make_job(row, peer, scenes)  # again: the caches of the checked one would show "auto" quicker scenes
+    job = make_job(row, peer, scenes)  # "auto" would measure quicker scenes with the caches of the old job
     if row.for_fit:
         from benchmarks import fit
 

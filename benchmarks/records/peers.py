@@ -59,7 +59,7 @@ def kerasfeed_writes(workers: Any, worker_type: str, compression: str | None = N
 
 
 def tensorflow_reads(scenes: Scenes, folder: Path) -> Iterator[None]:
-    """`TFRecordDataset` and `parse_single_example`, in order, as many at a time as there are cores."""
+    """`TFRecordDataset` and `parse_single_example`, in order, with two reads and calls at a time."""
     import tensorflow as tf
 
     import kerasfeed as kf

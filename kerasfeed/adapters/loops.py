@@ -41,8 +41,8 @@ class FrameworkLoops:
                 None is JAX's default device, without committing to it. A sharding that spans several processes makes
                 one global batch of the shards of their feeds; see `shard` of `kerasfeed.Feed`. A sharding that divides
                 batches needs all of them to be divisible: `drop_remainder=True` or `pad_remainder=True`.
-            prefetch: Batches that are copied to devices while the consumer uses the batch before, at least 0. Only
-                batches already loaded count. Has no effect if nothing is copied, or if the feed has `workers=0`.
+            prefetch: Number of batches to copy to devices ahead of the consumer, at least 0. Only batches that are
+                already loaded are copied ahead. Has no effect if nothing is copied, or if the feed has `workers=0`.
             epochs: Epochs of the feed in one iteration, at least 1.
 
         Returns:
@@ -52,9 +52,9 @@ class FrameworkLoops:
         Raises:
             ImportError: JAX is not installed.
             TypeError: `sharding` is something else. In an iteration: a field is text.
-            ValueError: An argument is out of range, or batches cannot be divided by the sharding; the latter may be
-                raised at the first batch, whose shape must be known. Scenes are skipped (`on_error="skip"`) in batches
-                that are divided.
+            ValueError: An argument is out of range; the feed skips scenes (`on_error="skip"`) in batches that the
+                sharding divides; or batches cannot be divided by the sharding. The last error may be raised at the
+                first batch, because it depends on the shape of the batch.
             OverflowError: In an iteration: a field of int64 or uint64 has values that do not fit JAX's 32 bits.
 
         Examples:
@@ -86,7 +86,7 @@ class FrameworkLoops:
         """Iterate over batches as `torch.Tensor`s.
 
         Each iteration is the next epoch of the feed. On the CPU a tensor uses the memory that the batch was loaded
-        into, without a copy; it may be written to, and the memory is reused once no tensor refers to it.
+        into, without a copy. The tensor may be written to; its memory is reused once no tensor refers to it.
 
         Args:
             device: Destination of batches, for example "cuda". None is the CPU. Copies to a CUDA device use a separate
@@ -94,8 +94,8 @@ class FrameworkLoops:
             pin_memory: Whether to copy batches to page-locked memory, which a GPU copies asynchronously. "auto" is
                 False: with worker processes on the same cores such a copy takes longer than it saves. With
                 `device=None`, True returns tensors in page-locked memory.
-            prefetch: Batches that are copied to the device while the consumer uses the batch before, at least 0. Only
-                batches already loaded count. Has no effect if nothing is copied, or if the feed has `workers=0`.
+            prefetch: Number of batches to copy to the device ahead of the consumer, at least 0. Only batches that are
+                already loaded are copied ahead. Has no effect if nothing is copied, or if the feed has `workers=0`.
             epochs: Epochs of the feed in one iteration, at least 1.
 
         Returns:

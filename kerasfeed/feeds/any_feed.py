@@ -123,7 +123,7 @@ class AnyFeed(ABC):
     def workers(self) -> int:
         """Number of workers; 0 if the calling thread loads the scenes.
 
-        "auto" is resolved with the first batch. Before its first batch a stream has no workers, and this is the
+        "auto" is resolved with the first batch. Before its first batch a stream has no workers; the value is then the
         requested number, or the number of cores.
 
         Examples:

@@ -252,8 +252,8 @@ class BaseFeed(AnyFeed):
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """Load the batch (epoch, step) and return its future.
 
-        For code that schedules its own loading ahead. Waits only for memory: at most `patience` seconds, or without
-        limit if `patience` is None. See `kerasfeed.loaders.loader.Loader.submit`.
+        Use it in code that schedules its own loading ahead. The call waits only for memory: at most `patience` seconds,
+        or without limit if `patience` is None. See `kerasfeed.loaders.loader.Loader.submit`.
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, workers=1) as feed:
@@ -276,11 +276,11 @@ class BaseFeed(AnyFeed):
     def start(self) -> None:
         """Start to load the first batches of the next epoch, and return.
 
-        Like the beginning of a loop, it waits for the first scenes if the workers or the spec are not known yet, and it
-        calls `on_epoch_begin` of the sequence. The next loop or `fit` gets the same batches as without this call, and
-        need not wait for them if you build a model or load weights meanwhile. They are dropped if another batch is
-        requested first: after `set_state`, or in `fit` with its default `shuffle=True` on a feed without shuffle.
-        Without workers, nothing is loaded ahead.
+        Like the beginning of a loop, this call waits for the first scenes if the workers or the spec are not known yet,
+        and it calls `on_epoch_begin` of the sequence. The next loop or `fit` gets the same batches as without this
+        call, and need not wait for them if you build a model or load weights meanwhile. The loaded batches are dropped
+        if another batch is requested first: after `set_state`, or in `fit` with its default `shuffle=True` on a feed
+        without shuffle. Without workers, nothing is loaded ahead.
 
         Raises:
             Exception: The error of a first scene.
@@ -390,7 +390,7 @@ class BaseFeed(AnyFeed):
 
     @property
     def failures(self) -> FailureTable:
-        """Failed scenes: index, epoch, step, exception and count; a notebook table.
+        """Failed scenes: index, epoch, step, exception and count, as a table.
 
         `count` includes the reads that infer the spec.
 
@@ -530,7 +530,7 @@ class BaseFeed(AnyFeed):
             array([0, 1])
         """
         self._give_up_ahead()
-        for cursor in list(self._loops):  # of unfinished loops
+        for cursor in list(self._loops):  # the cursors of unfinished loops
             cursor.close()
         self._end_early()
         self._loader.close()

@@ -54,8 +54,8 @@ class BatchLoop(Generic[Converted]):
     """Batches as arrays of a framework, from `to_jax` or `to_torch`.
 
     `for batch in loop` is one iteration over the next epochs of the feed. `len(loop)` is its number of batches, if the
-    feed has a length. Breaking out of a loop leaves nothing running, and the next loop begins after its epochs.
-    `with feed.to_jax() as loop:` also ends unfinished iterations on exit; the feed stays open.
+    feed has a length. Breaking out of a loop leaves nothing running, and the next loop begins after the epochs of the
+    unfinished one. `with feed.to_jax() as loop:` also ends unfinished iterations on exit; the feed stays open.
     """
 
     def __init__(

@@ -3,8 +3,8 @@
 Invariant: the position of a feed is after the last batch that its consumer received, not the last batch taken.
 
 A call of TensorFlow must not wait long, and TensorFlow may never report the end of an iteration; see
-`kerasfeed.util.polling`. Closing a `CursorThread` neither waits nor takes a lock, because the garbage collector may do
-it, in any thread and at any point of the program. The thread closes its cursor.
+`kerasfeed.util.polling`. Closing a `CursorThread` neither waits nor takes a lock, because the garbage collector may
+close it, in any thread and at any point of the program. The thread closes its cursor.
 """
 
 import contextvars
@@ -34,7 +34,7 @@ def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
     """Return `owner`, the target of a weak reference, if it exists.
 
     Raises:
-        FeedClosedError: It no longer exists; `text` is the message.
+        FeedClosedError: The target no longer exists; `text` is the message.
     """
     if owner is None:
         raise FeedClosedError(text)
@@ -114,7 +114,7 @@ Begin = Callable[[Convert], Cursor]  # makes the cursor of an iteration of a dat
 
 
 class CursorThread:
-    """A cursor with its own thread, which takes its batches, one ahead.
+    """A cursor with its own thread, which takes one batch ahead.
 
     The user's code runs in that thread.
 
@@ -226,7 +226,7 @@ class CursorThreads:
 def begin_in_thread(
     feed: Any, make: Callable[[Any], Cursor], context: contextvars.Context, convert: Convert
 ) -> CursorThread:
-    """Begin an iteration of a dataset of `feed`, which its thread does not keep alive.
+    """Begin a dataset's iteration; its thread does not keep `feed` alive.
 
     Args:
         feed: The feed.

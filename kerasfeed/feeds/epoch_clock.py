@@ -137,7 +137,7 @@ class EpochClock:
     def plan_fit(self, epoch: int, steps: int) -> FitPlan:
         """Plan a `fit` that begins with `epoch`.
 
-        It begins at that epoch, or at the first batch that no consumer has taken, if that is later.
+        The `fit` begins at that epoch, or at the first batch that no consumer has taken, if that batch is later.
 
         Args:
             epoch: Keras's number of the epoch.
@@ -158,7 +158,8 @@ class EpochClock:
         Args:
             number: Its number.
             shuffled: Whether the steps of its epoch are shuffled, if some of them were consumed.
-            rest: Remaining batches of its epoch of `fit`; None if those epochs begin at multiples of their steps.
+            rest: Remaining batches of its epoch of `fit`; None if the epochs of `fit` begin at multiples of their
+                steps.
         """
         with self._lock:
             self.taken = self.consumed = number
@@ -183,7 +184,7 @@ class EpochClock:
     def record_consumed(self, number: int, epoch: int | None = None) -> None:
         """Record that the consumer has the batches before `number`.
 
-        With `epoch`, it is in that epoch.
+        With `epoch`, the consumer is in that epoch.
         """
         with self._lock:
             self.consumed = number

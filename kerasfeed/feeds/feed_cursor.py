@@ -161,7 +161,7 @@ class EarlyBatches:
     def take(self, epoch: int, step: int) -> "Future[Any] | None":
         """Return the batch (epoch, step).
 
-        If it is not here, return None and cancel all batches, because they hold memory.
+        If that batch was not requested early, return None and cancel all early batches, because they hold memory.
         """
         if os.getpid() != self._process:
             return None  # the workers belong to the process that has forked

@@ -29,7 +29,7 @@ def labels_of(
 ) -> NDArray[Any]:
     """Read one field of every scene.
 
-    Examples are labels for `Balanced`, lengths for `Bucketed`, and classes for `split`.
+    Typical fields are labels for `Balanced`, lengths for `Bucketed`, and classes for `split`.
 
     The workers load every scene; a progress bar on stderr shows the progress. If the labels are already an array
     (`file["label"][:]`), use that, because it is faster. To keep the labels for later runs, use `np.save`.

@@ -36,9 +36,9 @@ _MEMORY = 1 << 62  # no limit, because only one batch is loaded
 def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | None = None) -> Any:
     """Load one batch or scene in the calling thread, for debugging.
 
-    Works even if the workers hang or die, and after `feed.close()`. Calls `on_worker_begin` and `on_worker_end` on a
-    shallow copy of the sequence, before and after loading. Reads the current state of a sequence that changes between
-    epochs.
+    This works even if the workers hang or die, and after `feed.close()`. `on_worker_begin` and `on_worker_end` are
+    called on a shallow copy of the sequence, before and after loading. A sequence that changes between epochs is read
+    in its current state.
 
     Args:
         feed: The feed.

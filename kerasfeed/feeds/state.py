@@ -98,7 +98,7 @@ def fingerprint_of(sequence: Any, plan: Plan, spec: SceneSpec) -> dict[str, Any]
     """Return the properties that determine the batches, without reading all scenes.
 
     Returns:
-        `class` (of a view with the sequences inside it), `length` and `spec` of the sequence, `order`,
+        `class` (for a view, with the classes of the sequences inside it), `length` and `spec` of the sequence, `order`,
         `global_batch_size` (scenes of all shards; a list if buckets differ; None if items are already batches) and
         `steps` of an epoch.
     """

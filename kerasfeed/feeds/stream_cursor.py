@@ -41,7 +41,7 @@ class Repetition:
         read: The position after the last batch read.
         used: Whether the consumer received a batch.
         closed: Whether `close` was called.
-        peeked: Number of batches that the consumer took but leaves to the next one.
+        peeked: Number of batches that the consumer took but leaves to the next consumer.
         warnings: Warnings for the user.
     """
 

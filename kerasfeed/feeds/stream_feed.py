@@ -279,7 +279,7 @@ class BaseStreamFeed(AnyFeed):
         """End a stopped fit that still takes batches."""
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next repetition, loaded ahead.
+        """Iterate over the batches of the next repetition, loaded ahead.
 
         Examples:
             >>> with kf.StreamFeed(lambda: iter([1.0, 2.0, 3.0]), batch_size=2, workers=0) as feed:
@@ -289,7 +289,7 @@ class BaseStreamFeed(AnyFeed):
         return batches_of(self.begin_loop)
 
     def begin_loop(self, epochs: int = 1) -> StreamCursor:
-        """The batches of the next repetitions, for a loop."""
+        """Return a cursor for a loop over the next repetitions."""
         self.end_fit()
         return StreamCursor(weakref.ref(self), epochs)
 
@@ -343,21 +343,21 @@ class BaseStreamFeed(AnyFeed):
         Pass the dict to `set_state` to resume there. The position is after the last batch that was consumed, not after
         the last batch that was loaded ahead. In a loop the current batch counts as consumed; in a callback of `fit`,
         the last trained batch does. An epoch is a repetition. The state holds no scenes: the feed refills a shuffle
-        buffer from the generators. After the short batch before an error of a generator, the position is before that
-        batch, which then comes again with all its scenes.
+        buffer from the generators. If a generator raises, the batch before the error may be short. The position stays
+        before this batch, so that the complete batch comes again.
 
         If `make_generator` has no parameter `start`, resuming runs its generators again from the beginning of the
         repetition, which takes as long as the first time.
 
         Args:
-            epoch: Repetition of the next batch, from 0; the last repetition that began unless `step` is 0. None uses
-                the consumer's position. Pass both `epoch` and `step` in loops over a dataset of `to_tf_dataset()`,
-                otherwise neither.
+            epoch: Repetition of the next batch, from 0. Unless `step` is 0, it must be the last repetition that began.
+                None uses the consumer's position. Pass both `epoch` and `step` in loops over a dataset of
+                `to_tf_dataset()`, otherwise neither.
             step: Step of the next batch in that repetition; at most one past the last batch made so far.
 
         Returns:
-            A dict with `version`, `kind`, `seed`, `epoch` and `step` of the next batch, `ended` with number and scenes
-            of the generators that had ended or failed by then, and a `fingerprint` of the stream.
+            A dict with `version`, `kind`, `seed`, `epoch` and `step` of the next batch, `ended` with the number and the
+            scene count of each generator that had ended or failed by then, and a `fingerprint` of the stream.
 
         Raises:
             RuntimeError: The stream cannot be resumed, or the position of the consumer is unknown; the message gives
@@ -394,8 +394,8 @@ class BaseStreamFeed(AnyFeed):
         """Return the position of the user's `epoch` and `step`.
 
         Raises:
-            TypeError, ValueError: They are not integers, or lie neither at the beginning of a repetition nor in the
-                last one.
+            TypeError, ValueError: They are not integers, or the position is neither at the beginning of a repetition
+                nor in the last repetition.
         """
         epoch, step = check_integer("epoch", epoch, 0), check_integer("step", step, 0)
         read = [each.read for each in self._repetitions if each.start.repetition == epoch and each.read.step >= step]
@@ -487,7 +487,7 @@ class BaseStreamFeed(AnyFeed):
 
     @property
     def failures(self) -> FailureTable:
-        """Failed scenes: index, epoch, step, exception and count; a notebook table."""
+        """Failed scenes: index, epoch, step, exception and count, as a table."""
         return self._failure_log.table()
 
     def stats(self) -> LoaderStats:

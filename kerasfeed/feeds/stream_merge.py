@@ -35,7 +35,7 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import is_the_programs, pluralize
 
 _TICK_SECONDS = 0.01  # between two checks whether the run was closed
-_UNWATCHED = [0, 0]  # a note that nothing reads: progress is not watched in the calling thread
+_UNWATCHED = [0, 0]  # progress that nothing reads: the calling thread is not watched
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class StreamPosition:
 
     Attributes:
         repetition: Number of the repetition, from 0.
-        step: The next batch of it, from 0.
+        step: The next batch of the repetition, from 0.
         ended: Number and length of each generator that ended before this position.
     """
 
@@ -112,7 +112,7 @@ class Merge:
     def __init__(
         self, numbers: Sequence[int], items: int = 0, ended: Sequence[tuple[int, int]] = (), *, in_turn: bool = True
     ) -> None:
-        """Continue after `items` joined scenes, with the ends in `ended`, and perhaps later ends."""
+        """Continue after `items` joined scenes; `ended` may also hold later ends."""
         living = positions(numbers, items, dict(ended))
         self.lanes = deque(Lane(n, position) for n, position in living.items())
         self.in_turn = in_turn
@@ -257,9 +257,9 @@ class SourceRun:
     def items(self) -> Iterator[Any]:
         """Return an iterator over the scenes.
 
-        The run does not hold it: the cycle would keep the memory of blocks after the feed is closed. The iterator
-        raises the exception of a generator, with a note that names the generator and the scene. After `close` it
-        raises a `CancelledError`.
+        The run does not hold the iterator: such a cycle would keep the memory of blocks after the feed is closed. The
+        iterator raises the exception of a generator, with a note that names the generator and the scene. After `close`
+        it raises a `CancelledError`.
         """
         return self.merge.joined(partial(self._collect_next, self._pool) if self._pool else self._make)
 

@@ -16,8 +16,8 @@ from kerasfeed.util.resources import cores
 WORKERS, WORKER_TYPE = "workers", "worker_type"
 _MOST_PROCESSES_A_CORE = 4
 _MOST_THREADS = 64
-_SHORT = 1e-4  # s that a scene waits: below, more workers than cores do not help
-_LEAST_EPOCH = 1.0  # s in one worker: below, starting processes takes as long
+_SHORT = 1e-4  # s of waiting per scene; below this, more workers than cores do not help
+_LEAST_EPOCH = 1.0  # s in one worker; starting processes takes as long as a shorter epoch
 _QUICK_BATCH = 5e-4  # s: passing a batch between threads may cost more
 _COPIED_A_SECOND = 4e9  # bytes copied into a batch per second
 

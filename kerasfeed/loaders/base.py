@@ -37,7 +37,7 @@ class Job:
         watches_random: Whether to check if the first scenes use random generators other than `rng`.
         has_seed: Whether the user gave the seed of the plan.
         hosts: The `RayHosts` that make the batches, each with `workers` worker processes; None for this machine.
-        every_core: Whether each host has as many workers as cores instead.
+        every_core: Whether each host has as many workers as cores, instead of `workers`.
         host_numbers: The workers' numbers among all hosts, in a loader of one host.
         auto: Options to choose with the first batch: "workers", "worker_type", both or none.
     """
@@ -126,7 +126,8 @@ class LoaderStats:
         failed: Scenes that failed and were replaced, masked or skipped.
         seeds_random: Whether random generators other than `rng` are seeded for each scene, because scenes use them.
         hosts: Counters of other hosts, if there are any.
-        chosen: The workers that "auto" chose with the first batch, and the reason; empty before, or without a choice.
+        chosen: The workers that "auto" chose with the first batch, and the reason; empty before that batch, or without
+            "auto".
     """
 
     worker_type: str

@@ -32,8 +32,8 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled, unpickled
 from kerasfeed.util.thread_times import ThreadWatch
 
-# The first scenes are read until this time is over, but at least `SpecRequest.least`. Each scene counts as the quickest
-# one, so that the number of scenes hardly depends on other programs.
+# The first scenes are read until this time is over, but at least `SpecRequest.least`. Each scene counts with the time
+# of the quickest one, so that other programs hardly change the number of scenes.
 _SECONDS, _MOST_SECONDS = 0.1, 1.0
 # Scenes quicker than this, s, are read again, for about 4 ms, to measure their time. Slower ones may come from a cache.
 _QUICK, _WARM_SECONDS, _MOST_WARM = 3e-4, 4e-3, 400
@@ -117,9 +117,9 @@ def read_first(
         maker: The function that makes whole batches, if there is one.
         progress: Item 1 is set to the index of each scene before it is read.
         held: The random generators that the sequence keeps.
-        seeds: Whether these and the global generators are seeded for each scene.
+        seeds: Whether `held` and the global generators are seeded for each scene.
         owned: Whether the sequence is a copy that no other code in this process reads.
-        reader: Its `get_batch`, if that reads the batches.
+        reader: The sequence's `get_batch`, if it reads the batches.
 
     Returns:
         The scenes; the random generators that they use (see `RandomWatch`); and the first scene, pickled, if it is to
@@ -171,7 +171,7 @@ def read_first(
         if request.compares and not is_reused and may_read:
             again = _content(read(request.indices[0])[0])
             differing = next((path for path in again | first[1] if again.get(path) != first[1].get(path)), "")
-    middle = sorted(times)[(len(times) - 1) // 2]  # of two, the quicker one
+    middle = sorted(times)[(len(times) - 1) // 2]  # of two middle values, the smaller one
     if owned and not (used or request.keeps) and middle[0] < _QUICK:
         with contextlib.suppress(Exception):  # the scene fails again when it is loaded
             count = min(_MOST_WARM, int(_WARM_SECONDS / middle[0]))

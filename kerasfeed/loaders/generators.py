@@ -259,7 +259,7 @@ class Block:
     Attributes:
         data: The scenes, uint8[bytes].
         length: Number of scenes of the generator, if no scene follows this block; else None.
-        lost: Whether the worker does not run the generator: request the block again with a position.
+        lost: Whether the worker does not run the generator; then request the block again with a position.
     """
 
     data: NDArray[np.uint8]
@@ -453,7 +453,7 @@ class GeneratorRunner(Runner):
         """Run `generators`; `layout` describes the slots."""
         self._generators = generators
         self._layout = layout
-        # By thread, which uses only its entry, and number of the generator.
+        # Keys: the thread, which uses only its own entry, and then the number of the generator.
         self._runs: defaultdict[int, dict[int, GeneratorRun]] = defaultdict(dict)
         self._last: GeneratorRun | None = None  # in a worker process: the run that made the last block
 

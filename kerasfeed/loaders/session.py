@@ -208,7 +208,7 @@ class Session:
         return (min(taken, plan.steps - step) if plan.length else taken) - 1  # a stream does not know its end
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
-        """Announce a batch to the sequence; record a failure of that.
+        """Announce a batch to the sequence, and record a failure.
 
         After a failure, return a failed future if `on_error` is "raise". Otherwise the scenes are read without the
         announcement, and each may fail by itself.
@@ -361,7 +361,7 @@ class LoadTask(Task):
         session.failure_log.record(self._index_at(position), batch.epoch, batch.step, error)
         assert session.slots is not None
         with session.lock:
-            if batch.missing and not batch.is_stuck:  # else it is just being finished, or another thread hangs too
+            if batch.missing and not batch.is_stuck:  # else the batch is being finished, or another thread hangs too
                 batch.is_stuck = True
                 session.slots.stuck += 1
         batch.give_up(error)

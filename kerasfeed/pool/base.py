@@ -161,14 +161,15 @@ class PoolOptions:
         owner: The user of the pool, as messages name it: "the feed of Rooms".
         seed: Seed for the hashes of text in worker processes.
         timeout: Seconds that one scene may take; None for no limit.
-        tries: How often workers may be lost at one position before it is to blame. After a timeout, twice at most.
+        tries: How often workers may be lost at one position before the position is blamed; after a timeout, at most
+            twice.
         addressed: Whether each task names its worker.
         environment: Directory and environment of worker processes.
         inherit: Descriptors that worker processes inherit because the object needs them.
         deferred_warnings: Receives warnings of workers that are lost or hang.
         host_numbers: The numbers of the workers among those on other hosts, if there are any.
         thread_safe: Whether several threads may run tasks at once even if the user did not ask for threads.
-        turn: The turn that the user's code takes in this process.
+        turn: The turn that a thread of this process takes to run the user's code.
         most_workers: If not 0, the limit for `take_processes`. A pool of processes then starts none at first: a thread
             of this process runs the tasks, on a copy of the runner.
     """
@@ -347,13 +348,13 @@ class Sessions(Generic[AnySession]):
     def __init__(self, user: object, *, forks: bool) -> None:
         """Begin without a session; close the last one when `user` is collected.
 
-        Forks may use the sessions if `forks`.
+        With `forks`, forked processes may use the sessions.
         """
         self._lock = threading.Lock()
         self._sessions: list[AnySession] = []  # one at most
         self._closed = False
         self._owner = None if forks else os.getpid()
-        self._respawns = 0  # of sessions that have ended
+        self._respawns = 0  # workers replaced in sessions that have ended
         weakref.finalize(user, _close_all, self._sessions)
 
     def current(self, start: Callable[[], AnySession]) -> AnySession:

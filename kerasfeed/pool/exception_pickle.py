@@ -25,7 +25,7 @@ class _ExceptionPickler(CloudPickler):
         if isinstance(obj, BaseException):
             kind = type(obj)
             builtin: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-            # A class with its own reduce methods is left to them.
+            # A class with its own reduce methods keeps them.
             if (kind.__reduce_ex__, kind.__reduce__) == (builtin.__reduce_ex__, builtin.__reduce__):
                 _, args, *state = builtin.__reduce__(obj)
                 slots = object.__getstate__(obj)

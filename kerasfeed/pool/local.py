@@ -41,7 +41,7 @@ class LocalWorker:
         task: The present task, or None.
         serial: Number of the task among all tasks begun in this process.
         progress: Item 1 is the position in the task.
-        busy: Whether the worker is busy; at first it is, with `on_worker_begin`.
+        busy: Whether the worker is busy; a new worker is busy with `on_worker_begin`.
         given_up: Whether another worker has replaced this one, because it hangs.
     """
 
@@ -107,7 +107,7 @@ class LocalWorker:
     def watches_globals(self) -> bool:
         """See `WorkerContext.watches_globals`.
 
-        False because other threads of the program may draw from them.
+        False because other threads of the program may draw from the global generators.
         """
         return False
 

@@ -24,7 +24,7 @@ class PoolMemory:
 
     If `shared`, it is one file that other processes map. The file is anonymous: nothing appears in /dev/shm, Docker's
     limit of 64 MB there does not apply, and a killed process leaves nothing behind. Without memfd, an unlinked
-    temporary file is used. POSIX shared memory is not, because macOS cannot grow it.
+    temporary file is used. POSIX shared memory is not used, because macOS cannot grow it.
     """
 
     def __init__(self, *, shared: bool, owner: str = "the feed") -> None:

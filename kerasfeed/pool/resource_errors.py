@@ -51,7 +51,7 @@ def start_thread(thread: threading.Thread, owner: str, count: int = 1) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        if message_of(error) != _NO_THREAD:  # for example as the interpreter ends
+        if message_of(error) != _NO_THREAD:  # for example while the interpreter shuts down
             if isinstance(error.__context__, KeyboardInterrupt):
                 raise error.__context__ from None  # Ctrl-C in start() may make CPython release a lock twice
             raise

@@ -1,7 +1,7 @@
 """Detect workers that have been at the same step for too long.
 
-Invariant: this module only observes. Time during which it could not run (the process was stopped, the machine slept)
-hardly counts, so no worker is killed for a pause.
+Invariant: this module only observes. A pause of the module itself (the process was stopped, the machine slept) counts
+as two checks at most, so no worker is killed for a pause.
 """
 
 import os
@@ -26,7 +26,7 @@ _NO_ANSWER = (
     "call. "
 )
 OWN_FOLDERS = tuple(f"{PACKAGE_FOLDER}{name}{os.sep}" for name in ("pool", "loaders"))
-VIEWS = f"{PACKAGE_FOLDER}sequences{os.sep}"  # frames between these and the user's class
+VIEWS = f"{PACKAGE_FOLDER}sequences{os.sep}"  # frames between OWN_FOLDERS and the user's class
 
 
 def tick_seconds(timeout: float | None) -> float:
@@ -135,7 +135,7 @@ def warn_of_stall(
         scene: The scene that it loads, in words; None while it starts.
         seconds: Duration so far, s.
         stack: Returns the worker's stack; empty if it does not answer.
-        consumer: The thread that waits for it; None for the last one that asked.
+        consumer: The thread that waits for the worker; None for the thread that last asked for a batch.
     """
     kind = "loading" if scene is None else "stall"
     if options.deferred_warnings.is_known(kind):

@@ -1,6 +1,6 @@
 """Arrays: extension dtypes, padding bytes, text, and read-only arrays.
 
-Invariant: no value changes, and all other values are returned unchanged.
+Invariant: conversions keep every value exactly, and return arrays that need no conversion unchanged.
 """
 
 import sys
@@ -23,7 +23,7 @@ def is_masked_array(value: Any) -> bool:
 def widened(array: NDArray[Any]) -> NDArray[Any]:
     """Return bfloat16, float8, int4 and the like as float32.
 
-    Any other array is returned unchanged, also records.
+    Any other array is returned unchanged, including records.
     """
     if array.dtype.kind != "V" or array.dtype.names is not None:
         return array

@@ -28,8 +28,8 @@ def check_target(out: Path) -> None:
 def appearing(out: Path, *, overwrite: bool) -> AbstractContextManager[int]:
     """Open a temporary file that becomes `out` at the end; the context is its descriptor.
 
-    The file is synced to the disk and then renamed. After an error, also after Ctrl-C, it is deleted and `out` is
-    unchanged.
+    The file is synced to the disk and then renamed. After an error or Ctrl-C, the temporary file is deleted and `out`
+    is unchanged.
 
     Args:
         out: The path; if it is a symbolic link, its target is written.

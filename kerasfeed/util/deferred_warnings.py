@@ -73,8 +73,8 @@ class DeferredWarnings:
     def issue_now(self, kind: str, text: str, category: type[Warning], consumer: int | None = None) -> None:
         """Warn from a thread of kerasfeed; the user's thread may be blocked.
 
-        If a filter makes it an error, print it on stderr. The warning names the current line of the thread `consumer`,
-        or of the thread that last asked for a batch.
+        If a filter makes the warning an error, print it on stderr. The warning names the current line of the thread
+        `consumer`, or of the thread that last asked for a batch.
         """
         if self._is_first(kind):
             _say(text, category, consumer or self._consumer)

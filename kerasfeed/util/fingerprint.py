@@ -92,7 +92,7 @@ def _of_parts(value: Any, each: Callable[[Any], bytes], depth: int) -> bytes:
 
 
 def _pickled_parts(value: Any) -> list[Any]:
-    """Return what pickle stores of an object without attributes, as a range."""
+    """Return what pickle stores of objects without attributes, such as ranges."""
     reduce = copyreg.dispatch_table.get(type(value))
     try:
         reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)

@@ -1,6 +1,6 @@
 """The resources of the machine that this process may use.
 
-Invariant: read from the system in each call; a container's limits apply, not the host's size.
+Invariant: each call reads the system again; a container's limits apply, not the host's size.
 """
 
 import os
@@ -51,8 +51,8 @@ def descriptors() -> int:
 def open_closed() -> None:
     """Open /dev/null at each closed standard descriptor (0, 1, 2); 2 us.
 
-    Otherwise the next file or socket gets such a number, and C libraries print into it. Moving our descriptors to
-    higher numbers is not enough, because `mmap` and HDF5 open their own.
+    Otherwise the next file or socket gets one of these numbers, and C libraries print into it. Moving our descriptors
+    to higher numbers is not enough, because `mmap` and HDF5 open their own.
     """
     for number in range(3):
         try:

@@ -1,6 +1,6 @@
 """How a thread spent its time: computing, waiting, or delayed.
 
-Invariant: measures only. If the system does not report the delay (other than Linux), it counts as waiting.
+Invariant: this module only measures. If the system does not report the delay (other than Linux), it counts as waiting.
 """
 
 import os

@@ -28,7 +28,7 @@ def check_integer(
         least: Smallest valid value.
         most: Largest valid value; None for no limit.
         what: Description of a valid value in messages.
-        unit: Unit of the value in messages, with a space before it.
+        unit: Unit of the value in messages, with a leading space.
         remedy: The remedy for a value that is too small, with its punctuation.
 
     Raises:

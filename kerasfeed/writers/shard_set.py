@@ -1,8 +1,8 @@
 """Write a set of shards with a pool, and show progress.
 
-Invariant: workers start once. However the call ends, it leaves no temporary files; after a kill, the next call removes
-them. A shard under its final name is complete and stays. The small file `.NAME.unfinished` describes the set. It is
-written before the first shard and removed after the last. While it exists, complete shards belong to its set. One
+Invariant: workers start once. A call leaves no temporary files, unless the process is killed; the next call then
+removes them. A shard under its final name is complete and stays. The small file `.NAME.unfinished` describes the set.
+It is written before the first shard and removed after the last. While it exists, complete shards belong to its set. One
 program at a time holds its lock.
 """
 
@@ -112,7 +112,7 @@ def write_set(
     Complete shards are kept.
 
     Raises:
-        Exception: The sequence raised it; a note has scene and shard.
+        Exception: The sequence raised it; a note names scene and shard.
         FileExistsError: There are files of these names, or an unfinished set with other arguments.
         SpecError: A scene does not match the spec.
         OSError: A file cannot be written, or the path of a shard is a folder or another special file.
@@ -171,7 +171,7 @@ def write_set(
 def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, DeferredWarnings]]:
     """Start a pool for at most `most` shards; yield its warnings.
 
-    It runs so many shards at a time.
+    The pool runs that many shards at a time.
     """
     deferred_warnings = DeferredWarnings()
     count, owner = min(options.count, most), f"the writing of {class_name(options.sequence)}"
@@ -204,7 +204,7 @@ def _inferred(pool: Pool, length: int) -> SceneSpec:
 def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
     """Submit a task and return its future.
 
-    It has failed if the pool has just failed.
+    The future has already failed if the pool has failed.
     """
     try:
         pool.submit([task])
@@ -269,7 +269,7 @@ def _refuse(names: Sequence[Path]) -> None:
 def _locked_description(path: Path) -> Iterator[int]:
     """Open and lock the file that describes an unfinished set.
 
-    Empty without one.
+    The file is empty if there is no unfinished set.
 
     Raises:
         KerasfeedError: Another program is writing the set.

@@ -1,7 +1,7 @@
 """Tasks of writing workers: describe a scene, or write a shard.
 
-Invariant: a file with a shard's name is a complete shard, synced to the disk. Writing it again, after a crash
-or because two workers got the task, makes the same file, so no scene is missing or doubled.
+Invariant: a file with a shard's name is a complete shard, synced to the disk. Writing it again, after a crash or
+because two workers got the task, makes the same file, so no scene is missing or duplicated.
 """
 
 import os

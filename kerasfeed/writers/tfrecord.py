@@ -77,11 +77,11 @@ def write_tfrecords(
 
     Raises:
         TypeError, ValueError: An argument is wrong.
-        FileExistsError: A file exists, or an unfinished set of a call with other arguments, and `overwrite` is False.
+        FileExistsError: `overwrite` is False, and a file exists, or an unfinished set of a call with other arguments.
         SpecError: Scenes differ, or cannot be stored.
         WorkerDiedError: A scene ended its worker process several times.
         OSError: Writing failed (a full disk); only complete shards stay.
-        Exception: The sequence raised it; a note has scene and shard. Complete shards stay.
+        Exception: The sequence raised it; a note names scene and shard. Complete shards stay.
 
     Examples:
         >>> scenes = kf.Zip(np.zeros((10, 8, 3), np.float32), np.arange(10))
@@ -147,7 +147,7 @@ def assigned(length: int, count: int, shard: int, assignment: str) -> range:
 
 
 def _discard(paths: list[Path], sidecar: Path, names: list[str]) -> None:
-    """Remove these files, files `names`, and the set of the sidecar."""
+    """Remove `paths`, the files `names`, and the set that the sidecar describes."""
     described = read_sidecar(sidecar)
     names = names if described is None else [*names, *described.scenes]
     sidecar.unlink(missing_ok=True)

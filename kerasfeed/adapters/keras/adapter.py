@@ -53,14 +53,14 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
         if not NO_KERAS:
             _PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
-        self._fit_run: Callable[[], Any] = lambda: None  # of the last fit
+        self._fit_run: Callable[[], Any] = lambda: None  # returns the run of the last fit
         self._warned = False
 
     # ---- implemented by feeds
 
     @abstractmethod
     def _keras_run(self, iterator: Any, request: TrainerRequest) -> KerasRun:
-        """Make the run of `iterator`, a new one of Keras's."""
+        """Return a new run for `iterator`, a new Keras iterator."""
 
     def _keras_hook(self, *, begins: bool) -> None:
         """Handle an `on_epoch_begin` or `on_epoch_end` from outside Keras's iterators."""
@@ -157,7 +157,7 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
         return None if call is None else self._runs.get(call.iterator)
 
     def _required_run(self) -> KerasRun:
-        """Return the run of the calling Keras iterator.
+        """Return the run of the Keras iterator that makes this call.
 
         Raises:
             RuntimeError: The caller is not one of Keras's iterators.
@@ -174,8 +174,8 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
         """Check the spec of scenes; this may read the first scenes.
 
         Args:
-            run: The run that takes them.
-            textless: The backend, if it takes no text.
+            run: The run that takes the scenes.
+            textless: Name of the Keras backend if it has no text dtype; else "".
 
         Raises:
             TypeError: A field is text.
@@ -234,12 +234,12 @@ def _epoch_cursor(run: Callable[[], KerasRun | None], convert: Convert) -> Curso
     """Return the cursor of the present epoch, for TensorFlow's iterator.
 
     Args:
-        run: A weak reference to the run. The run, or TensorFlow's iterator, the only one of its epoch, closes the
-            cursor: whichever ends first.
+        run: A weak reference to the run. An epoch has one TensorFlow iterator. The run or this iterator closes the
+            cursor, whichever ends first.
         convert: Adds the conversion of batches to a cursor.
 
     Raises:
-        NotYet: Keras has not begun the epoch; TensorFlow prefetches from the iterator of the next epoch.
+        NotYet: Keras has not begun the epoch. TensorFlow prefetches from the next epoch's iterator before it begins.
         EndOfData: There is nothing to take.
         FeedClosedError: The run is over.
     """
@@ -264,7 +264,7 @@ def _batches_of(run: Callable[[], KerasRun | None]) -> Iterator[Any]:
 
 
 def standardized(batch: Any, class_weight: Any) -> Any:
-    """Convert a batch for Keras's trainers, with the weights of its classes.
+    """Convert a batch for Keras's trainers, and add its class weights.
 
     Raises:
         ValueError: Keras cannot use the batch, or it has weights already.
@@ -299,7 +299,7 @@ def standardized_spec(structure: Any, class_weight: Any) -> Any:
 
 
 def class_weights_of(targets: Any, class_weight: Any) -> Any:
-    """Return the weight of each row by its class: target or argmax.
+    """Return each row's class weight, by its target or argmax.
 
     Raises:
         ValueError: There are several targets.

@@ -1,9 +1,10 @@
 """`BackupAndRestore`: saves and restores a model and the position of its feed.
 
 Invariant: each save is replaced atomically. The position file is written before the model, and holds the positions of
-the previous and the new save. So the two agree whenever a process is killed. Saving and restoring happen in the same
-callback hook before a batch: effects of callbacks earlier in the list are saved, and effects of later ones are
-repeated. After the last batch there is no such hook, so callbacks whose state is saved must come earlier in the list.
+the previous and the new save. So the position and the model agree, whenever the process is killed. Saving and restoring
+happen in the same callback hook before a batch: effects of callbacks earlier in the list are saved, and effects of
+later ones are repeated. After the last batch there is no such hook, so callbacks whose state is saved must come earlier
+in the list.
 """
 
 import itertools
@@ -173,22 +174,22 @@ class BackupAndRestore(FeedCheckpoint):
     continues in the epoch of the saved model with the remaining batches, which Keras numbers from 0. The model must be
     built before `fit`.
 
-    It saves all variables of layers (including seed generators, as of Dropout), optimizers (including moving averages
-    and loss scales), metrics and losses. It also saves the state of `EarlyStopping`, `ReduceLROnPlateau`,
-    `ModelCheckpoint` and `OrbaxCheckpoint` in the same `fit`, the result of `get_state()` of other callbacks (a dict of
-    numbers, text, arrays, lists and dicts; `set_state(state)` restores it), and PyTorch's own generators. It does not
-    save the generators of NumPy, Python and TensorFlow, the generator of `keras.random` without a seed, and Python
-    attributes of layers.
+    It saves all variables of layers, optimizers, metrics and losses. These include the seed generators of layers such
+    as Dropout, and the moving averages and loss scales of optimizers. It also saves PyTorch's own generators, and the
+    state of `EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint` and `OrbaxCheckpoint` in the same `fit`. For any
+    other callback with `get_state()` and `set_state(state)`, it saves the result of `get_state()`, a dict of numbers,
+    text, arrays, lists and dicts, and restores it with `set_state`. It does not save the generators of NumPy, Python
+    and TensorFlow, the generator of `keras.random` without a seed, or Python attributes of layers.
 
-    Works with `fit(feed)`; for a `kerasfeed.Feed` also with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a
-    dataset made from that batch by batch (`map`).
+    Works with `fit(feed)`; for a `kerasfeed.Feed` also with `fit(feed.to_tf_dataset(), shuffle=False)`, also if `map`
+    changes each batch of the dataset.
 
     Args:
         feed: The feed that is passed to `fit`, made with a `seed`.
         backup_dir: A local folder for this training only; one for each process.
-        save_freq: "epoch" saves after each epoch. An integer >= 1 also saves after that many batches. It saves just
-            before the next epoch or batch begins, when all callbacks have run.
-        double_checkpoint: Whether to keep the previous save too, which is used if the latest cannot be read.
+        save_freq: "epoch" saves after each epoch. An integer >= 1 also saves after that many batches. Each save happens
+            just before the next epoch or batch begins, when all callbacks have run.
+        double_checkpoint: Whether to keep the previous save too, and use it if the latest cannot be read.
         delete_checkpoint: Whether to delete the folder when training ends.
 
     Raises:
@@ -246,7 +247,7 @@ class BackupAndRestore(FeedCheckpoint):
         self._unbuilt = unbuilt_layers(self.model)
         self._restored_in = self._restore()
         if self._restored_in is None and self._is_stream:
-            # The file belongs to an earlier fit of this process that was never saved: its batches are unknown.
+            # The file belongs to an earlier, unsaved fit of this process, so the batches of that fit are unknown.
             self.path.unlink(missing_ok=True)
         super().on_train_begin(logs)
         if position is not None and self._restored_in and callbacks.stopped():
@@ -338,7 +339,7 @@ class BackupAndRestore(FeedCheckpoint):
                 if path == saved[-1]:
                     raise
                 continue
-            if path != self._latest:  # killed between the two renames of a save, or it cannot be read
+            if path != self._latest:  # killed between the two renames of a save, or `_latest` cannot be read
                 path.replace(self._latest)
             break
         return hook

@@ -1,7 +1,7 @@
 """`FeedCheckpoint`: a Keras callback that resumes a feed with its model.
 
-Invariant: the position is the position of the model. It does not depend on batches loaded ahead, nor on which file was
-written last.
+Invariant: the feed's position is the model's position. It depends neither on batches loaded ahead, nor on which file
+was written last.
 """
 
 import os
@@ -47,19 +47,19 @@ class _EpochEnd:
 class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     """Resumes a feed after the last batch of the restored model.
 
-    For programs that save models in their own way; `kerasfeed.BackupAndRestore` saves model and feed together. Restore
-    the model with its optimizer before `fit`, or in an earlier callback:
+    Use it in programs that save models in their own way; `kerasfeed.BackupAndRestore` saves model and feed together.
+    Restore the model with its optimizer before `fit`, or in an earlier callback:
     `callbacks=[keras.callbacks.BackupAndRestore(...), kerasfeed.FeedCheckpoint(...)]`. `fit` then continues in the
     epoch in which the model was saved, with the remaining batches, which Keras numbers from 0. Works with `fit(feed)`;
-    for a `kerasfeed.Feed` also with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a dataset made from that batch
-    by batch (`map`).
+    for a `kerasfeed.Feed` also with `fit(feed.to_tf_dataset(), shuffle=False)`, also if `map` changes each batch of the
+    dataset.
 
     The `iterations` of an optimizer, which are saved with the model, count the batches of training. The file maps them
     to batches of the feed. It is written after every `save_freq` batches and after every epoch. If every batch is one
-    iteration, it can be written less often than the model.
+    iteration, the file can be written less often than the model.
 
-    A dataset can be resumed without `steps_per_epoch`, or if it repeats forever; other data raise a ValueError when
-    `fit` begins.
+    A dataset can be resumed if `fit` gets no `steps_per_epoch`, or if the dataset repeats forever. Other data raise a
+    ValueError when `fit` begins.
 
     When training ends, the file is deleted if a `keras.callbacks.BackupAndRestore` of the same `fit` deletes its own.
 
@@ -107,9 +107,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._unsaved = 0  # batches
         self._measured = self._set_epoch = False
         self._claimed = 0 if self._is_stream else feed.clock.taken
-        self._follows: Literal["iterations", "stream"] | None = None  # for a dataset made from the feed's
+        self._follows: Literal["iterations", "stream"] | None = None  # for a dataset made from the feed's dataset
         self._plan: FitPlan | None = None  # of a `Feed`
-        self._followed_from: int | None = None  # number of the first batch that a dataset is to claim
+        self._followed_from: int | None = None  # number of the first batch that the dataset must claim
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "FeedCheckpoint":
         made: FeedCheckpoint = copied_callback(self, memo, self.feed)
@@ -219,7 +219,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._measured = False
 
     def _adopt(self, position: TrainerPosition) -> Literal["iterations", "stream"]:
-        """Follow a `fit` on a dataset made from the feed's.
+        """Follow a `fit` on a dataset made from the feed's dataset.
 
         Returns:
             Whether each epoch is an iteration of the dataset, or part of one infinite iteration.
@@ -240,7 +240,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 f"steps_per_epoch={steps} of a dataset of {batches:,} batches made from a feed's cannot be "
                 "resumed: repeat() the dataset, leave steps_per_epoch out, or pass the feed itself to fit"
             )
-        if clock.consumed is None:  # a batch was taken before, as by Keras to build the model
+        if clock.consumed is None:  # a batch was taken before, for example by Keras to build the model
             clock.resume(self._claimed)
         return "iterations" if batches else "stream"
 

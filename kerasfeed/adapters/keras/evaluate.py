@@ -36,7 +36,7 @@ class MetricDistribution:
     Attributes:
         name: Keras's name of the metric.
         values: float64[B], the metric on each batch.
-        rows: int64[B], the number of scenes in each batch whose weight is not 0, at least 1.
+        rows: int64[B], the number of scenes with nonzero weight in each batch, at least 1.
         repeats: int64[B], the repeat of each batch, from 0.
     """
 
@@ -74,8 +74,8 @@ class MetricDistribution:
         """Standard error of `mean` for random batches.
 
         It is std / sqrt(number of batches in one repeat). Repeats evaluate the same scenes again. They make `std` and
-        the quantiles more exact, but not `mean`. If batches differ in size, their number is sum(rows)**2 /
-        sum(rows**2).
+        the quantiles more exact, but not `mean`. If batches differ in size, sum(rows)**2 / sum(rows**2) replaces the
+        number of batches.
         """
         total, squares = float(self.rows.sum()), float((self.rows.astype(np.float64) ** 2).sum())
         batches = total**2 / squares / len(np.unique(self.repeats))
@@ -243,18 +243,19 @@ def evaluate(
         model: A compiled `keras.Model`, on any backend.
         feed: A `kerasfeed.Feed`, or any iterable of batches, such as a `tf.data.Dataset`. Batches are `x`, `(x,)`, `(x,
             y)` or `(x, y, sample_weight)`.
-        repeats: Number of epochs of the feed to evaluate, at least 1. Each has another order and other augmentation if
-            the feed shuffles and its sequence uses `self.rng`.
+        repeats: Number of epochs of the feed to evaluate, at least 1. Each epoch has a different order if the feed
+            shuffles, and different augmentation if the sequence uses `self.rng`.
         first_epoch: The first of these epochs.
         steps: Batches of each epoch; None for all.
 
     Returns:
         An [Evaluation][kerasfeed.Evaluation]: a mapping from name to `MetricDistribution`, for "loss" and each metric.
-        A metric that is an array becomes several: `name[0]`, `name[1]`. It prints as a table, also in a notebook.
+        A metric that is an array becomes several: `name[0]`, `name[1]`. The evaluation prints as a table, also in a
+        notebook.
 
     Raises:
         TypeError: `model` is not a Keras model, or `feed` is not an iterable of batches.
-        ValueError: The model is not compiled; a number is out of range; or no batch has a row that counts.
+        ValueError: The model is not compiled; a number is out of range; or no row has a nonzero weight.
         Exception: The error of the feed or the model.
 
     Examples:
@@ -275,7 +276,7 @@ def evaluate(
     steps = None if steps is None else check_integer("steps", steps, 1)
     names: tuple[str, ...] | None = None
     values: list[list[float]] = []
-    counted_rows: list[tuple[int, int]] = []  # of each batch, and its repeat
+    counted_rows: list[tuple[int, int]] = []  # number of weighted rows and repeat of each batch
     with _restored_metrics(model):
         for repeat in range(repeats):
             # Not in a variable: the frame of an exception would keep the loop over the feed open.
@@ -339,7 +340,7 @@ def _restored_metrics(model: Any) -> Iterator[None]:
     finally:
         if executions != 1:
             model.steps_per_execution, model.test_function = executions, function
-        model.reset_metrics()  # also metrics made in between
+        model.reset_metrics()  # also the metrics that were created meanwhile
         for variable, value in before:
             variable.assign(value)
 

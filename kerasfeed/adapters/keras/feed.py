@@ -171,9 +171,10 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene: a `SceneSequence`, a list,
-            an ndarray, a map-style dataset; a `DataFrame` of pandas or polars, by position (a row is a dict of its
-            columns), or a column of one; an array with a `shape` and a `dtype` instead of `__len__`, such as zarr's,
-            along its first axis. Every scene must have the same structure, dtypes and number of axes.
+            an ndarray, a map-style dataset. Also a `DataFrame` of pandas or polars (scene i is row i, a dict of its
+            columns), or one of its columns; or an array with a `shape` and a `dtype` instead of `__len__`, such as a
+            zarr array (scene i is row i along the first axis). Every scene must have the same structure, dtypes and
+            number of axes.
         batch_size: Scenes in a batch, at least 1. None if each item of the sequence is already a batch, as in a
             `keras.utils.PyDataset`.
         shuffle: Whether each epoch visits the scenes in a new random order, every scene exactly once.
@@ -187,15 +188,15 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         workers: Number of concurrent `__getitem__` calls, for any batch size. 0 loads in the calling thread.
             "auto" is the number of cores, or more if the first scenes wait for most of their time.
         worker_type: "thread"; "process", for scenes that hold the GIL, and for protection from crashes; or "auto".
-            "auto" uses processes, with these exceptions. Several threads are used for a list, tuple or ndarray, and,
-            if the class sets `thread_safe = True`, for scenes that mostly wait; one thread for a sequence that cannot
-            be pickled, and on Windows. If both are "auto", one thread with a copy of the sequence loads until worker
-            processes are up, or alone if an epoch takes less than a second. Scenes of microseconds get no workers.
-            `stats().chosen` gives the choice and the reason.
+            "auto" uses processes, with these exceptions: several threads for a list, tuple or ndarray, and for scenes
+            that mostly wait if the class sets `thread_safe = True`; one thread for a sequence that cannot be pickled,
+            and on Windows. If `workers` is also "auto", one thread with a copy of the sequence loads scenes until the
+            worker processes have started. If an epoch takes less than a second, this thread stays the only worker.
+            Scenes that take microseconds get no workers. `stats().chosen` gives the choice and the reason.
         max_queue_size: Batches to load ahead of the consumer, at least 1. More are loaded ahead if needed to keep all
             workers busy.
-        max_memory: Upper limit of the batch memory, bytes, for all processes together. Beyond it, batches are copied to
-            ordinary memory, with a warning. None is a quarter of the memory of the machine or container.
+        max_memory: Upper limit of the batch memory, bytes, for all processes together. Beyond this limit, batches are
+            copied to ordinary memory, with a warning. None is a quarter of the memory of the machine or container.
         collate: How scenes become a batch: "stack" (all scenes have one shape); "pad" or `kerasfeed.Pad(...)`; "ragged"
             or `kerasfeed.Ragged(...)`; or a function from a list of scenes to a batch. The function is called in the
             worker, once for each batch. For worker processes it must be picklable (with `cloudpickle`).
@@ -213,7 +214,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             takes its row, chosen by (seed, epoch, index). "mask": its row is zeros with `sample_weight` 0; scenes and
             batches are then as with `pad_remainder`. "skip": its row is left out; for plain loops only. In all cases
             the batches do not depend on the workers.
-        max_failures: How often a scene may end its worker process before it counts as failed (None: 3). And, unless
+        max_failures: How often a scene may end its worker process before it counts as failed (None: 3). Also, unless
             `on_error` is "raise", how many scenes may fail before the feed raises a `TooManyFailuresError`: a number,
             or a float for a share of the scenes (None: a tenth of them, at least 3).
         timeout: Seconds that loading one scene may take. A worker process that takes longer is replaced, and its scene
@@ -221,7 +222,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             30 s.
         error_log: Path of a file; each failure appends one line of JSON.
         hosts: Other hosts that load the batches: [kf.RayHosts(...)][kerasfeed.RayHosts]. `workers` is then the number
-            of worker processes on each, and "auto" one a core. None loads on this machine.
+            of worker processes on each, and "auto" is one for each core. None loads on this machine.
         output_signature: Spec of a scene, as in tf.data: nested as the scenes are, with a `kerasfeed.ArraySpec(shape,
             dtype)` or a `tf.TensorSpec` for each field, and None for an axis that varies. If `batch_size` is None, or
             `collate` a function, it is the spec of a batch. Each scene is checked against it, and no scene is read
@@ -294,12 +295,12 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
         Args:
             state: A state of the feed.
-            behind: Batches after that state at which to resume.
+            behind: Number of batches between that state and the batch to resume at.
             done: Earlier batches of the epoch of `fit`.
             steps: Batches of each epoch of `fit`; None for a whole epoch of the feed.
 
         Returns:
-            Whether the epoch is over at that point: False.
+            False: the epoch is never over at that point.
 
         Raises:
             ValueError: The state belongs to other batches.
@@ -332,8 +333,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         Returns:
             A dataset of batches, nested as the scenes are (lists become tuples), with static shapes and dtypes. Its
             cardinality is known, unless batches are prefetched to a device other than the host. Pass it to `fit` with
-            `shuffle=False`. An exception of a scene arrives as a `tf.errors.OpError` with its whole text, and the feed
-            does not know how much of the dataset was consumed.
+            `shuffle=False`. An exception of a scene arrives as a `tf.errors.OpError` with its message, notes and
+            traceback. The feed does not know how much of the dataset was consumed.
 
         Raises:
             ImportError: TensorFlow is not installed.

@@ -27,14 +27,14 @@ _NOTABLE = 0.2  # share of an epoch; a larger wait is printed
 
 @dataclass(frozen=True)
 class EpochTiming:
-    """The speed of one epoch, and its time of waiting.
+    """The speed of one epoch, and the time it waited for input.
 
     Attributes:
         epoch: Keras's number of the epoch, from 0.
         steps: Batches trained on.
         scenes: Scenes in those batches; batches, if the feed has `batch_size=None`.
         seconds: Time from the beginning of the epoch to the end of its last step, without validation, s.
-        wait_seconds: Part of `seconds` when a step was ready to begin but its batch was not, s.
+        wait_seconds: Time within `seconds` that steps were ready to begin but their batches were not, s.
     """
 
     epoch: int
@@ -58,17 +58,17 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that reports scenes per second and waiting for input.
 
     Adds `scenes_per_second` and `input_wait_share` to the `logs` of each epoch, so that the progress bar and `History`
-    show them. Put this callback before callbacks that need the two, such as `CSVLogger`. Works with `fit(feed)` on
-    every backend, and with `fit(feed.to_tf_dataset(), shuffle=False)` if no later step (`batch`, `filter`, `shuffle`)
-    changes the batches.
+    show them. Put this callback before callbacks that read these logs, such as `CSVLogger`. Works with `fit(feed)` on
+    every backend, and with `fit(feed.to_tf_dataset(), shuffle=False)` if no later transformation (`batch`, `filter`,
+    `shuffle`) changes the batches.
 
     The wait for a batch begins when the previous step has been computed and Keras requests the batch; it ends when the
     batch has been loaded. With several steps per execution the share is an upper limit. The first epoch includes
     compiling the model.
 
-    After each epoch, `verdict` says how long training waited. If it waited for more than a fifth of the epoch, that is
-    printed (not with `verbose=0`). `kerasfeed.profile` measures the reason and possible remedies. The `repr` has a line
-    for each epoch.
+    After each epoch, `verdict` says how long training waited. If training waited for more than a fifth of the epoch,
+    the callback prints the verdict, except with `verbose=0`. `kerasfeed.profile` measures the reason and possible
+    remedies. The `repr` has a line for each epoch.
 
     Args:
         feed: The feed that is passed to `fit`.
@@ -98,7 +98,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     # Lets Keras call `on_train_batch_end` from another thread when the results of a step are ready, without making
-    # training wait for them. The time recorded there is when the device finished; a lock guards it.
+    # training wait for them. The method records when the device finished; a lock guards the recorded time.
     async_safe = True
 
     def __init__(self, feed: "Feed") -> None:
@@ -233,5 +233,6 @@ def scenes_of(plan: Plan, steps: int) -> int:
     if not plan.batches.is_even:  # batches of any size anywhere
         return round(steps * plan.batches.kept / (plan.batches.steps * plan.shard_count))
     epochs = steps // plan.steps  # complete epochs, whose last batch may be short
-    # Keras shuffles steps: which ones an unfinished epoch left out is unknown, most likely full batches.
+    # Keras shuffles steps, so the steps that an unfinished epoch left out are unknown. Most likely they are full
+    # batches.
     return (steps - epochs) * plan.rows + epochs * plan.scenes_of(0, plan.steps - 1)

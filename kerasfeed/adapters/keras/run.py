@@ -26,8 +26,8 @@ class Handover:
     """Passes batches from Keras's loop to the consumer in the training step.
 
     On JAX and PyTorch both are in the trainer's thread. On TensorFlow, threads of TensorFlow take batches that `ensure`
-    has loaded. `ensure` loads one more than requested if it is ready: TensorFlow converts and copies it while the model
-    trains on earlier batches. It is a `Cursor`.
+    has loaded. If one more batch than requested is ready, `ensure` loads it too: TensorFlow converts and copies that
+    batch while the model trains on earlier batches. A `Handover` is a `Cursor`.
 
     Args:
         run: The run of the batches.
@@ -43,7 +43,7 @@ class Handover:
         self._shared = run.in_other_threads
         self._ready: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()  # None at the end
         self._ended = self._closed = False
-        self._error: Exception | None = None  # of the batch ahead
+        self._error: Exception | None = None  # the error of the batch ahead
         self.taken_count = 0
 
     def take(self, timeout: float | None) -> tuple[Any, Any]:
@@ -148,9 +148,9 @@ class EpochSteps(int):
 class UnknownSteps(list):  # type: ignore[type-arg]
     """The number of batches in an epoch of unknown length.
 
-    It is 0 until an epoch has ended, and infinite for Keras's loop. Keras stores it in `history.params`. If a user
-    writes that as JSON, it is the list [] or [known]: of the types for JSON, only a list lets its class act as a number
-    (`__bool__`, `__index__`, `__float__`).
+    The number is 0 until an epoch has ended, and infinite for Keras's loop. Keras stores it in `history.params`. In
+    JSON, the number becomes the list [] or [known]. The class derives from `list` because no other JSON type lets a
+    subclass act as a number (`__bool__`, `__index__`, `__float__`).
     """
 
     def __init__(self, run: "KerasRun") -> None:
@@ -335,7 +335,8 @@ class KerasRun(ABC):
         within, most = seen - self.seen_at_begin, self._count
         wanted = self.steps_per_epoch or (None if isinstance(self.steps, UnknownSteps) else int(self.steps))
         if wanted is not None and within >= wanted:
-            # Called after the last step. If executions need more batches than are left, the next epoch is restarted.
+            # Keras calls this after the last step. If executions need more batches than are left, the next epoch
+            # restarts.
             return self.has_epoch_cursors and bool(self.steps_per_epoch)
         if most is not None and within >= most:
             # A second call after the loop comes from an iterator over epochs of `steps_per_epoch` steps.

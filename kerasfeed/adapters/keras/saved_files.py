@@ -3,9 +3,9 @@
 One file maps optimizer iterations to positions in the feed. The other holds arrays and a header.
 
 Invariant: the map is replaced atomically. The model itself determines the next batch: its optimizer counts the batches
-of training, and is saved with it. So for any restored state of the model, and after any crash while writing model or
-file, the two agree, or the file is refused. A file of arrays that was cut short or is damaged is always detected: its
-table of contents is at the end, and each array has a checksum.
+of training, and is saved with it. So for any restored state of the model, and after any crash while the model or the
+map was written, the model and the map agree, or the map is refused. A truncated or damaged file of arrays is always
+detected: its table of contents is at the end, and each array has a checksum.
 """
 
 import contextlib
@@ -35,9 +35,10 @@ class Record:
 
     Attributes:
         iterations: Iterations of all optimizers.
-        scale: Sum of their loss scales; 0 without. A skipped batch is no iteration, but halves the scale.
-        epoch: Epoch of `fit` of the next batch.
-        done: Batches of that epoch that were trained on, also before a resume.
+        scale: Sum of the optimizers' loss scales; 0 without loss scales. A skipped batch adds no iteration, but halves
+            the scale.
+        epoch: The epoch of `fit` that contains the next batch.
+        done: Batches of that epoch that were trained on, including those before a resume.
         state: State of the feed, without its fingerprint.
     """
 
@@ -59,8 +60,9 @@ class Progress:
     Attributes:
         steps: Batches of an epoch of `fit`; None if an epoch is a repetition of a stream.
         execution: Batches of one execution of the training function.
-        even: Whether each batch adds the same number of iterations, so that batches between two records can be
-            computed. False with a loss scale, which skips some, and for streams, whose state is known only at records.
+        even: Whether each batch adds the same number of iterations, so that the batches between two records can be
+            counted. False with a loss scale, which skips some batches, and for streams, because their state is known
+            only at records.
         fingerprint: Identifies the feed.
         records: In the order of their iterations; the first one is the start of training.
     """
@@ -77,7 +79,7 @@ class Progress:
         return replace(self, records=(*before[:1], *before[1:][1 - _KEPT :], record))
 
     def at(self, iterations: int, scale: float = 0.0) -> tuple[Record, int]:
-        """Return the last record before these iterations, and batches after it.
+        """Return the last record up to `iterations`, and the batches after it.
 
         Raises:
             ValueError: The position is unknown.
@@ -168,7 +170,7 @@ def write_arrays(path: Path, header: Mapping[str, Any], arrays: Iterable[tuple[s
     Args:
         path: The file; it is not replaced atomically.
         header: For JSON.
-        arrays: Arrays of any dtypes but objects, also of `ml_dtypes`.
+        arrays: Arrays of any dtype except object, including the dtypes of `ml_dtypes`.
     """
     dtypes = {}
     with path.open("wb") as file:

@@ -1,9 +1,9 @@
 """`StreamFeed`: the public stream, a `keras.utils.PyDataset`, and its use by Keras.
 
-Invariant: the feed loads ahead, so Keras's threads and processes stay unused. Without `steps_per_epoch`, an epoch of
-`fit`, an `evaluate` and a `predict` are each a repetition of the stream. With `steps_per_epoch` the epochs of one `fit`
-take consecutive batches, over several repetitions if needed. Batches that Keras takes to build a model come again;
-batches that its backend prefetches past the last step are lost.
+Invariant: the feed loads ahead, so Keras's threads and processes stay unused. Without `steps_per_epoch`, each epoch of
+`fit`, and each call of `evaluate` or `predict`, is one repetition of the stream. With `steps_per_epoch` the epochs of
+one `fit` take consecutive batches, over several repetitions if needed. Batches that Keras takes to build a model are
+delivered again; batches that its backend prefetches past the last step are lost.
 """
 
 import contextvars
@@ -72,7 +72,7 @@ class StreamRun(KerasRun):
     def position(self, *, before: bool) -> StreamPosition | None:
         """Return the position of training.
 
-        It is before or after the running execution; None before the first batch.
+        The position is `before` or after the running execution. Return None before the first batch.
         """
         cursor = self._stream_cursor
         if cursor is None or cursor.building:
@@ -92,30 +92,31 @@ class StreamRun(KerasRun):
 class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
     """Batches of generators, for Keras, `tf.data` and plain loops.
 
-    For data that cannot be indexed, and for `model.fit` on any Keras backend. If scenes can be indexed, use
-    `kerasfeed.Feed`, which shuffles fully and resumes at no cost. One loop over the feed is one repetition: the feed
-    creates all generators again and runs them to their end. With infinite generators, break out of the loop, or use
-    `fit(feed, steps_per_epoch=...)`, whose epochs continue the same stream. The next `fit` begins the next repetition.
+    Use it for data that cannot be indexed, on any Keras backend. If scenes can be indexed, use `kerasfeed.Feed`, which
+    shuffles fully and resumes at no cost. One loop over the feed is one repetition: the feed creates all generators
+    again and runs them to their end. With infinite generators, break out of the loop, or use `fit(feed,
+    steps_per_epoch=...)`, whose epochs continue the same stream. The next `fit` begins the next repetition.
 
     Args:
         make_generator: Function `(n, count)` that returns generator n of `count`, or any iterable. With `count=1` it
             may take no arguments. It is called for each repetition, in the worker that runs the generator. A parameter
-            `rng` receives a random generator for the whole generator. A parameter `start` receives the number of the
-            first scene to yield, which is above 0 only after a worker died or the stream was resumed. Without `start`,
-            the generator then runs again from its beginning, and the earlier scenes are dropped.
+            `rng` receives the `np.random.Generator` for all scenes of this generator. A parameter `start` receives the
+            number of the first scene to yield, which is above 0 only after a worker died or the stream was resumed.
+            Without `start`, the generator then runs again from its beginning, and the earlier scenes are dropped.
         batch_size: Scenes in a batch, at least 1. None if each item is already a batch, as in Keras's own
             generators.
         count: Number of generators, at least 1.
         copies: Whether to run `count` copies of a generator that is made without arguments. Use it for an infinite
-            generator that draws its scenes: each copy has different random numbers from `rng` and
+            generator that draws its scenes at random: each copy has different random numbers from `rng` and
             `kerasfeed.current_rng()`, and in worker processes also from `random` and `numpy.random`. With a finite
             generator, each scene comes `count` times.
         shuffle_buffer: Scenes in a shuffle buffer over all generators together, at least 1. Once the buffer is full,
             each new scene replaces a random scene, which is delivered. The order depends only on (seed, repetition) and
-            the generators. None does not shuffle. With `map` the buffer holds the items, before the functions.
+            the generators. None does not shuffle. With `map`, the buffer holds the items before the functions are
+            applied.
         output_signature: Spec of a scene: nested like the scenes, with a `kerasfeed.ArraySpec(shape, dtype)` or a
-            `tf.TensorSpec` for each field, and None for an axis that varies. Each scene is checked against it. None
-            infers it from the first scenes.
+            `tf.TensorSpec` for each field, and None for an axis that varies. Each scene is checked against the spec.
+            None infers the spec from the first scenes.
         seed: Integer >= 0 that seeds `kerasfeed.current_rng()` in the generators and in the functions of `map`. In
             worker processes it also seeds `random` and `numpy.random`, differently for each generator and repetition.
             None draws a seed, which `feed.seed` returns.
@@ -138,14 +139,14 @@ class StreamFeed(BaseStreamFeed, KerasAdapter, FrameworkLoops):
             all generators and takes every `shard_count`-th scene. All shards then have the same number of steps, and
             need the same seed.
         shard_count: Number of shards, at least 1.
-        shard: Instead of these two: a pair of them, "auto", and more; see `kerasfeed.Feed`.
+        shard: Instead of `shard_index` and `shard_count`: a pair of them, "auto", and more; see `kerasfeed.Feed`.
         on_error: How to handle an item whose function raises, or a scene that no batch can hold. "raise": the consumer
             gets the error, after the earlier scenes, and the repetition ends. "skip": the scene is left out. "mask":
-            its row is zeros with `sample_weight` 0. A generator that raises always ends the repetition: catch the
-            exceptions to ignore inside the generator.
-        max_failures: How often a scene may end its worker process before it counts as failed (None: 3). And, unless
-            `on_error` is "raise", how many scenes may fail in one repetition before the feed raises: a number, or a
-            float for a share of its scenes so far (None: a tenth) above 3.
+            its row is zeros with `sample_weight` 0. A generator that raises always ends the repetition: inside the
+            generator, catch the exceptions that it should ignore.
+        max_failures: How often a scene may end its worker process before it counts as failed (None: 3). Also, unless
+            `on_error` is "raise", how many scenes may fail in one repetition before the feed raises: a number; or a
+            float for a share of the scenes of the repetition so far, at least 3 (None: a tenth).
         timeout: Seconds that one scene may take; see `kerasfeed.Feed`.
         error_log: Path of a file; each failure appends one line of JSON.
 

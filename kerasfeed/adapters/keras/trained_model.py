@@ -1,7 +1,7 @@
 """The training state of a model: variables, iterations, first epoch of `fit`.
 
-Invariant: reads only state that is saved with the model. Sets only values of variables, and the epoch, through Keras's
-own callback.
+Invariant: this module reads only state that is saved with the model. It sets only the values of variables, and the
+epoch through Keras's own callback.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def iterations_of(model: Any) -> int:
 
 
 def scale_of(model: Any) -> float:
-    """Return the sum of the optimizers' loss scales; 0 without."""
+    """Return the sum of the optimizers' loss scales, or 0 without any."""
     scaled = [each for each in optimizers_of(model) if hasattr(each, "initial_scale")]
     return float(sum(each.dynamic_scale.numpy() if each.built else each.initial_scale for each in scaled))
 
@@ -79,9 +79,10 @@ def scale_of(model: Any) -> float:
 def variables_of(model: Any) -> dict[str, Any]:
     """Return all variables that training may change, by stable names.
 
-    These are variables of layers, with their seed generators, of optimizers, of metrics, and others in attributes of
-    the model, its layers, losses, metrics, regularizers and optimizers. Keras's own saving leaves some of them out:
-    seed generators, variables of losses and compiled metrics, and variables that layers merge when they save (LoRA).
+    These are the variables of layers and of their seed generators, of optimizers and of metrics. Variables in
+    attributes of the model, its layers, losses, metrics, regularizers and optimizers are included. Keras's own saving
+    leaves some of them out: seed generators, variables of losses and compiled metrics, and variables that layers merge
+    when they save (LoRA).
     """
     groups = {"model": model.variables}
     groups |= {f"optimizer {number}": each.variables for number, each in enumerate(optimizers_of(model))}
@@ -157,7 +158,7 @@ def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
             store = {key: as_array(value) for key, value in _saved_by(layer).items()}
             layer.load_own_variables(store | {name.removeprefix(prefix): array for name, array in file.read(names)})
     same = saved & known.keys()
-    if "metrics" in groups:  # it is unknown which are new
+    if "metrics" in groups:  # skip all metrics: it is unknown which of them are new
         same = {name for name in same if _group_of(name) != "metrics"}
     for name, array in file.read(name for name in file.names if name in same):
         variable = known[name]
@@ -182,8 +183,8 @@ def _set_generators_of_torch(file: ArrayFile) -> None:
 def _build_metrics(model: Any, spec: Any) -> None:
     """Create the variables of compiled metrics.
 
-    On TensorFlow the first step creates them; on JAX Keras does this itself. Nothing is assigned in a `StatelessScope`.
-    If this fails, `set_arrays` warns.
+    On TensorFlow, the first training step would create the variables; on JAX, Keras creates them itself. In a
+    `StatelessScope`, no variable is assigned. If this function fails, `set_arrays` warns.
     """
 
     def zeros(field: Any) -> Any:

@@ -13,11 +13,11 @@
 | whether Keras's loop over an epoch reads `num_batches` | `_enumerate_iterator` of its iterator | 3.10 to 3.16 |
 | whether Keras reads the number of workers | module of the frame that reads it | 3.10 to 3.16 |
 | the epoch at which a restored model continues | `_initial_epoch` of the model | 3.10 to 3.16 |
-| whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.16 |
+| whether training runs in several processes | `_is_multi_process` of the `keras.distribution` in use | 3.10 to 3.16 |
 | batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.16 |
 
-Invariant: nothing is read twice or elsewhere. If something is missing, a warning says which feature is lost; if batches
-would be wrong, an error is raised.
+Invariant: each of these is read in one place, in this module. If something is missing, a warning says which feature is
+lost; if batches would be wrong, an error is raised.
 """
 
 import importlib
@@ -74,8 +74,9 @@ _NO_TRAINER = TrainerPosition("", None, None, 0, 0, None, None, None)
 def trainer_position(method: str | None = None) -> TrainerPosition | None:
     """Return the position of the running Keras trainer; None outside Keras.
 
-    Read from local variables of the method, because no hook and no attribute of the model gives it to a `PyDataset`: on
-    TensorFlow hooks are called in the order end, begin, ..., end; on JAX begin, end, begin, ..., end.
+    The position comes from local variables of the method, because neither a hook nor an attribute of the model gives it
+    to a `PyDataset`: on TensorFlow hooks are called in the order end, begin, ..., end; on JAX begin, end, begin, ...,
+    end.
 
     Args:
         method: Name of the method; None for any.
@@ -99,10 +100,10 @@ def trainer_position(method: str | None = None) -> TrainerPosition | None:
 
 
 def _is_trainer(frame: FrameType) -> bool:
-    """Whether a function of Keras, named like a trainer's method, is one.
+    """Whether a Keras function named like a trainer method is that method.
 
     Raises:
-        RuntimeError: It is a trainer's `fit` with unknown variables.
+        RuntimeError: The function is a trainer's `fit` with unknown variables.
     """
     code = frame.f_code
     missing = {*_FIT_VARIABLES} - {*code.co_varnames, *code.co_cellvars}
@@ -155,8 +156,8 @@ def data_adapter_class() -> Any:
 def super_batches(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Stack the batches of each execution of `count` steps.
 
-    If shapes differ, they are put into a list. Keras's trainer needs this on JAX, in Keras 3.16. It recognizes the list
-    by a class of Keras's own.
+    If shapes differ, the batches are put into a list. Keras's trainer needs this on JAX, in Keras 3.16. The trainer
+    recognizes the list by a class of Keras's own.
     """
     utilities = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
     stacked: Iterator[Any] = utilities.super_batch_iterator(batches, count)
@@ -274,7 +275,7 @@ def asked_steps(iterator: Any) -> int | None:
 def _builds(method: str, model: Any) -> bool:
     if method != "predict":
         return method in ("fit", "evaluate")
-    # `predict` does so on JAX alone, and only if something is not built.
+    # `predict` takes a batch to build the model only on JAX, and only if the model or a layer is not built.
     is_built = all(getattr(each, "built", True) for each in (model, *getattr(model, "layers", ())))
     return sys.modules["keras"].backend.backend() == "jax" and not is_built
 
@@ -298,7 +299,7 @@ def _forget(frame: FrameType, variables: Any) -> None:
 
     Before Python 3.13, the frame keeps the copy. The copy would keep the last epoch's iterator. If TensorFlow's
     iterator is deleted at the next call, it blocks training for 1 s, because that call holds the GIL. Variables of
-    modules and class bodies are no copies.
+    modules and class bodies are not copies.
     """
     if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         variables.clear()
@@ -309,12 +310,12 @@ def _is_keras(frame: FrameType) -> bool:
 
 
 def refuse_division(shard_count: int, *, has_seed: bool) -> None:
-    """Refuse an unsharded feed if several processes would each train on all.
+    """Refuse an unsharded feed if every process would train on all scenes.
 
-    Accept it if all processes hold one replica of the model, because these must load the same scenes.
+    Accept the feed if all processes hold one replica of the model, because they must then load the same scenes.
 
     Raises:
-        ValueError: The feed is unsharded, and several processes need a part each, or the same seed.
+        ValueError: The feed is unsharded, and each of several processes needs its own shard, or all need the same seed.
     """
     library: Any = getattr(sys.modules.get("keras"), "distribution", None)
     distribution = library.distribution() if hasattr(library, "distribution") else None

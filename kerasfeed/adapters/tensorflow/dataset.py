@@ -2,8 +2,8 @@
 
 Invariant: the graph asks one Python iterator for batches, which `Dataset.from_generator` makes for each iteration and
 drops with TensorFlow's iterator. A batch aliases the memory that it was loaded into. A call of TensorFlow waits only
-briefly and runs no code of the user. If the batch is not ready, its answer is filtered out and the call is repeated; in
-between, TensorFlow checks whether its iterator is still needed.
+briefly and runs no code of the user. If the batch is not ready, the answer of the call is filtered out and the call is
+repeated; in between, TensorFlow checks whether its iterator is still needed.
 
 TensorFlow keeps each function that it calls until the process ends, or as long as the graph. So these functions hold
 the source of batches weakly. The dataset keeps it alive, or the graph if the dataset is made in one.
@@ -39,8 +39,8 @@ def batches_dataset(
 
     Args:
         begin: Makes the cursor of an iteration when its first batch is requested. TensorFlow calls it, so it must not
-            wait long; it may raise `NotYet`, and is called again. Its argument adds the conversion of batches for
-            TensorFlow to a cursor. The dataset holds it.
+            wait long; if it raises `NotYet`, it is called again. Its argument adds the conversion of batches for
+            TensorFlow to a cursor. The dataset holds this function.
         structure: Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for an axis
             that varies. A ragged field is a `RaggedArray` of two.
         count: Batches in an iteration, which every cursor must have; None to stop at `EndOfData`.
@@ -120,7 +120,7 @@ def _numbered(dataset: Any, count: int) -> Any:
     """Number the `count` elements of `dataset`.
 
     A range knows its cardinality, and `zip` requests one element more, which it drops. `assert_cardinality(count)`
-    would fail forever after `ignore_errors`; an infinite one only makes `zip` stop with the range.
+    would fail forever after `ignore_errors`; an infinite cardinality only makes `zip` stop with the range.
     """
     endless = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     return tf.data.Dataset.zip((tf.data.Dataset.range(count), endless))
@@ -154,8 +154,8 @@ def _ragged(batch: Any) -> Any:
 def _prefetched(dataset: Any, device: str | None, structure: Any) -> Any:
     """Prefetch batches to `device` (default: the first GPU, if there is one).
 
-    On the host nothing is prefetched, because a thread of TensorFlow that prefetches may collect its own iterator, and
-    would wait for itself.
+    On the host nothing is prefetched: a prefetching thread of TensorFlow may collect its own iterator, and would then
+    wait for itself.
     """
     if device is None:
         gpus = tf.config.list_logical_devices("GPU")
@@ -256,7 +256,8 @@ class _ArraysCursor:
         """See `Cursor.take`.
 
         Raises:
-            SceneError: The batch failed. TensorFlow keeps only the text of an exception, so this is the whole text.
+            SceneError: The batch failed. TensorFlow keeps only the message of an exception, so the message also has the
+                notes and the traceback.
         """
         try:
             position, batch = self._cursor.take(timeout)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _MOST_SCENES, _MOST_BYTES = 64, 1 << 22  # of a task, and of a stack
 _TASK_SECONDS = 0.002  # a task costs about 50 us
-_CALL_SECONDS = 0.001  # what a call of TensorFlow costs: waiting for the next scene is worth as much
+_CALL_SECONDS = 0.001  # cost of a call of TensorFlow, so waiting this long for the next scene pays off
 
 
 def from_indexable(
@@ -75,7 +75,8 @@ def from_indexable(
 
     Returns:
         A dataset of `len(sequence)` scenes, nested as they are (lists become tuples), not prefetched. An exception of a
-        scene arrives as a `tf.errors.OpError` with its whole text, and the next element is the next scene.
+        scene arrives as a `tf.errors.OpError` with its message, notes and traceback, and the next element is the next
+        scene.
 
     Raises:
         ImportError: TensorFlow is not installed.
@@ -132,8 +133,8 @@ class ScenesCursor:
     def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first.
 
-        A call of TensorFlow costs as much as reading many scenes. So it takes all scenes that have been read, or are
-        read while it waits a little.
+        A call of TensorFlow costs as much as reading many scenes. So one call takes all scenes that have been read, and
+        waits up to `_CALL_SECONDS` for each further task.
         """
         if self._given == self._length:
             raise EndOfData
@@ -211,7 +212,8 @@ class _ReadTask(NamedTuple):
 class SceneReaders:
     """Threads that read scenes of a sequence; they end with this object.
 
-    A waiting thread holds neither this object nor the sequence, which may refer to it (except for `on_worker_end`).
+    A waiting thread holds neither this object nor the sequence, because the sequence may refer to this object. The
+    exception is a sequence with `on_worker_end`, which the thread must call.
 
     Args:
         sequence: The sequence.
@@ -282,7 +284,7 @@ class _Reading:
     """Reads the scenes of tasks; thread-safe.
 
     Attributes:
-        check: Turns a scene into the list of its fields; into its spec, to infer the spec.
+        check: Turns a scene into the list of its fields, or into its spec while the spec is inferred.
         scenes_of_a_task: Number of scenes that make a task of about 2 ms.
     """
 

@@ -34,9 +34,10 @@ _REMEDY = (
 def feature_description(spec: Any) -> dict[str, Any]:
     """Describe a record's features, for `tf.io.parse_single_example` and `tf.io.parse_example`.
 
-    float32 fields become float32 of their shape, integers int64, and text strings. Every other dtype is one string, to
-    be decoded by `tf.io.decode_raw`. A field whose size varies also has a feature `<name>/shape`; its values have one
-    axis, or are in rows if only the first axis varies. `kf.parse_record` does all of this.
+    float32 fields become float32 of their shape, integers become int64, and text becomes strings. Every other dtype
+    becomes one string, to be decoded by `tf.io.decode_raw`. A field whose size varies also has a feature
+    `<name>/shape`; its values have one axis, or are in rows if only the first axis varies. `kf.parse_record` does all
+    of this.
 
     Args:
         spec: Source of the spec of a scene: a nesting of `kf.ArraySpec`s; a `TFRecordSequence`; any other sequence or

@@ -20,7 +20,7 @@ from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 
 _HEADER = 64
 # A field whose shape differs from scene to scene gets this multiple of the largest row seen while inferring the spec.
-# Pages that are never written cost no memory. A larger row still travels outside the slot.
+# Pages that are never written cost no memory. A row that is still larger is passed outside the slot.
 _HEADROOM = 2
 # For padded and ragged fields: lengths often have long tails, and one row that is too large makes its batch a copy.
 _FORM_HEADROOM = 4

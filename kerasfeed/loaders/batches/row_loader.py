@@ -1,8 +1,8 @@
 """Load scenes into the rows of a slot.
 
 This runs in any thread or process. Invariant: each row is written once, from the result of `__getitem__`, or by the
-sequence itself if it can do that. Each scene is read once, except one scene of such a sequence, which is compared. Only
-the given rows are changed. Values without room in the slot (text, large rows) are returned.
+sequence itself if it can do that. Each scene is read once, except that one scene of such a sequence is read again to
+compare the two. Only the given rows are changed. Values without room in the slot (text, large rows) are returned.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class RowLoader:
         self._sequence = sequence
         self._layout, self._spec = layout, layout.spec
         self._collate = collate
-        # Results of get_batch are stacked, so of one shape. Batches of a collate function are not `batched`.
+        # Results of get_batch are stacked, so they have one shape. Batches of a collate function are not `batched`.
         self._get_batch = part_reader(sequence) if layout.batched and not layout.forms else None
         # Only these sequences can write into views of a row.
         direct = all(field.is_fixed for field in layout.spec.fields) and collate is None

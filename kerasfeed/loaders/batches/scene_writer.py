@@ -290,7 +290,7 @@ class SceneWriter:
     ) -> None:
         """Copy the result of `get_batch`, except the arrays it filled itself.
 
-        Those are `written`, which it received as `out`.
+        `written` holds those arrays, which `get_batch` received as `out`.
         """
         count = stop - start
         try:

@@ -2,8 +2,8 @@
 
 Invariant: a slot is free, in flight (a loader fills it) or leased (something refers to its memory). A leased slot is
 never acquired. The lease ends when the exporter, a ctypes array over the slot, is collected; every ndarray, tf.Tensor,
-jax.Array and torch.Tensor over the slot keeps that exporter alive. (The exporter is no ndarray: NumPy collapses chains
-of views, so a finalizer on an array can run while a view of it lives.)
+jax.Array and torch.Tensor over the slot keeps that exporter alive. (The exporter is not an ndarray: NumPy collapses
+chains of views, so a finalizer on an array can run while a view of it lives.)
 
 The pool grows up to `max_memory`, so that no consumer waits. At that limit, a finished batch is copied to ordinary
 memory, so that the slots in flight always return, and a consumer that keeps many batches cannot stop the loader.

@@ -1,7 +1,7 @@
 """Infer the layout of a slot from a few scenes.
 
-Invariant: the choice of scenes depends on the sequence's length, on the time that scenes take, and on the scenes that
-fail, if they may. If items are batches, the first one of an epoch is read first.
+Invariant: the choice of scenes depends on the sequence's length, on the time that scenes take, and, if scenes may fail,
+on the scenes that fail. If items are batches, the first one of an epoch is read first.
 """
 
 import time
@@ -165,8 +165,9 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
 def watched(job: Job, record_random: Callable[[int, Held], None], generators: list[Any], read: Read) -> Read:
     """Wrap `read` so that it reports the generators that scenes use.
 
-    For threads of this process. These are the global generators and `generators`. Other threads may use them too. If a
-    generator continues to change while no scene is read, for four times as long and 20 to 200 ms, it is not reported.
+    Use it for threads of this process. The wrapper watches the global generators and `generators`, which other threads
+    may use too. So after a read, the wrapper waits for four times the duration of the read, between 20 and 200 ms, and
+    does not report generators that change during this wait.
     """
     if not job.watches_random:
         return read

@@ -35,7 +35,8 @@ class FailurePolicy:
     Attributes:
         on_error: One of `ON_ERROR`.
         max_failures: How often a scene may end its worker before it counts as failed. Unless `on_error` is "raise",
-            also how many scenes may fail. A float is a share of the scenes. None is 3 times and a tenth.
+            also how many scenes may fail. A float is a share of the scenes. None means 3 times, and a tenth of the
+            scenes.
         timeout: Seconds that one scene may take; None for no limit.
         error_log: Path of a file that receives failures as JSON lines; None for no file.
     """
@@ -80,8 +81,8 @@ class FailureLog:
     def __init__(self, policy: FailurePolicy, length: int, shard_count: int = 1) -> None:
         """Begin without failures among `length` scenes.
 
-        0 for a stream of unknown length. In a stream with several shards, item k of shard s has the index `k *
-        shard_count + s`.
+        `length` is 0 for a stream of unknown length. In a stream with several shards, item k of shard s has the index
+        `k * shard_count + s`.
         """
         self.policy = policy
         self.deferred_warnings = DeferredWarnings()
@@ -156,7 +157,7 @@ class FailureLog:
     def record_fatal(self, index: int, epoch: int, error: BaseException) -> None:
         """Record that a scene must not be tried again.
 
-        It has ended workers, or they hung. Ignored if `on_error` is "raise".
+        The scene has ended its workers, or its workers hung. Ignored if `on_error` is "raise".
         """
         if self.policy.on_error == "raise":
             return

@@ -66,7 +66,7 @@ class FeedHost:
             count = cores() if driver_job.every_core else driver_job.workers
             log = FailureLog(driver_job.policy, driver_job.plan.length, driver_job.plan.shard_count)
             log.on_record = self._record
-            log.deferred_warnings.mute("copied")  # concerns only the memory of this host
+            log.deferred_warnings.mute("copied")  # the warning concerns only the memory of this host
             own = replace(
                 driver_job, workers=count, look_ahead=MOST_CALLS, max_memory=max(driver_job.max_memory, memory() // 4),
                 environment=environment,

@@ -2,8 +2,8 @@
 
 Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may load it, also repeatedly. Its
 answer is copied to memory of this process. The session counts the failures of all hosts. The cluster restarts hosts
-that end; what a host that has ended answers later is dropped. Only the session's thread assigns calls to hosts; it
-takes events from a queue.
+that end; late answers of an ended host are dropped. Only the session's thread assigns calls to hosts; it takes events
+from a queue.
 """
 
 import dataclasses
@@ -135,7 +135,7 @@ class HostsSession:
         job: The job to load.
         settings: See `kerasfeed.loaders.session.Session`.
         runner: The runner of workers on this machine.
-        options: Name the feed in messages, and hold its warnings.
+        options: The options that name the feed in messages, and hold its warnings.
         failure: The error that ended the session; None while it is usable.
         layout: Layout of a batch; None until known.
         batches: Batches delivered so far.
@@ -227,7 +227,7 @@ class HostsSession:
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change` while no call is pending, then renew the job.
 
-        A cluster that was lost meanwhile ends this session here, and not the next call.
+        If the cluster was lost meanwhile, the session ends here, and not in the next call.
         """
         self._wait_for_all()
         change()
@@ -241,7 +241,7 @@ class HostsSession:
     def _depth(self, workers: int) -> int:
         """Return the number of concurrent batches of a host.
 
-        That is one loading and one in transfer, and at least two scenes a worker.
+        A host loads one batch while another is in transfer, and each worker gets at least two scenes.
         """
         return min(MOST_CALLS, max(2, self.job.ahead_for(workers)))
 
@@ -275,7 +275,7 @@ class HostsSession:
     # ---- the thread
 
     def _run(self) -> None:
-        """Assign calls until the session ends, stop the hosts."""
+        """Assign calls until the session ends, then stop the hosts."""
         had_host, timeout = time.monotonic(), self.job.hosts.start_timeout
         try:
             while self.failure is None:

@@ -38,7 +38,7 @@ class CrashPolicy:
     def at_position(self, culprit: Hashable, death: Crash) -> int:
         """Count a death at `culprit`.
 
-        Return the number of deaths since it was last done.
+        Return the number of deaths since this work was last done.
         """
         count = self._by_position.get(culprit, (0, False))[0] + 1
         self._by_position[culprit] = (count, death.killed and not death.hung)
@@ -87,7 +87,7 @@ class CrashPolicy:
     def pause(self) -> float:
         """Seconds to wait before the next start.
 
-        More after each start that a signal ended.
+        The pause grows with each start that a signal ended.
         """
         count = self._signals_at_start - 1
         return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (count - 1)) if count > 0 else 0.0

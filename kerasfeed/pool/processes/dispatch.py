@@ -43,7 +43,7 @@ class Dispatch(Pool):
             OSError: The system has no descriptors or no memory left.
         """
         super().__init__(runner, options)
-        open_closed()  # the program may have closed some since it imported kerasfeed
+        open_closed()  # the program may have closed standard descriptors since it imported kerasfeed
         self.tasks: dict[int, Task] = {}
         self.workers: list[WorkerHandle] = []
         self._last_number = STOP
@@ -182,7 +182,7 @@ class Dispatch(Pool):
     def _resend(self, lost: Iterable[int], first: Sequence[Task] = ()) -> None:
         """Send tasks again.
 
-        All go at once, because thousands of tiny batches may be in flight.
+        All tasks are sent at once, because thousands of tiny batches may be in flight.
 
         Args:
             lost: Numbers of the tasks.

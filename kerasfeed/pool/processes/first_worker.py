@@ -84,7 +84,7 @@ class FirstWorker(LocalWorker):
     def record_random(self, used: int) -> None:
         """See `WorkerContext.record_random`; ignores the global generators.
 
-        Other threads of the program may have used these.
+        Other threads of the program may have used the global generators.
         """
         self.pool.record_random(used & ~(PYTHON | NUMPY | TORCH | TENSORFLOW))
 

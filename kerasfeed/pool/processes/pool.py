@@ -6,9 +6,9 @@ half-changed state.
 
 Invariant: no task is lost with a worker, and no two workers write one slot at once. Each worker records the task that
 it begins in its line of the shared file. It is unknown which tasks a dead worker had read from the pipe but not yet
-recorded. The supervisor therefore raises the lowest valid number, and sends every task that no living worker has
-recorded again, with a higher number. Workers refuse tasks with lower numbers: a worker that records a task and then
-reads the raised number returns the task. If it recorded the task earlier, the supervisor sees that.
+recorded. The supervisor therefore raises the lowest valid number. It sends again, with a higher number, every task that
+no living worker has recorded. Workers refuse tasks with lower numbers: a worker that records a task and then reads the
+raised number returns the task. If it recorded the task earlier, the supervisor sees that.
 """
 
 import select
@@ -42,7 +42,7 @@ from kerasfeed.util.resources import cores
 _NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED)
 _DYING_SECONDS = 2.0
 _GRACE, _SHORT_GRACE = 2.0, 0.2  # time for workers to end by themselves, s; the short one after a failure
-# A worker may read the lowest valid number before this process sees the task that it has recorded; never for longer.
+# A worker records a task and then reads the lowest valid number. This process sees the record at most this much later.
 _VISIBLE_SECONDS = 0.001
 
 
@@ -118,7 +118,7 @@ class ProcessPool(Dispatch):
         self.pipes.wake()
 
     def _end_first_worker(self) -> None:
-        """Leave all tasks to the processes that the thread has not begun."""
+        """Leave the tasks that the thread has not begun to the processes."""
         if self._first_worker is not None:
             self._first_worker.over = True
 
@@ -403,7 +403,7 @@ class ProcessPool(Dispatch):
                 self._vacant.remove(number)
 
     def _after_crash(self, task: Task, position: int, crash: Crash) -> Sequence[Task]:
-        """Return the tasks to do after a worker died of `task`."""
+        """Return the tasks to do after a worker died in `task`."""
         culprit = task.culprit(position)
         if culprit is None:
             parts = task.parts(position)

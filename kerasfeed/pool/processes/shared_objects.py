@@ -183,7 +183,7 @@ class SharedObjects:
         line = topic * _LINE // 8
         version = self._lines[line]
         self._lines[line + 1], self._lines[line + 2], self._lines[line] = offset, nbytes, version + 1
-        # The previous post stays: a worker may be about to read it, and ends with it before it takes this one.
+        # The previous post stays: a worker may be about to read it, and reads it to the end before it takes this post.
         kept = self._kept[topic]
         kept.append((offset, nbytes))
         if len(kept) > 2:

@@ -20,7 +20,7 @@ _MACHINERY = '"<frozen importlib'  # five lines per import
 def _line_in(folder: str) -> str:
     """How a line for a call in `folder` starts, in ASCII.
 
-    faulthandler writes it so.
+    faulthandler writes lines in ASCII.
     """
     return f'  File "{folder}'.encode("ascii", "backslashreplace").decode()
 

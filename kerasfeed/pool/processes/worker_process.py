@@ -40,7 +40,7 @@ class WorkerHandle:
         process: The process.
         link: Non-blocking socket for its payloads. End of file means that the process is gone.
         inbox: Payload bytes received and not yet claimed by a result.
-        inherited_peak: Peak memory that the system may count for it because this process held it at the start, bytes.
+        inherited_peak: Peak memory of this process at the start, which the system may count for the worker, bytes.
         where: Its host, in words.
         peak: Its peak memory, bytes; 0 if unknown.
         started: Whether it has loaded the sequence.
@@ -127,7 +127,7 @@ class WorkerHandle:
         try:
             _, status, usage = os.wait4(self.process.pid, 0)
         except ChildProcessError:
-            self.process.wait()  # invents a code of 0
+            self.process.wait()  # returns a made-up exit code of 0
             self.is_lost = True
             return
         self.process.returncode = os.waitstatus_to_exitcode(status)
@@ -190,7 +190,7 @@ def why_no_processes() -> str | None:
 def own_peak() -> int:
     """Peak memory of this process, bytes.
 
-    A child that begins as a copy has it too.
+    A child that begins as a copy of this process inherits this peak.
     """
     import resource  # absent on Windows, which imports this module and starts no worker
 

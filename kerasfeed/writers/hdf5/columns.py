@@ -29,7 +29,7 @@ _GZIP_LEVEL = 4
 _PLUGINS = {"blosc": (32001, (0, 0, 0, 0, 5, 1, 1)), "zstd": (32015, (3,)), "lz4": (32004, ())}
 _CHUNK_BYTES = 1 << 16  # of fields whose single scenes are too small for a chunk
 _SMALL_ROW = 1 << 12
-_TEXT_BYTES = 64  # assumed for a text
+_TEXT_BYTES = 64  # assumed size of a string
 _BUFFER_BYTES = 1 << 20
 _SEGMENT_BYTES = 1 << 26
 _LEAST_SEGMENTS = 16  # so that several workers can share a small file
@@ -40,7 +40,7 @@ class Filters:
     """The compression of a new dataset.
 
     Attributes:
-        code: HDF5's number of the filter that compresses; None for none.
+        code: HDF5's number of the compression filter; None without compression.
         options: The filter's options.
         shuffles: Whether bytes are shuffled first.
     """
@@ -257,8 +257,8 @@ def _check(path: str, field: ArraySpec) -> None:
 def write_rows(dataset: h5py.Dataset, start: int, rows: Any) -> None:
     """Write rows of a dataset from `start` on.
 
-    h5py's own assignment would join rows of variable length into one array if they happen to be equally long. It still
-    writes items that are arrays of text.
+    h5py's own assignment would join rows of variable length into one array if they happen to be equally long. For items
+    that are arrays of text, this function uses that assignment.
     """
     if not dataset.dtype.hasobject or dataset.dtype.subdtype is not None:
         dataset[start : start + len(rows)] = rows

@@ -1,6 +1,6 @@
 """Write HDF5 files so that no error or Ctrl-C raises inside HDF5.
 
-Invariant: HDF5 never sees a failed write. It would leave a file that cannot be closed, and end the process with a
+Invariant: HDF5 never sees a failed write. After one, HDF5 could not close the file, and the process would end with a
 segmentation fault at exit (h5py issue 914, seen with h5py 3.14 and HDF5 1.14.6). Data that cannot be written is kept in
 memory instead, so that the file can be closed, and the error is raised here.
 """

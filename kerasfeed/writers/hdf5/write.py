@@ -1,8 +1,8 @@
 """`write_hdf5`: the scenes of any sequence as one HDF5 file, in parallel.
 
-Invariant: `path` has its old content or the complete file. Workers write segments, files of some scenes each, which get
-their names when they are complete. Their compressed chunks are then copied unchanged into the file. After an
-interruption, the same call continues.
+Invariant: `path` has its old content or the complete file. Workers write segments: files that each hold some of the
+scenes, and get their names when they are complete. Their compressed chunks are then copied unchanged into the file.
+After an interruption, the same call continues.
 """
 
 import os
@@ -42,18 +42,18 @@ def write_hdf5(
 ) -> str:
     """Write the scenes of a sequence to an HDF5 file.
 
-    Scenes are loaded and compressed in parallel. Each field becomes a dataset of its name ("points", "1/mask"), whose
-    first axis is the scenes. `kf.HDF5File` reads these datasets, and `kf.HDF5Scenes` returns the scenes. If the call is
-    interrupted, the same call continues: complete segments are kept in a hidden folder next to `path` until the file is
-    complete. Until then the scenes take twice their space on the disk.
+    Scenes are loaded and compressed in parallel. Each field becomes a dataset with the field's name ("points",
+    "1/mask") and the scenes along its first axis. `kf.HDF5File` reads these datasets, and `kf.HDF5Scenes` returns the
+    scenes. If the call is interrupted, the same call continues: complete segments are kept in a hidden folder next to
+    `path` until the file is complete. Until then the scenes take twice their space on the disk.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`. Every field
             must have one shape. `str` become variable-length strings, and `bytes` variable-length uint8.
         path: The file.
         scenes_per_chunk: Scenes in a chunk, at least 1; fields of less than 4 KiB get a multiple of it. None means
-            about 64 KiB of scenes, or one larger scene. Storage is then contiguous without compression, and for small
-            fields beside large ones whose chunks would be less than 16 KiB.
+            about 64 KiB of scenes, or one larger scene. With None, storage is contiguous if there is no compression,
+            and for a small field beside large ones if its chunks would be less than 16 KiB.
         compression: None, "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf";
             or "blosc", "zstd" or "lz4", if `hdf5plugin` is installed.
         workers: Segments written at the same time; see `write_tfrecords`.
@@ -69,11 +69,11 @@ def write_hdf5(
 
     Raises:
         TypeError, ValueError: An argument is wrong.
-        FileExistsError: `path` exists, or an unfinished file of a call with other arguments, and `overwrite` is False.
+        FileExistsError: `overwrite` is False, and `path` exists, or an unfinished file of a call with other arguments.
         SpecError: Scenes differ, or contain values that HDF5 cannot store.
         WorkerDiedError: A scene ended its worker process several times.
         OSError: Writing failed (a full disk); `path` has not changed.
-        Exception: The sequence raised it; a note has the scene.
+        Exception: The sequence raised it; a note names the scene.
 
     Examples:
         >>> scenes = kf.Zip(np.zeros((10, 8, 3), np.float32), np.arange(10))
