@@ -58,8 +58,8 @@ class AnyFeed(ABC):
         changed = [name for name in _FINAL if getattr(cls, name, None) is not getattr(base, name, None)]
         if changed and base is not cls:
             raise TypeError(
-                f"{cls.__name__} overrides {' and '.join(changed)} of kf.{base.__name__}, which only some of loops, "
-                f"fit and datasets would call. {cls._instead_of_overriding}"
+                f"{cls.__name__} overrides {' and '.join(changed)} of kf.{base.__name__}, which only some "
+                f"consumers (loops, fit, datasets) would call. {cls._instead_of_overriding}"
             )
 
     def __init__(self, options: FeedOptions) -> None:

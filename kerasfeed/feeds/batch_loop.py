@@ -216,7 +216,7 @@ def numeric_leaves(batch: Any, framework: str) -> tuple[list[np.ndarray[Any, Any
         named = zip(field_paths(treespec), arrays, strict=True)
         paths = [repr(path) for path, array in named if array.dtype.kind in "OSUT"]
         are = "field" if len(paths) == 1 else "fields"
-        raise TypeError(f"{framework} has no text: {are} {', '.join(paths)}. {_REMEDY}")
+        raise TypeError(f"{framework} has no dtype for text: {are} {', '.join(paths)}. {_REMEDY}")
     return arrays, treespec
 
 

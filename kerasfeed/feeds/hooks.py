@@ -69,8 +69,9 @@ class SequenceHooks:
         if switches != self.switches:
             raise RuntimeError(
                 f"{self._name} has on_epoch_begin or on_epoch_end, so only one epoch of it can be loaded at a time. "
-                "Another loop, fit, feed.epoch(n) or feed.start() began before this one had ended, which cannot "
-                "continue. Finish or close one before the next begins; feed[0] returns a batch of the current epoch"
+                "Another loop, fit, feed.epoch(n) or feed.start() began before this epoch had ended, so this one "
+                "cannot continue. Finish or close one before the next begins; feed[0] returns a batch of the current "
+                "epoch"
             )
 
     def _switch(self, epoch: int | None) -> None:

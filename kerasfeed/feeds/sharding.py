@@ -51,7 +51,7 @@ def find_shard(shard: Any, shard_index: Any, shard_count: Any) -> Shard:
     if shard is None:
         return _checked(shard_index, shard_count, "")
     if (shard_index, shard_count) != (None, 1):
-        raise ValueError(f"both shard={shard!r} and shard_index or shard_count name the shard: pass one of them")
+        raise ValueError(f"shard={shard!r} cannot be combined with shard_index or shard_count: pass one or the other")
     if isinstance(shard, Shard):
         return shard
     if isinstance(shard, str):

@@ -401,8 +401,8 @@ class BaseStreamFeed(AnyFeed):
         read = [each.read for each in self._repetitions if each.start.repetition == epoch and each.read.step >= step]
         if step and not read:
             raise ValueError(
-                f"nothing is known of step {step} of repetition {epoch}: get_state() takes a position "
-                "that this feed has reached, in its last repetition"
+                f"step {step} of repetition {epoch} is unknown: get_state() takes a position that this feed has "
+                "reached, in its last repetition"
             )
         return StreamPosition(epoch, step, read[0].ended if read else ())  # later ends are harmless
 

@@ -201,8 +201,8 @@ def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) 
     raise TypeError(
         f"a generator is {wanted}, and the function takes {name}{signature}. Wrap it: lambda: {name}(...) for one "
         f"generator, lambda n, count: {name}(...) for several, for example with the n-th part of your files, "
-        "files[n::count]. A function without arguments needs count=1, or copies=True to run copies of a generator "
-        "that has no end and draws its scenes"
+        "files[n::count]. A function without arguments needs count=1, or copies=True to run copies of an "
+        "infinite generator that draws its scenes at random"
     )
 
 

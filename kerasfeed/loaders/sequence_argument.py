@@ -50,6 +50,6 @@ def refuse_other_items(sequence: Any, batch_size: int) -> None:
     received = ", ".join(map(str, shapes))
     raise TypeError(
         f"Feed() needs a sequence of scenes, and this {type(sequence).__name__} of {len(sequence)} arrays of shapes "
-        f"{received} would be {len(sequence)} scenes, the arrays themselves. For scenes that hold a row of each, write "
+        f"{received} would be {len(sequence)} scenes, one per array. For scenes that hold one row of each array, write "
         f"kf.Zip({_COLUMN_NAMES[len(sequence)]})"
     )

@@ -311,8 +311,8 @@ def _compare(begun: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
     if different:
         name = different[0]
         raise FileExistsError(
-            f"{str(path.parent)!r} has an unfinished write with another {name}: {_short(begun.get(name))}, now "
-            f"{_short(wanted[name])}. Repeat the first call to continue it, or start again with overwrite=True"
+            f"{str(path.parent)!r} has an unfinished write with {name}={_short(begun.get(name))}, but this call has "
+            f"{name}={_short(wanted[name])}. Repeat the first call to continue it, or start again with overwrite=True"
         )
 
 

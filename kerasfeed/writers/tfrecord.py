@@ -103,7 +103,7 @@ def write_tfrecords(
         raise ValueError(f"compression must be None or 'GZIP', received {compression!r}")
     if workers != "auto" and options.count > count:
         warn_caller(
-            f"{options.count} workers have {pluralize(count, 'shard')} to write, but one worker writes each shard, so "
+            f"{options.count} workers have {pluralize(count, 'shard')} to write, each by one worker: "
             f"{options.count - count} have nothing to do. Use num_shards={options.count} or more",
             UserWarning,
         )

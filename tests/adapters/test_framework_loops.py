@@ -23,7 +23,7 @@ def loop_of(framework):
 
 
 def test_the_error_for_text_names_its_fields(framework, loop_of):
-    message = rf"^{NAMES[framework]} has no text: "
+    message = rf"^{NAMES[framework]} has no dtype for text: "
     scenes = [{"name": "a", "tags": ["u", "v"], "x": 1.0}] * 4
     for given, fields in ((scenes, r"fields 'name', 'tags'\. Convert text to numbers"), (["a", "b"], "field 'scene'")):
         with kf.Feed(given, 2, workers=0) as feed, pytest.raises(TypeError, match=message + fields):

@@ -187,7 +187,7 @@ def test_an_empty_step_of_a_shard_is_filled_from_the_global_batch():
         (
             {"shard": "auto", "shard_count": 2},
             ValueError,
-            "both shard='auto' and shard_index or shard_count name the shard: pass one of them",
+            "shard='auto' cannot be combined with shard_index or shard_count: pass one or the other",
         ),
         ({"num_processes": 2}, TypeError, "Feed() has no argument 'num_processes'. Use shard_count, or shard=\"auto\""),
         (

@@ -155,7 +155,9 @@ def test_an_unfinished_set_is_not_continued_with_other_arguments(tmp_path):
     sequence = FailsAt(40, 37, tmp_path / "flag")
     with pytest.raises(ValueError, match="no such scene"):
         write(sequence, tmp_path, 4)
-    with pytest.raises(FileExistsError, match=r"unfinished write with another seed: 0, now 1\. Repeat the first call"):
+    with pytest.raises(
+        FileExistsError, match=r"unfinished write with seed=0, but this call has seed=1\. Repeat the first call"
+    ):
         write(sequence, tmp_path, 4, seed=1)
     (tmp_path / "flag").unlink()
     assert sorted(indices_in(write(sequence, tmp_path, 2, seed=1, overwrite=True))) == list(range(40))

@@ -147,7 +147,7 @@ def test_a_feed_reads_the_written_file(tmp_path):
             [{"name": "a"}] * 2 + [{"name": "\udc80"}],
             "scene 2: field 'name' holds text that UTF-8 cannot encode: .* Return bytes: text.encode",
         ),
-        (["a\0b"] * 3, "scene 0: field 'scene' holds text with a NUL, which ends a text in HDF5: return bytes"),
+        (["a\0b"] * 3, "scene 0: field 'scene' holds text with a NUL, which ends a string in HDF5: return bytes"),
     ],
 )
 def test_scenes_that_hdf5_cannot_store_are_refused(tmp_path, scenes, message):

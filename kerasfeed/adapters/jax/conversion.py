@@ -24,7 +24,7 @@ except ImportError as missing:
 
 _WHERE = "sharding must be a jax.sharding.Sharding, a jax.Device, or None for JAX's default device; received"
 _OF_ONE_SIZE = (
-    "batches that are divided among devices need a size that the number of parts divides: make the feed with such a "
+    "batches that are divided among devices need a size divisible by the number of parts: make the feed with such a "
     "batch_size, and with drop_remainder=True or pad_remainder=True"
 )
 
@@ -92,9 +92,9 @@ class JaxConversion:
         whole = jax.make_array_from_process_local_data(self._sharding, array)
         if whole.shape[:1] != (len(array) * self._plan.shard_count,):
             raise ValueError(
-                f"the sharding makes {whole.shape[0]:,} rows of the {len(array):,} rows of this process, but the feed "
-                f"has {self._plan.shard_count} shards. The shards of the feed must be the parts of a batch that the "
-                'sharding gives each process: make the feed with shard="auto", or shard=(index, count)'
+                f"the sharding makes a global batch of {whole.shape[0]:,} rows from the {len(array):,} rows of this "
+                f"process, but the feed has {self._plan.shard_count} shards. The shards of the feed must be the parts of "
+                'a batch that the sharding gives each process: make the feed with shard="auto", or shard=(index, count)'
             )
         return whole
 

@@ -189,8 +189,8 @@ class KerasAdapter(_DataAdapter, _PyDataset):  # type: ignore[misc]
         for name, field in zip(spec.paths, spec.fields, strict=True):
             if textless and field.is_text:
                 raise TypeError(
-                    f"field {name!r} is text, and {textless} has no text. Turn it into numbers in __getitem__ or with "
-                    "map, or run Keras on TensorFlow: KERAS_BACKEND=tensorflow"
+                    f"field {name!r} is text, and {textless} has no dtype for text. Turn it into numbers in "
+                    "__getitem__ or with map, or run Keras on TensorFlow: KERAS_BACKEND=tensorflow"
                 )
         scene = spec.unflatten(spec.fields)
         has_targets = isinstance(scene, tuple | list) and len(scene) > 1 and scene[1] is not None

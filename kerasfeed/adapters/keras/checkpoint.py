@@ -207,7 +207,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         left = None if steps is None else steps - self._done
         if self._follows is not None and self._done and left and left % self._execution:
             raise ValueError(
-                f"the resumed epoch has {left:,} batches left of a dataset made from the feed's, "
+                f"the resumed epoch has {left:,} batches left of a dataset made from the feed's dataset, "
                 f"but the training function takes {self._execution} at a time: pass the feed itself to fit, "
                 "or compile with steps_per_execution=1"
             )
@@ -237,7 +237,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             )
         if batches and steps:
             raise ValueError(
-                f"steps_per_epoch={steps} of a dataset of {batches:,} batches made from a feed's cannot be "
+                f"steps_per_epoch={steps} of a dataset of {batches:,} batches made from a feed's dataset cannot be "
                 "resumed: repeat() the dataset, leave steps_per_epoch out, or pass the feed itself to fit"
             )
         if clock.consumed is None:  # a batch was taken before, for example by Keras to build the model

@@ -293,7 +293,7 @@ def evaluate(
                 values.append(list(found.values()))
                 counted_rows.append((count, repeat))
     if names is None:
-        raise ValueError("no batch had a row that counts: the feed gave none, or all sample weights are 0")
+        raise ValueError("no row has a nonzero weight: the feed gave no batch, or all sample weights are 0")
     table, (rows, repeated) = np.array(values, np.float64), np.array(counted_rows, np.int64).T
     return Evaluation(MetricDistribution(name, table[:, number], rows, repeated) for number, name in enumerate(names))
 

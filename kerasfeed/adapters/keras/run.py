@@ -302,8 +302,8 @@ class KerasRun(ABC):
         if trains and not self.has_epoch_cursors and count is not None and count % self.execution:
             raise ValueError(
                 f"the resumed epoch has {count:,} batches left, but with "
-                f"steps_per_epoch={self.steps_per_epoch} Keras takes {self.execution} at a time, also from the next "
-                "epoch: compile with steps_per_execution=1, or resume at a multiple of it"
+                f"steps_per_epoch={self.steps_per_epoch} Keras takes {self.execution} batches at a time, even across "
+                f"the end of an epoch: compile with steps_per_execution=1, or resume at a multiple of {self.execution}"
             )
         if self.cursor is None:
             self.seen_at_begin = 0

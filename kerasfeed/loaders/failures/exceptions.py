@@ -104,7 +104,7 @@ def fatal_text(crash: Crash, index: int, count: int, batch: str, item: str | Non
             "may end too."
         )
         other = " To continue without such items, use on_error='skip'"
-    return f"{ending_text(crash, count, ', as often as max_failures allows')} {remedy}{other}"
+    return f"{ending_text(crash, count, ', and max_failures allows no more')} {remedy}{other}"
 
 
 def ending_text(crash: Crash, count: int, allowed: str = "") -> str:
@@ -129,6 +129,6 @@ def function_text(crash: Crash, epoch: int, step: int) -> str:
     what = "took too long and was ended" if crash.hung else crash.ending
     return (
         f"{crash.worker} {what} while the collate function made the batch of epoch {epoch}, step {step}"
-        f"{crash.memory}, as often as max_failures allows.{crash.stack_text} Reproduce it in a separate Python, which "
-        f"it may end too: kf.load(feed, epoch={epoch}, step={step})"
+        f"{crash.memory}, and max_failures allows no further try.{crash.stack_text} Reproduce it in a separate "
+        f"Python, which it may end too: kf.load(feed, epoch={epoch}, step={step})"
     )

@@ -352,7 +352,7 @@ class HostsSession:
         if not host.depth:
             raise HostLostError(f"{lost}, and is not started again")
         self.options.deferred_warnings.defer(
-            "host", f"{lost}. Ray starts it again, and other hosts load its batches. No batch is lost or changes. "
+            "host", f"{lost}. Ray starts it again, and other hosts load its batches. No batch is lost or changed. "
             "feed.stats().respawns counts the restarts; this warning comes once", FeedWarning,
         )  # fmt: skip
         self.respawns += 1

@@ -149,7 +149,7 @@ class Column:
 
     def _check_text(self, text: str) -> None:
         if "\0" in text:
-            raise SpecError(f"field {self.path!r} holds text with a NUL, which ends a text in HDF5: return bytes")
+            raise SpecError(f"field {self.path!r} holds text with a NUL, which ends a string in HDF5: return bytes")
         try:
             text.encode()
         except UnicodeEncodeError as error:

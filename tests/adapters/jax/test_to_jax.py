@@ -229,7 +229,7 @@ def refused(text, scenes, **arguments):
             raise AssertionError("not refused")
 
 refused("the feed has 1 shards", scenes)
-refused("need a size that the number of parts divides", scenes[:14], shard="auto")
+refused("need a size divisible by the number of parts", scenes[:14], shard="auto")
 jax.distributed.shutdown()
 print("done")
 """

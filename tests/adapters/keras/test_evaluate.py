@@ -273,7 +273,7 @@ WRONG = [
     (lambda model: kf.evaluate(model, np.ones((4, 1))), TypeError, "items of this ndarray as batches"),
     (lambda model: kf.evaluate(model, iter([])), TypeError, "received a list_iterator"),
     (lambda model: kf.evaluate(model, 5), TypeError, "needs a kerasfeed.Feed, received a int"),
-    (lambda model: kf.evaluate(model, []), ValueError, "no batch had a row that counts"),
+    (lambda model: kf.evaluate(model, []), ValueError, "no row has a nonzero weight"),
     (lambda model: kf.evaluate(model, [], 0), ValueError, "repeats must be at least 1"),
     (lambda model: kf.evaluate(model, [], steps=0), ValueError, "steps must be at least 1"),
 ]

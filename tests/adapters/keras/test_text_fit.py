@@ -77,5 +77,5 @@ def test_text_is_refused_with_its_field_and_a_remedy(name, method):
     model.compile("sgd", "mse")
     with FEEDS[name](0, "thread") as feed, pytest.raises(TypeError, match=r"field '0.text' is text") as caught:
         getattr(model, method)(feed, verbose=0)
-    assert {"jax": "JAX has no text", "torch": "PyTorch has no text"}[BACKEND] in str(caught.value)
+    assert {"jax": "JAX has no dtype for text", "torch": "PyTorch has no dtype for text"}[BACKEND] in str(caught.value)
     assert "KERAS_BACKEND=tensorflow" in str(caught.value)

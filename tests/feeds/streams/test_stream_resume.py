@@ -166,7 +166,7 @@ def test_the_error_for_a_state_of_another_stream_names_the_differences(stream):
         pytest.raises(ValueError, match=r"a kf\.Feed has a state of kind 'feed', received 'stream'"),
     ):
         feed.set_state(state)
-    with pytest.raises(ValueError, match="nothing is known of step 5 of repetition 0"):
+    with pytest.raises(ValueError, match="step 5 of repetition 0 is unknown"):
         stream(starting, 3, count=4).get_state(epoch=0, step=5)
 
 
