@@ -1,7 +1,7 @@
 """Orders that draw scenes by weight, or evenly over classes.
 
 Invariant: the scene at a position is a function of (seed, epoch, position) only, computed without earlier positions. So
-these orders can be divided into steps and shards, and resumed, like any other, and no scene is read and then dropped.
+these orders can be divided into steps and shards, and resumed, like any other order. No scene is read and then dropped.
 """
 
 from abc import abstractmethod
@@ -87,9 +87,9 @@ class Weighted(Drawn):
 
     Args:
         weights: Numbers >= 0, [number of scenes], in the order of the indices; they need not sum to 1. A scene of
-            weight 0 never comes. Or a function from the epoch, an integer from 0, to such numbers. It must return the
-            same numbers whenever it is called with the same epoch. It is called for epoch 0 at once, and for other
-            epochs when they are first needed.
+            weight 0 never comes. Or a function that takes the epoch, an integer from 0, and returns such numbers. It
+            must return the same numbers whenever it is called with the same epoch. It is called for epoch 0 at once,
+            and for other epochs when they are first needed.
         num_scenes: Scenes in an epoch, at least 1. None uses the number of weights.
 
     Raises:
