@@ -88,8 +88,8 @@ class Weighted(Drawn):
     Args:
         weights: Numbers >= 0, [number of scenes], in the order of the indices; they need not sum to 1. A scene of
             weight 0 never comes. Or a function that takes the epoch, an integer from 0, and returns such numbers. It
-            must return the same numbers whenever it is called with the same epoch. It is called for epoch 0 at once,
-            and for other epochs when they are first needed.
+            must return the same numbers whenever it is called with the same epoch. The constructor calls it for epoch
+            0. It is called for another epoch when that epoch is first needed.
         num_scenes: Scenes in an epoch, at least 1. None uses the number of weights.
 
     Raises:

@@ -41,8 +41,9 @@ class Packed(OfOne, SceneSequence):
         sequence: Any object with `__len__` and `__getitem__(index)`. A scene must have the same length each time.
         length: Length of a packed scene, at least 1.
         lengths: Length of each scene, int[number of scenes], or a function from a scene to its length. None uses the
-            length of the shared axis. For None or a function, this thread reads every scene once, now. To read them
-            with workers, and to keep them, use `kerasfeed.labels_of`. A scene of length 0 is left out.
+            length of the shared axis. For None or a function, the calling thread reads every scene once, when the view
+            is made. To read scenes with workers and keep their lengths, use `kerasfeed.labels_of`. A scene of length 0
+            is left out.
         overflow: The treatment of a scene that is longer than `length`: "raise" refuses it, "cut" keeps its beginning,
             "drop" leaves it out.
         seed: Integer >= 0 that decides which scenes are packed together.

@@ -29,7 +29,7 @@ from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
 _JOINED_BYTES = 1 << 16  # larger windows are written into the batch one by one, without a copy in between
-_TAKEN_ROWS = 256  # a window of more rows is read by itself: a list of its rows would cost more than it saves
+_TAKEN_ROWS = 256  # a longer window is read in its own call: a list of its rows would cost more than it saves
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written one by one
 _ORDERED = (
     "predict with a feed of all of them in order, without shuffle, order, shard, drop_remainder and pad_remainder"

@@ -82,8 +82,8 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, gro
         seed: Integer >= 0; the same seed gives the same parts.
         stratify: The class of each scene, so that each part gets the same share of every class (to within one scene).
             One label for each scene, [number of scenes]; the name of a field (1, `"1.label"`); or a function from a
-            scene to its class. For a field or function, this thread reads every scene once, now. To read them with
-            workers, and to keep them, use `kerasfeed.labels_of`.
+            scene to its class. For a field or function, the calling thread reads every scene once. To read scenes with
+            workers and keep their classes, use `kerasfeed.labels_of`.
         groups: The group of each scene (patient, volume, recording), in the same forms as `stratify`; no group is in
             two parts. Groups are assigned from the largest to the smallest. Each goes to the part that lacks most
             scenes, and, with `stratify`, most scenes of the classes in the group. So the sizes of parts, and their

@@ -193,13 +193,13 @@ class HDF5File(Members):
     URL only when it opens the URL.
 
     Args:
-        path: The file. A relative path is made absolute now, so that workers find it. A URL such as
+        path: The file. The constructor makes a relative path absolute, so that workers find it. A URL such as
             "s3://bucket/rooms.h5" is read through fsspec: several chunks or rows at the same time, as from a disk.
         mode: "r": an HDF5File only reads.
         chunk_cache: Memory limit for decoded chunks of this file in each process, bytes; 0 keeps
             none. Several HDF5Files of one file with the same limit share one cache. "auto" is 1/16 of the memory that
             the process may use, at most 1 GiB, in one cache for all files of the process that use "auto".
-        swmr: Whether another process extends the file meanwhile (single writer, multiple readers). h5py then reads it,
+        swmr: Whether another process extends the file during use (single writer, multiple readers). h5py then reads it,
             and every access sees the rows written so far.
         driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
         **driver_options: Options of the driver and of `h5py.File` (`locking`, ...); for a URL without a driver, options
