@@ -167,9 +167,9 @@ class Balanced(Drawn):
     With C classes, every C consecutive positions (0 to C - 1, C to 2 C - 1, ...) hold one scene of each class, in
     random order. The scenes of a class come in random order; after the last, they come again in another order. So in an
     epoch the counts of two classes differ by at most one, and so do the counts of two scenes of a class. Scenes of
-    small classes repeat; of a large class, each epoch takes other scenes. A scene that comes twice in an epoch has the
-    same random numbers (`self.rng`) both times, so it is augmented in the same way. With `num_scenes` = classes x
-    scenes of the smallest class, no scene comes twice. `kf.show(kf.Balanced(labels))` draws a cloud that is denser
+    small classes repeat; from a large class, each epoch takes different scenes. A scene that comes twice in an epoch
+    has the same random numbers (`self.rng`) both times, so it is augmented in the same way. With `num_scenes` = classes
+    x scenes of the smallest class, no scene comes twice. `kf.show(kf.Balanced(labels))` draws a cloud that is denser
     where small classes are.
 
     Args:

@@ -95,7 +95,7 @@ class ArrayRows:
     """The rows of an array along its first axis.
 
     Args:
-        array: Has a `shape` and is indexed by position; only these and its class name are used.
+        array: An object with a `shape`, indexed by position; only these and its class name are used.
     """
 
     def __init__(self, array: Any) -> None:

@@ -237,7 +237,7 @@ def _turns(inner: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.int
     """Return the number of the call that reads each row, from 0.
 
     Random numbers depend on the index in the view, so one call reads a scene for only one such index. If a scene occurs
-    at several, call 0 reads it for the first index, call 1 for the second, and so on.
+    at several indices, call 0 reads it for the first one, call 1 for the second, and so on.
     """
     turns = np.zeros(len(inner), np.int64)
     if len(np.unique(inner)) == len(inner):

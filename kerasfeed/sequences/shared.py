@@ -212,7 +212,7 @@ def _pickled(item: Any, objects: dict[int, tuple[int, Any]]) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles classes and functions as numbers, and lists them.
+    """Pickles each class and function as its number in a list.
 
     They may belong to the main module, which other processes cannot import.
     """

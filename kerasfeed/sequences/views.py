@@ -71,7 +71,7 @@ class Concat(Routed, OfSeveral, SceneSequence):
 class Zip(OfSeveral, SceneSequence):
     """The scenes of several sequences side by side: one of each.
 
-    All of them draw the same random numbers, because each starts with a new generator of the scene. So an image and
+    All sequences draw the same random numbers, because each starts with a new generator of the scene. So an image and
     its mask, both flipped if `self.rng.random() < 0.5`, are flipped together.
 
     Args:

@@ -331,7 +331,7 @@ def _joined(one: Node, other: Node) -> Node:
 
 
 class Moments:
-    """Number, mean and variance of values, or of each column of them.
+    """Number, mean and variance of all values, or of each column.
 
     Scenes are combined along a binary tree over their positions. The node (level n, number k) covers the positions from
     `k << n` to `(k + 1) << n`, and is made as soon as both halves exist.

@@ -106,7 +106,7 @@ def _is_channels_first(array: NDArray[Any]) -> bool:
 
 
 def image_of(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """Return pixels [H, W] or [H, W, C], and how many channels."""
+    """Return pixels, [H, W] or [H, W, C], and the channel count."""
     array = np.moveaxis(array, 0, -1) if _is_channels_first(array) else array
     channels = array.shape[-1] if array.ndim == 3 else 1
     return array[..., 0] if array.ndim == 3 and channels not in (3, 4) else array, channels

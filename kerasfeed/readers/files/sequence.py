@@ -1,7 +1,7 @@
 """`FileSequence`: files that each hold many scenes, as one sequence.
 
-Invariant: an index refers to the same scene until `refresh`. A file is read when one of its scenes is needed, by one
-thread while others wait for it. Each process keeps a bounded number of files.
+Invariant: an index refers to the same scene until `refresh`. A file is read when one of its scenes is needed: one
+thread reads it, and others wait. Each process keeps a bounded number of files.
 """
 
 import operator
@@ -50,7 +50,7 @@ class FileStats:
 
     Attributes:
         reads: Number of reads of a file.
-        again: Number of these reads because a file had been read before and was no longer kept.
+        again: Number of these reads of a file that had been read before and was no longer kept.
         seconds: Time spent in `read_file`, s, summed over threads.
         kept: Number of files kept now.
     """

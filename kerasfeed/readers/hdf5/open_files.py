@@ -1,7 +1,7 @@
 """The files that this process has open.
 
-Invariant: one handle per file, driver and process, for any names and number of HDF5Files. A handle closes when its last
-user drops it. (HDF5 1.14.6 and 2.0.0 end the process if one of several handles of a file is closed and text in
+Invariant: one handle per file, driver and process, whatever the names and number of HDF5Files. A handle closes when its
+last user drops it. (HDF5 1.14.6 and 2.0.0 end the process if one of several handles of a file is closed and text in
 structures is read through another, even in one thread: h5py issue 2920.) If many files are open, those used longest ago
 are closed, so that the process keeps descriptors for other code; the next read opens them again. After a fork, the
 child ignores its parent's handles. Files without their own cache limit share one cache.

@@ -44,7 +44,8 @@ class Selection:
     """A normalised selection.
 
     Attributes:
-        axes: One entry per axis of the dataset, in order; points stand for several axes. All indices are in range.
+        axes: One entry per axis of the dataset, in order; points are one entry for several axes. All indices are in
+            range.
         shape: Shape of the result.
     """
 
@@ -53,7 +54,7 @@ class Selection:
 
     @property
     def suits_h5py(self) -> bool:
-        """Whether h5py reads the user's selection, unchanged, in little time.
+        """Whether h5py reads the selection, as the user wrote it, quickly.
 
         h5py's time for lists is quadratic.
         """
