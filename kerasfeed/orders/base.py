@@ -1,8 +1,8 @@
 """Orders: the index at each position of an epoch, and global batches.
 
-Invariant: an order is a pure function of (length, seed, epoch). Any process may compute any positions, in any sequence,
-and always gets the same indices. Every epoch has the same number of steps, every position that is not dropped is part
-of exactly one step, and a batch never mixes buckets.
+Invariant: an order is a pure function of (length, seed, epoch). Any process may compute any positions at any time, and
+always gets the same indices. Every epoch has the same number of steps, every position that is not dropped is part of
+exactly one step, and a batch never mixes buckets.
 """
 
 from abc import ABC, abstractmethod
@@ -43,8 +43,9 @@ class Bounds:
 class EpochBatches:
     """The global batches of an epoch, for all shards together.
 
-    Each has consecutive positions of one bucket, and the buckets follow each other. If there are several buckets, the
-    steps are shuffled again in every epoch. If there is one, the usual case, the steps follow the positions.
+    Each batch has consecutive positions of one bucket, and the buckets divide an epoch into consecutive ranges. With
+    several buckets, the steps are shuffled again in every epoch. With one bucket, the usual case, the steps follow the
+    positions.
 
     Attributes:
         sizes: Number of positions in each bucket; one of several buckets may be empty.
@@ -88,7 +89,7 @@ class EpochBatches:
 
     @property
     def full(self) -> int:
-        """Number of scenes in the largest global batch if it is full."""
+        """Largest number of scenes in a full global batch."""
         return max(full for full, _ in self._sizes)
 
     @property
@@ -109,7 +110,7 @@ class EpochBatches:
 
     @property
     def has_one_size(self) -> bool:
-        """Whether all global batches have one size, short ones aside."""
+        """Whether all global batches have one size, except short ones."""
         return len({full for full, _ in self._sizes}) == 1
 
     def bounds(self, step: int, *, seed: int, epoch: int) -> Bounds:
@@ -133,8 +134,8 @@ class Order(ABC):
     Attributes:
         needs_seed: Whether the order depends on the seed of the feed.
         made_for: Number of scenes that the sequence must have; None if the order fits any length.
-        is_quick: Whether the indices of a batch take well under 1 ms and run no code of the user, so that TensorFlow's
-            threads may compute them.
+        is_quick: Whether computing the indices of a batch takes well under 1 ms and runs no user code, so that
+            TensorFlow's threads may compute them.
         is_sequential: Whether scenes come in the order of their indices.
         window: Number of blocks whose scenes are mixed at a time; None if the order has no blocks.
     """
@@ -199,7 +200,7 @@ class Order(ABC):
         return f"order={self!r}"
 
     def identity(self) -> str:
-        """A text that differs if the indices differ.
+        """A string that differs if the indices differ.
 
         It is part of a feed's state.
         """
@@ -209,8 +210,8 @@ class Order(ABC):
         """Mixing of an epoch: 0 if sequential, about 1 for full shuffles.
 
         It is the mean distance between the indices at positions p and p + 1, divided by `spread(length)`, the mean
-        distance of two indices drawn at random. Measured on 64 runs of up to 1,024 positions, spread over the epoch.
-        `BlockShuffled` with a window of W blocks has about 1 - 1 / W.
+        distance of two indices drawn at random. It is measured on 64 runs of up to 1,024 positions, spread over the
+        epoch. `BlockShuffled` with a window of W blocks has about 1 - 1 / W.
 
         Args:
             length: Number of scenes in the sequence.

@@ -28,11 +28,11 @@ class BlockReport:
     """Result of `BlockShuffled.report`; `str` of it is two lines.
 
     Attributes:
-        scenes: Scenes in an epoch.
-        blocks: Blocks of the sequence.
+        scenes: Number of scenes in an epoch.
+        blocks: Number of blocks of the sequence.
         held: Number of blocks that the reader keeps: the `window` of the order.
-        reads: Blocks read in an epoch.
-        shuffled_reads: Blocks that the same reader reads in a full shuffle; an estimate for long epochs.
+        reads: Number of blocks read in an epoch.
+        shuffled_reads: Number of blocks that the same reader reads in a full shuffle; an estimate for long epochs.
         mixing: `mixing` of the order.
         shuffled_mixing: `mixing` of a full shuffle, about 1.
     """
@@ -57,12 +57,12 @@ class BlockReport:
 class BlockShuffled(Order):
     """Shuffles blocks of scenes, and mixes scenes of a few blocks.
 
-    For scenes that are cheap to read together, such as the scenes of one HDF5 chunk or one file. Every scene comes
-    exactly once per epoch. An epoch is divided into windows of `window` blocks, and the scenes of a window are mixed. A
-    reader that keeps that many blocks reads each block once; with a full shuffle it reads almost one block per scene. A
-    window of all blocks is a full shuffle.
+    Use it for scenes that are cheap to read together, such as the scenes of one HDF5 chunk or one file. Every scene
+    comes exactly once per epoch. An epoch is divided into windows of `window` blocks, and the scenes of a window are
+    mixed. A reader that keeps that many blocks reads each block once; with a full shuffle it reads almost one block per
+    scene. A window of all blocks is a full shuffle.
 
-    `kf.show(kf.BlockShuffled(50))` draws each block as a dash, with `window` dashes above each other.
+    `kf.show(kf.BlockShuffled(50))` draws each block as a dash, with the `window` dashes of a window above each other.
 
     If the length of the sequence is not a multiple of `block_size`, the last block is shorter; it is shuffled like the
     others.
@@ -73,7 +73,7 @@ class BlockShuffled(Order):
             `FileSequence` or a view of one, whose blocks are the files. Pass either this or `block_of`.
         block_of: The block of each scene, for blocks of different sizes, or of scenes that are not consecutive: int or
             str[number of scenes], such as the name of each scene's file. Or a function from an index to an int or str,
-            called once for each index when the length of the sequence is first known. Takes 4 bytes per scene.
+            called once for each index when the length of the sequence is first known. It takes 4 bytes per scene.
         window: Number of blocks whose scenes are mixed, at least 1. A larger window mixes better and takes more
             memory: a window of W has about 1 - 1 / W of the `mixing` of a full shuffle.
 

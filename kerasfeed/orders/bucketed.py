@@ -60,8 +60,9 @@ class Bucketed(Identified, Order):
         lengths: Length of each scene: int[number of scenes], at least 0, in the order of their indices;
             `kerasfeed.labels_of` reads them from a sequence.
         boundaries: Ascending integers, at least one.
-        batch_sizes: Scenes in a batch of each bucket, one more than there are `boundaries`. They replace the
-            feed's `batch_size` and, like it, count the scenes of one shard. None uses the feed's for all buckets.
+        batch_sizes: Number of scenes in a batch of each bucket: one integer more than `boundaries` has. They replace
+            the feed's `batch_size` and, like it, count the scenes of one shard. None uses the feed's `batch_size` for
+            all buckets.
 
     Raises:
         TypeError: `lengths`, `boundaries` or `batch_sizes` are not integers.

@@ -4,7 +4,7 @@ Invariant: the scene that leaves the buffer at a position is a function of (seed
 number of scenes. So the content of the buffer at any position can be computed without the positions before it.
 
 The buffer fills first. Then each incoming scene replaces a random one, which leaves, as in `tf.data.Dataset.shuffle`.
-At the end, the scenes that are left leave in random order.
+At the end, the remaining scenes leave in random order.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _SLOTS, _REST = 0, 1
 
 @dataclass(frozen=True)
 class BufferShuffled(Order):
-    """Scenes in sequence, through a shuffle buffer.
+    """Scenes in the order of their indices, through a shuffle buffer.
 
     Attributes:
         buffer_size: Scenes in the buffer, at least 1.

@@ -35,7 +35,7 @@ class Groups:
 
     @classmethod
     def of(cls, numbers: NDArray[np.integer[Any]], count: int) -> "Groups":
-        """Return the groups of scenes; `numbers[index]`, in [0, count), is a scene's."""
+        """Return `count` groups; scene `index` is in group `numbers[index]`, in [0, count)."""
         sorted_scenes = np.argsort(numbers, kind="stable")
         members: NDArray[np.integer[Any]] = sorted_scenes
         if len(numbers) < 2**31:
@@ -72,7 +72,7 @@ class Groups:
         return positions
 
     def digest(self) -> str:
-        """A text that differs for different groupings."""
+        """A string that differs for different groupings."""
         return digest(self.members, self.offsets)
 
 
@@ -90,7 +90,7 @@ class Kept(Lru[Hashable, Value]):
 
 
 class Identified:
-    """Orders, and parts of them, that are compared by `identity`."""
+    """Base class of orders, and parts of orders, that compare by `identity`."""
 
     _identity: str
 
@@ -119,7 +119,7 @@ class Portable:
         return name_of(self.function)
 
     def identity(self) -> str:
-        """A text that differs if code or enclosed values differ."""
+        """A string that differs if code or enclosed values differ."""
         return f"{getattr(self.function, '__module__', '')}.{self} {digest(self.function)}"
 
     def call(self, what: str, *arguments: int) -> Any:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from kerasfeed.util.array_bits import frozen
 
 _ROUNDS = 8
-# For the small domains of `permute_each`. With 8 rounds some of five values come first up to 5 % too often, and some
-# pairs of neighbours 10 %; with 24 rounds a million draws show no bias.
+# For the small domains of `permute_each`. In a domain of five, 8 rounds put some values first up to 5 % too often, and
+# give some pairs of neighbours 10 % too often; with 24 rounds a million draws show no bias.
 SMALL_ROUNDS = 24
 BLOCK = 2048  # positions computed at once: about 0.25 ms, hardly more than for 32 positions, and 16 KiB of cache
 MOST_SCENES = 1 << 62  # in an epoch: the limit of permutations in 64 bits

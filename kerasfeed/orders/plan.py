@@ -107,7 +107,7 @@ class Plan:
         return np.resize(indices, rows) if self.pad_remainder and len(indices) < rows else indices
 
     def sizes(self) -> tuple[int, ...]:
-        """Return the possible extreme numbers of rows in a batch, ascending."""
+        """Return the possible largest and smallest numbers of rows, ascending."""
         sizes = {self.rows}
         if not self.is_uniform:
             smallest = self.batches.smallest

@@ -1,7 +1,7 @@
 """Orders that draw scenes by weight, or evenly over classes.
 
 Invariant: the scene at a position is a function of (seed, epoch, position) only, computed without earlier positions. So
-these orders can be divided into steps and shards, and resumed, like any other, and no scene is read and then dropped.
+these orders can be divided into steps and shards, and resumed, like any other order. No scene is read and then dropped.
 """
 
 from abc import abstractmethod
@@ -87,9 +87,9 @@ class Weighted(Drawn):
 
     Args:
         weights: Numbers >= 0, [number of scenes], in the order of the indices; they need not sum to 1. A scene of
-            weight 0 never comes. Or a function from the epoch, an integer from 0, to such numbers. It must return the
-            same numbers whenever it is called with the same epoch. It is called for epoch 0 at once, and for other
-            epochs when they are first needed.
+            weight 0 never comes. Or a function that takes the epoch, an integer from 0, and returns such numbers. It
+            must return the same numbers whenever it is called with the same epoch. The constructor calls it for epoch
+            0. It is called for another epoch when that epoch is first needed.
         num_scenes: Scenes in an epoch, at least 1. None uses the number of weights.
 
     Raises:
@@ -167,9 +167,9 @@ class Balanced(Drawn):
     With C classes, every C consecutive positions (0 to C - 1, C to 2 C - 1, ...) hold one scene of each class, in
     random order. The scenes of a class come in random order; after the last, they come again in another order. So in an
     epoch the counts of two classes differ by at most one, and so do the counts of two scenes of a class. Scenes of
-    small classes repeat; of a large class, each epoch takes other scenes. A scene that comes twice in an epoch has the
-    same random numbers (`self.rng`) both times, so it is augmented in the same way. With `num_scenes` = classes x
-    scenes of the smallest class, no scene comes twice. `kf.show(kf.Balanced(labels))` draws a cloud that is denser
+    small classes repeat; from a large class, each epoch takes different scenes. A scene that comes twice in an epoch
+    has the same random numbers (`self.rng`) both times, so it is augmented in the same way. With `num_scenes` = classes
+    x scenes of the smallest class, no scene comes twice. `kf.show(kf.Balanced(labels))` draws a cloud that is denser
     where small classes are.
 
     Args:

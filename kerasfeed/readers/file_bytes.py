@@ -71,7 +71,7 @@ class OpenFile(ByteSource):
             return
         present = [Identity.of(os.fstat(self.descriptor))]
         if clock >= self._next_check and in_worker_process():
-            with suppress(OSError):  # deleted: new workers cannot open another file
+            with suppress(OSError):  # the file was deleted, so a new worker cannot open a wrong one
                 present.append(identity_of(self.path))
         for identity in present:
             self.identity.refuse(identity, self.path)

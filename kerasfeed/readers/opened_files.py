@@ -1,8 +1,8 @@
 """The identity of an open file, to detect later changes.
 
 Invariant: each process compares a file with the one that it opened before. The identity of an open file is pickled with
-its reader, so a worker that starts later refuses a replaced file. On another machine the file has other numbers, and
-may be a copy: only its size is compared there.
+its reader, so a worker that starts later refuses a replaced file. On another machine the file has other device and
+inode numbers, and may be a copy: only its size is compared there.
 """
 
 import os
@@ -20,7 +20,7 @@ class Identity(NamedTuple):
 
     Attributes:
         device: Number of the file system; 0 for a URL, -1 for a file of another machine.
-        inode: Number of the file in it; for a URL, a hash of its text.
+        inode: Number of the file in that file system; for a URL, a hash of the URL.
         size: Bytes.
         mtime_ns: Time of the last modification, ns; for a URL, a hash of the version that the store reports.
     """
@@ -73,7 +73,7 @@ def _unpickled(device: int, inode: int, size: int, mtime_ns: int, machine: int) 
 
 @cache
 def _machine() -> int:
-    """Identify this boot and container: its file systems and inodes."""
+    """Identify the boot and container that device and inode numbers belong to."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/mnt").readlink())
     except OSError:  # not Linux

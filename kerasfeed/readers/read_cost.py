@@ -29,7 +29,7 @@ class Storage:
         block_size: Rows of axis 0 in one chunk, at least 1.
         row_bytes: Decoded bytes of one row of axis 0 (one index), at least 1.
         nbytes: Decoded bytes of the whole dataset.
-        cache_bytes: Most bytes that the cache of decoded chunks holds.
+        cache_bytes: Largest size of the cache of decoded chunks, bytes.
         unit: Unit of reading: "chunk", or "file" for whole files; byte counts are then counts of scenes.
     """
 
@@ -54,11 +54,11 @@ class ReadCost:
         scenes: Scenes loaded in the same time.
         scene_bytes: Decoded bytes of the dataset per scene: a row, or more if there are more rows than scenes in the
             sequence.
-        decoded: Chunks decoded.
-        again: Of these, chunks that this loader had decoded before, and that had left the cache.
+        decoded: Number of chunks decoded.
+        again: Number of these that this loader had decoded before, and that had left the cache.
         nbytes: Decoded bytes.
         seconds: Time spent decoding, s, summed over threads.
-        seconds_again: Of this, time for chunks decoded again.
+        seconds_again: The part of `seconds` spent on chunks decoded again.
     """
 
     storage: Storage

@@ -1,8 +1,8 @@
 """Files by URL, through fsspec.
 
-Invariant: a read returns all requested bytes, or raises an error that names the URL. Any threads may read at the same
-time, without a lock. Each process checks a file only when it opens it, because a check takes as long as a read. Only
-this module imports fsspec.
+Invariant: a read returns all requested bytes, or raises an error that names the URL. Any number of threads may read at
+the same time, without a lock. Each process checks a file only when it opens it, because a check takes as long as a
+read. Only this module imports fsspec.
 """
 
 import gc
@@ -74,7 +74,7 @@ def find(url: str) -> list[str]:
     if magic is None:
         return [url]
     files, name = _located(url, ())
-    with suppress(FileNotFoundError):  # a name may hold such characters, like the "?" of a query
+    with suppress(FileNotFoundError):  # a plain name may hold characters of a glob, like the "?" of a query
         _look(url, files, name)
         return [url]
     entries = _tried(url, lambda: files.glob(name, detail=True))
@@ -248,7 +248,10 @@ def _located(url: str, options: Options) -> tuple[Any, str]:
 
 
 def _look(url: str, files: Any, name: str) -> dict[str, Any]:
-    """Return the store's information on a file; caches would list the folder."""
+    """Return the store's information on a file.
+
+    Bypass fsspec's caches, which would list the folder.
+    """
     from fsspec.implementations.cached import CachingFileSystem
 
     while isinstance(files, CachingFileSystem):

@@ -52,10 +52,10 @@ class SceneSequence(ABC):
       instead of `self.rng`. Feeds prefer it to `read_into`.
     * `get_batch(indices, out=None)`: the same. If every field has a fixed shape and is not text, `out` is the memory of
       the scenes in the batch, each field with a leading axis of B. The method may write there and return None or `out`.
-    * `read_ahead(indices)`: called some time before the scenes `indices`, int64[B], are loaded, so that reading them
-      can begin in the background. It must return at once. With worker threads, the thread that asks for a batch calls
-      it for each batch; with worker processes, the worker that is about to load these scenes does. An exception in it
-      is the error of the batch, as from `get_batch`. It must not use `self.rng`.
+    * `read_ahead(indices)`: called before the scenes `indices`, int64[B], are loaded, so that reading them can begin in
+      the background. It must return at once. With worker threads, the thread that asks for a batch calls it for each
+      batch; with worker processes, the worker that is about to load these scenes does. If it raises, the batch fails
+      with that error, as with `get_batch`. It must not use `self.rng`.
     * `on_worker_begin(worker)`: called once by each worker before its first scene. `worker` has the attributes `index`,
       `count` and `worker_type`; see [Worker][kerasfeed.sequences.context.Worker].
     * `on_worker_end()`: called once by each worker after its last scene. An exception in it loses no batch; a
@@ -118,7 +118,8 @@ class SceneSequence(ABC):
 
         The method of a subclass gets only integers.
 
-        Declared with `Any`, not with overloads: type checkers would reject each subclass that declares `index: int`.
+        `index` is declared as `Any`, because with overloads type checkers would reject each subclass that declares
+        `index: int`.
         """
 
     def __iter__(self) -> Iterator[Any]:
@@ -156,7 +157,7 @@ class SceneSequence(ABC):
         """Random generator of the current scene.
 
         It depends only on (seed of the feed, epoch, index). Using it several times within one scene continues the same
-        stream of numbers. Outside a feed there is neither seed nor epoch, and it is an unseeded generator of this
+        stream of numbers. Outside a feed there is neither seed nor epoch, so `rng` is an unseeded generator of this
         thread. Inside a view, such as `kerasfeed.Subset`, it depends on the index in the outermost sequence. It is
         created on first use, which takes 15 us.
 

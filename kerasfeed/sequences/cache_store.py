@@ -3,12 +3,13 @@
 Invariant: a reader gets a complete scene or none, and never damaged data.
 
 A file gets its name when it is complete. A CRC-32 of bytes and index detects a damaged file, and a file of another
-scene. A file holds a pickle whose only class may be `complex`, and the bytes of arrays: it cannot run code.
+scene. A file holds a pickle and the bytes of arrays. The pickle may name no class except `complex`, so reading a file
+cannot run code.
 
 In memory, the record of a scene in the table is written last. So a scene that a killed process left unfinished is never
 read. One process writes at a time, under a lock that the system releases when the process ends. Readers take the lock
-only to learn the layout of a row, once after each `clear`: they copy, and then check that the memory was not cleared
-meanwhile.
+only to learn the layout of a row, once after each `clear`. They copy a scene without the lock, and then check that the
+memory was not cleared meanwhile.
 
 The memory is one anonymous file (memfd): nothing appears in /dev/shm, and a killed process leaves nothing behind. A
 process that unpickles it opens the file through /proc of the process that pickled it. If there is no such file (a
@@ -56,7 +57,7 @@ _GENERATION, _NBYTES, _ROWS, _OTHERS, _HEAD_BYTES = range(5)  # int64 each
 _TOKEN_AT, _HEAD_AT, _TABLE_AT = 64, 1 << 16, 1 << 17
 _TOKEN_BYTES = 16
 _ALIGNMENT = 64
-_SLACK = 1 << 18  # for the alignment of columns; the head describes at most 4,000
+_SLACK = 1 << 18  # bytes for the alignment of columns; the head describes at most 4,000 columns
 _MAGIC = b"kerasfeed scene 3\n"
 _SUFFIX = ".scene"
 _PER_FOLDER = 1000
@@ -239,11 +240,11 @@ class SceneMemory:
 
         Args:
             length: Number of scenes.
-            limit: Upper limit of their bytes.
+            limit: Largest total size of the stored scenes, bytes.
             opened: Descriptor and token of the other process's memory.
 
         Raises:
-            OSError: The system refuses it.
+            OSError: The system refuses the memory.
         """
         self._length, self._limit = length, limit
         self._rows_at = _aligned(_TABLE_AT + 8 * length)
@@ -445,7 +446,7 @@ def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory |
         if memory is not None:
             return memory
         try:
-            if not os.readlink(path).startswith(f"/memfd:{_NAME} "):  # noqa: PTH115 - the process may be another now
+            if not os.readlink(path).startswith(f"/memfd:{_NAME} "):  # noqa: PTH115 - another process may have the id now
                 return None
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:

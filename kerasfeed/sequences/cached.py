@@ -42,22 +42,22 @@ class Cached(SceneByScene, SceneSequence):
     scenes differ when they are read again: each process reads its first three scenes twice.
 
     In memory, scenes are kept as long as this object exists, once for all threads and worker processes of the machine
-    (on macOS each process keeps its own). On disk, they are stored under `key`, a text that you choose. Choose another
-    key whenever the scenes change: because you change the code of the class or of a function that it calls, its
-    arguments, or data that it reads by itself, or install other versions of packages. The cache itself detects that
-    the number of scenes has changed, or the size or modification time of a file that kerasfeed's readers in the
-    sequence open (`HDF5File`, `FileSequence`, `TFRecordSequence`).
+    (on macOS each process keeps its own). On disk, they are stored under `key`, a string that you choose. Choose
+    another key whenever the scenes change: after you change the code of the class, the code of a function that it
+    calls, its arguments or the data that it reads by itself, or install other versions of packages. The cache itself
+    detects a change of the number of scenes. It also detects a change of the size or modification time of a file, if a
+    reader of kerasfeed in the sequence opens the file (`HDF5File`, `FileSequence`, `TFRecordSequence`).
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
         path: Folder that keeps the scenes, one file each. Several processes and later runs share it. None keeps scenes
             in memory.
         max_memory: Upper limit of the scenes kept in memory, bytes. Scenes beyond it are read each time. None is an
-            eighth of the memory of the machine or container. Only without `path`.
-        key: A text for this version of the scenes, such as "v1". Required with `path`, and refused without it.
+            eighth of the memory of the machine or container. Refused with `path`.
+        key: A string that names this version of the scenes, such as "v1". Required with `path`, and refused without it.
 
     Raises:
-        TypeError: `sequence` cannot be indexed, or `key` is missing or not a text.
+        TypeError: `sequence` cannot be indexed, or `key` is missing or not a string.
         ValueError: `path` and `max_memory` are both given, or a value is out of range.
         OSError: The folder `path` cannot be created.
 

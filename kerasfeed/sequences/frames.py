@@ -1,7 +1,7 @@
 """Tables and arrays of other packages as sequences of scenes, by position.
 
-`Series` and `DataFrame` of pandas (whatever their index) and of polars, and arrays with a `shape` and no `__len__`,
-such as zarr's.
+The tables and columns are `DataFrame` and `Series` of polars and of pandas, whatever their index. The arrays have a
+`shape` and no `__len__`, such as zarr's.
 
 Invariant: this module imports none of these packages. It converts columns to NumPy arrays. An error names the column
 that an array cannot hold.
@@ -95,7 +95,7 @@ class ArrayRows:
     """The rows of an array along its first axis.
 
     Args:
-        array: Has a `shape` and is indexed by position; only these and its class name are used.
+        array: An object with a `shape`, indexed by position; only these and its class name are used.
     """
 
     def __init__(self, array: Any) -> None:
@@ -126,7 +126,7 @@ def _is_array_without_length(value: Any) -> bool:
 def _kind_of(value: Any) -> tuple[str, str]:
     """Return package and class of a table or column.
 
-    Otherwise two empty texts.
+    For any other value, return two empty strings.
     """
     for base in type(value).__mro__:
         package = base.__module__.partition(".")[0]

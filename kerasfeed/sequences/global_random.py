@@ -7,12 +7,12 @@ them. Elsewhere they belong to the program and are only read. PyTorch and Tensor
 us each), not imported. PyTorch's generator is the one of the CPU.
 
 No public function of TensorFlow shows whether its generator was used. So this module reads `_rng` of its context, which
-counts draws if a seed is set (present in TensorFlow 2.18 to 2.21). It cannot be restored, so it is seeded only in
-worker processes.
+counts draws if a seed is set (present in TensorFlow 2.18 to 2.21). TensorFlow's generator cannot be restored, so it is
+seeded only in worker processes.
 
-Worker processes compare the states before and after each task, until scenes draw. They compare only the numbers that
-change with each draw, because NumPy takes 0.1 ms to return its whole state, and read these at the address that NumPy's
-bit generator reports.
+Worker processes compare the states before and after each task, until a scene draws. NumPy takes 0.1 ms to return its
+whole state. So worker processes compare only the numbers that change with each draw, and read them at the address that
+NumPy's bit generator reports.
 """
 
 from __future__ import annotations  # otherwise annotations import numpy.random: 15 ms of a worker's start
@@ -149,7 +149,7 @@ def _tensorflow_state() -> Any:
 
 
 class SeedingContext(SceneContext):
-    """The context of scenes whose generators are seeded for each scene."""
+    """A context that seeds the generators for each scene."""
 
     __slots__ = ("_held", "_seeds_globals")
 

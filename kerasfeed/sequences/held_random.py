@@ -125,7 +125,7 @@ def generators_in(owner: Any, kinds: tuple[type, ...], known: set[int]) -> Itera
 class Held:
     """The generators that an object keeps; empty until a pickler fills it.
 
-    The pickler of worker processes fills it, here and in the copy, with the generators that it has pickled before it.
+    The pickler for worker processes fills this object and its copy with the generators pickled before this object.
 
     Attributes:
         generators: The generators, without duplicates.

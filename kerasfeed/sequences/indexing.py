@@ -171,7 +171,7 @@ def picked(picks: Picks, positions: NDArray[np.int64]) -> NDArray[np.int64]:
 def chosen_again(inner: Picks, outer: Picks) -> Picks | None:
     """Return the picks of `inner` at the positions `outer`.
 
-    None if `outer` is computed, because the result would be an array of all of them.
+    None if `outer` is computed, because the result would be an array of all indices.
     """
     if isinstance(outer, Permuted):
         return None

@@ -63,12 +63,12 @@ class Mixture(Routed, OfSeveral, SceneSequence):
 
     Args:
         sequences: The sources, at least one, none of them empty.
-        weights: One positive number for each source; only their ratios count. Or a function from the epoch, an integer
-            from 0, to such numbers, or 0 for some. It must return the same numbers whenever it is called with
-            the same epoch. Then each epoch has its own proportions and its own order of each source. Outside a feed,
-            scenes come from epoch 0.
-        num_scenes: Number of scenes in the mixture, at least 1. None is the smallest number that contains every scene
-            of every source at least once; scenes of the other sources are then repeated. Required if `weights` is a
+        weights: One positive number for each source; only their ratios count. Or a function that takes the epoch, an
+            integer from 0, and returns such numbers; some may be 0. It must return the same numbers whenever it is
+            called with the same epoch. Each epoch then has its own proportions and its own order of each source.
+            Outside a feed, scenes come from epoch 0.
+        num_scenes: Number of scenes in the mixture, at least 1. None is the smallest number with which the mixture
+            contains every scene of every source; some scenes then occur several times. Required if `weights` is a
             function.
         seed: Integer >= 0 that decides the order within the sources.
 
@@ -138,7 +138,7 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         return tuple(counts)
 
     def _enough(self) -> int:
-        """Return the smallest number of scenes that contains every source completely."""
+        """Return the smallest number of scenes with every scene of every source."""
         high = sum(self._lengths)
         while high <= MOST_SCENES and not self._complete(high):
             high = min(2 * high, MOST_SCENES + 1)

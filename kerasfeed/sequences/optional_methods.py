@@ -1,7 +1,7 @@
 """The optional methods and the length of a sequence.
 
-Invariant: `optional_method` alone decides whether a sequence has an optional method. It looks at the class, and asks a
-view. Nothing here reads a scene.
+Invariant: `optional_method` alone decides whether a sequence has an optional method. It looks at the class; a view
+answers for itself. Nothing here reads a scene.
 """
 
 import contextlib
@@ -186,13 +186,13 @@ def listed(indices: Any) -> str:
 
 
 def note_once(error: BaseException, note: str) -> None:
-    """Add a note unless the exception, maybe raised before, has it."""
+    """Add a note, unless the exception has it from an earlier raise."""
     if note not in notes_of(error):
         add_note(error, note)
 
 
 def note_length(error: BaseException, view: str, sequence: Any, expected: int) -> None:
-    """Add a note to `error`: the length of a sequence has changed."""
+    """Add a note to `error` if a sequence has another length now."""
     with contextlib.suppress(Exception):
         if (found := len(sequence)) != expected:
             note_once(

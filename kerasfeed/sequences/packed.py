@@ -28,21 +28,22 @@ _ADDED = ("segment_ids", "positions")
 class Packed(OfOne, SceneSequence):
     """Packs short scenes into scenes of one length, with little padding.
 
-    A scene inside is a dict of arrays with one shared first axis (tokens, events, points). A packed scene is a dict of
-    the same fields, each `dtype[length, ...]`: several scenes one after the other, then zeros. It also has two more
-    fields. `segment_ids`, int32[length], is 1 for the first scene, 2 for the second, and so on, and 0 for padding.
+    A scene of `sequence` is a dict of arrays with one shared first axis (tokens, events, points). A packed scene is a
+    dict of the same fields, each `dtype[length, ...]`: several scenes one after the other, then zeros. It also has two
+    more fields. `segment_ids`, int32[length], is 1 for the first scene, 2 for the second, and so on, and 0 for padding.
     `positions`, int32[length], is 0, 1, 2, ... from the beginning of each scene, and 0 for padding.
 
-    The lengths alone decide which scenes are packed together, when the view is made: first fit, the longest first,
-    within windows of a random order of the scenes. So it can be shuffled, sharded and resumed like any sequence; an
-    index selects the same scenes in every epoch.
+    When the view is made, it decides from the lengths alone which scenes are packed together: first fit, the longest
+    first, within windows of a random order of the scenes. So the view can be shuffled, sharded and resumed like any
+    sequence; an index selects the same scenes in every epoch.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`. A scene must have the same length each time.
         length: Length of a packed scene, at least 1.
         lengths: Length of each scene, int[number of scenes], or a function from a scene to its length. None uses the
-            length of the shared axis. For None or a function, this thread reads every scene once, now. To read them
-            with workers, and to keep them, use `kerasfeed.labels_of`. A scene of length 0 is left out.
+            length of the shared axis. For None or a function, the calling thread reads every scene once, when the view
+            is made. To read scenes with workers and keep their lengths, use `kerasfeed.labels_of`. A scene of length 0
+            is left out.
         overflow: The treatment of a scene that is longer than `length`: "raise" refuses it, "cut" keeps its beginning,
             "drop" leaves it out.
         seed: Integer >= 0 that decides which scenes are packed together.
@@ -177,8 +178,8 @@ class Packed(OfOne, SceneSequence):
 def _first_fit(lengths: NDArray[np.int64], length: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the number of each scene's packed scene, int64[scenes].
 
-    A random order is divided into windows that fill `_WINDOW` packed scenes. In each window, the longest scene first,
-    each scene goes into the first packed scene that has room; scenes of one length are handled at once.
+    A random order is divided into windows that fill `_WINDOW` packed scenes. In each window, scenes are placed from the
+    longest to the shortest, each into the first packed scene that has room. Scenes of one length are placed together.
     """
     order = rng.permutation(len(lengths))
     window = (np.cumsum(lengths[order]) - 1) // (_WINDOW * length)

@@ -29,7 +29,7 @@ from kerasfeed.util.known_words import with_known_words
 from kerasfeed.util.validate import check_integer
 
 _JOINED_BYTES = 1 << 16  # larger windows are written into the batch one by one, without a copy in between
-_TAKEN_ROWS = 256  # a window of more rows is read by itself: a list of its rows would cost more than it saves
+_TAKEN_ROWS = 256  # a longer window is read in its own call: a list of its rows would cost more than it saves
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written one by one
 _ORDERED = (
     "predict with a feed of all of them in order, without shuffle, order, shard, drop_remainder and pad_remainder"
@@ -92,7 +92,7 @@ class _Axis:
 
 
 class _Boxes(SceneSequence):
-    """The common part of patches and windows.
+    """Base class of `Patches` and `Windows`.
 
     Args:
         axes: The boxes, one for each of the leading axes.
@@ -162,7 +162,7 @@ class _Boxes(SceneSequence):
         blocks = np.zeros(1, np.int64)
         for axis, chunk in zip(self._axes, max(chunked)[1], strict=False):
             # A cell is the fewest whole chunks that are at least as large as a box. So many boxes of a block share
-            # chunks, and otherwise only boxes of neighbouring blocks do.
+            # chunks, and boxes of different blocks share chunks only if the blocks are neighbours.
             cells = axis.starts() // (-(-axis.extent // chunk) * chunk)
             blocks = (blocks[:, None] * (cells[-1] + 1) + cells).ravel()
         return blocks
@@ -184,15 +184,15 @@ class _Boxes(SceneSequence):
         Args:
             outputs: The model's output for each scene, in the order of the scenes: an array
                 [len(self), *size of a scene, ...], such as `model.predict` returns, or an iterable of batches
-                [B, *size of a scene, ...], of any B. Numbers; further axes are free.
+                [B, *size of a scene, ...], of any B. The outputs are numbers; further axes are free.
             weights: Weights of overlapping outputs: "uniform" is 1; "gaussian" decreases with the distance from the
                 middle of the scene (standard deviation: 1/8 of its size), because models know less near the border.
             out: The array for the result: a writable array or a dataset of an `h5py.File`, [*source, ...]. Chunks of a
                 dataset are written once if their rows divide the stride. None makes a new array.
 
         Returns:
-            `out`, or a new array [*source, ...]: the leading axes of the source, then the further axes of an output.
-            It has the dtype of the outputs, or float32 or float64 for integers. NaN outside all scenes.
+            `out`, or a new array [*source, ...]: the leading axes of the source, then the further axes of an output. It
+            has the dtype of the outputs, or float32 or float64 for integers. It is NaN outside all scenes.
 
         Raises:
             TypeError: Outputs are not arrays of numbers, or `out` cannot be written, or cannot hold their mean.
@@ -238,8 +238,8 @@ class Patches(_Boxes):
     `kf.Map(patches, function)` changes them.
 
     Args:
-        source: An array: of NumPy, a dataset of a `kf.HDF5File`, a memory map, of zarr, or another with `shape`,
-            `dtype` and slices. Or several that share the axes of `size`, nested like a scene, such as
+        source: An array: a NumPy array, a memory map, a dataset of a `kf.HDF5File`, a zarr array, or any object with
+            `shape`, `dtype` and slices. Or several arrays that share the axes of `size`, nested like a scene, such as
             `(file["image"], file["mask"])`.
         size: Number of items of a patch on each of the leading axes, such as `(64, 64, 64)`; a patch contains all items
             of the other axes.
@@ -329,13 +329,13 @@ class Patches(_Boxes):
 class Windows(_Boxes):
     """Windows of a time series: `length` rows, every `stride` rows.
 
-    The scenes of `keras.utils.timeseries_dataset_from_array` in the same order, read on access. For several series, use
-    a `kf.Concat` of the windows of each.
+    These are the scenes of `keras.utils.timeseries_dataset_from_array`, in the same order, read on access. For several
+    series, use a `kf.Concat` of the windows of each.
 
     Args:
-        source: An array [T, ...] whose first axis is time: of NumPy, a dataset of a `kf.HDF5File`, a memory map, of
-            zarr, a column of a table, or another with `shape`, `dtype` and slices. Or several of the same T, nested
-            like a scene.
+        source: An array [T, ...] whose first axis is time: a NumPy array, a memory map, a dataset of a `kf.HDF5File`, a
+            zarr array, a column of a table, or any object with `shape`, `dtype` and slices. Or several arrays of the
+            same T, nested like a scene.
         length: Number of rows of a window: `sequence_length` in Keras.
         stride: Rows from the start of a window to the start of the next: `sequence_stride` in Keras.
         sampling_rate: Rows from one row of a window to the next: 1 takes all, 2 every other one.
@@ -343,8 +343,8 @@ class Windows(_Boxes):
             a window that starts at row `s` is `targets[s + offset]`. Windows whose target is beyond the end are left
             out.
         offset: See `targets`; at least 0. With `targets=None` the target is row `s + offset` of the source itself:
-            `offset=length` is the row after the window. None is 0 if there are targets, as in Keras, and otherwise no
-            target.
+            `offset=length` is the row after the window. With `targets`, None is 0, as in Keras; without, None means
+            that scenes have no target.
 
     Raises:
         TypeError: `source` or `targets` hold something other than arrays, or a number has the wrong type.
@@ -425,7 +425,8 @@ class Windows(_Boxes):
     def get_batch(self, indices: NDArray[np.int64]) -> Any:
         """Return the scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`.
 
-        Only if windows are small; for arrays of numbers in memory, in memory maps or, if windows are short, in HDF5.
+        Windows have this method only if they are small, and all arrays hold numbers and are in memory, in memory maps
+        or, if windows are short, in HDF5.
         """
         (axis,) = self._axes
         starts = np.asarray(indices, np.int64) * axis.stride
@@ -435,12 +436,12 @@ class Windows(_Boxes):
 
 
 def _takes_rows(array: Any) -> bool:
-    """Whether it is a dataset of numbers in HDF5, which reads each chunk once for many rows."""
+    """Whether `array` is numeric HDF5, which reads many rows at once."""
     return is_ours(type(array)) and hasattr(type(array), "take") and is_plain_number(array.dtype)
 
 
 def _windows_at(starts: NDArray[np.int64], array: Any, axis: _Axis) -> NDArray[Any]:
-    """Return the windows of an array from these rows, dtype[len(starts), size, ...]."""
+    """Return the windows that begin at `starts`, dtype[len(starts), size, ...]."""
     if not isinstance(array, np.ndarray):
         rows = starts[:, None] + np.arange(axis.size) * axis.step
         return array.take(rows.ravel()).reshape(*rows.shape, *array.shape[1:])  # type: ignore[no-any-return]

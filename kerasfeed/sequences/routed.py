@@ -1,4 +1,4 @@
-"""`Routed`: views whose scenes each come from one sequence inside.
+"""`Routed`: views that take each scene from one of their parts.
 
 Invariant: `get_batch` and `read_into` return the same bits as `__getitem__`, whichever of them a part has. A row of a
 batch is copied bit for bit or refused: nothing is rounded and no shape is broadcast.
@@ -35,7 +35,7 @@ class Routed(View):
 
     @abstractmethod
     def _routes(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The same for many scenes, int64[B] each."""
+        """Return parts, and indices in them, of many scenes: int64[B] each."""
 
     def __getitem__(self, index: int | slice) -> Any:
         """Return scene `index`; negative indices count from the end.
@@ -64,7 +64,7 @@ class Routed(View):
         positions = np.asarray(indices, np.int64)
         which, inner = self._routes(positions)
         pieces = _pieces_of(which, inner, positions)
-        if len(pieces) == 1:  # with all rows
+        if len(pieces) == 1:  # it has all rows
             return self._read_piece(pieces[0][0], inner, positions, out)
         gatherer = _Gatherer(len(positions), out)
         for part, rows in pieces:
@@ -99,7 +99,7 @@ def write_scene(part: Any, index: int, out: Any) -> None:
 
 
 def read_many(part: Any, indices: NDArray[np.int64], out: Any) -> Any:
-    """Call the `get_batch` of a part, with `out` if it takes that.
+    """Call the `get_batch` of a part, with `out` if it accepts that.
 
     Return None if the batch is in `out`.
     """
@@ -135,7 +135,7 @@ class _Gatherer:
         return self._treespec.unflatten([leaf[start:stop] for leaf in self._leaves])
 
     def put(self, rows: NDArray[np.int64], batch: Any, source: str) -> None:
-        """Copy a batch of `len(rows)` scenes that `source` returned to these rows.
+        """Copy a batch from `source`, of `len(rows)` scenes, into these rows.
 
         Raises:
             SpecError: Its nesting, number of rows, shape or dtype does not match the other rows.
@@ -182,7 +182,7 @@ class _Gatherer:
 
 
 def _fits(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether values may become `wanted`: text, or Python's numbers."""
+    """Whether values may become `wanted`: only text and Python's numbers may."""
     if dtype.kind == wanted.kind and dtype.kind in "SU":
         return True
     if {dtype.kind, wanted.kind} <= {"U", "O"}:
@@ -209,7 +209,7 @@ def _put_scene(scene: Any, out: Any) -> None:
 def _pieces_of(
     which: NDArray[np.int64], inner: NDArray[np.int64], outer: NDArray[np.int64]
 ) -> list[tuple[int, NDArray[np.int64]]]:
-    """Divide rows into pieces that one call each can read.
+    """Divide rows into pieces, so that one call can read each piece.
 
     Args:
         which: int64[B], part of each row.
@@ -237,7 +237,7 @@ def _turns(inner: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.int
     """Return the number of the call that reads each row, from 0.
 
     Random numbers depend on the index in the view, so one call reads a scene for only one such index. If a scene occurs
-    at several, call 0 reads it for the first index, call 1 for the second, and so on.
+    at several indices, call 0 reads it for the first one, call 1 for the second, and so on.
     """
     turns = np.zeros(len(inner), np.int64)
     if len(np.unique(inner)) == len(inner):

@@ -39,7 +39,7 @@ def shared(items: Any) -> Any:
 
     Items of a list, and values of a dict, are text, bytes, numbers, or any objects that can be pickled. They are kept
     as bytes (numbers of one type as one array), and made again at each access, which takes a few microseconds. So
-    changes of an item are lost.
+    changes to an item are lost.
 
     Args:
         items: An iterable with an order, or a dict whose keys are text, bytes or integers.
@@ -48,8 +48,8 @@ def shared(items: Any) -> Any:
         A mapping in the same order for a dict, otherwise a sequence, whose slices are plain lists. It can be pickled.
 
     Raises:
-        TypeError: `items` is a set, a text, a table, or an array of numbers or text, which workers share already. Or a
-            key has another type, or an item cannot be pickled.
+        TypeError: `items` is a set, a string, a table, or an array of numbers or text, which workers share already. Or
+            a key has another type, or an item cannot be pickled.
 
     Examples:
         >>> names = kf.shared([f"room-{number}.npy" for number in range(1000)])
@@ -212,7 +212,7 @@ def _pickled(item: Any, objects: dict[int, tuple[int, Any]]) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles classes and functions as numbers of a list that it fills.
+    """Pickles each class and function as its number in a list.
 
     They may belong to the main module, which other processes cannot import.
     """

@@ -1,8 +1,8 @@
 """`split` and `folds`: divide a sequence at random into disjoint subsets.
 
 Invariant: the subsets are a function of (length, fractions, seed, labels, groups). Every scene is in exactly one. Their
-sizes are the fractions of the length, rounded by largest remainder. With groups, they are as near to these as assigning
-the largest groups first allows.
+sizes are the fractions of the length, rounded by largest remainder. With groups, the sizes are as near to these as
+assigning the largest groups first allows.
 """
 
 import math
@@ -32,7 +32,7 @@ _COMPUTED_FROM = 1 << 24  # scenes; below this, sorted indices take up to 128 MB
 
 
 class FieldOf(SceneByScene, SceneSequence):
-    """The sequence of one field of another sequence's scenes.
+    """One field of each scene of another sequence, as a sequence.
 
     Args:
         sequence: The other sequence.
@@ -82,12 +82,12 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, gro
         seed: Integer >= 0; the same seed gives the same parts.
         stratify: The class of each scene, so that each part gets the same share of every class (to within one scene).
             One label for each scene, [number of scenes]; the name of a field (1, `"1.label"`); or a function from a
-            scene to its class. For a field or function, this thread reads every scene once, now. To read them with
-            workers, and to keep them, use `kerasfeed.labels_of`.
+            scene to its class. For a field or function, the calling thread reads every scene once. To read scenes with
+            workers and keep their classes, use `kerasfeed.labels_of`.
         groups: The group of each scene (patient, volume, recording), in the same forms as `stratify`; no group is in
-            two parts. The largest group is assigned first, each to the part that lacks most: of scenes, and, with
-            `stratify`, of the classes in the group. So the sizes of parts, and their shares of classes, come near to
-            the fractions.
+            two parts. Groups are assigned from the largest to the smallest. Each goes to the part that lacks most
+            scenes, and, with `stratify`, most scenes of the classes in the group. So the sizes of parts, and their
+            shares of classes, come near to the fractions.
 
     Returns:
         One `Subset` for each fraction, with its indices in ascending order. Together they hold every scene exactly

@@ -19,7 +19,7 @@ class _Run:
 
     Attributes:
         thread: Id of its thread.
-        over: Whether it has ended. This one assignment releases all sequences, so no signal can interrupt the release.
+        over: Whether it has ended. Setting it releases all sequences in one step, so no signal can interrupt that.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Turn:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread is inside such a call."""
+        """Whether this thread is inside a call of `run` for these sequences."""
         own = threading.get_ident()
         return any((run := part.run) is not None and run.thread == own and not run.over for part in self._held)
 
@@ -62,7 +62,7 @@ class Turn:
         own = _Run()
         try:
             with self._changed:
-                for part in self._held:  # 0.1 us each, because a `Concat` may have thousands
+                for part in self._held:  # takes 0.1 us each; a `Concat` may have thousands
                     while (run := part.run) is not None and not run.over and run.thread != own.thread:
                         self._changed.wait(_LOOK_SECONDS)
                     if run is None or run.over:

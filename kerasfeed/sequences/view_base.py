@@ -34,7 +34,10 @@ _NAMED = 4  # number of parts that the identity of a view describes
 
 
 def part_reader(part: Any) -> Callable[..., Any] | None:
-    """Return `get_batch` of a part, a function like it for an array of numbers, or None."""
+    """Return `get_batch` of a part, or None.
+
+    For an array of numbers, return a function like `get_batch`.
+    """
     if not is_number_array(part):
         return batch_reader(part)
 
@@ -48,12 +51,15 @@ def part_reader(part: Any) -> Callable[..., Any] | None:
 
 
 def is_number_array(part: Any) -> bool:
-    """Whether a part is an array whose rows are read many at once."""
+    """Whether a part is an array that reads many rows at once."""
     return type(part) in (np.ndarray, np.memmap) and part.ndim > 0 and is_plain_number(part.dtype)
 
 
 def is_plain_number(dtype: np.dtype[Any]) -> bool:
-    """Whether copies have the same bits. Copies of extended precision differ in padding bytes."""
+    """Whether copies have the same bits.
+
+    Copies of extended precision differ in padding bytes.
+    """
     return dtype.kind in "biufc" and dtype.char not in "gG"
 
 
@@ -68,7 +74,7 @@ def kept_copier(sequence: Any) -> Callable[..., bool] | None:
 
 
 def shallow_copy(sequence: Any, known: dict[int, Any] | None = None) -> Any:
-    """Return a shallow copy of a sequence and all inside it.
+    """Return a shallow copy of a sequence and all sequences inside it.
 
     A sequence that occurs several times is copied once.
     """
@@ -83,7 +89,7 @@ def shallow_copy(sequence: Any, known: dict[int, Any] | None = None) -> Any:
 def identity_of(sequence: Any) -> str:
     """Return a sequence's class, and for a view its choice and parts.
 
-    Part of a feed's saved state.
+    The result is part of a feed's saved state.
     """
     kind = type(sequence)
     owner = next((base for base in kind.__mro__ if "_identity" in vars(base)), None)
@@ -124,7 +130,7 @@ def parts_of(sequence: Any) -> list[Any]:
 
 
 class View(ABC):
-    """A sequence made of sequences, its parts. Mixed into a `SceneSequence`.
+    """A sequence made of other sequences, its parts; mixed into a `SceneSequence`.
 
     A new view calls `_hold(*parts)` in `__init__` and defines `__len__` and `__getitem__`. A subclass of `Routed`
     instead defines `_route` and `_routes`, which return the part and the index of a scene. A view may define
@@ -135,10 +141,10 @@ class View(ABC):
       the scenes at the same indices of every part.
     * `_blocks()`: the blocks of its scenes, as `blocks_in` returns them. By default there are none.
     * `_functions()`: the user's functions that it calls, which must be thread-safe too. By default there are none.
-    * `_choice()`: a text that differs for two views of one class over the same parts. By default it is empty.
+    * `_choice()`: a string that differs for two views of one class over the same parts. By default it is empty.
     * `_passed_on`: the optional methods that it passes on. By default all of them.
 
-    Two more are for caches: `identity_of` returns `_identity()`, and `kept_copier` describes `_copy_kept`.
+    Two more methods are for caches: `identity_of` returns `_identity()`, and `kept_copier` describes `_copy_kept`.
     """
 
     _passed_on = frozenset({
@@ -199,7 +205,7 @@ class View(ABC):
         return f"{own} of {', '.join(sized[:-1])} and {sized[-1]}"
 
     def _choice(self) -> str:
-        """A short text that differs for different views of the same sequences."""
+        """A short string that differs for different views of the same sequences."""
         return ""
 
     def _inside(self, name: str) -> dict[int, Any]:
@@ -244,7 +250,7 @@ class View(ABC):
             end()
 
     def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Announce the scenes that will be read soon to the parts."""
+        """Announce to the parts the scenes that will be read soon."""
         for part, inner in self._scenes_inside(np.asarray(indices, np.int64)):
             announce = optional_method(part, "read_ahead")
             if announce is not None:
@@ -256,7 +262,7 @@ class View(ABC):
 
     @contextmanager
     def _reading(self, part: int, inner: Any, outer: Any) -> Iterator[None]:
-        """Add a note to errors: which scenes of a part were read."""
+        """Add a note to errors: the part, and the scenes read there."""
         try:
             yield
         except Exception as error:

@@ -25,11 +25,11 @@ class Concat(Routed, OfSeveral, SceneSequence):
     """The scenes of several sequences, one sequence after another.
 
     Args:
-        *sequences: Sequences whose scenes have the same structure, or one list of such sequences. Their lengths are
-            read once, now.
+        *sequences: Sequences whose scenes have the same structure, or one list of such sequences. The constructor reads
+            their lengths once.
 
     Raises:
-        TypeError: One of them cannot be indexed.
+        TypeError: A sequence cannot be indexed.
         ValueError: There is no sequence, or they have more than 2**63 - 1 scenes.
 
     Examples:
@@ -71,7 +71,7 @@ class Concat(Routed, OfSeveral, SceneSequence):
 class Zip(OfSeveral, SceneSequence):
     """The scenes of several sequences side by side: one of each.
 
-    All of them draw the same random numbers, because each starts with a new generator of the scene. So an image and
+    All sequences draw the same random numbers, because each starts with a new generator of the scene. So an image and
     its mask, both flipped if `self.rng.random() < 0.5`, are flipped together.
 
     Args:
@@ -79,8 +79,8 @@ class Zip(OfSeveral, SceneSequence):
         **named: Sequences of one length. A scene is then a dict. Pass either `sequences` or `named`.
 
     Raises:
-        TypeError: One of them cannot be indexed; both positional and named sequences are passed; or the only argument
-            is a list of sequences.
+        TypeError: A sequence cannot be indexed; both positional and named sequences are passed; or the only argument is
+            a list of sequences.
         ValueError: There is no sequence, or the lengths differ; the message has them.
 
     Examples:

@@ -37,8 +37,8 @@ class Custom(_Unchanged):
 
     Attributes:
         function: Takes a list of scenes, returns a batch.
-        sizes: Numbers of scenes that batches may have, each at least 1. Enough of them to find the axes of a batch
-            whose size depends on that number.
+        sizes: Some numbers of scenes that a batch may have, each at least 1. They suffice to find the axes of a batch
+            whose size depends on the number of scenes.
     """
 
     function: Callable[[list[Any]], Any]
@@ -72,9 +72,9 @@ class Pad:
     """Pad scenes of different shapes to one shape per batch: `Feed(..., collate=kf.Pad())`.
 
     Padding goes at the end of an axis. The feed reads a few scenes first to infer the spec. It pads the fields whose
-    shapes differ among them, on the axes that differ, and the fields named here, at least on their first axis. It
-    stacks all other fields. Name a field by its path: `"0"`, `"1.points"`; a scene that is one array has the path
-    `"scene"`.
+    shapes differ among these scenes, on the axes that differ. It also pads the fields named here, at least on their
+    first axis. It stacks all other fields. Name a field by its path: `"0"`, `"1.points"`; a scene that is one array has
+    the path `"scene"`.
 
     Args:
         value: The padding value: one value for all padded fields, or a dict from field to value (0 for fields not in

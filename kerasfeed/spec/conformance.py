@@ -23,7 +23,8 @@ def conform(scene: Any, spec: SceneSpec) -> Any:
     """Return the scene with every field as `spec` describes it.
 
     Python numbers, and lists of them, are converted to the field's dtype if that dtype can hold them; byte order
-    becomes native. Everything else must match exactly. Takes about 6 us for two small arrays, including the copies.
+    becomes native. Everything else must match exactly. The call takes about 6 us for two small arrays, including the
+    copies.
 
     Args:
         scene: The scene to check.

@@ -80,7 +80,7 @@ class Padded:
 
     @property
     def is_static(self) -> bool:
-        """Whether the padded shape is fixed, and so offsets in a slot."""
+        """Whether the padded shape is fixed, and so each offset in a slot."""
         return all(axis.length is not None for axis in self.axes)
 
     @property

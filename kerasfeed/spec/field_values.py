@@ -45,7 +45,7 @@ def described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
 def as_array(leaf: Any, path: str) -> Any:
     """Return a field's value as an ndarray.
 
-    One text stays plain `str` or `bytes`.
+    A single string stays a plain `str` or `bytes`.
 
     Raises:
         SpecError: The value is of a type that no batch can hold.

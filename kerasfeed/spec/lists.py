@@ -28,7 +28,7 @@ def is_array(values: list[Any]) -> bool:
 
 
 def is_weak(value: Any) -> bool:
-    """Whether NumPy chooses the dtype: for Python numbers and their lists."""
+    """Whether NumPy chooses the dtype: for Python numbers, and lists of them."""
     if type(value) is not list:
         return isinstance(value, PYTHON_NUMBERS)
     kinds = set(map(type, value))
@@ -83,7 +83,7 @@ def _text(value: Any) -> Any:
 
 
 def _kind_of(values: list[Any]) -> str | None:
-    """Return "number", "str", "bytes", "" for empty lists; None for other lists."""
+    """Return "number", "str" or "bytes"; "" for empty lists, None for others."""
     common = ""
     for kind in set(map(type, values)):
         if kind is list:

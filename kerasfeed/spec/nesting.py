@@ -42,7 +42,7 @@ def flatten_as(treespec: optree.PyTreeSpec, scene: Any) -> list[Any]:
     """Return the part of a scene for each field of `treespec`.
 
     Raises:
-        ValueError: The scene is nested otherwise.
+        ValueError: The scene has another nesting.
     """
     try:
         return treespec.flatten_up_to(scene)

@@ -26,7 +26,8 @@ class ArraySpec:
         shape: Sizes of the axes; None if the size differs between scenes.
         dtype: NumPy dtype in native byte order. `np.dtype("U")` means `str`, and `np.dtype("S")` means `bytes`, of
             any length; such fields are object arrays in a batch.
-        weak: True for a Python number, or a list of them. NumPy chose its dtype, which may therefore be promoted.
+        weak: True for a Python number, or a list of Python numbers. NumPy chose its dtype, which may therefore be
+            promoted.
         untyped: True for an empty list, which gets the dtype and further axes that other scenes have.
 
     Examples:

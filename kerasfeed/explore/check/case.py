@@ -1,7 +1,8 @@
 """The sequence under check, shared facts, and calls in workers.
 
-Invariant: calls run in workers as a feed's do, and end if they hang. They run in the calling thread only if scenes can
-be read nowhere else. Checks change the sequence only as reading does. Workers import this module: no framework here.
+Invariant: calls run in workers, as in a feed, and a call that hangs raises a `Finding`. Calls run in the calling thread
+only if scenes can be read nowhere else. Checks change the sequence only as reading does. Workers import this module: no
+framework here.
 """
 
 import functools
@@ -32,13 +33,13 @@ from kerasfeed.util.picklers import unpickled
 Call = Callable[[Reader], Any]
 _PASSES = 32  # over the scenes, by all checks together
 _SHARE = 0.5  # of the time, spent on these passes
-_HANG_SHARE = 1 / 3  # of the time: a call that takes longer hangs
+_HANG_SHARE = 1 / 3  # of the time: a call that takes longer counts as hung
 _HANG_MOST = 20.0  # s
 _FEWEST = 2
 _FEW = 16  # compared scenes that threads read a thousand times
 _SURVEY_SHARE = 1 / 4  # of the time, for reading many scenes once
-_QUICK_SECONDS = 1.0  # of an epoch
-_LEAST_SECONDS = 1e-4  # to read and examine a scene
+_QUICK_SECONDS = 1.0  # a shorter epoch needs no worker process
+_LEAST_SECONDS = 1e-4  # lower bound of the time to read and examine a scene
 _MOST_KEPT = 256e6  # bytes: an unread copy up to this size has its own arrays
 
 
@@ -97,10 +98,10 @@ def called(
         seed: Seed of the feed that is imitated.
         function: Each worker calls it, with a reader of the sequence.
         deadline: Time limit, by `time.monotonic`.
-        timeout: A call hangs if a scene takes longer, s.
+        timeout: Longest time for one scene, s; a call that takes longer counts as hung.
         worker_type: "inline", "thread" or "process".
         workers: Number of workers.
-        environment: Directory and environment of worker processes; None for the present ones.
+        environment: Directory and environment of worker processes; None to use this process's own.
         hooks: Whether the sequence's hooks are called.
 
     Raises:
@@ -127,7 +128,7 @@ def called(
 
 
 def length_of(sequence: Any) -> int:
-    """Number of scenes, or batches of a Keras `PyDataset`."""
+    """Number of scenes; for a Keras `PyDataset`, number of batches."""
     return len(sequence) if hasattr(type(sequence), "__len__") else check_sequence(sequence)
 
 
@@ -136,7 +137,7 @@ class Case:
 
     Args:
         sequence: The sequence.
-        scenes: Most scenes to compare.
+        scenes: Largest number of scenes to compare.
         seconds: Time limit for the checks, s.
         seed: Seed of each scene's `rng`.
         processes: Whether to start worker processes even if reading all scenes takes less than a second.
@@ -173,7 +174,7 @@ class Case:
 
     @functools.cached_property
     def _unread(self) -> list[Any] | None:
-        """Pickle of the sequence before any reading, or None."""
+        """Pickle of the sequence, made before any scene was read, or None."""
         try:
             head, *buffers = pickled(self.sequence)
         except Exception:  # noqa: BLE001 - the user's error; another check reports it
@@ -182,7 +183,7 @@ class Case:
         return [bytes(head), *(bytes(buffer) if few else buffer for buffer in buffers)]
 
     def unread(self) -> Any:
-        """Return a copy of the sequence before any reading, or None."""
+        """Return a copy made before any scene was read, or None."""
         if self._unread is None:
             return None
         head, *buffers = self._unread
@@ -199,7 +200,7 @@ class Case:
     ) -> Any:  # fmt: skip
         """Call `function` in one worker with a reader and the arguments.
 
-        The worker is one of this process, unless `worker_type` names another type.
+        The worker runs in this process, unless `worker_type` names another type.
         """
         target = self.sequence if sequence is None else sequence
         return called(
@@ -216,7 +217,7 @@ class Case:
 
     @functools.cached_property
     def first(self) -> tuple[SceneReading, SceneReading]:
-        """Scene 0, read twice; decides which thread reads scenes."""
+        """Two readings of scene 0, which decide which thread reads scenes."""
         _ = self._unread
         one, two = self.read([0, 0])
         if one.error and not one.out_of_range:
@@ -252,7 +253,7 @@ class Case:
         return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]
 
     def counts(self) -> tuple[int, int, int]:
-        """Number of scenes compared, scenes read, and all scenes."""
+        """Numbers of compared scenes, of scenes read, and of all scenes."""
         known = vars(self)  # only the cached properties that were used
         read = max(len(known.get("twice", ())), known["survey"].count if "survey" in known else 0)
         return len(known.get("readings", ())), read, known.get("length", 0)

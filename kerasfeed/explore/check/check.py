@@ -136,7 +136,7 @@ def check_names(names: object, argument: str) -> list[str]:
     """Check names of checks, and return them as a list.
 
     Raises:
-        TypeError: `names` is a single text, or not a list.
+        TypeError: `names` is a single string, or not a list.
         ValueError: A name is unknown.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
@@ -154,7 +154,7 @@ class Checks:
 
     Args:
         sequence: The sequence.
-        scenes: Most scenes to compare.
+        scenes: Largest number of scenes to compare.
         seconds: Time limit for all checks, s.
         seed: Seed of each scene's `rng`.
         processes: Whether to start worker processes even if reading all scenes takes less than a second.
@@ -163,7 +163,7 @@ class Checks:
     def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int, processes: bool) -> None:
         self.case = Case(as_sequence(sequence), scenes=scenes, seconds=seconds, seed=seed, processes=processes)
         self._known: dict[str, CheckResult] = {}
-        self._culprits: dict[str, str] = {}  # from a failed or skipped check to the failed check behind it
+        self._culprits: dict[str, str] = {}  # the failed check that caused each failure or skip
 
     def result(self, name: str) -> CheckResult:
         """Return the result of a check, running the checks before it."""
@@ -227,13 +227,14 @@ def check_sequence(
         sequence: A sequence as for `Feed`: any object with `__len__` and `__getitem__(index)`.
         scenes: How many scenes are read many times, at least 1; fewer if they are slow.
         seconds: Time limit for all checks together, s. Checks that do not start in time are skipped.
-        seed: Seed of the feed that is imitated, for `self.rng`.
+        seed: Seed for `self.rng`, as in a feed.
         checks: Names of the checks to run; None for all.
         skip: Names of checks to leave out.
         progress: Whether to show a progress bar, in a terminal or a notebook.
 
     Returns:
-        A report: `ok`, `results`, `read` of `length` scenes, `report["same_twice"]`, `raise_if_failed()`, `to_dict()`.
+        A report with `ok`, `results`, `raise_if_failed()` and `to_dict()`. `report["same_twice"]` is the result of one
+        check. `read` is the number of scenes read, of `length` scenes.
 
     Raises:
         TypeError: `sequence` cannot be indexed, or is a feed.

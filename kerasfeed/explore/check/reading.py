@@ -55,7 +55,7 @@ class SceneReading:
         index: Index of the scene.
         structure: Nesting of the scene, as text.
         fields: Its fields.
-        error: Error of reading it, type and message in one line; empty for none.
+        error: Type and message, in one line, of the error raised by reading it; empty for none.
         out_of_range: Whether the error was an `IndexError`.
         refusal: Why the scene cannot be part of a batch; empty if it can.
         seconds: Time to read it, s.
@@ -83,7 +83,7 @@ class SceneReading:
 
 
 class Reader:
-    """Reads scenes as a worker does, with the numbers of epoch 0.
+    """Reads scenes as a worker does in epoch 0.
 
     Args:
         sequence: The sequence.
@@ -106,7 +106,7 @@ class Reader:
     def within(self, index: int | None, call: Any, position: int) -> Any:
         """Return `call()`, run with the random numbers of scene `index`.
 
-        None means a batch. If the call hangs, the error names the scene `position`.
+        `index` is None for a batch. If the call hangs, the error names scene `position`.
         """
         self._progress[1] = position
         self._context.move_to(index)
@@ -114,7 +114,7 @@ class Reader:
             return call()
 
     def read(self, index: int) -> SceneReading:
-        """Return a reading of scene `index`; it includes an error."""
+        """Return a reading of scene `index`; an error becomes part of it."""
         begun = time.perf_counter()
         try:
             value = self.scene(index)
@@ -186,7 +186,7 @@ class Survey:
         count: Number of scenes read.
         faults: Number of scenes with each fault: `error`, `refusal`, `not_finite`, as in `SceneReading`.
         first: The first scene with each fault.
-        unlike: The first scene of each structure, dtypes and shapes, at most 8.
+        unlike: The first scene of each combination of structure, dtypes and shapes, at most 8.
         slowest: Longest time to read a scene, s.
         ended_early: Whether the time ended before all scenes were read.
     """
@@ -227,8 +227,8 @@ def difference(expected: SceneReading, actual: SceneReading, before: str, now: s
     Args:
         expected: The first reading.
         actual: The second reading.
-        before: When or where the first was taken, as in "when it is read first".
-        now: The same for the second.
+        before: Time or place of the first reading, as in "when it is read first".
+        now: Time or place of the second reading.
     """
     if expected == actual:
         return None
@@ -254,7 +254,7 @@ def difference(expected: SceneReading, actual: SceneReading, before: str, now: s
 def first_difference(
     expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str
 ) -> Finding | None:
-    """Return the first difference of two lists of readings, or None."""
+    """Return the first difference between two lists of readings, or None."""
     by_index = {reading.index: reading for reading in expected}
     found = (difference(by_index[reading.index], reading, before, now) for reading in readings)
     return next(filter(None, found), None)

@@ -43,7 +43,7 @@ def any_order(case: Case) -> str:
     one, other = case.unread(), case.unread()
     if one is None or other is None:
         return f"{text}; new copies were not tried, because it cannot be pickled"
-    # Use copies before any reading: a sequence may keep something of the first scene that it reads.
+    # Use copies made before any scene is read, because a sequence may keep data of the first scene that it reads.
     ascending, backwards = case.read(case.good, one), case.read(case.good[::-1], other)
     before, now = "in a new copy that reads the first scene first", "in one that reads the last scene first"
     finding = first_difference(ascending, backwards, before, now)

@@ -22,8 +22,8 @@ class Finding(Exception):
     Attributes:
         status: Outcome of the check.
         message: The fault in one sentence without a full stop.
-        index: Index of the scene; None if several are concerned.
-        field: Path of the field; None likewise.
+        index: Index of the scene; None if the fault does not concern one scene.
+        field: Path of the field; None if the fault does not concern one field.
         remedy: What to change, if different from the remedy of the check.
     """
 
@@ -47,7 +47,7 @@ def failed(message: str, *, index: int | None = None, field: str | None = None, 
 
 
 def warned(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
-    """Return a finding: it works, but has a cost or may surprise."""
+    """Return a finding: the sequence works, but costs something or may surprise."""
     return Finding("warned", message, index, field, remedy)
 
 
@@ -62,13 +62,13 @@ class CheckResult:
 
     Attributes:
         name: Name of the check.
-        status: "passed"; "failed" if batches would be wrong or could not be made; "warned" if it works, but costs
-            something or may surprise; or "skipped" if the check could not run.
+        status: "passed"; "failed" if batches would be wrong or could not be made; "warned" if the sequence works, but
+            costs something or may surprise; or "skipped" if the check could not run.
         message: What the check found; names index and field if it concerns one scene.
         reason: Why the check matters.
         remedy: What to change; empty if the message says it.
-        index: Index of the scene; None if several are concerned.
-        field: Path of the field; None likewise.
+        index: Index of the scene; None if the result does not concern one scene.
+        field: Path of the field; None if the result does not concern one field.
         seconds: Duration of the check, s.
     """
 

@@ -47,7 +47,7 @@ def scenes_load(case: Case) -> str:
 
 def _unreadable(first: SceneReading, count: int, read: int, case: Case) -> Finding:
     more = f" ({count} of the {read} scenes read fail)" if count > 1 else ""
-    # If the last scene can be read, the IndexError is of the scene itself.
+    # If the last scene can be read, the length is right, and the scene itself raised the IndexError.
     if first.out_of_range and case.read([case.length - 1])[0].out_of_range:
         remedy = "Return the number of scenes from __len__. If that is right, __getitem__ reads another index"
         what = f"scene {first.index} raises {first.error}, but len(sequence) is {case.length:,}{more}"
@@ -56,7 +56,7 @@ def _unreadable(first: SceneReading, count: int, read: int, case: Case) -> Findi
 
 
 def _read_text(case: Case) -> str:
-    """Number of scenes read, of all scenes."""
+    """Text with the number of scenes read, and of all scenes."""
     return f"{case.counts()[1]:,} of {pluralize(case.length, 'scene')}"
 
 
@@ -78,7 +78,7 @@ def same_spec(case: Case) -> str:
 
 
 def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
-    """Raise the first difference of scenes; batches may differ in shape."""
+    """Raise the first difference between scenes; batches may differ in shape."""
     specs = [(reading.index, reading.spec) for reading in readings if reading.spec is not None]
     try:
         spec = merge(specs)
@@ -95,7 +95,7 @@ def _check_alike(readings: list[SceneReading], are_batches: bool) -> None:
 
 
 def _other(specs: list[tuple[int, SceneSpec]]) -> tuple[int, str | None]:
-    """Index and field of the first scene that does not fit."""
+    """Index and field of the first scene that differs from earlier ones."""
     merged = specs[0]
     for index, spec in specs[1:]:
         try:
@@ -166,7 +166,7 @@ def global_random(case: Case) -> str:
 
 
 def _draws(reader: Reader, *, plan: list[int]) -> tuple[int, int] | None:
-    # Seed differently first: scenes that all use the same seed leave the generators in the same state.
+    # Use different seeds first, because scenes that all set one seed leave the generators in the same state.
     with generators_put_back():
         seed_globals(np.random.SeedSequence(reader.seed))
         watch = RandomWatch()

@@ -63,11 +63,11 @@ class FieldDescription:
         classes: How often each value occurs, for short texts, and for integers and booleans with few distinct values;
             empty for others, or if there are more than 1,000 distinct values.
         edges: Edges of the bins of the histogram, one more than there are bins; empty without one.
-        shares: Share of values in each bin, 0 to 1, of a sample: up to 64 values of each scene, spread over it, and
-            up to 16,384 values of all scenes.
+        shares: Share of values in each bin, 0 to 1, in a sample of up to 16,384 values: up to 64 of each scene, spread
+            over the scene.
         constant: Whether there are several scenes and all have the same bits.
         min_scene: Index of the first scene with the smallest value; None for text, and without values.
-        max_scene: Index of the first scene with the largest value; None likewise.
+        max_scene: Index of the first scene with the largest value; None in the same cases.
         nan_scenes: Indices of scenes with NaN, int64[n], ascending.
         infinite_scenes: Indices of scenes with infinities, int64[n], ascending.
         uniform_scenes: Indices of scenes with several values that are all equal (an empty mask, for example), int64[n],
@@ -145,9 +145,9 @@ class Description(Reported, Mapping[str, FieldDescription]):
 
     Attributes:
         name: Class of the sequence.
-        length: Scenes of the sequence.
-        scenes: Scenes that were read.
-        failed: Scenes that failed.
+        length: Number of scenes in the sequence.
+        scenes: Number of scenes that were read.
+        failed: Number of scenes that failed.
         failures: Index and error of failed scenes, at most 1,000.
         duplicates: Groups of indices whose scenes have the same bits in all fields, ascending.
         nbytes: Median size of a scene, bytes.
@@ -395,7 +395,7 @@ def describe(
     """Describe every field, and find scenes that fail, repeat or are slow.
 
     One pass reads each scene once and shows a progress bar on stderr. The calling thread reads for the first 0.4 s,
-    worker processes read the rest. No scene is kept: memory grows by about 150 bytes a scene. The result does not
+    worker processes read the rest. No scene is kept: memory grows by about 150 bytes per scene. The result does not
     depend on the workers. A scene that fails, or kills its worker process, is recorded and the pass continues. Scenes
     are read with the random numbers of epoch 0 and seed 0.
 
@@ -404,8 +404,8 @@ def describe(
         scenes: The scenes to read: None for all; a number for that many, spread over the sequence; or a list, an array
             or a slice of indices, or a mask.
         workers: Number of workers; 0 reads in the calling thread.
-        worker_type: "process" or "thread"; "auto" uses processes, or threads if the class sets
-            `thread_safe = True`, or if reading a scene runs no code of the user.
+        worker_type: "process" or "thread". "auto" uses threads if the class sets `thread_safe = True` or reading a
+            scene runs no user code, and otherwise processes.
         progress: Whether to show the progress bar.
 
     Returns:

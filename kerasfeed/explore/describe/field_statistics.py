@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from kerasfeed.util.array_bits import widened
 
 _BLOCK = 1 << 15  # float64 values: fits the cache of a core
-_ALL = 1 << 62  # more positions than there are
+_ALL = 1 << 62  # above any position
 _MOST_VALUES = 1_000  # distinct values that are counted
 _MOST_IN_ARRAY = 128  # distinct values of one scene: an 8-bit image has more
 _MOST_APART = 4_096  # difference between the largest and smallest value of a scene
@@ -281,10 +281,10 @@ def _as_numbers(rows: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def nodes_of(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | None) -> Node:
-    """Return moments of finite values: float64[arrays, columns], four times.
+    """Return moments of finite values: four arrays, float64[arrays, columns].
 
     Args:
-        rows: The arrays, a row each; values of one column lie `columns` apart.
+        rows: The arrays, one per row; values of one column lie `columns` apart.
         columns: Number of columns.
         finite: Mask of finite values; None if all are finite.
     """
@@ -316,7 +316,7 @@ def _block_node(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | No
 
 
 def pooled(counts: NDArray[Any], about: NDArray[Any], more: NDArray[Any], squares: NDArray[Any]) -> Node:
-    """Combine the moments of all columns: float64[arrays], four times."""
+    """Combine the moments of all columns: four arrays, float64[arrays]."""
     totals, apart = counts.sum(axis=1), about - about[:, :1] + more
     mean = (counts * apart).sum(axis=1) / np.maximum(totals, 1)
     return totals, about[:, 0], mean, (squares + counts * (apart - mean[:, None]) ** 2).sum(axis=1)
@@ -331,7 +331,7 @@ def _joined(one: Node, other: Node) -> Node:
 
 
 class Moments:
-    """Number, mean and variance of values, or of each column of them.
+    """Number, mean and variance of all values, or of each column.
 
     Scenes are combined along a binary tree over their positions. The node (level n, number k) covers the positions from
     `k << n` to `(k + 1) << n`, and is made as soon as both halves exist.
@@ -397,8 +397,11 @@ class FewValues:
 
 
 def counts_of(row: NDArray[Any], low: int) -> dict[int, int] | None:
-    """Count each value; `low` is the smallest. None if many differ."""
-    # Differences of int8, and of uint64 beyond int64, wrap around correctly. Takes a tenth of the time of sorting.
+    """Count each value; return None if there are many distinct ones.
+
+    `low` is the smallest value.
+    """
+    # Differences of int8, and of uint64 beyond int64, wrap around correctly. Sorting would take ten times as long.
     apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}") if row.dtype.kind != "b" else row - low
     counts = {low + number: count for number, count in enumerate(np.bincount(apart.astype(np.int64)).tolist()) if count}
     return counts if len(counts) <= _MOST_IN_ARRAY else None

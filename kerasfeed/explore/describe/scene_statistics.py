@@ -105,7 +105,7 @@ class SceneStatistics:
         self._tables.append(other.table())
 
     def table(self) -> NDArray[Any]:
-        """Return one `SCENE` row per scene that did not fail, in the order of positions."""
+        """Return a `SCENE` row per scene that did not fail, by position."""
         tables = [np.array(self._rows, SCENE), *self._tables]
         return np.sort(np.concatenate(tables), order="position")
 
@@ -118,7 +118,7 @@ def _nbytes(value: Any) -> int:
 
 
 class StatisticsRunner(Runner):
-    """Runs in workers: makes statistics of the scenes of a sequence.
+    """Makes statistics of the scenes of a sequence, in workers.
 
     Args:
         sequence: The sequence.
@@ -154,7 +154,7 @@ class StatisticsRunner(Runner):
 
 @dataclass(frozen=True, eq=False)
 class StatisticsTask(FutureTask):
-    """The `items` scenes from `number` on.
+    """A task for `items` scenes, from position `number` on.
 
     Attributes:
         items: Number of scenes.

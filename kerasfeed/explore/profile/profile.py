@@ -229,9 +229,9 @@ class _Run:
 
 
 def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:
-    """Shrink batches, so that a run has at least 16.
+    """Shrink batches, so that a run has at least 16 batches.
 
-    The cost per batch does not matter then, because such scenes are slow.
+    Only slow scenes need this, so the cost per batch does not matter.
     """
     size = max(1, int(scenes / 16))
     plan = job.plan

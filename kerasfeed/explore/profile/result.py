@@ -11,8 +11,8 @@ from typing import Any
 from kerasfeed.loaders.auto_workers import Setup, duration, why
 from kerasfeed.util.report import ACCENT, PALE, Report, Reported, Table, bar
 
-_NOTABLE = 1.1  # times as fast
-_STEADY = 0.75  # of the quickest run
+_NOTABLE = 1.1  # a recommended set-up is more than this many times as fast
+_STEADY = 0.75  # the slowest run of a steady set-up, as a share of the quickest
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Profile(Reported):
         return f"{loads}; {scene}; {more}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures as numbers, texts, lists and dicts; times in seconds."""
+        """Return all figures as numbers, strings, lists and dicts; times in seconds."""
         figures = dataclasses.asdict(self)
         best = None if self.recommended is None else self.recommended.change
         own = {"recommended": best, "verdict": self.verdict}

@@ -1,7 +1,7 @@
 """Guess the kind of an array, and prepare it for drawing.
 
-Invariant: every function is pure, raises for no content of an array, and looks at some thousand values of an array of
-any size.
+Invariant: every function is pure. No content of an array makes a function raise. Each function looks at a few thousand
+values, whatever the size of the array.
 """
 
 import math
@@ -106,7 +106,7 @@ def _is_channels_first(array: NDArray[Any]) -> bool:
 
 
 def image_of(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """Return pixels [H, W] or [H, W, C], and the channels."""
+    """Return pixels, [H, W] or [H, W, C], and the channel count."""
     array = np.moveaxis(array, 0, -1) if _is_channels_first(array) else array
     channels = array.shape[-1] if array.ndim == 3 else 1
     return array[..., 0] if array.ndim == 3 and channels not in (3, 4) else array, channels

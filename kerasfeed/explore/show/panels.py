@@ -1,8 +1,8 @@
 """Draws a part of a scene into matplotlib axes, by its kind.
 
-Invariant: looks at a bounded number of values, and reports it if some are skipped. The caller passes the axes, so this
-module imports no matplotlib and uses no state of pyplot. Point clouds have equal aspect, and near points hide far ones.
-In images and volumes class 0 is the transparent background. Text is never parsed as mathematics.
+Invariant: a panel shows a bounded number of values, and its remark says if some are skipped. The caller passes the
+axes, so this module imports no matplotlib and uses no state of pyplot. Point clouds have equal aspect, and near points
+hide far ones. In images and volumes class 0 is the transparent background. Text is never parsed as mathematics.
 """
 
 import textwrap
@@ -54,7 +54,7 @@ def panel_size(value: Any, kind: str, large: bool) -> tuple[float, float]:
 
 def draw_panel(axes: Any, panel: Panel) -> str:
     """Draw a part of a scene; return a remark, or ""."""
-    if getattr(panel.value, "size", 1) == 0 and panel.part.kind not in ("points", "text"):  # these describe it
+    if getattr(panel.value, "size", 1) == 0 and panel.part.kind not in ("points", "text"):  # which draw an empty value
         axes.set_axis_off()
         return "empty"
     with np.errstate(all="ignore"):
@@ -217,7 +217,7 @@ def draw_signal(axes: Any, panel: Panel) -> str:
 
 
 def draw_spectrum(axes: Any, panel: Panel) -> str:
-    """Draw values over their number, with the area below filled."""
+    """Draw values over their index, with the area below filled."""
     array = np.asarray(panel.value)
     spectrum = np.abs(array).astype(np.float64).reshape(-1)
     bins = min(len(spectrum), _MOST_MOMENTS[panel.large])
@@ -244,7 +244,7 @@ def _axes_of_curve(axes: Any, length: int) -> None:
 
 
 def _shade_padding(axes: Any, panel: Panel, length: int) -> None:
-    """Colour the padding of a curve, if its mask is along it."""
+    """Colour the padding of a curve, if the mask has its length."""
     if panel.valid is not None and len(panel.valid) == length:
         valid = panel.valid[spread(len(panel.valid), _MOST_MOMENTS[panel.large])]
         _shade(axes, np.full((len(valid), 3), _PADDING), np.where(valid, 0.0, 0.7))

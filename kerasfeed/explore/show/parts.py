@@ -26,7 +26,7 @@ from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.array_bits import widened
 
 INK, MUTED, LINE, ACCENT, WRONG = "#22272e", "#6b7280", "#d7dbe0", "#2f6fb0", "#b3361f"
-# Most kinds of colour vision distinguish them, also in print. Masks leave class 0 transparent.
+# With most kinds of colour vision these colours are distinct, also in print. Masks leave class 0 transparent.
 _COLOURS = (
     "4477aa", "ee7733", "228833", "cc3377", "66ccee", "ccbb44", "aa3377", "009988", "bb5544", "7766cc",
     "99a83d", "dd88aa", "336655", "b08d57", "5599dd", "884422", "77aa88", "aa77bb", "556677", "dda15e",
@@ -74,7 +74,7 @@ def fields_of(scene: Any) -> Fields:
 
 
 def parts_of(fields: Fields, given: Mapping[str, str]) -> tuple[ScenePart, ...]:
-    """Return the parts to draw; `given` are kinds given by the user."""
+    """Return the parts to draw; `given` has the user's kinds by field."""
     kinds = {path: given.get(path) or kind_of(path, value) for path, value in fields.items()}
     labels, padding = {}, {}
     for path in fields:

@@ -75,7 +75,7 @@ def draw_scenes(shown: Shown, kinds: Mapping[str, str], names: ClassNames) -> Pi
             f"kinds names the field {unknown[0]!r}, which scenes do not have: their fields are "
             f"{', '.join(map(repr, fields))}"
         )
-    parts = parts_of(fields, kinds)  # of the largest scene: the kind of an empty field is unclear
+    parts = parts_of(fields, kinds)  # by the largest scene, because an empty field has no clear kind
     drawn = [part for part in parts if part.is_drawn]
     if fields and not drawn:
         return _draw_numbers(scenes, parts, title, names)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SCENES = 12
-_MOST_POINTS = 4_000  # drawn of an order of any length
-_FEWEST_STEPS = 50  # of any size
+_MOST_POINTS = 4_000  # drawn for an order, whatever its length
+_FEWEST_STEPS = 50  # drawn for an order, whatever their size
 _LENGTH = 1_000
 _COLOURS = ("#4a90d9", "#d9784a")  # alternate by batch; readable on white and on a notebook's dark grey
 _MOST_COLOURED_STEPS = 60
@@ -47,31 +47,33 @@ def show(
 ) -> "Figure":
     """Draw scenes, a batch of a feed, or an order.
 
-    * `kf.show(sequence)`: some scenes, spread over the sequence, in a grid. `kf.show(sequence, [3, 8])`: these.
-      `kf.show(sequence, index)`: one, large.
+    * `kf.show(sequence)`: some scenes, spread over the sequence, in a grid. `kf.show(sequence, [3, 8])`: these scenes.
+      `kf.show(sequence, index)`: one scene, large.
     * `kf.show(feed)`: the scenes of one batch, augmented, padded and weighted as the model gets them, loaded in the
       calling thread. Padding is grey, or left out of point clouds. `kf.show(feed, index)`: one scene as the feed's
       workers load it, large.
-    * `kf.show(order, length)`: one point for each scene of an epoch, its index over its position. A full shuffle is
-      an even cloud, a sequential order a diagonal, and blocks are steps. `kf.show(feed.plan)` shows the order of a
-      feed, `kf.show(stream.plan, length)` the effect of a stream's shuffle buffer on that many scenes.
+    * `kf.show(order, length)`: one point for each scene of an epoch, with its position on the horizontal axis and its
+      index on the vertical one. A full shuffle looks like an even cloud, a sequential order like a diagonal, and blocks
+      like steps. `kf.show(feed.plan)` shows the order of a feed. `kf.show(stream.plan, length)` shows the effect of a
+      stream's shuffle buffer on that many scenes.
 
     The kind of a field is guessed from its name, shape, dtype and values: images (gray, RGB, RGBA; channels first or
     last), masks and label maps (drawn over the image of the same height and width), point clouds (float[N, 2 to 16],
     coloured by the labels of the points, else by height; the third coordinate is up), volumes (three slices, or three
     frames if in colour), signals, spectra, tables of numbers, text. Single numbers, labels, and the dtype and shape of
-    arrays that cannot be drawn are written above. If a guess is wrong, give `kinds`. Large arrays are subsampled, and
-    the picture says so. Needs matplotlib: `pip install matplotlib` (the extra "plot").
+    arrays that cannot be drawn are written above the scene. If a guess is wrong, give `kinds`. Large arrays are
+    subsampled, and the picture says so. Needs matplotlib: `pip install matplotlib` (the extra "plot").
 
     Args:
         data: Any object with `__len__` and `__getitem__(index)`; a feed; an order, a plan, or a function `(length,
             seed, epoch)` that returns indices.
-        index: Index of one scene; negative ones count from the end. Of a sequence, also a list or a slice, as `scenes`.
-            For an order, the number of scenes in the sequence (None: the length the order was made for, or 1,000).
+        index: Index of one scene; negative ones count from the end. For a sequence, also a list or a slice of indices,
+            as in `scenes`. For an order, the number of scenes in the sequence; None is the length that the order was
+            made for, or 1,000.
         batch_size: For an order: divide the epoch into batches of this many scenes.
-        scenes: How many scenes to draw (12), or which: a list or a slice of indices. For a batch, how many.
-        kinds: Kinds of fields that are guessed wrong: a dict from field to "image", "mask", "points", "volume",
-            "signal", "spectrum", "table", "text", "label", "number", "word" or "hidden".
+        scenes: Number of scenes to draw (by default 12), or a list or a slice of indices. For a batch, a number.
+        kinds: The right kinds of fields that are guessed wrong: a dict from field to "image", "mask", "points",
+            "volume", "signal", "spectrum", "table", "text", "label", "number", "word" or "hidden".
         names: Names of the classes: a list, a dict from class to name, or a dict from field to one of these.
         seed: Seed of the random numbers of scenes, or of an order; a feed uses its own.
         epoch: Epoch, from 0.
@@ -175,7 +177,9 @@ def _draw_order(plan: Plan, epoch: int, axes: Any) -> None:
 
 
 def points_of(plan: Plan, epoch: int) -> NDArray[np.int64]:
-    """Return scenes of all or some steps; without batches, each is one.
+    """Return the scenes of all or some steps, as points to draw.
+
+    Without batches, each scene is a step.
 
     Returns:
         int64[3, points]: for each scene its position, its index, and its step.
@@ -206,7 +210,7 @@ def _plan_of(order: Any, length: int | None, batch_size: int | None, seed: int) 
     """Return the plan to draw for an order or a plan.
 
     Raises:
-        TypeError: `order` is neither, or an argument is given that a plan already has.
+        TypeError: `order` is neither an order nor a plan, or an argument is given that a plan already has.
         ValueError: The order does not fit the length.
     """
     if isinstance(order, Plan) and not order.length:  # the plan of a stream, whose length is unknown

@@ -32,7 +32,8 @@ def given_counts(count: Any, files: int) -> list[int] | None:
     """Return one count per file, or None if files must be counted.
 
     Raises:
-        TypeError, ValueError: `count` is neither, is negative, or its length differs from the number of files.
+        TypeError, ValueError: `count` is neither an integer nor a list of integers, is negative, or has another length
+            than the list of files.
     """
     if count is None or callable(count):
         return None

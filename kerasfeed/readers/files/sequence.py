@@ -1,7 +1,7 @@
 """`FileSequence`: files that each hold many scenes, as one sequence.
 
-Invariant: an index refers to the same scene until `refresh`. A file is read when one of its scenes is needed, by one
-thread while others wait for it. Each process keeps a bounded number of files.
+Invariant: an index refers to the same scene until `refresh`. A file is read when one of its scenes is needed: one
+thread reads it, and others wait. Each process keeps a bounded number of files.
 """
 
 import operator
@@ -49,10 +49,10 @@ class FileStats:
     """The cost of reading files in this process so far.
 
     Attributes:
-        reads: Files read.
-        again: Of these, files that had been read before and were no longer kept.
+        reads: Number of reads of a file.
+        again: Number of these reads of a file that had been read before and was no longer kept.
         seconds: Time spent in `read_file`, s, summed over threads.
-        kept: Files kept now.
+        kept: Number of files kept now.
     """
 
     reads: int
@@ -62,13 +62,13 @@ class FileStats:
 
 
 class _FileCache(Lru[int, Contents]):
-    """Contents by number of the file, within bounds of number and bytes.
+    """A cache of contents by number of the file.
 
-    The least recently used file leaves first; the file just read stays, whatever its size.
+    It drops the least recently used file first. It keeps the file just read, whatever its size.
     """
 
     def __init__(self, most_files: int, most_bytes: int) -> None:
-        """Keep up to `most_files` files of `most_bytes` bytes together."""
+        """Keep at most `most_files` files, and at most `most_bytes` bytes of them."""
         super().__init__(most_files)
         self._most_bytes = most_bytes
 
@@ -91,7 +91,7 @@ class _FilesRead:
     """
 
     def __init__(self, most_files: int, most_bytes: int) -> None:
-        """Keep up to `most_files` files of `most_bytes` bytes together."""
+        """Keep at most `most_files` files, and at most `most_bytes` bytes of them."""
         self.cache = _FileCache(most_files, most_bytes)
         self.log = read_cost.Meter()
         self.first: dict[int, Identity] = {}
@@ -117,10 +117,9 @@ class FileSequence(Refreshable, SceneSequence):
 
     With `order=kf.BlockShuffled(files, window=4)` the files come in random order, and the scenes of 4 files at a time
     are mixed. Each file is then read about once an epoch by each worker process, or once by all worker threads
-    together. Files must not change while they are in use: a file that has changed when a process reads it again is an
-    error.
+    together. Files must not change while they are in use: a process that reads a changed file again raises an error.
 
-    Arrays in scenes are read-only, because they are kept: copy what you want to change in place.
+    Arrays in scenes are read-only, because the process keeps them. Copy an array before you change it in place.
 
     Args:
         paths: The files, in order; or a glob, "scans/*.npz", whose files are in natural order (2 before 10); or a glob
@@ -130,15 +129,15 @@ class FileSequence(Refreshable, SceneSequence):
             at once, set `read_file.thread_safe = True`; this is not needed for functions of NumPy.
         count: Number of scenes in each file: one integer for all, one integer for each, or a function from path to
             integer. None reads each file once, in parallel, to count.
-        cache_files: Files that each process keeps at most; at least 1.
-        cache_bytes: Bytes of arrays that each process keeps at most; one file is kept whatever its size. "auto" is 1/16
-            of the memory, at most 1 GiB.
+        cache_files: Largest number of files that each process keeps, at least 1.
+        cache_bytes: Largest total size of the arrays that each process keeps, bytes; one file is kept whatever its
+            size. "auto" is 1/16 of the memory, at most 1 GiB.
         on_error: What to do about a file that cannot be counted: "raise", or "skip", which leaves it out with a
             `kf.FeedWarning` and lists it in `skipped`. The `on_error` of the feed deals with later errors.
 
     Attributes:
         generation: How many times `refresh` has updated the files.
-        paths: The files, without those skipped.
+        paths: The files, without the skipped ones.
         counts: int64[F], number of scenes in each file.
         skipped: Pairs of a file that was left out and the reason.
 
@@ -181,7 +180,7 @@ class FileSequence(Refreshable, SceneSequence):
         self._set_files(paths, count)
 
     def _set_files(self, named: Iterable[Any], count: Any) -> None:
-        """Use these files, or none if some cannot be counted."""
+        """Use these files; change nothing if one cannot be counted."""
         paths = _checked_paths(named)
         skipped: tuple[tuple[Any, str], ...] = ()
         known_counts = given_counts(count, len(paths))
@@ -316,8 +315,8 @@ class FileSequence(Refreshable, SceneSequence):
         """Add new files, and scenes appended to files, between two epochs.
 
         Files are counted again, unless `count` is given. A feed sees the new length, and restarts its workers, when its
-        next loop or `fit` begins. During an epoch, its next batch raises an error. A `tf.data` dataset made from the
-        feed raises an error afterwards: make a new one.
+        next loop or `fit` begins. If an epoch is in progress, the feed's next batch raises an error. A `tf.data`
+        dataset made from the feed raises an error afterwards: make a new one.
 
         Args:
             paths: All files, in order, or a glob. None uses the same files as last time, or the same glob, which may
@@ -351,7 +350,7 @@ class FileSequence(Refreshable, SceneSequence):
     def stats(self) -> FileStats:
         """Return the cost of reading files in this process so far.
 
-        Each worker process has its own.
+        Each worker process counts only its own reads.
 
         Returns:
             A [FileStats][kerasfeed.readers.files.sequence.FileStats] with `reads`, `again`, `seconds` and `kept`.

@@ -143,7 +143,10 @@ class ChunkedReader:
         self._row_is_chunk = grid.chunks == (1, *grid.shape[1:]) and len(grid.shape) > 1
 
     def rows_into(self, rows: range, out: NDArray[Any]) -> None:
-        """Read rows of axis 0, at least one, into `out`, [len(rows), *row]; raises like `read`."""
+        """Read rows of axis 0, at least one, into `out`, [len(rows), *row].
+
+        Raises the errors of `read`.
+        """
         if self._row_is_chunk and len(rows) == 1 and not self._pipeline.refusal:
             self._place(ChunkPart(rows[0], (0,), (0,), True), out, read_cost.current())
             return
@@ -327,7 +330,7 @@ def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -
         Exception: `work` raised; the items not yet begun are dropped.
     """
     lock = threading.Lock()
-    # The only reference to `work`: the executor keeps a cancelled helper, which must not hold a destination.
+    # This is the only reference to `work`. The executor keeps cancelled helpers, which must not hold a destination.
     calls: Iterator[Callable[[], None]] = (partial(work, item) for item in items)
 
     def drain() -> None:

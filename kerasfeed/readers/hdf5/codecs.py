@@ -234,7 +234,7 @@ def _blosc(_: tuple[int, ...]) -> Decoder | None:
 
 
 def _bitshuffle(values: tuple[int, ...]) -> Decoder | None:
-    # Parameters: two of the version, item size, items per block (0: chosen from the item size), compression.
+    # Parameters: two for the version, item size, items per block (0: chosen from the item size), compression.
     module = _imagecodecs("BITSHUFFLE", "LZ4")
     if module is None or len(values) < 3 or (len(values) > 4 and values[4] not in (0, 2)):
         return None

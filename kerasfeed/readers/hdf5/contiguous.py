@@ -1,8 +1,8 @@
 """Read contiguous datasets straight into the destination.
 
 Invariant: the result equals h5py's bit for bit; otherwise `Declined` or OSError is raised, and the caller asks h5py.
-`preadv` reads runs of bytes, into the result if it has the run's length. The file is never mapped, because truncating a
-mapped file kills the process. The caller holds the open file.
+`preadv` reads runs of bytes, straight into the result if the run fills it. The file is never mapped, because truncating
+a mapped file kills the process. The caller holds the open file.
 """
 
 import math
@@ -44,7 +44,10 @@ class ContiguousReader:
             self._parts(box[0], box[1:], out)
 
     def rows_into(self, positions: Any, out: NDArray[Any]) -> None:
-        """Read whole rows into `out`, each run of neighbours at once; raises like `read`."""
+        """Read whole rows into `out`, each run of neighbours at once.
+
+        Raises the errors of `read`.
+        """
         into = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
         for begin, end in runs(positions):
             self._source.read_into(self._address + int(positions[begin]) * self._row_nbytes, into[begin:end])

@@ -131,7 +131,7 @@ class HDF5Dataset:
     def reader(self) -> ReaderChoice:
         """The reader of this dataset.
 
-        `kind` is "direct" or "h5py", and `reason` says why h5py reads it; `str` has both.
+        `kind` is "direct" or "h5py", and `reason` says why h5py reads it. `str(reader)` shows both.
         """
         choice = self._examined().choice
         assert choice is not None
@@ -188,7 +188,7 @@ class HDF5Dataset:
     def read_into(self, selection: Any, out: NDArray[Any]) -> None:
         """Read a selection into an existing array.
 
-        This may be the row of a scene in a batch.
+        The array may be the row of a scene in a batch.
 
         Args:
             selection: As for `dataset[selection]`.
@@ -258,7 +258,7 @@ class HDF5Dataset:
     def _read(self, shared: SharedFile, opened: OpenDataset, selection: Any, out: NDArray[Any] | None = None) -> Any:
         """Read a selection, into `out` if given.
 
-        Directly if possible, else with h5py.
+        The direct reader reads it if possible, otherwise h5py.
         """
         if opened.choice is None:
             shared.examine(opened, to_read=True)

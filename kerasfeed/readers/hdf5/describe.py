@@ -47,7 +47,7 @@ _KINDS = {h5py.h5o.TYPE_GROUP: "group", h5py.h5o.TYPE_DATASET: "dataset"}
 
 
 def entries(group: h5py.Group, path: str, links: Any, most: int | None = None) -> list[Entry]:
-    """List the (first `most`) objects below a group, each once.
+    """List the objects below a group, each once.
 
     Targets of soft and external links come last, unless they are listed already.
 
@@ -55,7 +55,7 @@ def entries(group: h5py.Group, path: str, links: Any, most: int | None = None) -
         group: The group.
         path: Path of the file, for messages.
         links: h5py's link access properties.
-        most: Maximum number of entries.
+        most: Maximum number of entries; None lists all objects.
 
     Raises:
         OSError: The file is damaged.
@@ -69,7 +69,7 @@ def entries(group: h5py.Group, path: str, links: Any, most: int | None = None) -
 def _walk(group: Any, links: Any) -> Iterator[Entry]:
     """Walk a group of h5py's low level.
 
-    HDF5's own walk ends the interpreter if an object is damaged.
+    HDF5's own walk crashes the interpreter if an object is damaged.
     """
     info = h5py.h5o.get_info(group)
     seen = {(info.fileno, info.addr)}

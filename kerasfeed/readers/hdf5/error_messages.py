@@ -35,7 +35,7 @@ def named(error: OSError, message: str) -> OSError:
 def note_source(error: Exception, name: str, path: str, what: str = "") -> None:
     """Add dataset and file to the error of a failed read.
 
-    Not if the error names both already.
+    An error that names both already stays unchanged.
     """
     for text in (message_of(error), *notes_of(error)):
         if repr(name) in text and repr(path) in text:
@@ -91,7 +91,7 @@ def link_target(group: Any, stored: bytes) -> str:
 def unfollowed(group: Any, name: str, path: str, links: Any) -> Exception | None:
     """Return the error for a name that HDF5 could not open.
 
-    The link is broken, or the file is damaged. None if the name is missing.
+    The link is broken, or the file is damaged. Return None if there is no such name.
 
     Args:
         group: h5py's low-level group to search.

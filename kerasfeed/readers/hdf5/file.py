@@ -2,7 +2,7 @@
 
 Invariant: a file is opened at its first read, once per process, and any number of threads may share it. The pickle
 holds the path, the arguments and, if the file has been opened, its identity at that time. A later opening, in a worker
-or here, gives the same file or an error.
+or in this process, gives the same file or an error.
 """
 
 import inspect
@@ -179,9 +179,9 @@ class _Items(ItemsView[str, Any]):
 class HDF5File(Members):
     """An HDF5 file for reading, which is opened at first use.
 
-    A mapping from names to datasets and groups, like h5py's files: `file["points"]`, `file["scene_7/points"]`, `for
-    name in file`, `len(file)`, `keys()`, `values()`, `items()`. `dataset_paths()` lists the datasets of all groups. A
-    dataset is an [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset].
+    It is a mapping from names to datasets and groups, like h5py's files: `file["points"]`, `file["scene_7/points"]`,
+    `for name in file`, `len(file)`, `keys()`, `values()`, `items()`. `dataset_paths()` lists the datasets of all
+    groups. A dataset is an [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset].
 
     A sequence may hold it: it is pickled as its path, and each worker process opens the file itself. Several threads
     may read it, and then decode several chunks at the same time. h5py reads virtual and external datasets,
@@ -189,17 +189,17 @@ class HDF5File(Members):
     dataset and the reason. `pip install ".[hdf5]"` adds faster decompressors, and those for lzf, blosc, zstd,
     bitshuffle and fletcher32.
 
-    A change of the file during use is an error. It is checked at most five times a second. A URL is checked only
-    when a process opens it.
+    If the file changes during use, a read raises an error. A process checks the file at most five times a second, and a
+    URL only when it opens the URL.
 
     Args:
-        path: The file. A relative path is made absolute now, so that workers find it. A URL such as
+        path: The file. The constructor makes a relative path absolute, so that workers find it. A URL such as
             "s3://bucket/rooms.h5" is read through fsspec: several chunks or rows at the same time, as from a disk.
         mode: "r": an HDF5File only reads.
         chunk_cache: Memory limit for decoded chunks of this file in each process, bytes; 0 keeps
             none. Several HDF5Files of one file with the same limit share one cache. "auto" is 1/16 of the memory that
             the process may use, at most 1 GiB, in one cache for all files of the process that use "auto".
-        swmr: Whether another process extends the file meanwhile (single writer, multiple readers). h5py then reads it,
+        swmr: Whether another process extends the file during use (single writer, multiple readers). h5py then reads it,
             and every access sees the rows written so far.
         driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
         **driver_options: Options of the driver and of `h5py.File` (`locking`, ...); for a URL without a driver, options
@@ -336,7 +336,7 @@ class HDF5File(Members):
         raise self._unknown(name)
 
     def _referred(self, reference: Any) -> str:
-        """The name of the object of a reference."""
+        """The name of the object that a reference points to."""
         name = h5py.h5r.get_name(reference, self._open().handle.id) if reference else None
         if name is None:
             what = "an object without a name" if reference else "nothing: it is empty"
@@ -370,9 +370,9 @@ class HDF5File(Members):
 
         The next read opens the file again.
 
-        The handle stays open while another HDF5File of this process uses it. After `close`, a rewritten file
-        is read in its new state. If a sequence calls it in `on_epoch_begin` or `on_epoch_end`, this applies to all
-        workers of its feed. Garbage collection of an HDF5File closes its handle too.
+        The handle stays open while another HDF5File of this process uses it. After `close`, a rewritten file is read in
+        its new state. If a sequence calls `close` in `on_epoch_begin` or `on_epoch_end`, this applies to all workers of
+        its feed. Garbage collection of an HDF5File closes its handle too.
 
         Examples:
             >>> import h5py

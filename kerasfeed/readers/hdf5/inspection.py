@@ -27,7 +27,7 @@ from kerasfeed.util.error_text import message_of, summary
 HDF5_LOCK = phil
 URL_DRIVER = "fileobj"  # h5py's name of the driver that reads a URL from a stream
 _BLOCK_NUMBER = re.compile(r"%\d*b")  # in the names of numbered sources
-_UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses do not count the user block
+_UNSHIFTED = (1, 14, 4)  # before this version of HDF5, chunk addresses do not count the user block
 
 
 def refusal(file: h5py.File, driver: str) -> str:
@@ -77,7 +77,7 @@ def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> Chunk
 def _check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
     """Compare the first and the last chunk with h5py's.
 
-    The bytes of both are compared, and the values of one; of both if one is at an edge.
+    The bytes of both are compared. The values of one are compared, or of both if one is at an edge.
     """
     index, grid = layout.index, layout.grid
     if not len(index):
@@ -219,8 +219,8 @@ def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int)
 def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
     """Return where the chunks are stored.
 
-    HDF5 calls back for each chunk: 1.3 s for a million, of which HDF5 takes 0.8 s. The results go into plain arrays,
-    because a list of tuples would take 300 MB, and more time for the garbage collector.
+    HDF5 calls back for each chunk: a million chunks take 1.3 s, including 0.8 s in HDF5. The results go into plain
+    arrays, because a list of tuples would take 300 MB, and more time for the garbage collector.
     """
     corners, addresses, sizes, masks = array("q"), array("Q"), array("I"), array("I")
     add_corner, add_address, add_size, add_mask = corners.extend, addresses.append, sizes.append, masks.append

@@ -1,10 +1,10 @@
 """The files that this process has open.
 
-Invariant: one handle per file, driver and process, for any names and number of HDF5Files. It closes when its last user
-drops it. (HDF5 1.14.6 and 2.0.0 end the process if one of several handles of a file is closed and text in structures is
-read through another, even in one thread: h5py issue 2920.) If many files are open, those used longest ago are closed,
-so that the process keeps descriptors for other code; the next read opens them again. After a fork, the child ignores
-its parent's handles. Files without their own cache limit share one cache.
+Invariant: one handle per file, driver and process, whatever the names and number of HDF5Files. A handle closes when its
+last user drops it. (HDF5 1.14.6 and 2.0.0 end the process if one of several handles of a file is closed and text in
+structures is read through another, even in one thread: h5py issue 2920.) If many files are open, those used longest ago
+are closed, so that the process keeps descriptors for other code; the next read opens them again. After a fork, the
+child ignores its parent's handles. Files without their own cache limit share one cache.
 """
 
 import math
@@ -31,7 +31,7 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.resources import cache_bytes, descriptors
 
 Reader = ChunkedReader | ContiguousReader
-_EXAMINED_AT_ONCE = 32  # datasets of a file; small ones beyond are examined at their second read: 0.5 ms each
+_EXAMINED_AT_ONCE = 32  # datasets of a file, 0.5 ms each; further small ones are examined at their second read
 _SMALL = 1 << 20  # bytes
 _LEAST_CHUNK = 1 << 14  # bytes; h5py reads smaller chunks faster than the cache can take them one by one
 _DIRECT = ReaderChoice("direct")
@@ -42,7 +42,7 @@ class How(NamedTuple):
     """The way to open a file.
 
     Attributes:
-        swmr: Whether as single writer, multiple readers.
+        swmr: Whether to open it in the mode "single writer, multiple readers".
         driver: h5py's name of the driver; None for the default.
         options: Options of the driver: pairs of name and value.
     """
@@ -63,7 +63,7 @@ class OpenDataset:
         cache_limit: Bytes of decoded chunks to keep; None for the cache that files share.
         counters: Counters of reads.
         reader: The direct reader; None if h5py reads the dataset.
-        choice: The reader; None before the dataset is examined.
+        choice: The kind of reader and the reason; None before the dataset is examined.
         was_read: Whether it was read before it was examined.
         has_sources: Whether all its sources were found, if it is virtual.
     """
@@ -113,7 +113,7 @@ class SharedFile:
         else:
             self.handle = _opened(path, how)
         if identity is not None and self.handle.driver == "sec2":
-            # HDF5's own descriptor is certain to be this file, and saves one.
+            # HDF5's own descriptor certainly refers to this file, and no second one is needed.
             descriptor = self.handle.id.get_vfd_handle()
             self.identity = Identity.of(os.fstat(descriptor))
             self.source = OpenFile(path, descriptor, self.identity)
@@ -131,8 +131,8 @@ class SharedFile:
     def dataset(self, name: str, cache_limit: int | None) -> OpenDataset | None:
         """Return the dataset `name`, with a cache of `cache_limit` bytes, or None.
 
-        HDF5Files with equal limits share a cache; with different limits they share only the handle. A limit of None is
-        the cache that all files share.
+        HDF5Files with equal limits share a cache; with different limits they share only the handle. A limit of None
+        means the cache that all files share.
         """
         opened = self._datasets.get((name, cache_limit))
         if opened is not None:
@@ -153,7 +153,7 @@ class SharedFile:
     def examine(self, opened: OpenDataset, *, to_read: bool = False) -> None:
         """Choose the reader of a dataset.
 
-        Not at its first read, which h5py does in less time.
+        With `to_read`, wait until the second read, because h5py does the first read in less time.
         """
         with HDF5_LOCK, self._lock:
             if opened.choice is None and (opened.was_read or not to_read):
@@ -271,7 +271,7 @@ class Registry:
         file_key: tuple[Any, ...] = (path,)
         if identity is not None:  # at a URL, another version is another file
             file_key = identity if is_url(path) else (identity.device, identity.inode)
-        # Options of HDF5's default driver only tune it. A handle per set of options would mean several of one file.
+        # Options of HDF5's default driver only tune it. One handle per set of options would mean several of a file.
         options = "" if how.driver is None and not is_url(path) else repr(how.options)
         key = (*file_key, how.swmr, how.driver, options)
         with HDF5_LOCK, self._lock:

@@ -1,9 +1,9 @@
 """Plan selections: the meaning of an index, before any read.
 
 Invariant: pure functions. A selection that h5py supports has h5py's meaning (outer indexing: every axis is selected
-separately, and the result's axes keep the dataset's order). In addition, with NumPy's meaning, lists may be unsorted,
-repeat, and have negative numbers; steps may be negative; and a mask may cover several axes. Everything else is left to
-h5py, including errors. Readers read boxes, and NumPy picks the selection from them.
+separately, and the result's axes keep the dataset's order). In addition, with NumPy's meaning, lists may be unsorted
+and hold repeated and negative numbers; steps may be negative; and a mask may cover several axes. Everything else is
+left to h5py, including errors. Readers read boxes, and NumPy picks the selection from them.
 """
 
 import math
@@ -44,7 +44,8 @@ class Selection:
     """A normalised selection.
 
     Attributes:
-        axes: One entry per axis of the dataset, in order; points stand for several axes. All indices are in range.
+        axes: One entry per axis of the dataset, in order; points are one entry for several axes. All indices are in
+            range.
         shape: Shape of the result.
     """
 
@@ -53,7 +54,7 @@ class Selection:
 
     @property
     def suits_h5py(self) -> bool:
-        """Whether h5py supports it as the user wrote it, in little time.
+        """Whether h5py reads the selection, as the user wrote it, quickly.
 
         h5py's time for lists is quadratic.
         """
@@ -162,7 +163,9 @@ def plan(selection: Any, shape: tuple[int, ...], name: str) -> Selection | None:
 
 
 def whole_rows(selection: Any, size: int, name: str) -> range | None:
-    """Return the rows of axis 0 that an integer or a slice of step 1 selects; None for all else, also for no rows.
+    """Return the rows that an integer or slice of step 1 selects.
+
+    The rows are on axis 0. Return None for any other selection, and for one without rows.
 
     Raises:
         IndexError: The integer is out of range.
@@ -267,7 +270,7 @@ def _width(part: Any) -> int:
 def _axis(part: Any, shape: tuple[int, ...], axis_number: int, name: str) -> Axis | int | None:
     """Return the selection of one axis by `part`, or an integer.
 
-    None for h5py.
+    Return None to leave the selection to h5py.
     """
     size = shape[axis_number]
     if isinstance(part, slice):

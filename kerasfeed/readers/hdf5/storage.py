@@ -21,10 +21,10 @@ from kerasfeed.readers.hdf5.selection import Box
 
 
 class AxisPiece(NamedTuple):
-    """The box's part in a row of chunks, along one axis.
+    """The part of a box in one row of chunks, on one axis.
 
     Attributes:
-        offset: Its share of the chunk's number.
+        offset: The term that this axis adds to the chunk's number.
         target: Index into this axis of the result: a slice or int64[n].
         source: Index into this axis of the chunk.
         whole: Whether the source is the whole axis of the chunk, in order.
@@ -37,7 +37,7 @@ class AxisPiece(NamedTuple):
 
 
 class ChunkPart(NamedTuple):
-    """The part of one chunk in a box.
+    """The part of a chunk that is in a box.
 
     Attributes:
         number: Number of the chunk.
@@ -118,7 +118,7 @@ class Grid:
     def parts(pieces: list[list[AxisPiece]]) -> Iterator[ChunkPart]:
         """Yield the chunks that a box touches, each once.
 
-        `pieces` made the argument.
+        The argument is a result of `pieces`.
         """
         for combined in product(*pieces):
             offsets, targets, sources, wholes = zip(*combined, strict=True)
@@ -159,7 +159,7 @@ def _listed(positions: NDArray[np.int64], chunk: int, stride: int) -> list[AxisP
 
 
 def _groups(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
-    """An order that groups equal numbers, and each group's start."""
+    """Return an order that groups equal numbers, and each group's start."""
     steps = np.diff(numbers)
     order = np.arange(len(numbers)) if (steps >= 0).all() else np.argsort(numbers, kind="stable")
     starts = np.flatnonzero(np.diff(numbers[order])) + 1
@@ -180,8 +180,8 @@ def _run(positions: NDArray[np.int64]) -> Any:
 class ChunkIndex:
     """Where every chunk of a dataset is stored.
 
-    12 bytes per chunk: address and stored size; 8 more for its number if chunks are missing, and 4 more for the mask if
-    a filter was skipped.
+    It takes 12 bytes per chunk for address and stored size, 8 more for the number if chunks are missing, and 4 more for
+    the mask if a filter was skipped.
     """
 
     def __init__(

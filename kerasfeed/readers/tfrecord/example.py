@@ -8,8 +8,8 @@ Encoding builds no message: tags and sizes precede the memory of the arrays, whi
 
 A packed list of numbers and a `bytes` value have the same wire format. So the lists are declared as bytes, and NumPy
 decodes numbers without one Python object each: 5 us for 9,216 float32, while `FloatList(value=...)` takes 300. Integers
-in [0, 128), such as labels, are single bytes and handled alike; other integers use the original schema. Writers may
-leave lists unpacked: such values are unknown fields here, and the original schema reads them.
+in [0, 128), such as labels, are single bytes, decoded in the same way; other integers use the original schema. Writers
+may leave lists unpacked: such values are unknown fields here, and the original schema reads them.
 """
 
 import functools
@@ -94,7 +94,7 @@ _, _TrueFloats, _TrueIntegers = _declare(as_bytes=False)
 def encode_pieces(features: Mapping[str, Values]) -> list[Piece]:
     """Encode an Example in pieces.
 
-    Large pieces are the memory of the values. The order of the features does not matter.
+    Large pieces share the memory of the values. The order of the features does not matter.
 
     Raises:
         UnicodeEncodeError: A name is not valid text.
@@ -146,7 +146,7 @@ def _size(size: int) -> bytes:
 
 
 def _integers(values: NDArray[np.int64] | list[int]) -> tuple[bool, bytes]:
-    """Return whether these are a list's value, and the bytes."""
+    """Return whether the bytes are a packed list's value, and the bytes."""
     if isinstance(values, np.ndarray):
         if len(values) >= _FEW and not (values >> 7).any():
             return True, values.astype(np.uint8).tobytes()
@@ -175,7 +175,7 @@ class Example:
 
     @property
     def other_fields(self) -> str:
-        """Describe other contents than features, which are not read."""
+        """Describe contents other than features; these are not read."""
         numbers = sorted({field.field_number for field in UnknownFieldSet(self._message)})
         if numbers == [2]:
             return "feature lists, as a tf.train.SequenceExample does"

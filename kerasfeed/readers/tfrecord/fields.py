@@ -202,7 +202,7 @@ class _FieldCodec:
 def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
     """Infer the spec of records: a dict of their features.
 
-    A feature with one value in every record is a scalar; others have one axis.
+    A feature with one value in every record is a scalar; other features have one axis.
 
     Args:
         examples: Names for messages, and records; at least one.

@@ -74,7 +74,7 @@ def expand(paths: Any) -> list[FileLocation]:
             in natural order (2 before 10); paths of a list stay in the order of the list.
 
     Raises:
-        TypeError: They are not paths.
+        TypeError: `paths` holds something other than paths.
         FileNotFoundError: There is no such file.
         RecordError: A shard of a pattern is missing.
     """

@@ -2,8 +2,8 @@
 
 Invariant: bytes of a file that was truncated or rewritten since it was opened are never returned. Any thread may read.
 A record is length, checksum of the length, data, checksum of the data. All numbers are little-endian; checksums are
-masked CRC32C (Castagnoli), as TensorFlow writes them. An index belongs to one state of a file. Only the heads of
-records are read for it. If a head is damaged, the rest of the file counts as one unreadable record, because records
+masked CRC32C (Castagnoli), as TensorFlow writes them. An index belongs to one state of a file. Making an index reads
+only the heads of records. If a head is damaged, the rest of the file counts as one unreadable record, because records
 after a damaged length cannot be found.
 """
 
@@ -71,7 +71,7 @@ class RecordFile:
 
 
 def open_records(path: FileLocation, expected: Identity | None = None, *, forward: bool = False) -> RecordFile:
-    """Open an uncompressed file of records; it closes when collected.
+    """Open an uncompressed file of records; garbage collection closes it.
 
     Args:
         path: The file, or its URL.
@@ -197,7 +197,7 @@ def data_length(head: bytes, start: int = 0) -> int | None:
 
 
 def is_whole(record: bytes) -> bool:
-    """Whether the checksum of the data of a record, frame included, matches."""
+    """Whether the checksum in a framed record matches its data."""
     crc: int = _CHECKSUM.unpack_from(record, len(record) - 4)[0]
     return masked_crc(record[HEADER_BYTES:-4]) == crc
 

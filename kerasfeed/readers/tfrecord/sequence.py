@@ -57,7 +57,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     Args:
         paths: A file; a glob ("train-*.tfrecord", in natural order); a pattern
-            ("train-{shard:05d}-of-{count:05d}.tfrecord", all of whose shards must exist); any of these as a URL
+            ("train-{shard:05d}-of-{count:05d}.tfrecord"), whose shards must all exist; any of these as a URL
             ("s3://bucket/train-*.tfrecord"), which fsspec reads; or a list of these.
         spec: Spec of a scene: a nesting of `kf.ArraySpec`s. The features are named like the fields ("0", "1.points").
             None uses the spec that `write_tfrecords` wrote next to the files. Without one, a few records are read, and
@@ -110,7 +110,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self._warn_of_damage()
 
     def _set_files(self, paths: Any) -> None:
-        """Index these files, or none if one cannot be read."""
+        """Index these files; change nothing if one cannot be read."""
         paths_given = tuple(paths) if isinstance(paths, Iterator) else paths
         locations = expand(paths_given)
         has_urls = any(isinstance(path, str) for path in locations)
@@ -294,8 +294,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
         """Add new files, and records appended to files, between two epochs.
 
         The spec does not change. A feed sees the new length, and restarts its workers, when its next loop or `fit`
-        begins. During an epoch, its next batch raises an error. A record that is still being written counts as damaged
-        until the next `refresh`.
+        begins. If an epoch is in progress, the feed's next batch raises an error. A record that is still being written
+        counts as damaged until the next `refresh`.
 
         Args:
             paths: As in the constructor. None uses the same argument as last time.
@@ -404,7 +404,10 @@ def _example(name: str, record: bytes) -> Example:
 
 
 def _named(error: ValueError, record: str, more: str = "") -> ValueError:
-    """Return the error of a record with its name; `more` is the end of the message if the spec does not fit."""
+    """Return the error of a record with the record's name.
+
+    `more` is the end of the message if the spec does not fit.
+    """
     if isinstance(error, SpecError):
         return SpecError(f"{record}: {message_of(error)}{more}")
     return RecordError(f"{record}: {message_of(error)}")

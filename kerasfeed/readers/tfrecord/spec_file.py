@@ -96,7 +96,7 @@ def read_sidecar(path: FileLocation) -> Sidecar | None:
 
 
 def find_sidecars(paths: list[FileLocation]) -> dict[FileLocation, tuple[SceneSpec, int]]:
-    """Return the spec and the number of scenes of described files.
+    """Return spec and number of scenes of files that a sidecar describes.
 
     Raises:
         OSError: A store cannot be reached.
