@@ -153,7 +153,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return the only class that such a pickle may name."""
         if (module, name) != ("builtins", "complex"):
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a scene")
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of a scene")
         return complex
 
 

@@ -243,8 +243,8 @@ def _check_key(key: Any, *, is_on_disk: bool) -> None:
     if is_on_disk and not isinstance(key, str):
         received = "" if key is None else f", received {key!r} of type {class_name(key)}"
         raise TypeError(
-            f"kf.Cached(sequence, path) needs a key: a text such as key='v1'{received}. Change it whenever the scenes "
-            "change: with the class, its arguments, or data that it reads by itself"
+            f"kf.Cached(sequence, path) needs a key: a string such as key='v1'{received}. Change it whenever the "
+            "scenes change: with the class, its arguments, or data that it reads by itself"
         )
     if key is not None and not is_on_disk:
         raise TypeError("key= is for scenes kept on disk: pass a path, or leave key out")

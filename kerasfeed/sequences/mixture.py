@@ -97,7 +97,9 @@ class Mixture(Routed, OfSeveral, SceneSequence):
                 raise ValueError(f"kf.Mixture: sequences[{number}], a {class_name(self._parts[number])}, is empty")
         self._function = Portable(weights) if callable(weights) else None
         if self._function is not None and num_scenes is None:
-            raise TypeError("kf.Mixture needs num_scenes if weights is a function: all epochs have as many scenes")
+            raise TypeError(
+                "kf.Mixture needs num_scenes if weights is a function: all epochs have the same number of scenes"
+            )
         self._seed = check_integer("seed", seed, 0)
         self._epochs: Kept[_Node | int] = Kept(EPOCHS_KEPT)
         self.weights = _shares("weights", weights, len(self._parts)) if self._function is None else self._called(0)

@@ -91,7 +91,8 @@ class Packed(OfOne, SceneSequence):
             more = f", and {len(long) - 1:,} more are" if len(long) > 1 else ""
             raise ValueError(
                 f"scene {long[0]} of {class_name(self.sequence)} has length {scene_lengths[long[0]]:,}, more than "
-                f"length={self.length:,}{more}: pass a larger length, or overflow='cut' (their beginning) or 'drop'"
+                f"length={self.length:,}{more}: pass a larger length, or overflow='cut' to keep their beginning, "
+                "or 'drop'"
             )
         is_packed = (scene_lengths > 0) & (scene_lengths <= self.length) if overflow == "drop" else scene_lengths > 0
         if not is_packed.any():

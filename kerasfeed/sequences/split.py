@@ -280,7 +280,7 @@ def _grouped(
     count = int(groups.max()) + 1
     if count < len(shares):
         raise ValueError(
-            f"groups names {pluralize(count, 'group')}, too few for {len(shares)} parts, because no group is in two of "
+            f"groups has {pluralize(count, 'group')}, too few for {len(shares)} parts, because no group is in two of "
             "them. Use fewer parts or smaller groups"
         )
     # Number of scenes in each pair (group, class); class 0 counts all scenes, and labels begin at class 1.

@@ -230,7 +230,7 @@ def _sizes_of(name: str, given: Any, path: str, field: ArraySpec, count: int) ->
         return (size,) * count
     if len(size) != count:
         raise SpecError(
-            f"kf.Pad: {name}[{path!r}] is {size}, {len(size)} sizes, but field {path!r}, {field}, has {count} padded "
+            f"kf.Pad: {name}[{path!r}] has {len(size)} sizes, {size}, but field {path!r}, {field}, has {count} padded "
             "axes (marked ?). Pass one size per axis, or None to pad to the longest scene"
         )
     return size

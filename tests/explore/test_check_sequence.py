@@ -459,7 +459,7 @@ def test_a_report_converts_to_json_and_raises_its_failures(report):
         (lambda: kf.check_sequence(bad.Sound(), seconds=0), ValueError, "seconds must be a positive number"),
         (lambda: kf.check_sequence(bad.Sound(), scenes=0), ValueError, "scenes must be"),
         (lambda: kf.check_sequence(bad.Sound(), seconds=float("inf")), ValueError, "at most a day"),
-        (lambda: kf.check_sequence(bad.Sound(), checks=5), TypeError, "checks must be names of checks in a list"),
+        (lambda: kf.check_sequence(bad.Sound(), checks=5), TypeError, "checks must be a list of names of checks"),
     ],
 )
 def test_the_error_for_a_wrong_argument_says_what_to_write(call, kind, message):
@@ -473,7 +473,7 @@ def test_a_feed_is_refused():
 
 
 def test_a_stream_is_refused():
-    with pytest.raises(TypeError, match="by their index, and a StreamFeed has none"):
+    with pytest.raises(TypeError, match="by index, and a StreamFeed cannot be indexed"):
         kf.check_sequence(kf.StreamFeed(lambda: iter([1.0]), 1))
 
 

@@ -185,9 +185,9 @@ def test_a_deleted_folder_is_created_again(tmp_path, log, read_once):
         (
             {"path": "x"},
             TypeError,
-            r"kf.Cached\(sequence, path\) needs a key: a text such as key='v1'. Change it",
+            r"kf.Cached\(sequence, path\) needs a key: a string such as key='v1'. Change it",
         ),
-        ({"path": "x", "key": 3}, TypeError, "a text such as key='v1', received 3 of type int"),
+        ({"path": "x", "key": 3}, TypeError, "a string such as key='v1', received 3 of type int"),
         ({"key": "v1"}, TypeError, "key= is for scenes kept on disk: pass a path, or leave key out"),
         ({"path": __file__, "key": "v1"}, OSError, "path='.*test_cached.py' must be a folder, or a name for a new one"),
     ],

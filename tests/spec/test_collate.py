@@ -84,7 +84,7 @@ def test_a_ragged_field_is_described_as_values_and_row_splits():
         (kf.Pad(value={0: 1, "1": 2}), "kf.Pad names the field 0, which scenes do not have: .* 'ids', 'n', 'p'"),
         (kf.Pad(value={"id": 3}), "kf.Pad names the field 'id', which scenes do not have: .* 'ids', 'n', 'p'"),
         (kf.Pad(mask="n"), "names the field 'n', which is str.*text and single numbers have no axis"),
-        (kf.Pad(length={"p": (4, 4)}), r"length\['p'\] is \(4, 4\), 2 sizes, but field 'p', .* has 1 padded axes"),
+        (kf.Pad(length={"p": (4, 4)}), r"length\['p'\] has 2 sizes, \(4, 4\), but field 'p', .* has 1 padded axes"),
         (kf.Ragged("q"), "kf.Ragged names the field 'q', which scenes do not have"),
         (kf.Ragged("n"), "text and single numbers have no axis to pad or to join"),
     ],

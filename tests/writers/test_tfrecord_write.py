@@ -371,7 +371,7 @@ def test_a_wrong_argument_is_refused_without_leftover_files(tmp_path, arguments,
         (
             "x.tfrecord",
             ValueError,
-            r"gives 3 shards one name: put \{shard\} into it, .*'x-\{shard:05d\}-of-\{count:05d\}",
+            r"gives all 3 shards the same name: put \{shard\} into it, .*'x-\{shard:05d\}-of-\{count:05d\}",
         ),
         ("{shard}-{what}.tfrecord", ValueError, "may hold {shard} and {count}"),
         ("{shard:q}.tfrecord", ValueError, "may hold {shard} and {count}"),

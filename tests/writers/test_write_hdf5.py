@@ -119,7 +119,7 @@ def test_a_failed_copy_in_random_order_names_the_scene_and_refuses_another_order
     with pytest.raises(ZeroDivisionError) as caught:
         kf.write_hdf5(Failing(), path, workers=0, shuffle=True, progress=False)
     assert "sequence[17]" in "".join(caught.value.__notes__)
-    with pytest.raises(FileExistsError, match="with another shuffle: true, now false"):
+    with pytest.raises(FileExistsError, match="with shuffle=true, but this call has shuffle=false"):
         kf.write_hdf5(Failing(), path, workers=0, progress=False)
     good = True
     assert sorted(_written(path, Failing(), workers=0, shuffle=True)[1]) == list(range(50))
@@ -204,7 +204,7 @@ def test_after_a_failed_scene_the_same_call_continues(tmp_path):
     assert listing(out) == [".x.h5.segments", ".x.h5.unfinished"]
     complete = {path: path.stat().st_mtime_ns for path in (out / ".x.h5.segments").iterdir()}
     assert len(complete) == 7
-    with pytest.raises(FileExistsError, match=r"with another compression: null, now \"gzip\""):
+    with pytest.raises(FileExistsError, match=r"with compression=null, but this call has compression=\"gzip\""):
         write(sequence, out / "x.h5", compression="gzip")
     flag.unlink()
     os.truncate(min(complete), 100)

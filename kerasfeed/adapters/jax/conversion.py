@@ -94,7 +94,8 @@ class JaxConversion:
             raise ValueError(
                 f"the sharding makes a global batch of {whole.shape[0]:,} rows from the {len(array):,} rows of this "
                 f"process, but the feed has {self._plan.shard_count} shards. The shards of the feed must be the parts "
-                'of a batch that the sharding gives each process: make the feed with shard="auto", or shard=(index, count)'
+                'of a batch that the sharding gives each process: make the feed with shard="auto", or '
+                "shard=(index, count)"
             )
         return whole
 

@@ -124,7 +124,7 @@ def called(
         except FutureTimeoutError as error:
             if all(task.future.done() for task in tasks):  # the user's own error
                 raise
-            raise skipped("it did not end in the remaining time: pass a larger seconds=") from error
+            raise skipped("the check did not end in the remaining time: pass a larger seconds=") from error
 
 
 def length_of(sequence: Any) -> int:

@@ -141,7 +141,7 @@ def check_names(names: object, argument: str) -> list[str]:
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         remedy = f": write [{names!r}]" if isinstance(names, str) else ""
-        raise TypeError(f"{argument} must be names of checks in a list, received {names!r}{remedy}")
+        raise TypeError(f"{argument} must be a list of names of checks, received {names!r}{remedy}")
     checked: list[str] = list(names)
     for name in checked:
         if name not in CHECKS:
@@ -277,7 +277,7 @@ def refuse(sequence: Any) -> None:
         TypeError: `sequence` cannot be indexed by integers, or is a feed.
     """
     if isinstance(sequence, AnyFeed) and not hasattr(sequence, "sequence"):
-        raise TypeError(f"{_CALLER} reads scenes by their index, and a {class_name(sequence)} has none")
+        raise TypeError(f"{_CALLER} reads scenes by index, and a {class_name(sequence)} cannot be indexed")
     try:
         check_arguments(as_sequence(sequence), _CALLER)
     except Exception as error:

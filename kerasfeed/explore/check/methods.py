@@ -110,7 +110,7 @@ def read_into(case: Case) -> str:
     if scene_writer(case.sequence) is None:
         raise _absent(case.sequence, "read_into")
     if not _is_fixed(case.spec):
-        raise skipped("it is not used, because a field differs in shape or is text")
+        raise skipped("feeds do not call it, because a field differs in shape or is text")
     case.call(_written, expected=case.readings, spec=case.spec)
     return f"{len(case.readings)} scenes, written as __getitem__ returns them"
 

@@ -62,9 +62,9 @@ def threads(case: Case) -> str:
         raise skipped(_QUICK)
     copy = case.unread() if processes_supported() and not case.is_quick else None
     if case.lost:
-        raise skipped("the sequence cannot be read in a worker process; see process")
+        raise skipped("the sequence cannot be read in a worker process; see the check 'process'")
     if copy is None and not is_declared:
-        raise skipped("it cannot be sent to a worker process to be tried there, and the class has no thread_safe")
+        raise skipped("the sequence cannot be sent to a worker process, and its class does not set thread_safe")
     seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
     try:
         # `scene_seconds` guards each thread. The worker that waits for them reads no scene, so its timeout is long.

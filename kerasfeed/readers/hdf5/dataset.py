@@ -247,7 +247,7 @@ class HDF5Dataset:
         try:
             shape = opened.shape
             if not shape:
-                raise TypeError(f"dataset {self.name!r} has no axis to take rows of")
+                raise TypeError(f"dataset {self.name!r} is a scalar, without rows to take")
             positions = checked_positions(indices, shape[0], 0, self.name)
             if out is not None:
                 _check_out(out, opened.dtype, self.name)

@@ -159,7 +159,7 @@ def missing_filters(dataset: h5py.Dataset) -> list[str] | None:
 
 def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Chunked | Contiguous:
     if h5py.h5o.get_info(dataset.id).fileno != h5py.h5o.get_info(file.id).fileno:
-        raise Declined("in another file, by an external link")
+        raise Declined("stored in another file, by an external link")
     if dataset.shape is None:
         raise Declined("no data")
     if dataset.shape == ():

@@ -35,7 +35,7 @@ def shard_paths(pattern: str, count: int) -> list[Path]:
     if "shard" not in used and count > 1:
         stem, dot, suffix = name.partition(".")
         raise ValueError(
-            f"the pattern {pattern!r} gives {count} shards one name: put {{shard}} into it, such as "
+            f"the pattern {pattern!r} gives all {count} shards the same name: put {{shard}} into it, such as "
             f"'{stem}-{{shard:05d}}-of-{{count:05d}}{dot}{suffix}'"
         )
     if _used(str(folder)):

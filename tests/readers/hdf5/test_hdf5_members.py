@@ -110,7 +110,7 @@ def test_a_linked_dataset_is_not_confused_with_a_local_one_of_the_same_name(link
         assert np.array_equal(file["there"][:], np.arange(10))
         assert np.array_equal(file["data"][:], np.arange(3))
         assert str(file["data"].reader) == "direct"
-        assert str(file["there"].reader) == "h5py: in another file, by an external link"
+        assert str(file["there"].reader) == "h5py: stored in another file, by an external link"
 
 
 def test_errors_name_broken_links_and_datatypes(linked):
@@ -135,12 +135,12 @@ def test_dataset_paths_and_tree_follow_links_once_and_show_broken_ones(linked):
         "  circle  -> /circle (missing)",
         "  data  int64 (3,)  contiguous  none  [direct]",
         "  folder/  -> other.h5:/group",
-        "    data  int64 (4,)  contiguous  none  [h5py: in another file, by an external link]",
+        "    data  int64 (4,)  contiguous  none  [h5py: stored in another file, by an external link]",
         "  gone  -> gone.h5:/data (missing)",
         "  kind  datatype",
         "  same  -> /data",
         "  soft  -> /nowhere (missing)",
-        "  there  int64 (10,)  contiguous  none  [h5py: in another file, by an external link]  -> other.h5:/data",
+        "  there  int64 (10,)  contiguous  none  [h5py: stored in another file, by an external link]  -> other.h5:/data",
     ):
         assert line in lines
 
