@@ -242,7 +242,7 @@ def test_an_unpicklable_thread_safe_class_is_checked_in_this_process():
     report = kf.check_sequence(elsewhere.LockedButSafe(), checks=["threads"])
     assert report["threads"].status == "passed"
     report = kf.check_sequence(elsewhere.Locked(), checks=["threads"])
-    assert "the class has no thread_safe" in report["threads"].message
+    assert "its class does not set thread_safe" in report["threads"].message
 
 
 class ClaimsThreadSafe(elsewhere.NotForThreads):

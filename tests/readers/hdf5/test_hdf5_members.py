@@ -140,7 +140,8 @@ def test_dataset_paths_and_tree_follow_links_once_and_show_broken_ones(linked):
         "  kind  datatype",
         "  same  -> /data",
         "  soft  -> /nowhere (missing)",
-        "  there  int64 (10,)  contiguous  none  [h5py: stored in another file, by an external link]  -> other.h5:/data",
+        "  there  int64 (10,)  contiguous  none  [h5py: stored in another file, by an external link]"
+        "  -> other.h5:/data",
     ):
         assert line in lines
 
