@@ -309,7 +309,7 @@ class BaseFeed(AnyFeed):
     def enter_epoch(self, epoch: int) -> None:
         """Call the sequence's epoch hooks before any scene is read.
 
-        Without hooks, workers keep their copy of the sequence: warn if an attribute was set since.
+        Workers then have the present sequence. Without hooks, warn of attributes that were set since they received it.
         """
         if self.hooks.exist:
             self.hooks.enter(epoch)
@@ -319,8 +319,7 @@ class BaseFeed(AnyFeed):
                     f"{self.plan.length:,} to {length:,}, but a feed keeps its first length: make the feed again"
                 )
             self._loader.epoch = epoch
-        else:
-            self._loader.warn_of_settings()
+        self._loader.warn_of_settings()
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""

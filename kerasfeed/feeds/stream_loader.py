@@ -30,7 +30,6 @@ from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.generator_pool import GeneratorPool
 from kerasfeed.loaders.generators import Generators
 from kerasfeed.loaders.loader import make_loader
-from kerasfeed.loaders.settings import Settings
 from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.orders.plan import Plan
@@ -306,7 +305,6 @@ class StreamLoader:
 
     def _start_pool(self) -> GeneratorPool:
         options, numbers = self._options, self._generators.numbers
-        self._settings = Settings(self._generators.make_generator)
         return GeneratorPool(
             self._generators, self.failure_log, max_memory=options.max_memory, environment=options.environment,
             workers=len(numbers) if options.given["workers"] == "auto" else options.workers,
@@ -321,9 +319,9 @@ class StreamLoader:
             shuffler = Shuffler(plan.order, plan.seed, position.repetition, first)
             first = shuffler.first
         pool = self._pools.current(self._start_pool) if self._has_pool else None
-        if pool is not None and pool.pool.has_copies:
+        if pool is not None and pool.pool.settings is not None:
             remedy = "Set it in make_generator, which workers call in each repetition, or make a new feed"
-            self._settings.warn_of_changes(warnings, remedy)
+            pool.pool.settings.warn_of_changes(warnings, remedy)
         run = SourceRun(
             self._generators, pool, self.failure_log,
             position.repetition, first * (self._shard.count if self._shard else 1), position.ended,

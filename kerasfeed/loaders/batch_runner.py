@@ -291,6 +291,11 @@ class BatchRunner(Runner):
         self.__dict__.update(state)
         self._begin()
 
+    @property
+    def objects(self) -> tuple[Any, ...]:
+        """See `Runner.objects`."""
+        return (self.target, *([self._maker.function] if self._maker else []))
+
     def unpicklable(self, error: Exception) -> TypeError:
         """See `Runner.unpicklable`. The cause may be the collate function."""
         try:

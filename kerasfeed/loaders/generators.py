@@ -462,6 +462,11 @@ class GeneratorRunner(Runner):
         """See `Runner`."""
         return self
 
+    @property
+    def objects(self) -> tuple[Any, ...]:
+        """See `Runner.objects`."""
+        return (self._generators.make_generator,)
+
     def unpicklable(self, error: Exception) -> TypeError:
         """See `Runner.unpicklable`."""
         return TypeError(

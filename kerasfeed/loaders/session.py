@@ -26,7 +26,6 @@ from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, wa
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Recovery
-from kerasfeed.loaders.settings import Settings
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FailurePosition, FutureTask, Record, Task
@@ -41,7 +40,6 @@ class Session:
 
     Attributes:
         pool: The workers.
-        settings: The settings that the workers received.
         slots: Memory of batches; None until the spec is inferred.
         first: The scenes that were read to infer the spec; None before, or if the spec was known.
         batches: Number of batches delivered so far.
@@ -81,7 +79,6 @@ class Session:
             thread_safe=job.thread_safe, most_workers=most_workers,
         )  # fmt: skip
         self.pool: Pool = make_pool(self.runner, options, worker_type)
-        self.settings = Settings(job.sequence, *([job.maker.function] if job.maker else []))
         workers = 1 if self.has_first_thread else self.pool.options.workers
         if workers < job.workers:  # threads take turns unless the user allows several at once
             self.job = dataclasses.replace(job, workers=workers)

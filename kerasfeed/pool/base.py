@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.settings import Settings
 from kerasfeed.pool.task import FutureTask, Record, Task, TaskProgress
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.turn import Turn
@@ -96,6 +97,11 @@ class Runner(ABC):
 
         Called in a worker process after `Pool.renew`.
         """
+
+    @property
+    def objects(self) -> tuple[Any, ...]:
+        """The user's objects that worker processes receive with the runner."""
+        return (self.target,)
 
     def unpicklable(self, error: Exception) -> TypeError:
         """Return the exception to raise because `error` prevents pickling."""
@@ -202,6 +208,7 @@ class Pool(ABC):
         closed: Whether the pool is closed.
         owner: The user of the pool, as messages name it.
         on_failure: Callback that the failing thread calls when the pool fails.
+        settings: The settings that worker processes received last; None if workers use the user's objects.
     """
 
     worker_type: str
@@ -209,6 +216,7 @@ class Pool(ABC):
     memory: PoolMemory
     respawns: int = 0
     on_failure: Callable[[], object] | None = None
+    settings: Settings | None = None
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
         """Start workers that hold `runner`."""

@@ -109,3 +109,18 @@ def test_private_attributes_arrays_and_nan_do_not_warn():
         for noisy._private in range(2):
             noisy.scale = np.float32(noisy._private)
             list(feed)
+
+
+def test_a_feed_that_chooses_no_workers_sees_the_attribute_at_once():
+    noisy = Noisy()
+    with kf.Feed(noisy, 2) as feed:
+        for noisy.sigma in (2.0, 3.0):
+            assert sigmas(feed) == [noisy.sigma] * 4
+
+
+def test_a_feed_with_processes_warns_of_an_attribute_set_before_its_first_batch():
+    noisy = Noisy()
+    with kf.Feed(noisy, 2, workers=1, worker_type="process") as feed:
+        noisy.sigma = 2.0
+        with pytest.warns(kf.FeedWarning, match=r"Noisy\.sigma was set to 2\.0"):
+            assert sigmas(feed) == [1.0] * 4

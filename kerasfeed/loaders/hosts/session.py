@@ -28,12 +28,12 @@ from kerasfeed.loaders.base import HostStats, Job
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.settings import Settings
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.processes.shared_objects import pickled
 from kerasfeed.pool.resource_errors import start_thread
+from kerasfeed.pool.settings import Settings
 from kerasfeed.util.error_text import class_name, summary
 from kerasfeed.util.user_modules import module_values
 
@@ -133,7 +133,7 @@ class HostsSession:
 
     Attributes:
         job: The job to load.
-        settings: See `kerasfeed.loaders.session.Session`.
+        settings: See `Pool`.
         runner: The runner of workers on this machine.
         options: The options that name the feed in messages, and hold its warnings.
         failure: The error that ended the session; None while it is usable.
@@ -141,8 +141,6 @@ class HostsSession:
         batches: Batches delivered so far.
         respawns: How often a host has ended and was started again.
     """
-
-    has_copies = True
 
     def __init__(self, job: Job, failure_log: FailureLog) -> None:
         """Start the hosts, without waiting for them.
@@ -178,7 +176,7 @@ class HostsSession:
             TypeError: The job cannot be pickled.
         """
         job, driver = self.job, self.job.environment
-        self.settings = Settings(job.sequence, *([job.maker.function] if job.maker else []))
+        self.settings = Settings(*self.runner.objects)
         seed = {"PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
         environment = Environment(driver.directory, seed, module_values())  # the rest may hold passwords
         policy = dataclasses.replace(job.policy, error_log=None)  # a path of this machine

@@ -17,6 +17,7 @@ from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.processes.stack_dumps import StackDumps
 from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.pool.resource_errors import DESCRIPTORS, is_of_memory, naming_descriptors
+from kerasfeed.pool.settings import Settings
 from kerasfeed.pool.task import Task
 from kerasfeed.util.resources import open_closed
 from kerasfeed.util.user_modules import module_values
@@ -142,6 +143,7 @@ class Dispatch(Pool):
             if is_of_memory(error):
                 raise
             raise self.runner.unpicklable(error) from error
+        self.settings = Settings(*self.runner.objects)
         if self.shared_objects.copied_bytes > _LARGE:
             text = large_text(self.options.owner, self.runner.target, self.shared_objects.copied_bytes)
             self.options.deferred_warnings.defer("large objects", text, FeedWarning)
