@@ -93,7 +93,7 @@ def _checked(index: Any, count: Any, source: str) -> Shard:
 
 
 def _framework_shard() -> Shard:
-    """Return the shard by the first framework with several processes.
+    """Return the shard from the first framework with several processes.
 
     Without such a framework, it is shard 0 of 1.
     """

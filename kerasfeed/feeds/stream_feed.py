@@ -326,7 +326,7 @@ class BaseStreamFeed(AnyFeed):
         The first use waits for the first batch, and keeps it for the next loop.
 
         Raises:
-            ValueError: The stream is empty, and no `spec` was given.
+            ValueError: The stream is empty, and no `output_signature` was given.
         """
         loader = self._started_loader()
         if not loader.inferred:
