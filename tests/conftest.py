@@ -45,7 +45,7 @@ _LONGEST = [
     "every_reader", "loader_errors", "to_jax", "resume_refusals", "every_pool_lost", "describe", "error_tf_data",
     "docstrings", "imports", "demo", "cached_memory", "every_adapter", "predicted_order", "hdf5_outputs",
     "stream_resume", "keras_fit", "urls", "cached_key", "shards_evaluate", "hdf5_feed", "on_error", "files_replaced",
-    "hosts_errors", "read_into", "error_fit", "lists", "tfrecord_write", "other_loaders", "shards_filler",
+    "hosts_errors", "read_into", "error_fit", "lists", "tfrecord_write", "other_loaders", "shards_padding",
     "stream_sources", "every_pool_object", "show", "zero_copy", "tfrecord_workers", "keras_adapter", "error_texts",
     "state", "feed", "text_fit", "collate_function", "shuffle_cost", "life", "keras_fit_models", "keras_fit_errors",
     "messages_fuzz", "hdf5_selections", "hdf5_damage", "write_hdf5", "error_hdf5", "life_ends", "tf_data_graphs",

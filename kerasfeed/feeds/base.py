@@ -307,10 +307,7 @@ class BaseFeed(AnyFeed):
             early.cancel()
 
     def enter_epoch(self, epoch: int) -> None:
-        """Call the sequence's epoch hooks before any scene is read.
-
-        Workers then have the present sequence. Without hooks, warn of attributes that were set since they received it.
-        """
+        """Call the sequence's epoch hooks before any scene is read."""
         if self.hooks.exist:
             self.hooks.enter(epoch)
             if (length := length_of(self.sequence)) != self.plan.length:
@@ -319,7 +316,12 @@ class BaseFeed(AnyFeed):
                     f"{self.plan.length:,} to {length:,}, but a feed keeps its first length: make the feed again"
                 )
             self._loader.epoch = epoch
-        self._loader.warn_of_settings()
+
+    def warn_of_settings(self) -> None:
+        """Warn if attributes of the sequence were set after workers received it."""
+        self._loader.warn_of_settings(
+            "To change it there too, set it in a method on_epoch_begin(self) of the sequence, or make a new feed"
+        )
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""

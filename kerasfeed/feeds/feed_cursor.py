@@ -211,6 +211,7 @@ class FeedCursor:
         self._numbers = numbers
         self._moves_position = moves_position
         self._log = log
+        self._steps = known.clock.steps
         clock, generations = known.clock, known.refreshes.planned
         switches = 0  # of the feed's hooks
 
@@ -221,9 +222,10 @@ class FeedCursor:
             switches = known.hooks.switches
 
         def submit(number: int, timeout: float | None) -> Any:
-            if number % clock.steps == 0:
-                enter(number)
-            known.hooks.refuse_others(switches)
+            if known.hooks.exist:
+                if number % clock.steps == 0:
+                    enter(number)
+                known.hooks.refuse_others(switches)
             epoch, step = divmod(number, clock.steps) if shuffled is None else clock.position(number, shuffled=shuffled)
             return known.submit(epoch, step, patience=timeout)
 
@@ -260,6 +262,8 @@ class FeedCursor:
                 batch = self._window.next_batch(timeout)
             else:
                 batch = self._log.timed(number - self._numbers.start, self._window.next_batch, timeout)
+            if number == self._numbers.start or number % self._steps == 0:
+                check_alive(self._feed()).warn_of_settings()  # after the batch, which may start the workers
             if batch is not None:
                 return number, batch
         raise EndOfData

@@ -22,8 +22,8 @@ from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
 EMPTY = (
-    "the stream is empty: it ended before its first batch. Check what its generators read; a generator that was made "
-    "once, outside make_generator, is exhausted after one repetition"
+    "the stream is empty: it ended before its first batch, which must be full with drop_remainder=True. Check what its "
+    "generators read; a generator that was made once, outside make_generator, is exhausted after one repetition"
 )
 _JOIN_SECONDS = 5.0
 
@@ -274,6 +274,7 @@ class StreamCursor:
                     raise
                 except EndOfData:
                     self._end(repetition)
+                    feed.issue_warnings()
                     continue
                 except BaseException:
                     self._repetitions = 0
@@ -303,7 +304,8 @@ class StreamCursor:
         empty = repetition.read == repetition.start
         if empty and repetition.start.step:  # resumed at its end
             return
-        if empty and not self._required:
+        explained = any(map(repetition.warnings.is_known, ("dealt", "steps")))
+        if empty and not self._required and not explained:
             repetition.warnings.defer("empty", EMPTY, FeedWarning)
         if self._repetitions is None:
             self._repetitions = 0 if empty else None

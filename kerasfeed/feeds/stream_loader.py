@@ -49,6 +49,8 @@ _MORE = 64  # spare entries, for batches not yet released after Ctrl-C
 _ENTRY = struct.Struct("=5q")  # epoch + 1 (0 if empty), step, offset, bytes, number of the `put`
 _NO_ENTRY = bytes(_ENTRY.size)
 
+_REMEDY = "To change it there too, set it in make_generator, which the workers call, or make a new feed"
+
 Function = Callable[[Any], Any]
 
 
@@ -222,9 +224,11 @@ def _pickled(item: Any, number: int) -> bytes:
 class StreamItems:
     """The items as a sequence, after the functions of `map`."""
 
+    _parts = ()  # see `View`
+
     def __init__(self, store: StreamPlan | ItemFile, functions: tuple[Function, ...], shard_count: int) -> None:
         self._store = store
-        self._functions = functions
+        self._calls = functions
         self._shard_count = shard_count
 
     def __getitem__(self, index: int) -> Any:
@@ -232,12 +236,16 @@ class StreamItems:
         assert context is not None
         value = item = self._store.item(context.epoch, index // self._shard_count)
         try:
-            for function in self._functions:
+            for function in self._calls:
                 value = function(value)
             return value
         except Exception as error:
             add_note(error, f"kerasfeed: the item was {shown(item)}; call the function with it to reproduce")
             raise
+
+    def _functions(self) -> tuple[Function, ...]:
+        """See `View`."""
+        return self._calls
 
 
 class StreamLoader:
@@ -320,8 +328,8 @@ class StreamLoader:
             first = shuffler.first
         pool = self._pools.current(self._start_pool) if self._has_pool else None
         if pool is not None and pool.pool.settings is not None:
-            remedy = "Set it in make_generator, which workers call in each repetition, or make a new feed"
-            pool.pool.settings.warn_of_changes(warnings, remedy)
+            pool.pool.settings.warn_of_changes(warnings, _REMEDY)
+        self.batch_loader.warn_of_settings(_REMEDY)
         run = SourceRun(
             self._generators, pool, self.failure_log,
             position.repetition, first * (self._shard.count if self._shard else 1), position.ended,

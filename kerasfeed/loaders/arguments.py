@@ -91,7 +91,7 @@ def check_policy(
     if isinstance(max_failures, float | np.floating):
         if not 0 < max_failures <= 1:
             raise ValueError(
-                f"max_failures must be a number of scenes, or a share in (0, 1], received {max_failures!r}"
+                f"max_failures must be an integer of at least 1, or a share in (0, 1], received {max_failures!r}"
             )
         max_failures = float(max_failures)
     elif max_failures is not None:

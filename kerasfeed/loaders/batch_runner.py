@@ -170,7 +170,7 @@ def read_first(
         may_read = seeds or (not used and (owned or is_quick))  # reading a copy may take any time
         if request.compares and not is_reused and may_read:
             again = _content(read(request.indices[0])[0])
-            differing = next((path for path in again | first[1] if again.get(path) != first[1].get(path)), "")
+            differing = next((field[1] for field in again | first[1] if again.get(field) != first[1].get(field)), "")
     middle = sorted(times)[(len(times) - 1) // 2]  # of two middle values, the smaller one
     if owned and not (used or request.keeps) and middle[0] < _QUICK:
         with contextlib.suppress(Exception):  # the scene fails again when it is loaded
@@ -204,20 +204,23 @@ def _warm_times(
     return took.own_seconds / len(indices), took.cpu_seconds / len(indices)
 
 
-def _content(scene: Any) -> dict[str, bytes]:
-    """Return the first bytes of the values of a scene, by field, without fields that cannot be compared."""
+def _content(scene: Any) -> dict[tuple[int, str], bytes]:
+    """Return the first bytes of the values of a scene, by number and name of the field.
+
+    Fields that cannot be compared are left out.
+    """
     left, content = _MOST_COMPARED, {}
     leaves, treespec = flatten(scene)
-    for path, leaf in zip(field_paths(treespec)[:_MOST_FIELDS], leaves, strict=False):
+    for field, leaf in zip(enumerate(field_paths(treespec)[:_MOST_FIELDS]), leaves, strict=False):
         with contextlib.suppress(Exception):  # no batch can hold it; the spec reports this
             value = as_array(leaf, "")
             if isinstance(value, str | bytes):
-                content[path] = repr(value[:_MOST_TEXT]).encode()
+                content[field] = repr(value[:_MOST_TEXT]).encode()
             elif value.dtype.kind in "OUST":  # text
-                content[path] = repr(value.flat[:_MOST_FIELDS].tolist()).encode()
+                content[field] = repr(value.flat[:_MOST_FIELDS].tolist()).encode()
             elif value.dtype.char not in "gGV":  # padding bytes may differ
-                content[path] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)[:left].tobytes()
-                left -= len(content[path])
+                content[field] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)[:left].tobytes()
+                left -= len(content[field])
     return content
 
 

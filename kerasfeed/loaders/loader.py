@@ -165,7 +165,6 @@ class Loader:
             session = self._with_chosen_workers(session, layout)
             self._must_choose = False
         session.begin(layout)
-        self.warn_of_settings()
         return session
 
     def _warn_of_first(self, session: Session, first: FirstScenes) -> None:
@@ -211,16 +210,12 @@ class Loader:
         chosen.infer(layout, self.epoch)  # reads no scene because the layout is known
         return chosen
 
-    def warn_of_settings(self) -> None:
+    def warn_of_settings(self, remedy: str) -> None:
         """Warn if attributes of the user's objects were set after workers received copies."""
         session = self._sessions.present
         settings = None if session is None else session.pool.settings
-        if settings is not None and not self._must_choose:
-            settings.warn_of_changes(
-                self.failure_log.deferred_warnings,
-                "Set it in a method on_epoch_begin(self) of the sequence: the workers then receive all again at each "
-                "epoch. Or make a new feed",
-            )
+        if settings is not None:
+            settings.warn_of_changes(self.failure_log.deferred_warnings, remedy)
 
     # ---- a loader of a host
 

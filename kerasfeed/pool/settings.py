@@ -1,49 +1,58 @@
 """Attributes that the program sets after workers have received the user's objects.
 
-Invariant: only numbers and text are compared, which takes about 1 us per object and runs no code of the user.
+Invariant: only numbers and text are compared, and no code of the user runs.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from types import MethodType
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
+from kerasfeed.sequences.optional_methods import is_ours
 from kerasfeed.sequences.view_base import View
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_text import class_name, shown
+from kerasfeed.util.error_text import class_name
+
+_KIND = "settings"  # of the warning
 
 
 class Settings:
-    """The settings of the user's objects when workers received them.
-
-    Settings are public attributes that are numbers or text.
-    """
+    """The attributes of the user's objects when workers received them."""
 
     def __init__(self, *objects: Any) -> None:
-        """Read the settings of sequences and functions, and of all that views hold."""
-        self._received = [(each, _settings(each)) for value in objects for each in _inside(value)]
+        """Read the attributes of sequences and functions, and of all that views hold."""
+        values = {id(each): each for value in objects for each in _inside(value)}
+        self._received = [(each, _attributes(each)) for each in values.values()]
 
     def warn_of_changes(self, warnings: DeferredWarnings, remedy: str) -> None:
-        """Warn once of a setting that has changed since."""
+        """Warn once of a public number or text that differs now."""
+        if warnings.is_known(_KIND):
+            return
         for value, received in self._received:
-            for name, present in _settings(value).items():
-                previous = received.get(name, getattr(type(value), name, None))
-                if _is_plain(previous) and previous is not present and previous != present:
-                    attribute = f"{class_name(value)}.{name}"
-                    warnings.defer(
-                        "settings",
-                        f"{attribute} was set to {shown(present)} after the workers received the object, and they "
-                        f"still have {shown(previous)}. {remedy}",
-                        FeedWarning,
-                    )
+            for name, present in _attributes(value).items():
+                previous = received[name] if name in received else _class_attribute(value, name)
+                if previous is present or not (_is_plain(previous) and _is_plain(present)) or previous == present:
+                    continue
+                is_text = str in (type(previous), type(present))  # which may be a password
+                values = "differs in the workers" if is_text else f"is {present} here and {previous} in the workers"
+                text = f"{class_name(value)}.{name} {values}, which received the object before it was set. {remedy}"
+                warnings.defer(_KIND, text, FeedWarning)
+                return
 
 
-def _settings(value: Any) -> dict[str, Any]:
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the public attributes of an object, without its class."""
     try:
-        attributes = list(object.__getattribute__(value, "__dict__").items())  # calls no method of the user
-    except AttributeError:  # it has no attributes, or slots
+        attributes = list(object.__getattribute__(value, "__dict__").items())
+    except AttributeError:  # it has none, or slots
         return {}
-    return {name: item for name, item in attributes if _is_plain(item) and name[:1] != "_"}
+    return {name: item for name, item in attributes if type(name) is str and not name.startswith("_")}
+
+
+def _class_attribute(value: Any, name: str) -> Any:
+    """Return an attribute of the class, without calling descriptors."""
+    return next((vars(kind)[name] for kind in type(value).__mro__ if name in vars(kind)), None)
 
 
 def _is_plain(value: Any) -> bool:
@@ -51,9 +60,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """Yield the innermost sequences and the functions of views, and the objects of methods."""
-    if isinstance(value, View):
+    """Yield the user's objects: sequences and functions in views, and the objects of methods."""
+    while isinstance(value, partial):
+        value = value.func
+    is_own = is_ours(type(value))
+    if isinstance(value, View) or (is_own and hasattr(value, "_functions")):
         for each in (*value._parts, *value._functions()):
             yield from _inside(each)
-    else:
-        yield value.__self__ if isinstance(value, MethodType) else value
+    if isinstance(value, MethodType):
+        yield value.__self__
+    elif not is_own:
+        yield value

@@ -57,7 +57,8 @@ def _part_of(out: Path, *, overwrite: bool, durable: bool) -> Iterator[int]:
                 os.fsync(fd)
         _rename(part, out, overwrite=overwrite)
     except BaseException:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise
     if durable:
         sync_folder(out.parent)

@@ -84,7 +84,7 @@ def test_show_returns_a_png_and_does_not_change_pyplot():
         plt.close(own)
 
 
-@pytest.mark.parametrize("order", [kf.Shuffled, 5])
+@pytest.mark.parametrize("order", ["shuffled", kf.Shuffled, 5])
 def test_show_refuses_objects_that_it_cannot_draw(order):
     message = r"kf.show draws a sequence of scenes, a feed, or an order such as kf.Shuffled\(\); received "
     with pytest.raises(TypeError, match=message):
@@ -92,7 +92,7 @@ def test_show_refuses_objects_that_it_cannot_draw(order):
 
 
 def test_show_tells_how_to_open_a_file_instead_of_its_path():
-    with pytest.raises(TypeError, match=r"kf\.show\(\) needs a sequence .* Open a file first: kf\.HDF5File\(path\)"):
+    with pytest.raises(TypeError, match=r"such as kf\.Shuffled\(\); .* Open a file first: kf\.HDF5File\(path\)"):
         kf.show("rooms.h5")
 
 

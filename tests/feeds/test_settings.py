@@ -1,5 +1,6 @@
 """Attributes that a program sets after worker processes have received the sequence."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -35,7 +36,7 @@ def test_a_feed_warns_once_of_an_attribute_that_its_processes_do_not_see():
     with kf.Feed(noisy, 2, workers=1, worker_type="process") as feed:
         assert sigmas(feed) == [1.0] * 4
         noisy.sigma = 2.0
-        with pytest.warns(kf.FeedWarning, match=r"Noisy\.sigma was set to 2\.0 .* they still have 1\.0\..*new feed"):
+        with pytest.warns(kf.FeedWarning, match=r"Noisy\.sigma is 2\.0 here and 1\.0 in the workers.*new feed"):
             assert sigmas(feed) == [1.0] * 4
         assert sigmas(feed) == [1.0] * 4
 
@@ -47,7 +48,7 @@ def test_a_feed_warns_of_an_attribute_of_the_class_and_of_a_sequence_in_a_view(v
     with kf.Feed(sequence, 3, workers=1, worker_type="process") as feed:
         list(feed)
         noisy.epoch = 5
-        with pytest.warns(kf.FeedWarning, match=r"Noisy\.epoch was set to 5 .* they still have 0\."):
+        with pytest.warns(kf.FeedWarning, match=r"Noisy\.epoch is 5 here and 0 in the workers"):
             list(feed)
 
 
@@ -70,16 +71,97 @@ class Augment:
     strength = 1
 
     def __call__(self, scene):
-        return self.strength * scene
+        return self.strength * np.asarray(scene)
 
 
-def test_a_feed_warns_of_an_attribute_of_a_function_of_a_view_or_collate():
+@pytest.mark.parametrize("kind", ["view", "collate", "method", "partial"])
+def test_a_feed_warns_of_an_attribute_of_a_function_that_it_sends(kind):
     augment = Augment()
-    with kf.Feed(kf.Map(Noisy(), augment), 2, workers=1, worker_type="process") as feed:
+    if kind == "collate":
+        feed = kf.Feed(Noisy(), 2, collate=augment, workers=1, worker_type="process")
+    else:
+        functions = {"view": augment, "method": augment.__call__, "partial": functools.partial(augment)}
+        feed = kf.Feed(kf.Map(Noisy(), functions[kind]), 2, workers=1, worker_type="process")
+    with feed:
         list(feed)
         augment.strength = 2
-        with pytest.warns(kf.FeedWarning, match=r"Augment\.strength was set to 2 .* they still have 1\."):
+        with pytest.warns(kf.FeedWarning, match=r"Augment\.strength is 2 here and 1 in the workers"):
             list(feed)
+
+
+def test_a_stream_warns_of_an_attribute_of_the_function_of_map():
+    augment = Augment()
+    with kf.StreamFeed(lambda: iter([1.0, 2.0]), 2, workers=1, worker_type="process").map(augment) as feed:
+        list(feed)
+        augment.strength = 2
+        with pytest.warns(kf.FeedWarning, match=r"Augment\.strength is 2 here and 1 in the workers"):
+            list(feed)
+
+
+class Scaled(kf.Subset):
+    scale = 1
+
+
+def test_a_feed_warns_of_an_attribute_of_a_users_view_and_names_text_without_its_value():
+    view = Scaled(Noisy(), range(4))
+    view.token = "old"
+    with kf.Feed(view, 2, workers=1, worker_type="process") as feed:
+        list(feed)
+        view.token = "secret"
+        with pytest.warns(kf.FeedWarning, match=r"Scaled\.token differs in the workers") as caught:
+            list(feed)
+    assert "secret" not in str(caught[0].message)
+
+
+class Lazy:
+    """A property that replaces itself by its value, and fails without an object."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, owner, kind):
+        value = owner.__dict__[self.name] = self.function(owner)
+        return value
+
+
+class WithLazy(Noisy):
+    limit = 10
+
+    def __init__(self):
+        super().__init__()
+        self.limit = None
+
+    @Lazy
+    def scale(self):
+        return float(len(self))
+
+
+def test_the_comparison_runs_no_code_of_the_user_and_states_no_value_of_the_class_for_none():
+    noisy = WithLazy()
+    with kf.Feed(noisy, 2, workers=1, worker_type="process") as feed:
+        for noisy.limit in (None, 5):
+            assert noisy.scale == 4.0
+            list(feed)
+
+
+@pytest.mark.heavy
+def test_fit_warns_of_an_attribute_that_a_callback_sets():
+    keras = pytest.importorskip("keras")
+
+    class Pairs(Noisy):
+        def __getitem__(self, index):
+            return np.full(3, self.sigma, np.float32), np.float32(0)
+
+    pairs = Pairs()
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    callback = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: setattr(pairs, "sigma", 1.0 + epoch))
+    feed = kf.Feed(pairs, 2, workers=1, worker_type="process")
+    with feed, pytest.warns(kf.FeedWarning, match=r"Pairs\.sigma is 2\.0 here and 1\.0 in the workers"):
+        model.fit(feed, epochs=2, verbose=0, callbacks=[callback])
 
 
 class Simulation:
@@ -98,7 +180,9 @@ def test_a_stream_warns_of_an_attribute_of_the_object_that_makes_its_generators(
         if worker_type == "thread":
             assert list(feed) == [1.0]
             return
-        with pytest.warns(kf.FeedWarning, match=r"Simulation\.noise was set to 1\.0 .* Set it in make_generator"):
+        with pytest.warns(
+            kf.FeedWarning, match=r"Simulation\.noise is 1\.0 here and 0\.0 in the workers.* make_generator"
+        ):
             assert list(feed) == [0.0]
 
 
@@ -122,5 +206,5 @@ def test_a_feed_with_processes_warns_of_an_attribute_set_before_its_first_batch(
     noisy = Noisy()
     with kf.Feed(noisy, 2, workers=1, worker_type="process") as feed:
         noisy.sigma = 2.0
-        with pytest.warns(kf.FeedWarning, match=r"Noisy\.sigma was set to 2\.0"):
+        with pytest.warns(kf.FeedWarning, match=r"Noisy\.sigma is 2\.0 here"):
             assert sigmas(feed) == [1.0] * 4

@@ -134,7 +134,7 @@ def test_shards_of_any_order_agree_on_the_steps_and_together_are_the_epoch_in_it
 
 @settings(deadline=None, max_examples=200)
 @given(plan=_plans, epoch=st.integers(0, 3))
-def test_filler_completes_a_batch_with_scenes_of_the_same_global_batch(plan, epoch):
+def test_padding_rows_complete_a_batch_with_scenes_of_the_same_global_batch(plan, epoch):
     plan = replace(plan, pad_remainder=True)
     for step in range(plan.steps):
         together = {index for shard in _all(plan) for index in _own(shard, epoch, step)}
@@ -160,7 +160,7 @@ def test_the_scenes_of_every_step_do_not_depend_on_the_shard_count(order, pad, l
     assert steps(1) == steps(2) == steps(3) == steps(4) == steps(12)
 
 
-def test_without_filler_a_short_batch_is_divided_as_evenly_as_possible():
+def test_without_padding_rows_a_short_batch_is_divided_as_evenly_as_possible():
     plan = Plan(19, 4, kf.Sequential(), shard_count=3)
     assert [len(shard.indices(0, 1)) for shard in _all(plan)] == [2, 2, 3]
     assert not plan.is_uniform

@@ -6,7 +6,7 @@ import scenes
 import scenes_faulty as faulty
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenes_filler import Labelled, LabelledBatches, Pointwise
+from scenes_padding import Labelled, LabelledBatches, Pointwise
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.input_monitor import scenes_of
@@ -25,7 +25,7 @@ def _bits(batches):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_batch_is_full_and_filler_has_weight_zero(kind):
+def test_every_batch_is_full_and_padding_rows_have_weight_zero(kind):
     with _feed(kind, Labelled(), shard=(1, 3)) as feed:
         batches = list(feed.epoch(0))
         assert [str(field) for field in feed.element_spec] == ["float32[8, 4, 3]", "int64[8]", "float32[8]"]
@@ -44,7 +44,7 @@ def test_every_batch_is_full_and_filler_has_weight_zero(kind):
 @pytest.mark.parametrize(
     ("kind", "shard"), [("thread", (0, 1)), ("thread", (0, 3)), ("thread", (2, 3)), ("process", (2, 3))]
 )
-def test_all_loaders_and_load_add_the_same_filler(kind, on_error, shard):
+def test_all_loaders_and_load_add_the_same_padding_rows(kind, on_error, shard):
     sequence = Labelled() if on_error == "raise" else faulty.Raising((0, 7, 8, 36))
     arguments = {"on_error": on_error, "shard": shard, "max_failures": 10}
     with _feed(kind, sequence, **arguments) as feed, _feed("inline", sequence, **arguments) as reference:
@@ -62,7 +62,7 @@ def test_get_batch_scenes_are_filled(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_filler_zeroes_weights_of_scenes_of_any_shape(kind):
+def test_padding_rows_zero_the_weights_of_scenes_of_any_shape(kind):
     with _feed(kind, Pointwise(), 3, shuffle=False) as feed:
         first, _, last = feed.epoch(0)
     assert first[2]["each"].tolist() == [[0.5, 0.5]] * 3
@@ -94,7 +94,7 @@ def test_batches_copied_out_of_their_slots_are_filled():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failed_scene_used_as_filler_is_masked_and_counts_once(kind):
+def test_a_failed_scene_used_as_padding_is_masked_and_counts_once(kind):
     with _feed(kind, faulty.Raising((36,)), 8, shuffle=False, on_error="mask", max_failures=1) as feed:
         batches = list(feed.epoch(0))
         assert batches[-1][1].tolist() == [32, 33, 34, 35, 0, 32, 33, 34]
@@ -151,14 +151,14 @@ def test_scenes_of_a_structure_without_weights_are_refused(on_error, sequence, m
         feed[0]
 
 
-def test_a_monitor_counts_no_filler():
+def test_a_monitor_counts_no_padding_rows():
     for shard in range(3):
         with _feed("inline", scenes.Clouds(37), 4, shard=(shard, 3)) as feed:
             own = [len(feed.plan.indices(0, step)) - feed.plan.padding_rows(0, step) for step in range(4)]
             assert [scenes_of(feed.plan, steps) for steps in (1, 3, 4, 8)] == [4, 12, sum(own), 2 * sum(own)]
 
 
-def test_a_tf_dataset_with_filler_has_a_static_shape_and_weights():
+def test_a_tf_dataset_with_padding_rows_has_a_static_shape_and_weights():
     import tensorflow as tf
 
     with _feed("thread", Labelled(), 8, shard=(0, 2)) as feed:

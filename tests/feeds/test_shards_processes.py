@@ -10,8 +10,8 @@ import textwrap
 from contextlib import ExitStack
 
 import pytest
-from scenes_filler import Regression
 from scenes_frameworks import environment_of
+from scenes_padding import Regression
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
@@ -67,7 +67,7 @@ def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
         import lean_keras
         import keras
         import kerasfeed as kf
-        from scenes_filler import Regression
+        from scenes_padding import Regression
         from scenes_frameworks import Numbered
 
         number, port = int(sys.argv[1]), sys.argv[2]
@@ -250,7 +250,7 @@ def test_a_model_of_a_mirrored_strategy_trains_for_the_given_steps(run_forked):
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
         import keras
         import kerasfeed as kf
-        from scenes_filler import Regression
+        from scenes_padding import Regression
 
         with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
             model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])

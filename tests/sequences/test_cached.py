@@ -155,10 +155,10 @@ def test_many_concurrent_writers_leave_complete_files(tmp_path):
 def test_a_full_disk_disables_the_cache_and_loses_no_scene(tmp_path, monkeypatch, log, read_once):
     cached = kf.Cached(Squares(4, log=log), tmp_path / "kept", key="v1")
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kerasfeed.sequences.cache_store.write_whole", full)
+    monkeypatch.setattr("kerasfeed.util.atomic_write._rename", full)
     with pytest.warns(kf.FeedWarning, match=r"cannot write to .*kept.*No space left.*Free some space, or pass"):
         _assert_scene(cached[1], Squares(4)[1])
     for _ in range(2):

@@ -373,7 +373,7 @@ def test_many_groups_and_classes_need_memory_only_for_their_pairs():
         (
             {"groups": [0] * 37},
             ValueError,
-            "groups has 1 group, too few for 3 parts, because no group is in two of them",
+            "groups= contains 1 group, too few for 3 parts, because no group is in two of them",
         ),
         ({"groups": [None] * 37}, TypeError, "groups must be all numbers, or all text, so that they can be sorted"),
         ({"groups": "7"}, ValueError, "a scene has no field '7': it has '0', '1'"),

@@ -29,7 +29,7 @@ class Weighed(kf.SceneSequence):
 @pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 @pytest.mark.parametrize("collate", ["pad", "ragged"])
-def test_filler_of_padded_and_ragged_batches_has_weight_zero(collate, worker_type):
+def test_padding_rows_of_padded_and_ragged_batches_have_weight_zero(collate, worker_type):
     with kf.Feed(
         Weighed(2), 4, collate=collate, pad_remainder=True, workers=2, worker_type=worker_type, seed=0
     ) as feed:
@@ -38,7 +38,7 @@ def test_filler_of_padded_and_ragged_batches_has_weight_zero(collate, worker_typ
     assert [len(batch[1]) for batch in batches] == [4, 4, 4]
 
 
-def test_padded_weights_of_filler_and_of_failed_scenes_are_zero():
+def test_padded_weights_of_padding_rows_and_of_failed_scenes_are_zero():
     with kf.Feed(
         Weighed(bad=1), 4, collate="pad", pad_remainder=True, on_error="mask", workers=0, seed=0, max_failures=5
     ) as feed:

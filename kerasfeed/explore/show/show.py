@@ -135,7 +135,7 @@ def show(
 
 def _is_order(data: Any) -> bool:
     """Whether to draw `data` as an order, or refuse it as one."""
-    if isinstance(data, Order | Plan | type):
+    if isinstance(data, Order | Plan | type | str | bytes):
         return True
     if isinstance(data, AnyFeed):
         return False
@@ -224,9 +224,10 @@ def _plan_of(order: Any, length: int | None, batch_size: int | None, seed: int) 
     seed = check_integer("seed", seed, 0)
     if not isinstance(order, Order):
         if isinstance(order, type) or not callable(order):
+            remedy = ". Open a file first: kf.HDF5File(path)" if isinstance(order, str) else ""
             raise TypeError(
                 "kf.show draws a sequence of scenes, a feed, or an order such as kf.Shuffled(); received "
-                f"{order!r:.80} of type {type(order).__name__}"
+                f"{order!r:.80} of type {type(order).__name__}{remedy}"
             )
         order = CustomOrder(order, seed)
     count = (order.made_for or _LENGTH) if length is None else check_integer("length", length, 1)

@@ -166,8 +166,8 @@ def watched(job: Job, record_random: Callable[[int, Held], None], generators: li
     """Wrap `read` so that it reports the generators that scenes use.
 
     Use it for threads of this process. The wrapper watches the global generators and `generators`, which other threads
-    may use too. So after a read, the wrapper waits for four times the duration of the read, between 20 and 200 ms, and
-    does not report generators that change during this wait.
+    may use too. So if a generator has changed during a read, the wrapper waits for four times the duration of the read,
+    between 20 and 200 ms, and does not report generators that change again during this wait.
     """
     if not job.watches_random:
         return read

@@ -206,7 +206,7 @@ class FailureLog:
         refusal = TooManyFailuresError(
             f"{count:,} of {length:,} {scenes} failed and on_error={self.policy.on_error!r} allows {most:,} "
             f"(max_failures: {given}). The last was scene {index}: {exception_text(error)}. feed.failures lists them; "
-            "repair the scenes, or raise max_failures (a number, or a share such as 0.2)"
+            "repair the scenes, or raise max_failures (an integer, or a share such as 0.2)"
         )
         refusal.__cause__ = error
         for note in notes_of(error):

@@ -171,7 +171,9 @@ def test_fit_with_steps_per_epoch_refuses_a_state_within_an_execution():
     model = make_model(steps_per_execution=2)
     with resumable_feed() as feed:
         feed.set_state(feed.get_state(epoch=0, step=1))
-        with pytest.raises(ValueError, match="3 batches left, but with steps_per_epoch=4 Keras takes 2 batches at a time"):
+        with pytest.raises(
+            ValueError, match="3 batches left, but with steps_per_epoch=4 Keras takes 2 batches at a time"
+        ):
             model.fit(feed, steps_per_epoch=4, epochs=2, verbose=0)
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras_fits import JIT, MARKS, few
-from scenes_filler import Regression
+from scenes_padding import Regression
 
 import kerasfeed as kf
 
@@ -109,7 +109,7 @@ def test_weighted_metrics_are_exact_if_scenes_are_padded_to_one_length(batch_siz
     assert found["squares"] == pytest.approx(exact, rel=2e-5)
 
 
-def test_loss_and_metrics_without_filler_are_exact(evaluation):
+def test_loss_and_metrics_without_padding_rows_are_exact(evaluation):
     sequence = Regression(17)
     found = evaluation.evaluate(sequence, 4, pad_remainder=False)
     assert found["squares"] == pytest.approx(evaluation.exact(sequence)["squares"], rel=2e-5)
@@ -139,7 +139,7 @@ def test_a_loss_divided_by_the_weights_counts_short_and_full_batches_equally():
 
 
 @pytest.mark.heavy
-def test_fit_trains_on_batches_with_filler_and_validates_exactly():
+def test_fit_trains_on_batches_with_padding_rows_and_validates_exactly():
     evaluation = Evaluation()
     sequence, held_out = Regression(22), Regression(13)
     with (

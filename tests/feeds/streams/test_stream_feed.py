@@ -429,3 +429,20 @@ def test_a_loop_over_an_exhausted_iterator_warns_that_the_stream_is_empty():
         assert [batch.tolist() for batch in feed] == [[1.0, 2.0]]
         with pytest.warns(kf.FeedWarning, match="the stream is empty: it ended before its first batch"):
             assert list(feed) == []
+
+
+def test_iterations_of_a_dataset_of_an_exhausted_iterator_warn_at_once():
+    pytest.importorskip("tensorflow")
+    numbers = iter(np.float32([1, 2]))
+    with kf.StreamFeed(lambda: numbers, 2, workers=0, output_signature=kf.ArraySpec((), np.dtype("float32"))) as feed:
+        dataset = feed.to_tf_dataset()
+        assert len(list(dataset)) == 1
+        with pytest.warns(kf.FeedWarning, match="the stream is empty"):
+            assert list(dataset) == []
+
+
+def test_an_empty_share_of_a_stream_is_explained_once():
+    feed = kf.StreamFeed(lambda: iter([1.0, 2.0]), 1, workers=0, shard=(0, 3), seed=0)
+    with feed, pytest.warns(kf.FeedWarning, match="cannot be dealt to 3 shards") as caught:
+        assert list(feed) == []
+    assert len(caught) == 1

@@ -267,7 +267,7 @@ def test_scenes_are_read_although_read_ahead_fails(feed_on, kind):
             "on_error must be one of 'raise', 'replace', 'mask', 'skip', received 'ignore'",
         ),
         ({"max_failures": 0}, ValueError, "max_failures must be at least 1, received 0"),
-        ({"max_failures": 1.5}, ValueError, r"a number of scenes, or a share in \(0, 1\], received 1.5"),
+        ({"max_failures": 1.5}, ValueError, r"an integer of at least 1, or a share in \(0, 1\], received 1.5"),
         ({"max_failures": "3"}, TypeError, "max_failures must be an integer, received '3'"),
         ({"timeout": 0, "workers": 1}, ValueError, "timeout must be a positive number of seconds"),
         ({"timeout": "1", "workers": 1}, TypeError, "timeout must be a positive number of seconds.*received '1'"),
