@@ -280,8 +280,8 @@ def _grouped(
     count = int(groups.max()) + 1
     if count < len(shares):
         raise ValueError(
-            f"groups= contains {pluralize(count, 'group')}, too few for {len(shares)} parts, because no group is in two "
-            "of them. Use fewer parts or smaller groups"
+            f"groups= contains {pluralize(count, 'group')}, too few for {len(shares)} parts, because no group is in "
+            "two of them. Use fewer parts or smaller groups"
         )
     # Number of scenes in each pair (group, class); class 0 counts all scenes, and labels begin at class 1.
     width = 1 if labels is None else int(labels.max()) + 2
