@@ -19,6 +19,12 @@ HEADINGS = [
     for heading in re.findall(r"^### (.*)$", PAGE.read_text(), re.MULTILINE)
 ]
 
+# At its end, TensorFlow may wait for ever for an iterator that has raised an exception.
+ENDING = """
+import os, sys, traceback
+sys.excepthook = lambda *error: (traceback.print_exception(*error), sys.stderr.flush(), os._exit(1))
+"""
+
 # Programs that end within milliseconds, and need no framework.
 LIGHT = {
     "h5py objects cannot be pickled": """
@@ -332,7 +338,7 @@ def test_a_program_gives_the_message(heading, scripts, tmp_path):
         if f"import {package}\n" in code:
             pytest.importorskip(package)
     script = tmp_path / "program.py"
-    script.write_text(textwrap.dedent(code))
+    script.write_text(ENDING + textwrap.dedent(code))
     ended = scripts.run(script, tmp_path, seconds=PROGRAM_SECONDS)
     said = " ".join((ended.stdout + ended.stderr).split())
     assert re.search(pattern(heading), said), said[-4000:]
