@@ -42,12 +42,13 @@ class Settings:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return the public attributes of an object, without its class."""
+    """Return the public attributes of an object, without its class; None for all but numbers and text."""
     try:
         attributes = list(object.__getattribute__(value, "__dict__").items())
     except AttributeError:  # it has none, or slots
         return {}
-    return {name: item for name, item in attributes if type(name) is str and not name.startswith("_")}
+    public = [(name, item) for name, item in attributes if type(name) is str and not name.startswith("_")]
+    return {name: item if _is_plain(item) else None for name, item in public}  # holds no large object
 
 
 def _class_attribute(value: Any, name: str) -> Any:

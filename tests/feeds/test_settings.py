@@ -1,7 +1,9 @@
 """Attributes that a program sets after worker processes have received the sequence."""
 
 import functools
+import gc
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -184,6 +186,19 @@ def test_a_stream_warns_of_an_attribute_of_the_object_that_makes_its_generators(
             kf.FeedWarning, match=r"Simulation\.noise is 1\.0 here and 0\.0 in the workers.* make_generator"
         ):
             assert list(feed) == [0.0]
+
+
+def test_a_feed_does_not_keep_a_value_that_an_attribute_had():
+    class Large:
+        pass
+
+    noisy = Noisy()
+    noisy.large = Large()
+    large = weakref.ref(noisy.large)
+    with kf.Feed(noisy, 2, workers=1, worker_type="process"):
+        noisy.large = None
+        gc.collect()
+        assert large() is None
 
 
 def test_private_attributes_arrays_and_nan_do_not_warn():
