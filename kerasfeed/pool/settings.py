@@ -35,9 +35,13 @@ class Settings:
                 if previous is present or not (_is_plain(previous) and _is_plain(present)) or previous == present:
                     continue
                 is_text = str in (type(previous), type(present))  # which may be a password
-                values = "differs in the workers" if is_text else f"is {present} here and {previous} in the workers"
-                text = f"{class_name(value)}.{name} {values}, which received the object before it was set. {remedy}"
-                warnings.defer(_KIND, text, FeedWarning)
+                values = "differs" if is_text else f"is {present} here and {previous}"
+                warnings.defer(
+                    _KIND,
+                    f"{class_name(value)}.{name} {values} in the workers, which received the object before it was set. "
+                    f"{remedy}",
+                    FeedWarning,
+                )
                 return
 
 
