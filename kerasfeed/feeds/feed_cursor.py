@@ -211,7 +211,6 @@ class FeedCursor:
         self._numbers = numbers
         self._moves_position = moves_position
         self._log = log
-        self._steps = known.clock.steps
         clock, generations = known.clock, known.refreshes.planned
         switches = 0  # of the feed's hooks
 
@@ -262,8 +261,10 @@ class FeedCursor:
                 batch = self._window.next_batch(timeout)
             else:
                 batch = self._log.timed(number - self._numbers.start, self._window.next_batch, timeout)
-            if number == self._numbers.start or number % self._steps == 0:
-                check_alive(self._feed()).warn_of_settings()  # after the batch, which may start the workers
+            feed = self._feed()  # None if it was deleted meanwhile: the batch is delivered all the same
+            if feed is not None and (number == self._numbers.start or number % feed.clock.steps == 0):
+                feed.warn_of_settings()  # after the batch, which may start the workers
+            del feed
             if batch is not None:
                 return number, batch
         raise EndOfData
