@@ -61,12 +61,12 @@ def test_two_worker_processes_together_read_each_scene_once(log, varying):
     with kf.Feed(cached, 8, shuffle=True, seed=0, workers=2, worker_type="process", collate=collate) as feed:
         for _ in range(4):
             assert _labels(feed) == list(range(100))
-    # Each process reads its first three scenes twice.
-    assert 100 <= len(log.lines()) <= 106
+    # Each process reads its first three scenes twice. It also reads its first one if another process has stored it.
+    assert 100 <= len(log.lines()) <= 100 + 2 * 4
     assert cached.nbytes >= 100 * (20 * 3 * 4 + 8)
     with kf.Feed(cached[10:60], 8, workers=1, worker_type="process", collate=collate) as feed:
         assert _labels(feed) == list(range(10, 60))
-    assert len(log.lines()) <= 108  # each process reads one scene to learn the nesting
+    assert len(log.lines()) <= 100 + 2 * 4 + 2  # a process reads one scene to learn the nesting, twice
 
 
 @pytest.mark.heavy
@@ -76,7 +76,7 @@ def test_max_memory_applies_to_all_worker_processes_together(log):
         for _ in range(3):
             assert _labels(feed) == list(range(60))
     assert cached.nbytes == 20 * 248
-    assert 60 + 2 * 40 <= len(log.lines()) <= 60 + 2 * 40 + 6
+    assert 60 + 2 * 40 <= len(log.lines()) <= 60 + 2 * 40 + 2 * 4
 
 
 @pytest.mark.heavy
