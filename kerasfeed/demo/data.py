@@ -3,7 +3,6 @@
 Invariant: this module imports no deep-learning framework, so that workers that import it start at once.
 """
 
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,22 +62,6 @@ class PointClouds(kf.SceneSequence):
         cos, sin = np.cos(angle), np.sin(angle)
         cloud = cloud @ np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]])
         return cloud * rng.uniform(0.8, 1.2, 3) + rng.normal(0, 0.01, cloud.shape)
-
-
-def reading_text(clouds: PointClouds, epochs: int, in_processes: bool) -> str:
-    """Describe the cost of reading for people who do not know HDF5."""
-    data = clouds.file["data"]
-    if data.chunks is None:
-        return f"The file is not compressed (read by: {data.reader})."
-    count = math.prod(-(-size // part) for size, part in zip(data.shape, data.chunks, strict=True))
-    stored = f"The file has {count:,} compressed pieces of up to {data.block_size:,} scenes (read by: {data.reader})."
-    if in_processes:
-        return f"{stored} Each worker process decompressed the pieces that it needed."
-    if data.reader.kind != "direct":  # h5py does not report the chunks it decompresses
-        return stored
-    stats = data.stats()
-    again = f"{stats.again:,} of them again because the memory for pieces was full"
-    return f"{stored} In {epochs:,} epochs, {stats.decoded:,} pieces were decompressed, {again}."
 
 
 class DataError(ValueError):

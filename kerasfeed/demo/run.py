@@ -16,7 +16,7 @@ from keras import layers
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.input_monitor import InputMonitor
-from kerasfeed.demo.data import PointClouds, hold_out, reading_text, sibling_for_validation, summarize
+from kerasfeed.demo.data import PointClouds, hold_out, sibling_for_validation, summarize
 from kerasfeed.demo.shapes import write_shapes
 
 _WIDTHS = (32, 64, 256)
@@ -112,19 +112,13 @@ def run(settings: argparse.Namespace) -> None:
             else:
                 print(f"{trained}\n{tested}, for validation")
             classes = int(max(labels.max(), answers.max())) + 1
-            result = _train(training, testing, clouds, classes, settings)
+            result = _train(training, testing, classes, settings)
             majority = np.mean(answers == np.bincount(labels).argmax())
     print(f"{result}. Always answering with the most frequent class would give {majority:.1%}.")
 
 
-def _train(
-    training: kf.SceneSequence,
-    testing: kf.SceneSequence,
-    clouds: PointClouds,
-    classes: int,
-    settings: argparse.Namespace,
-) -> str:
-    """Train a classifier on scenes of `clouds`; return the result as text."""
+def _train(training: kf.SceneSequence, testing: kf.SceneSequence, classes: int, settings: argparse.Namespace) -> str:
+    """Train a classifier on point clouds; return the result as text."""
     with (
         kf.Feed(
             training,
@@ -150,12 +144,10 @@ def _train(
             shuffle=False,  # the feed shuffles scenes; Keras would only shuffle batches
             verbose=2,
         )
-        reading = reading_text(clouds, settings.epochs, feed.stats().worker_type == "process")
         accuracy = model.evaluate(validation, return_dict=True, verbose=0)["accuracy"]
     timings = monitor.epochs[1:] or monitor.epochs  # the first one includes compiling the model
     seconds = sum(timing.seconds for timing in timings)
     return (
-        f"{reading}\n"
         f"Training processed {sum(timing.scenes for timing in timings) / seconds:,.0f} scenes/s and waited for input "
         f"{sum(timing.wait_seconds for timing in timings) / seconds:.1%} of the time.\n"
         f"The accuracy on the validation scenes is {accuracy:.1%}"

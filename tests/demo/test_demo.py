@@ -1,6 +1,5 @@
 """The demo and the command line."""
 
-import contextlib
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.cli.main import main
-from kerasfeed.demo.data import DataError, PointClouds, hold_out, reading_text, sibling_for_validation, summarize
+from kerasfeed.demo.data import DataError, PointClouds, hold_out, sibling_for_validation, summarize
 from kerasfeed.demo.shapes import SHAPES, write_shapes
 
 
@@ -198,7 +197,6 @@ def test_the_demo_learns_the_shapes_it_wrote_and_removes_them(tmp_path, monkeypa
     assert re.findall(r"Epoch (\d)/6\n15/15 - .* - scenes_per_second: [\d.]+ - input_wait_share: [\d.]+", output) == [
         "1", "2", "3", "4", "5", "6",
     ]  # fmt: skip
-    assert "In 6 epochs, 240 pieces were decompressed, 0 of them again because" in output
     assert "chunk" not in output
     assert not [path for path in tmp_path.iterdir() if "demo" in path.name]
 
@@ -238,22 +236,3 @@ def test_the_demo_clearly_beats_the_majority_rate_on_real_data(real_data, capsys
     assert "bimnet10_test.h5: 51 scenes of 2,048 points, for validation" in output
     assert majority == pytest.approx(0.157, abs=5e-4)
     assert accuracy > 2 * majority
-    assert (
-        "The file has 192 compressed pieces of up to 21 scenes (read by: direct). In 8 epochs, 192 pieces were "
-        "decompressed, 0 of them again because the memory for pieces was full."
-    ) in output
-
-
-def test_the_reading_report_names_the_chunks_that_it_cannot_count(tmp_path):
-    with h5py.File(tmp_path / "chunked.h5", "w") as file:
-        file.create_dataset("data", data=np.zeros((10, 8, 3), np.float32), chunks=(3, 8, 1), scaleoffset=3)
-        file["label"] = np.zeros(10, int)
-    with contextlib.closing(PointClouds(tmp_path / "chunked.h5", points=4)) as clouds:
-        reader = clouds.file["data"].reader
-        assert reader.kind == "h5py"
-        stored = f"The file has 12 compressed pieces of up to 3 scenes (read by: {reader})."
-        assert reading_text(clouds, 2, True) == f"{stored} Each worker process decompressed the pieces that it needed."
-        assert reading_text(clouds, 2, False) == stored
-    plain = _write(tmp_path / "plain.h5", data=np.zeros((10, 8, 3), np.float32), label=np.zeros(10, int))
-    with contextlib.closing(PointClouds(plain, points=4)) as clouds:
-        assert reading_text(clouds, 1, False) == "The file is not compressed (read by: direct)."
