@@ -4,10 +4,7 @@ Invariant: a conversion never changes a value. It makes byte order native and gi
 Every message names the field and the remedy; the caller adds the scene's index.
 """
 
-import dataclasses
 import datetime
-import enum
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +58,7 @@ def as_array(leaf: Any, path: str) -> Any:
         or hasattr(leaf, "__array__")
         or hasattr(leaf, "__array_interface__")
     ):
-        raise SpecError(f"field {path!r} is {_remedy_for(leaf, path)}")
+        raise SpecError(f"field {path!r} is {_remedy_for(leaf)}")
     if is_masked_array(leaf):
         raise SpecError(
             f"field {path!r} is a masked array, but a batch holds no masks. Return array.filled(value), and the mask "
@@ -132,32 +129,16 @@ def _text_objects(array: np.ndarray[Any, Any], path: str) -> np.ndarray[Any, Any
     return array if exact else object_array([exact_text(value) for value in array.flat], array.shape)
 
 
-def _remedy_for(leaf: Any, path: str) -> str:
+def _remedy_for(leaf: Any) -> str:
     kind = type(leaf).__name__
     if isinstance(leaf, datetime.date | datetime.datetime | datetime.time | datetime.timedelta):
         return f"a {kind}, which no Keras backend can hold. Return a number (.timestamp()) or str(...)"
     if callable(getattr(leaf, "toarray", None)):
         return f"sparse ({kind}), but a batch is dense. Return value.toarray(), or value.toarray()[0] for one row"
-    what = f"of type {kind} ({start_of(leaf)}), which is not an array. Return"
-    if code := _plain_code(leaf):
-        function = f"lambda scene: {code.format('scene')})"
-        if path != "scene":
-            function = f"function) with a function that replaces the value by {code.format('value')}"
-        return f"{what} {code.format('value')}, or pass kf.Map(sequence, {function}"
-    return f"{what} NumPy arrays, Python numbers, str or bytes, nested in tuples, lists or dicts"
-
-
-def _plain_code(leaf: Any) -> str:
-    """Return code that converts a value "{}" to fields, or ""."""
-    if dataclasses.is_dataclass(leaf):
-        return "dataclasses.asdict({})"
-    if hasattr(type(leaf), "__attrs_attrs__"):
-        return "attrs.asdict({})"
-    if hasattr(type(leaf), "model_dump"):  # of pydantic
-        return "{}.model_dump()"
-    if isinstance(leaf, os.PathLike):
-        return "str({})"
-    return "{}.value" if isinstance(leaf, enum.Enum) else ""
+    return (
+        f"of type {kind} ({start_of(leaf)}), which is not an array. Return NumPy arrays, Python numbers, str or bytes, "
+        "nested in tuples, lists or dicts"
+    )
 
 
 def remedy_of(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:

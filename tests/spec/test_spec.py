@@ -3,11 +3,9 @@
 import collections
 import dataclasses
 import datetime
-import enum
 import re
 import types
 from collections import namedtuple
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,28 +78,10 @@ class Room:
     points: np.ndarray
 
 
-class Colour(enum.Enum):
-    RED = 1
-
-
-class Attrs:
-    __attrs_attrs__ = ()  # attrs sets this
-
-
-class Pydantic:
-    def model_dump(self):
-        raise AssertionError("the message only names it")
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (Room(np.zeros(2)), r"kf.Map\(sequence, lambda scene: dataclasses.asdict\(scene\)\)$"),
-        ((1, Room(np.zeros(2))), r"field '1' is of type Room .*Return dataclasses.asdict\(value\), or pass kf.Map"),
-        ({"path": Path("a")}, r"field 'path' is of type \w+Path .*Return str\(value\), or pass kf.Map\(sequence, func"),
-        (Colour.RED, r"is of type Colour .*kf.Map\(sequence, lambda scene: scene.value\)$"),
-        (Attrs(), r"is of type Attrs .*kf.Map\(sequence, lambda scene: attrs.asdict\(scene\)\)$"),
-        (Pydantic(), r"is of type Pydantic .*kf.Map\(sequence, lambda scene: scene.model_dump\(\)\)$"),
+        (Room(np.zeros(2)), r"field 'scene' is of type Room .*NumPy arrays"),
         ({"t": np.datetime64("2020-01-01")}, r"field 't' has dtype datetime64\[D\].*astype\('int64'\) \(seconds since"),
         (np.array([1, 2], "m8[s]"), r"field 'scene' has dtype timedelta64\[s\]"),
         ({"t": datetime.datetime(2020, 1, 1)}, r"field 't' is a datetime.*timestamp"),
