@@ -17,8 +17,6 @@ from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, as_others
 from kerasfeed.util.array_bits import exact_text, is_masked_array, object_array
 
-_FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "ps", "fs": "fs", "as": "as"}
-
 
 def described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
     """Return a field's value as array, `str` or `bytes`, and its spec.
@@ -71,8 +69,9 @@ def as_array(leaf: Any, path: str) -> Any:
         raise SpecError(f"field {path!r} has dtype {array.dtype}, whose member {bad}. Return its members as fields")
     if array.dtype.kind in "Mm":
         raise SpecError(
-            f"field {path!r} has dtype {array.dtype}, which no Keras backend can hold. Return it as a number, "
-            f"{_number_of_time(array.dtype)}, or as text, np.asarray(value).astype(str)"
+            f"field {path!r} has dtype {array.dtype}, which no Keras backend can hold. Return it as a number in "
+            "its unit (the same in all scenes), np.asarray(value).astype('int64'), or as text, "
+            "np.asarray(value).astype(str)"
         )
     if array.dtype.kind == "T" and hasattr(array.dtype, "na_object"):  # missing values may not be text
         array = array.astype(object)
@@ -103,16 +102,6 @@ def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:
         if inner := _member_no_batch_holds(member):
             return inner
     return ""
-
-
-def _number_of_time(dtype: np.dtype[Any]) -> str:
-    """Return code that converts dates or time spans to numbers."""
-    unit, kind = np.datetime_data(dtype)[0], "datetime64" if dtype.kind == "M" else "timedelta64"
-    if kind == "timedelta64" and unit in ("Y", "M", "generic"):  # no number of seconds
-        return "np.asarray(value).astype('int64')"
-    unit = unit if unit in _FRACTIONS else "s"
-    since = " since 1970" if kind == "datetime64" else ""
-    return f"np.asarray(value).astype('{kind}[{unit}]').astype('int64') ({_FRACTIONS.get(unit, 'seconds')}{since})"
 
 
 def _text_objects(array: np.ndarray[Any, Any], path: str) -> np.ndarray[Any, Any]:

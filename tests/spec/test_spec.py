@@ -82,7 +82,7 @@ class Room:
     ("value", "message"),
     [
         (Room(np.zeros(2)), r"field 'scene' is of type Room .*NumPy arrays"),
-        ({"t": np.datetime64("2020-01-01")}, r"field 't' has dtype datetime64\[D\].*astype\('int64'\) \(seconds since"),
+        ({"t": np.datetime64("2020-01-01")}, r"field 't' has dtype datetime64\[D\].*astype\('int64'\), or as text"),
         (np.array([1, 2], "m8[s]"), r"field 'scene' has dtype timedelta64\[s\]"),
         ({"t": datetime.datetime(2020, 1, 1)}, r"field 't' is a datetime.*timestamp"),
         ((1, {3, 4}), r"field '1' is of type set .*NumPy arrays"),
@@ -107,10 +107,10 @@ def test_the_error_for_an_unsupported_value_names_field_and_remedy(value, messag
 @pytest.mark.parametrize(
     ("value", "number", "text"),
     [
-        (np.datetime64("1971"), 31536000, "1971"),
+        (np.datetime64("1971"), 1, "1971"),
         (np.datetime64("1970-01-02T00:00:01.500"), 86401500, "1970-01-02T00:00:01.500"),
-        (np.array(["1970-01-01T00:01"], "M8[m]"), [60], ["1970-01-01T00:01"]),
-        (np.timedelta64(3, "m"), 180, "3 minutes"),
+        (np.array(["1970-01-01T00:01"], "M8[m]"), [1], ["1970-01-01T00:01"]),
+        (np.timedelta64(3, "m"), 3, "3 minutes"),
         (np.timedelta64(3, "Y"), 3, "3 years"),
         (np.array([7, 8], "m8[ns]"), [7, 8], ["7 nanoseconds", "8 nanoseconds"]),
     ],
