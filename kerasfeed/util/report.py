@@ -190,10 +190,9 @@ def bar(share: float, colour: str = ACCENT) -> Graphic:
     )
 
 
-def _box(width: float, height: float, colour: str, style: str, title: str = "") -> str:
-    tooltip = f' title="{html.escape(title)}"' if title else ""
+def _box(width: float, height: float, colour: str, style: str) -> str:
     size = f"width:{width:.1f}px;height:{height:.1f}px"
-    return f'<span{tooltip} style="display:inline-block;{size};background-color:{colour};{style}"></span>'
+    return f'<span style="display:inline-block;{size};background-color:{colour};{style}"></span>'
 
 
 def bytes_text(count: float) -> str:
@@ -204,14 +203,13 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequence[float]) -> Graphic:
+def histogram(shares: Sequence[float], sparkline: Sequence[float]) -> Graphic:
     """Return a histogram whose highest bar has the height of the picture.
 
     Only 0 is invisible.
 
     Args:
         shares: The heights, at least 0.
-        labels: The tooltip of each bar.
         sparkline: The heights that a terminal shows.
     """
     most, largest = max(shares, default=0.0), max(sparkline, default=0.0)
@@ -226,9 +224,8 @@ def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequenc
             max(1.0, (_HEIGHT - 2) * share / most) if share else 0.0,
             ACCENT,
             f"margin-right:{gap:.0f}px;vertical-align:bottom",
-            label if share else "",
         )
-        for share, label in zip(shares, labels, strict=True)
+        for share in shares
     )
     style = f"display:inline-block;height:{_HEIGHT}px;line-height:{_HEIGHT}px;white-space:nowrap"
     return Graphic(text, f'<span style="{style}">{boxes}</span>')

@@ -8,9 +8,9 @@ NOTE = "it goes on and on, " * 20
 
 
 def test_text_of_users_is_escaped_everywhere():
-    row = ["<p>", code("<c>"), coloured("<r>", "red"), histogram([1.0], ["<h>"], [1.0]), "<s>\n<d>"]
+    row = ["<p>", code("<c>"), coloured("<r>", "red"), histogram([1.0], [1.0]), "<s>\n<d>"]
     page = Report("<t>", [("<n>", "<v> & more")], [Table(["<1>", "<2>", "<3>", "<4>", "<5>"], [row])], "<m>").html
-    for text in "tnvpcrhsd12345m":
+    for text in "tnvpcrsd12345m":
         assert f"<{text}>" not in page
         assert f"&lt;{text}&gt;" in page
     assert "&amp; more" in page
@@ -24,10 +24,9 @@ def test_a_page_is_well_formed_and_lists_rows_in_order():
 
 
 def test_a_page_has_only_elements_that_jupyterlab_shows_in_an_untrusted_notebook():
-    row = ["x", bar(0.5), histogram([0.0, 1.0], ["a", "b"], [0.0, 1.0]), coloured("bad", "red"), code("y")]
+    row = ["x", bar(0.5), histogram([0.0, 1.0], [0.0, 1.0]), coloured("bad", "red"), code("y")]
     root = ElementTree.fromstring(Report("Rooms", [("scenes", "7")], [Table((), [row])]).html)
     assert {element.tag for element in root.iter()} <= {"div", "span", "strong", "code", "table", "tbody", "tr", "td"}
-    assert [element.get("title") for element in root.iter() if element.get("title")] == ["b"]
 
 
 def test_text_columns_have_equal_width_and_right_aligned_numbers():
@@ -52,7 +51,7 @@ def test_a_picture_is_never_broken_over_lines():
 
 def test_the_smallest_share_is_visible_and_zero_is_not():
     assert (bar(1e-9).text, bar(1.0).text, bar(0.0)) == ("▏", "█" * 20, Graphic("", ""))
-    picture = histogram([0.0, 1e-9, 1.0], ["none", "few", "most"], [0.0, 1e-9, 1.0])
+    picture = histogram([0.0, 1e-9, 1.0], [0.0, 1e-9, 1.0])
     assert picture.text == " ▁█"
-    assert [text in picture.html for text in ("none", "few", "most")] == [False, True, True]
-    assert histogram([], [], []) == Graphic("", "")
+    assert [f"height:{height}.0px" in picture.html for height in (0, 1, 34)] == [True] * 3
+    assert histogram([], []) == Graphic("", "")

@@ -248,12 +248,8 @@ def _row(field: FieldDescription) -> tuple[str | Graphic, ...]:
 def _histogram(field: FieldDescription) -> Graphic:
     if 1 < len(field.classes) <= _MOST_BARS:
         total = sum(field.classes.values())
-        shares = [count / total for count in field.classes.values()]
-        labels = [f"{value}: {_share_text(share)}" for value, share in zip(field.classes, shares, strict=True)]
-    else:
-        shares, ends = list(field.shares), zip(field.edges, field.edges[1:], field.shares, strict=False)
-        labels = [f"{_number_text(low)} to {_number_text(high)}: {_share_text(share)}" for low, high, share in ends]
-    return histogram(shares, labels, field.shares)
+        return histogram([count / total for count in field.classes.values()], field.shares)
+    return histogram(field.shares, field.shares)
 
 
 def _number_text(value: Any) -> str:
