@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 import optree
 
-from kerasfeed.adapters.tensorflow.dtypes import arrays_of, is_common, tf, tf_dtype
+from kerasfeed.adapters.tensorflow.dtypes import arrays_of, can_be_unbatched, tf, tf_dtype
 from kerasfeed.errors import SceneError, SpecError
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive
 from kerasfeed.spec.field_forms import RaggedArray
@@ -72,7 +72,7 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> Any:
 def _split_into_scenes(batches: Any, structure: Any) -> Any:
     """Split `batches` into scenes; `unbatch` fails for some dtypes and shapes."""
     fields = optree.tree_leaves(structure)
-    if all(all(field.shape[1:]) and is_common(field) for field in fields):  # no axis is None or 0
+    if all(all(field.shape[1:]) and can_be_unbatched(field) for field in fields):  # no axis is None or 0
         return batches.unbatch()
     is_tuple = isinstance(batches.element_spec, tuple)  # functions get its items as separate arguments
     return batches.flat_map(

@@ -1,6 +1,7 @@
-"""TensorFlow, or an ImportError; dtypes and text of fields for it.
+"""Imports TensorFlow for this package; dtypes and text of fields for it.
 
-Invariant: data that TensorFlow cannot take are refused here with the name of the field, which TensorFlow omits.
+Invariant: without TensorFlow, importing this module raises an ImportError that says what to install. Data that
+TensorFlow cannot take are refused here with the name of the field, which TensorFlow omits.
 """
 
 from collections.abc import Sequence
@@ -23,14 +24,19 @@ except ModuleNotFoundError as missing:
         'pip install tensorflow (the extra "kerasfeed[tensorflow]")'
     ) from missing
 
-__all__ = ["arrays_of", "is_common", "tf", "tf_dtype"]
+__all__ = ["arrays_of", "can_be_unbatched", "tf", "tf_dtype"]
 
 
 def tf_dtype(field: ArraySpec, path: str, remedy: str) -> Any:
-    """Return TensorFlow's dtype of the field at `path`.
+    """Return TensorFlow's dtype of a field.
+
+    Args:
+        field: Its spec.
+        path: Its dotted name, for messages.
+        remedy: The end of messages.
 
     Raises:
-        TypeError: TensorFlow lacks the dtype; the message ends with `remedy`.
+        TypeError: TensorFlow or tf.data cannot hold the dtype.
     """
     if field.is_text:
         return tf.string
@@ -43,13 +49,19 @@ def tf_dtype(field: ArraySpec, path: str, remedy: str) -> Any:
     return dtype
 
 
-def is_common(field: ArraySpec) -> bool:
-    """Whether tf.data can split arrays of the field's dtype into rows."""
+def can_be_unbatched(field: ArraySpec) -> bool:
+    """Whether `unbatch` of tf.data splits arrays of the field's dtype."""
     return field.dtype.kind != "V" or field.dtype.name == "bfloat16"
 
 
 def arrays_of(batch: Any, paths: Sequence[str]) -> list[Any]:
-    """Return the arrays of a batch as TensorFlow takes them.
+    """Return the fields of a batch or a scene for TensorFlow.
+
+    A `str` or `bytes` becomes an object array without axes; arrays stay as they are.
+
+    Args:
+        batch: A nesting of arrays, `str` and `bytes`.
+        paths: The dotted name of each field, for messages.
 
     Raises:
         SpecError: The batch holds text that UTF-8 cannot encode.
