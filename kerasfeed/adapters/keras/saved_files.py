@@ -25,7 +25,7 @@ from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import message_of, summary
 
 _KIND, _VERSION = "kerasfeed.FeedCheckpoint", 2
-_KEPT = 16
+_KEPT = 16  # latest records, besides the first
 _HEADER = "header.json"
 
 
@@ -79,7 +79,11 @@ class Progress:
         return replace(self, records=(*before[:1], *before[1:][1 - _KEPT :], record))
 
     def at(self, iterations: int, scale: float = 0.0) -> tuple[Record, int]:
-        """Return the last record up to `iterations`, and the batches after it.
+        """Return the last record up to a moment, and the batches since.
+
+        Args:
+            iterations: Iterations of all optimizers at that moment.
+            scale: Sum of the optimizers' loss scales; 0 without loss scales.
 
         Raises:
             ValueError: The position is unknown.
@@ -121,7 +125,11 @@ class Progress:
     # ---- the file
 
     def write(self, path: Path) -> None:
-        """Replace the file at `path` atomically and durably."""
+        """Replace the file at `path` atomically and durably.
+
+        Raises:
+            OSError: The file or its folder cannot be written.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {"kind": _KIND, "version": _VERSION, **asdict(self)}
         write_whole(path, json.dumps(content).encode(), durable=True)
@@ -205,7 +213,11 @@ class ArrayFile:
             self.names = [name.removesuffix(".npy") for name in archive.namelist() if name != _HEADER]
 
     def read(self, names: Iterable[str]) -> Iterable[tuple[str, np.ndarray]]:
-        """Yield the arrays with these names."""
+        """Yield name and array for each of these names.
+
+        Raises:
+            KeyError: There is no array of this name.
+        """
         with self._archive() as archive:
             for name in names:
                 content = archive.read(f"{name}.npy")  # compares the checksum
