@@ -114,12 +114,16 @@ class Reader:
             return call()
 
     def read(self, index: int) -> SceneReading:
-        """Return a reading of scene `index`; an error becomes part of it."""
+        """Return a reading of scene `index`.
+
+        An exception that the scene raises becomes part of the reading.
+
+        Raises:
+            BaseException: It came from Ctrl-C or a signal handler of the program.
+        """
         begun = time.perf_counter()
         try:
             value = self.scene(index)
-        except Finding:
-            raise
         except BaseException as error:
             if is_the_programs(error):
                 raise
@@ -225,7 +229,7 @@ def difference(expected: SceneReading, actual: SceneReading, before: str, now: s
     """Describe how two readings of a scene differ; None if equal.
 
     Args:
-        expected: The first reading.
+        expected: The first reading, which has no error and no refusal.
         actual: The second reading.
         before: Time or place of the first reading, as in "when it is read first".
         now: Time or place of the second reading.
@@ -254,14 +258,22 @@ def difference(expected: SceneReading, actual: SceneReading, before: str, now: s
 def first_difference(
     expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str
 ) -> Finding | None:
-    """Return the first difference between two lists of readings, or None."""
+    """Return the first difference between two lists of readings, or None.
+
+    `readings` may be in any order, and repeat scenes; `expected` has each of their scenes. See `difference` for
+    `before` and `now`.
+    """
     by_index = {reading.index: reading for reading in expected}
     found = (difference(by_index[reading.index], reading, before, now) for reading in readings)
     return next(filter(None, found), None)
 
 
 def compare(expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str) -> None:
-    """Raise the first difference, if any."""
+    """Refuse lists of readings that differ; see `first_difference`.
+
+    Raises:
+        Finding: The first difference.
+    """
     found = first_difference(expected, readings, before, now)
     if found is not None:
         raise found
