@@ -64,12 +64,12 @@ class EpochClock:
         self.consumed: int | None = None
         self._apart: Any = None  # the unfinished loop over `feed.epoch(n)`, if it received the last batch
         self.resume(epoch * steps)
-        self._within = False
+        self._within = False  # whether the next consumer may begin in the middle of an epoch
 
     def position(self, number: int, *, shuffled: bool = False) -> tuple[int, int]:
-        """Return epoch and step of a batch.
+        """Return epoch and step of batch `number`.
 
-        `shuffled` asks for an epoch of shuffled steps.
+        With `shuffled`, the consumer takes the steps of an epoch in random order; see `is_shuffled`.
         """
         epoch, step = divmod(number, self.steps)
         if self.is_shuffled(number, shuffled):
@@ -77,9 +77,9 @@ class EpochClock:
         return epoch, step
 
     def is_shuffled(self, number: int, wanted: bool) -> bool:
-        """Whether the steps of a batch's epoch are shuffled.
+        """Whether the steps of the epoch of batch `number` are shuffled.
 
-        A resumed epoch is unchanged.
+        A resumed epoch keeps the order of steps in which it began; any other epoch follows `wanted`.
         """
         resumed = self._resumed
         return resumed[1] if resumed is not None and resumed[0] == number // self.steps else wanted
@@ -93,7 +93,10 @@ class EpochClock:
             return self.taken if self._within else -(-self.taken // self.steps) * self.steps
 
     def claim(self, count: int) -> range:
-        """Take the next `count` batches, for a dataset, which reports no position."""
+        """Take the next batches for a dataset; return their numbers.
+
+        A dataset does not report how many of them were consumed.
+        """
         with self._lock:
             first = self.next_free
             self._take(range(first, first + count))
@@ -101,7 +104,7 @@ class EpochClock:
             return range(first, first + count)
 
     def claim_epochs(self, epochs: int = 1) -> range:
-        """Take the next epochs for a loop.
+        """Take the batches of the next epochs for a loop; return their numbers.
 
         The first may be the rest of a resumed epoch.
         """
