@@ -48,11 +48,15 @@ Packed = Sequence[NDArray[np.uint8]]  # an object as bytes: first everything exc
 
 
 def pack(value: Any, ship: Sequence[str] = (), **how: Any) -> Packed:
-    """Return `value` as bytes, with the definitions of the modules `ship`.
+    """Return `value` as bytes.
 
-    See `pickled` for `how`.
+    Args:
+        value: The object.
+        ship: Names of modules whose definitions become part of the bytes, because the receiver cannot import them.
+        how: Arguments of `pickled`.
 
     Raises:
+        ImportError: There is no such module.
         Exception: `value` cannot be pickled.
     """
     with _registering:  # modules registered by the program stay registered
@@ -92,7 +96,7 @@ class HostAnswer:
 
 @dataclass(eq=False)
 class _Call:
-    """A pending call for a batch or the layout; see `FeedHost.load`.
+    """A pending call for a batch or the layout; see `FeedHost.load` in `host.py`.
 
     Attributes:
         epoch: Epoch.
@@ -208,7 +212,7 @@ class HostsSession:
     def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> None:
         """See `Session.infer`.
 
-        One host infers the layout, and calls pass the layout to the other hosts.
+        One host infers the layout, and calls pass it to the other hosts. Waits for that host.
         """
         self.layout = layout or self._ask(epoch, None, least).result()
 
