@@ -50,7 +50,7 @@ class _Pickler(CloudPickler):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._kinds = generator_kinds()
-        self._found: list[Any] = []
+        self._found: list[Any] = []  # generators, and pairs of a class or module and the name of its generator
         self._known: set[int] = set()  # ids of classes and modules that were searched for generators
 
     def reducer_override(self, obj: Any) -> Any:
@@ -74,6 +74,7 @@ class _Pickler(CloudPickler):
 
 
 def _memmap_arguments(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
+    """Arguments of `_open_memmap`; None if the bytes of the file may differ."""
     memory, name = array._mmap, array.filename  # type: ignore[attr-defined]
     order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else None
     # With mode "c", or without a name, the file's bytes may differ from the array's.
@@ -103,9 +104,9 @@ def pickled(value: Any, out_of_band_from: int = _OUT_OF_BAND_FROM) -> list[memor
 
 
 def held_by(*values: Any) -> Held:
-    """Random generators that workers would find in `values`.
+    """Return the random generators that workers would find in `values`.
 
-    None if `values` cannot be pickled.
+    Empty if `values` cannot be pickled.
     """
     held = Held()
     with suppress(Exception):
@@ -137,7 +138,13 @@ class SharedObjects:
     copied_bytes = 0
 
     def __init__(self, fd: int, workers: int, unpickle: Callable[..., Any] = pickle.loads) -> None:
-        """Open the file of descriptor `fd`, already sized by `SharedObjects.create`."""
+        """Open a shared file.
+
+        Args:
+            fd: Its descriptor; `SharedObjects.create` has given the file its size.
+            workers: Number of workers.
+            unpickle: Called as `unpickle(data, buffers=...)` to restore an object.
+        """
         self.fd = fd
         self._unpickled = unpickle
         self._kept: dict[Topic, list[tuple[int, int]]] = {topic: [] for topic in Topic}  # offset and size of posts
@@ -161,7 +168,8 @@ class SharedObjects:
         """Replace the object of `topic`; return its new version.
 
         Raises:
-            Exception: `value` does not pickle.
+            OSError: The system has no memory for it.
+            Exception: `value` cannot be pickled.
         """
         parts = pickled(value)
         self.copied_bytes = parts[0].nbytes
