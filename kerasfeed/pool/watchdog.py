@@ -25,6 +25,7 @@ _NO_ANSWER = (
     "Its position is unknown because it does not answer: it may be starting its interpreter, or be inside a system "
     "call. "
 )
+# Frames of code in these folders are left out of the stacks that users see.
 OWN_FOLDERS = tuple(f"{PACKAGE_FOLDER}{name}{os.sep}" for name in ("pool", "loaders"))
 VIEWS = f"{PACKAGE_FOLDER}sequences{os.sep}"  # frames between OWN_FOLDERS and the user's class
 
@@ -50,9 +51,11 @@ class StallTimer:
         self._last = now
 
     def look(self, worker: int, token: Hashable | None) -> float:
-        """Return how long `worker` has been at `token`, s.
+        """Return how long a worker has been at its present step, s.
 
-        0 if it is idle (None).
+        Args:
+            worker: Its number.
+            token: Differs between any two steps; None if the worker is idle, for which the result is 0.
         """
         before = self._at.get(worker)
         seconds = before[1] + self._elapsed if before is not None and before[0] == token and token is not None else 0.0
@@ -64,9 +67,16 @@ class Watchdog:
     """Call a method every `tick` seconds, without keeping its object alive."""
 
     def __init__(self, look: Callable[[], Any], tick: float, owner: str, deferred_warnings: DeferredWarnings) -> None:
-        """Start the thread for the workers of `owner`.
+        """Start the thread that calls `look`.
 
-        Exceptions of the bound method `look` do not end it.
+        Args:
+            look: A bound method. If it raises an exception, `deferred_warnings` reports that, and the calls go on.
+            tick: Seconds between two calls.
+            owner: The feed that has the workers, as messages name it.
+            deferred_warnings: The feed's warnings.
+
+        Raises:
+            RuntimeError: The system starts no more threads.
         """
         self._over = threading.Event()
         self._thread = threading.Thread(
