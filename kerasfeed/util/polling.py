@@ -40,7 +40,7 @@ def result_of(future: "Future[Any]", timeout: float | None) -> Any:
         if timeout is not None:
             try:
                 return future.result(timeout)
-            except TimeoutError:
+            except TimeoutError:  # the wait was too long; or the future has just ended, perhaps with this error
                 if not future.done():
                     raise NotYet from None
         return future.result()
