@@ -17,6 +17,7 @@ from kerasfeed.loaders.auto_workers import Setup
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_text import pluralize
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
@@ -190,6 +191,14 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self._pending_text:
             print(f"kerasfeed: {self._pending_text}")
             self._pending_text = ""
+
+    def __repr__(self) -> str:
+        lines = [
+            f"epoch {each.epoch}: {pluralize(each.steps, 'step')}, {each.scenes_per_second:,.0f} scenes/s, waited "
+            f"{each.input_wait_share:.0%} for input"
+            for each in self.epochs
+        ]
+        return "\n".join([f"InputMonitor of {self.feed!r}", *(f"  {line}" for line in lines)])
 
 
 def wait_text(timing: EpochTiming) -> str:
