@@ -63,6 +63,15 @@ def test_each_key_and_length_has_separate_scenes(tmp_path):
     ]  # fmt: skip
 
 
+def test_parts_of_one_sequence_share_no_scenes_under_one_key(tmp_path):
+    squares = Squares(6)
+    parts = [*kf.split(squares, (0.5, 0.5), seed=0), squares[:3], squares[3:], squares[::2], kf.Concat(squares[2:5])]
+    for part in (*parts, *parts):
+        for scene, expected in zip(kf.Cached(part, tmp_path, key="v1"), part, strict=True):
+            np.testing.assert_array_equal(scene["x"][0], expected["x"][0])
+    assert len(list(tmp_path.rglob("*.scene"))) == 3 * len(parts)
+
+
 def _rows(path):
     class Rows(kf.SceneSequence):
         def __init__(self):
