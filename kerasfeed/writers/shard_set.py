@@ -27,6 +27,7 @@ from kerasfeed.pool.factory import make_pool
 from kerasfeed.readers.tfrecord.spec_file import FORMAT, VERSION, read_json
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.global_random import random_warnings
+from kerasfeed.sequences.view_base import identity_of
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
@@ -133,7 +134,7 @@ def write_set(
                     spec = spec or _inferred(pool, options.length)
                     shards, shard_format = files.plan_shards(spec)
                     wanted = {
-                        "sequence": type(options.sequence).__qualname__,
+                        "sequence": identity_of(options.sequence),
                         "length": options.length,
                         "seed": options.seed,
                         **files.arguments,
