@@ -253,9 +253,9 @@ def _check_key(key: Any, *, is_on_disk: bool) -> None:
 
 
 def _source_files(sequence: Any) -> list[tuple[str, int, int]]:
-    """Return path, size and modification time (ns) of the readers' files."""
+    """Return path, size and modification time (ns) of the readers' files, in the readers' order."""
     files = []
-    for path in sorted(set(_paths_in(sequence, _DEPTH))):
+    for path in dict.fromkeys(_paths_in(sequence, _DEPTH)):
         with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116 - ten times as fast, and there may be many
             files.append((path, status.st_size, status.st_mtime_ns))

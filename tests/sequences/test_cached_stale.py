@@ -72,6 +72,14 @@ def test_parts_of_one_sequence_share_no_scenes_under_one_key(tmp_path):
     assert len(list(tmp_path.rglob("*.scene"))) == 3 * len(parts)
 
 
+def test_files_in_another_order_are_read_again_under_the_same_key(tmp_path):
+    paths = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    for path, first in zip(paths, (0, 10), strict=True):
+        np.save(path, np.arange(first, first + 3))
+    for named, values in ((paths, [0, 1, 2, 10, 11, 12]), (paths[::-1], [10, 11, 12, 0, 1, 2])):
+        assert list(kf.Cached(kf.FileSequence(named, np.load), tmp_path / "kept", key="v1")) == values
+
+
 def _rows(path):
     class Rows(kf.SceneSequence):
         def __init__(self):
