@@ -94,6 +94,19 @@ def _rows(path):
     return Rows()
 
 
+def test_datasets_of_one_file_share_no_scenes_under_one_key(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["image"], file["mask"] = np.arange(4.0), np.arange(100.0, 104)
+    file = kf.HDF5File(tmp_path / "x.h5")
+    makers = (lambda data: data, lambda data: kf.Subset(data, [1, 0]), lambda data: kf.Patches(data, (2,)))
+    for make in makers:
+        for name in ("image", "mask", "image"):
+            sequence = make(file[name])
+            cached = list(kf.Cached(sequence, tmp_path / "kept", key="v1"))
+            assert np.array_equal(cached, list(sequence))
+    file.close()
+
+
 def _npy(path):
     return kf.FileSequence([path], np.load)[:]
 
