@@ -126,7 +126,7 @@ def write_set(
     with _locked_description(unfinished) as descriptor:
         begun = read_json(unfinished)
         if begun is None and not overwrite:
-            _refuse(files.names)
+            refuse_existing(files.names)
         shards: tuple[PlannedShard, ...] = ()
         try:
             with _workers(options, files.most) as (pool, deferred_warnings):
@@ -251,7 +251,7 @@ def remove_parts(path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _refuse(names: Sequence[Path]) -> None:
+def refuse_existing(names: Sequence[Path]) -> None:
     """Refuse to write over existing files.
 
     Raises:
