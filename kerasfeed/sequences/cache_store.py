@@ -191,12 +191,19 @@ class SceneFiles:
     def write(self, index: int, data: bytes) -> None:
         """Write an `encoded` scene, and replace an existing one.
 
+        The scene is not kept if another process clears the cache meanwhile.
+
         Raises:
             OSError: The disk is full, or the folder cannot be written.
         """
         path = self._path(index)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, b"".join([_MAGIC, _checksum(index, data), data]))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, b"".join([_MAGIC, _checksum(index, data), data]))
+        except (FileNotFoundError, FileExistsError):
+            if path.parent.is_file():
+                raise
+            # Another process clears the cache now, and has removed the folder: drop this scene.
 
     def clear(self) -> None:
         """Delete all files."""

@@ -1,8 +1,8 @@
 """`Cached`: scenes kept in memory or on disk after the first read.
 
 Invariant: a cached scene equals the scene of the sequence, bit for bit. In memory it is kept as long as the object
-exists. On disk it is stored under the user's key, the number of scenes, and the files that the sequence's readers open.
-Scenes that use random numbers, or differ when they are read twice, are refused.
+exists. On disk it is stored under the user's key, the number of scenes, the scenes that views inside select, and the
+files that the sequence's readers open. Scenes that use random numbers, or differ when they are read twice, are refused.
 """
 
 import os
@@ -45,8 +45,9 @@ class Cached(SceneByScene, SceneSequence):
     (on macOS each process keeps its own). On disk, they are stored under `key`, a string that you choose. Choose
     another key whenever the scenes change: after you change the code of the class, the code of a function that it
     calls, its arguments or the data that it reads by itself, or install other versions of packages. The cache itself
-    detects a change of the number of scenes. It also detects a change of the size or modification time of a file, if a
-    reader of kerasfeed in the sequence opens the file (`HDF5File`, `FileSequence`, `TFRecordSequence`).
+    detects a change of the number of scenes, and of the scenes that a view selects, such as a `Subset`: the parts of a
+    `kerasfeed.split` may have one key. It also detects a change of the size or modification time of a file, if a reader
+    of kerasfeed in the sequence opens the file (`HDF5File`, `FileSequence`, `TFRecordSequence`).
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -106,7 +107,8 @@ class Cached(SceneByScene, SceneSequence):
                 f"path={str(path)!r} must be a folder, or a name for a new one: {message_of(error)}"
             ) from error
         readable = re.sub(r"[^\w.-]", "_", str(key))[:80]
-        state = zlib.crc32(repr((key, len(self), _source_files(self.sequence))).encode())
+        view = identity_of(self.sequence)  # the parts of a `split` may have one length, and must not share scenes
+        state = zlib.crc32(repr((key, len(self), view, _source_files(self.sequence))).encode())
         self._files = SceneFiles(self.path / f"{class_name(self.sequence)}-{readable}-{state:08x}")
 
     def _begin_empty(self) -> None:
@@ -251,9 +253,9 @@ def _check_key(key: Any, *, is_on_disk: bool) -> None:
 
 
 def _source_files(sequence: Any) -> list[tuple[str, int, int]]:
-    """Return path, size and modification time (ns) of the readers' files."""
+    """Return path, size and modification time (ns) of the readers' files, in the readers' order."""
     files = []
-    for path in sorted(set(_paths_in(sequence, _DEPTH))):
+    for path in dict.fromkeys(_paths_in(sequence, _DEPTH)):
         with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116 - ten times as fast, and there may be many
             files.append((path, status.st_size, status.st_mtime_ns))

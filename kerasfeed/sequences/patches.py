@@ -22,7 +22,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.indexing import position_in
 from kerasfeed.sequences.optional_methods import is_ours
-from kerasfeed.sequences.view_base import is_number_array, is_plain_number, is_thread_safe, parts_of
+from kerasfeed.sequences.view_base import identity_of, is_number_array, is_plain_number, is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.known_words import with_known_words
@@ -117,13 +117,15 @@ class _Boxes(SceneSequence):
         return self._length
 
     def _identity(self) -> str:
-        """Describe the boxes and lengths of axes, for a feed's saved state."""
+        """Describe the boxes, lengths of axes and names of datasets."""
         axes = [
             f"{axis.size}{f' (each {axis.step})' if axis.step > 1 else ''} every {axis.stride} to {axis.last} of "
             f"{axis.length}"
             for axis in self._axes
         ]
-        return f"{type(self).__qualname__} {' x '.join(axes)}{f', target {self._offset}' if self._offset else ''}"
+        target = f", target {self._offset}" if self._offset else ""
+        datasets = [f" of {identity_of(field)}" for field in self._fields if is_ours(type(field))]  # of HDF5 files
+        return f"{type(self).__qualname__} {' x '.join(axes)}{target}{''.join(datasets)}"
 
     def __getitem__(self, index: Any) -> Any:
         """Return scene `index`, a copy nested like the source.

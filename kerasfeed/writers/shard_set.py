@@ -27,6 +27,7 @@ from kerasfeed.pool.factory import make_pool
 from kerasfeed.readers.tfrecord.spec_file import FORMAT, VERSION, read_json
 from kerasfeed.sequences.frames import as_sequence
 from kerasfeed.sequences.global_random import random_warnings
+from kerasfeed.sequences.view_base import identity_of
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
@@ -125,7 +126,7 @@ def write_set(
     with _locked_description(unfinished) as descriptor:
         begun = read_json(unfinished)
         if begun is None and not overwrite:
-            _refuse(files.names)
+            refuse_existing(files.names)
         shards: tuple[PlannedShard, ...] = ()
         try:
             with _workers(options, files.most) as (pool, deferred_warnings):
@@ -133,7 +134,7 @@ def write_set(
                     spec = spec or _inferred(pool, options.length)
                     shards, shard_format = files.plan_shards(spec)
                     wanted = {
-                        "sequence": type(options.sequence).__qualname__,
+                        "sequence": identity_of(options.sequence),
                         "length": options.length,
                         "seed": options.seed,
                         **files.arguments,
@@ -250,7 +251,7 @@ def remove_parts(path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _refuse(names: Sequence[Path]) -> None:
+def refuse_existing(names: Sequence[Path]) -> None:
     """Refuse to write over existing files.
 
     Raises:

@@ -3,6 +3,8 @@
 import os
 import pickle
 import shutil
+import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -165,6 +167,30 @@ def test_a_full_disk_disables_the_cache_and_loses_no_scene(tmp_path, monkeypatch
         _assert_scene(cached[1], Squares(4)[1])  # warned once
     assert len(log.lines()) == 3
     assert not list((tmp_path / "kept").rglob("*.part"))
+
+
+def test_a_cache_that_is_cleared_by_another_program_keeps_scenes_afterwards(tmp_path, log, read_once):
+    cached, other = (kf.Cached(Squares(4, log=log), tmp_path / "kept", key="v1") for _ in range(2))
+    over = threading.Event()
+
+    def clear():
+        while not over.is_set():
+            other.clear()
+
+    with ThreadPoolExecutor(1) as pool, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clearing = pool.submit(clear)
+        try:
+            for number in range(2000):
+                _assert_scene(cached[number % 4], Squares(4)[number % 4])
+        finally:
+            over.set()
+        clearing.result()
+    kept = list(cached)
+    before = len(log.lines())
+    for scene, again in zip(kept, cached, strict=True):
+        _assert_scene(again, scene)
+    assert len(log.lines()) == before
 
 
 def test_a_deleted_folder_is_created_again(tmp_path, log, read_once):

@@ -63,6 +63,23 @@ def test_each_key_and_length_has_separate_scenes(tmp_path):
     ]  # fmt: skip
 
 
+def test_parts_of_one_sequence_share_no_scenes_under_one_key(tmp_path):
+    squares = Squares(6)
+    parts = [*kf.split(squares, (0.5, 0.5), seed=0), squares[:3], squares[3:], squares[::2], kf.Concat(squares[2:5])]
+    for part in (*parts, *parts):
+        for scene, expected in zip(kf.Cached(part, tmp_path, key="v1"), part, strict=True):
+            np.testing.assert_array_equal(scene["x"][0], expected["x"][0])
+    assert len(list(tmp_path.rglob("*.scene"))) == 3 * len(parts)
+
+
+def test_files_in_another_order_are_read_again_under_the_same_key(tmp_path):
+    paths = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    for path, first in zip(paths, (0, 10), strict=True):
+        np.save(path, np.arange(first, first + 3))
+    for named, values in ((paths, [0, 1, 2, 10, 11, 12]), (paths[::-1], [10, 11, 12, 0, 1, 2])):
+        assert list(kf.Cached(kf.FileSequence(named, np.load), tmp_path / "kept", key="v1")) == values
+
+
 def _rows(path):
     class Rows(kf.SceneSequence):
         def __init__(self):
@@ -75,6 +92,19 @@ def _rows(path):
             return self.x["points"][0][index]
 
     return Rows()
+
+
+def test_datasets_of_one_file_share_no_scenes_under_one_key(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["image"], file["mask"] = np.arange(4.0), np.arange(100.0, 104)
+    file = kf.HDF5File(tmp_path / "x.h5")
+    makers = (lambda data: data, lambda data: kf.Subset(data, [1, 0]), lambda data: kf.Patches(data, (2,)))
+    for make in makers:
+        for name in ("image", "mask", "image"):
+            sequence = make(file[name])
+            cached = list(kf.Cached(sequence, tmp_path / "kept", key="v1"))
+            assert np.array_equal(cached, list(sequence))
+    file.close()
 
 
 def _npy(path):

@@ -164,6 +164,27 @@ def test_an_unfinished_set_is_not_continued_with_other_arguments(tmp_path):
     assert shown(tmp_path) == ["train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord", SIDECAR]
 
 
+@pytest.mark.parametrize(
+    "write_part",
+    [
+        lambda part, folder: kf.write_hdf5(part, folder / "x.h5", workers=0, progress=False),
+        lambda part, folder: write(part, folder, 4, assignment="contiguous"),
+    ],
+)
+def test_an_unfinished_part_of_a_sequence_is_not_continued_with_another_part(tmp_path, write_part):
+    (tmp_path / "flag").touch()
+    sequence = FailsAt(80, 77, tmp_path / "flag")
+    with pytest.raises(ValueError, match="no such scene"):
+        write_part(sequence[40:], tmp_path)
+    with pytest.raises(
+        FileExistsError,
+        match=r'unfinished write with sequence="Subset 40:80 of FailsAt", but this call has sequence="Subset 0:40 of',
+    ):
+        write_part(sequence[:40], tmp_path)
+    (tmp_path / "flag").unlink()
+    write_part(sequence[40:], tmp_path)
+
+
 def test_two_programs_cannot_write_one_set_at_the_same_time(tmp_path):
     class Nested(Small):
         def __getitem__(self, index):

@@ -193,6 +193,19 @@ def test_hdf5scenes_refuses_a_file_not_written_by_write_hdf5(tmp_path):
         kf.HDF5Scenes(tmp_path / "x.h5")
 
 
+def test_an_interrupted_overwrite_is_refused_without_overwrite_before_it_reads_scenes(tmp_path):
+    flag = tmp_path / "flag"
+    flag.touch()
+    write([0.0], tmp_path / "x.h5")
+    with pytest.raises(ValueError, match="no such scene"):
+        write(FailsAt(160, 77, flag), tmp_path / "x.h5", workers=0, overwrite=True)
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / ".x.h5.segments").iterdir()}
+    with pytest.raises(FileExistsError, match=r"of the files to be written exist already: .*x\.h5"):
+        write(FailsAt(160, 77, flag), tmp_path / "x.h5", workers=0)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / ".x.h5.segments").iterdir()} == kept
+    assert list(kf.HDF5Scenes(tmp_path / "x.h5")) == [0.0]
+
+
 def test_after_a_failed_scene_the_same_call_continues(tmp_path):
     flag, out = tmp_path / "flag", tmp_path / "out"
     flag.touch()

@@ -211,6 +211,8 @@ class BackupAndRestore(FeedCheckpoint):
         2
     """
 
+    _restores_model = True  # if nothing was saved yet, the training starts over
+
     def __init__(
         self,
         feed: "Feed",

@@ -84,6 +84,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         True
     """
 
+    _restores_model = False  # whether a subclass restores the model
+
     def __init__(self, feed: "Feed", path: str | os.PathLike[str], save_freq: int | Literal["epoch"] = "epoch") -> None:
         super().__init__()
         self._is_stream = isinstance(feed, BaseStreamFeed)
@@ -262,7 +264,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 self._epoch, self._done = self._epoch + 1, 0
         except ValueError as error:
             raise ValueError(f"{self.path} does not fit this training: {message_of(error)}") from None
-        if here == progress.records[0] and len(progress.records) > 1:
+        if here == progress.records[0] and len(progress.records) > 1 and not self._restores_model:
             warnings.warn(
                 f"the model is at the start of training, but {self.path} belongs to a model with "
                 f"{pluralize(progress.records[-1].iterations, 'iteration')}: the feed starts over, too. To continue, "

@@ -341,6 +341,10 @@ class HDF5Dataset:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cached": None}
 
+    def _identity(self) -> str:
+        """See `kerasfeed.sequences.view_base.identity_of`."""
+        return f"{type(self).__qualname__} {self.name!r}"
+
     def __repr__(self) -> str:
         return f"HDF5Dataset({self.name!r}, shape={self.shape}, dtype={self.dtype}, file={self.file.path!r})"
 

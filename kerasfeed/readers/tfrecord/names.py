@@ -7,7 +7,7 @@ import glob
 import os
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,11 @@ def _shards(pattern: str, name: str, named: dict[str, FileLocation]) -> list[Fil
     count = max(found) + 1 if expected is None else expected
     missing = [shard for shard in range(count) if shard not in found]
     if missing:
-        listed = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
-        raise RecordError(f"{len(missing)} of {count} shards of {pattern!r} are missing: {listed}")
+        raise missing_shards(pattern, missing, count)
     return [found[shard] for shard in range(count)]
+
+
+def missing_shards(pattern: str, missing: Sequence[int | str], count: int) -> RecordError:
+    """Return the error for a pattern without some of its `count` shards."""
+    listed = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
+    return RecordError(f"{len(missing)} of {count} shards of {pattern!r} are missing: {listed}")

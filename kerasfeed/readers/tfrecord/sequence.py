@@ -100,7 +100,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self._workers = None if workers == "auto" else max(1, int(workers))
         self._set_files(paths)
         self._open: PerProcess[Lru[int, RecordFile]] = PerProcess(partial(Lru, _OPEN_FILES))
-        described = find_sidecars([file.path for file in self._files])
+        described = find_sidecars([file.path for file in self._files], self._paths_given)
         for file in self._files:
             if file.path in described and file.damage is None:
                 _check_count(file.path, len(file), described[file.path][1])
@@ -216,8 +216,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
         Raises:
             FileNotFoundError, TypeError: See the class.
-            RecordError: A record is damaged, or the number of records differs from the number written; the message
-                names the file.
+            RecordError: A record is damaged, the number of records differs from the number written, or shards are
+                missing; the message names the file.
             SpecError: A record does not match the spec, or files have different specs; the message names file and
                 record.
 
@@ -232,8 +232,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
             ...     print([batch["x"].tolist() for batch in feed])
             [[0.0, 1.0], [2.0, 3.0]]
         """
+        paths = tuple(paths) if isinstance(paths, Iterator) else paths
         files = expand(paths)
-        described = find_sidecars(files)
+        described = find_sidecars(files, paths)
         known = _common_spec(described) if spec is None else as_scene_spec(spec)
         return _scenes_of(_records_of(files, described, verify), known)
 

@@ -6,13 +6,14 @@ Invariant: it is written when the set is complete, in one step, and lists the na
 import contextlib
 import glob
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kerasfeed.errors import RecordError
-from kerasfeed.readers.remote import find, is_url, read_whole
-from kerasfeed.readers.tfrecord.names import SIDECAR_SUFFIX, FileLocation
+from kerasfeed.readers.remote import find, is_url, last_part, read_whole
+from kerasfeed.readers.tfrecord.names import SIDECAR_SUFFIX, FileLocation, expand, missing_shards
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import spec_from_json, spec_to_json
 from kerasfeed.util.atomic_write import write_whole
@@ -95,19 +96,36 @@ def read_sidecar(path: FileLocation) -> Sidecar | None:
         raise RecordError(f"{str(path)!r} is damaged: {summary(error)}") from None
 
 
-def find_sidecars(paths: list[FileLocation]) -> dict[FileLocation, tuple[SceneSpec, int]]:
+def find_sidecars(paths: list[FileLocation], given: Any) -> dict[FileLocation, tuple[SceneSpec, int]]:
     """Return spec and number of scenes of files that a sidecar describes.
+
+    Args:
+        paths: The files.
+        given: The user's argument that `expand` converted to `paths`.
 
     Raises:
         OSError: A store cannot be reached.
+        RecordError: A shard of a pattern is missing.
     """
     listed: dict[str, tuple[SceneSpec, int]] = {}
     for folder in sorted({str(path).rpartition("/")[0] for path in paths}):
         for each in _sidecars_in(folder):
             sidecar = read_sidecar(each)
             if sidecar is not None:
-                listed.update({f"{folder}/{name}": (sidecar.spec, count) for name, count in sidecar.scenes.items()})
+                described = {f"{folder}/{name}": (sidecar.spec, count) for name, count in sidecar.scenes.items()}
+                _refuse_missing(given, set(described))
+                listed.update(described)
     return {path: listed[str(path)] for path in paths if str(path) in listed}
+
+
+def _refuse_missing(given: Any, described: set[str]) -> None:
+    """Refuse a pattern that matches some, but not all, files of a set."""
+    for pattern in [given] if isinstance(given, str | os.PathLike) else given:
+        if "{shard" not in os.fspath(pattern):
+            continue
+        missing = described.difference(map(str, expand(pattern)))
+        if 0 < len(missing) < len(described):
+            raise missing_shards(os.fspath(pattern), sorted(map(last_part, missing)), len(described))
 
 
 def _sidecars_in(folder: str) -> list[FileLocation]:

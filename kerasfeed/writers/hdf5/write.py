@@ -21,7 +21,7 @@ from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_flag, check_integer, local_path
 from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
 from kerasfeed.writers.hdf5.sink import Sink, interruptible
-from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
+from kerasfeed.writers.shard_set import FileSet, WorkerOptions, refuse_existing, remove_parts, write_set
 from kerasfeed.writers.shard_task import PlannedShard, ShardFormat, failed_write
 
 _COPIED_BYTES = 1 << 24
@@ -89,6 +89,8 @@ def write_hdf5(
     if scenes_per_chunk is not None:
         scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
     out = Path(os.path.realpath(local_path("path", path)))
+    if not check_flag("overwrite", overwrite) and out.is_file():
+        refuse_existing((out,))  # now, because an interrupted overwrite would be continued and then refused at its end
     folder = out.with_name(f".{out.name}.segments")
 
     def plan_shards(spec: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:

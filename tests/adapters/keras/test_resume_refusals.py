@@ -1,6 +1,7 @@
 """`FeedCheckpoint`: refusals, and the content of its file; on every backend."""
 
 import json
+import warnings
 
 import keras
 import pytest
@@ -25,6 +26,23 @@ def test_a_model_that_was_not_restored_starts_over_with_a_warning(tmp_path):
         ):
             again.fit(feed, epochs=1, callbacks=[ours], verbose=0)
         assert result_of(again) == undisturbed(4)
+
+
+@pytest.mark.heavy
+def test_a_training_killed_before_the_first_save_starts_over_without_a_warning(tmp_path):
+    class Killed(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                raise KeyboardInterrupt
+
+    with make_feed() as feed, pytest.raises(KeyboardInterrupt):
+        make_model().fit(feed, callbacks=[Killed(), kf.BackupAndRestore(feed, tmp_path / "backup")], verbose=0)
+    assert (tmp_path / "backup" / "feed.json").exists()
+    with make_feed() as feed, warnings.catch_warnings():
+        warnings.simplefilter("error", kf.FeedWarning)
+        again = make_model()
+        again.fit(feed, callbacks=[kf.BackupAndRestore(feed, tmp_path / "backup")], verbose=0)
+    assert result_of(again) == undisturbed(4)
 
 
 def _refused(feed, path, message, *, data=None, model=None, **fit):

@@ -175,6 +175,23 @@ def test_paths_globs_and_patterns_find_files_in_natural_order(tmp_path, monkeypa
         kf.TFRecordSequence("x-{shard}-of-{count}")
 
 
+def test_a_pattern_without_a_count_is_refused_if_its_last_shard_is_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kf.write_tfrecords(np.arange(8), "x-{shard}-of-4", num_shards=4, workers=0, progress=False)
+    kf.write_tfrecords(np.arange(3), "x-{shard}-alone", num_shards=1, workers=0, progress=False)
+    assert len(kf.TFRecordSequence("x-{shard}-of-4")) == 8
+    Path("x-3-of-4").unlink()
+    message = r"1 of 4 shards of 'x-\{shard\}-of-4' are missing: x-3-of-4"
+    for paths in ("x-{shard}-of-4", [Path("x-{shard}-of-4")], iter(["x-{shard}-of-4"])):
+        with pytest.raises(kf.errors.RecordError, match=message):
+            kf.TFRecordSequence(paths)
+    for paths in ("x-{shard}-of-4", iter(["x-{shard}-of-4"])):
+        with pytest.raises(kf.errors.RecordError, match=message):
+            kf.TFRecordSequence.read(paths)
+    assert len(kf.TFRecordSequence("x-*-of-4")) == len(list(kf.TFRecordSequence.read(["x-*-of-4"]))) == 6
+    assert len(kf.TFRecordSequence("x-{shard}-alone")) == 3
+
+
 @pytest.mark.parametrize(
     ("paths", "kind", "message"),
     [
