@@ -265,6 +265,28 @@ def test_a_state_identifies_the_content_of_a_view(name):
             changed.set_state(state)
 
 
+@pytest.mark.parametrize("kind", [kf.FileSequence, kf.TFRecordSequence])
+def test_a_state_identifies_files_by_names_and_order_wherever_their_folder_is(tmp_path, kind):
+    for folder in (tmp_path / "here", tmp_path / "there"):
+        for number in range(3):
+            path = folder / f"{number}" / "scenes.npy"
+            path.parent.mkdir(parents=True)
+            np.save(path, np.arange(4.0))
+            kf.write_tfrecords(np.arange(4.0), path.with_suffix(".tfrecord"), num_shards=1)
+
+    def files(folder, *order):
+        suffix = "npy" if kind is kf.FileSequence else "tfrecord"
+        paths = [tmp_path / folder / f"{number}" / f"scenes.{suffix}" for number in order]
+        return kf.FileSequence(paths, np.load) if kind is kf.FileSequence else kf.TFRecordSequence(paths)
+
+    with make_feed(files("here", 0, 1, 2), 4) as feed:
+        state = through_json(feed.get_state(epoch=1, step=2))
+    with make_feed(files("there", 0, 1, 2), 4) as moved, make_feed(files("here", 0, 2, 1), 4) as other:
+        moved.set_state(state)
+        with pytest.raises(ValueError, match=r"class was \w+ of 3 files .*, is \w+ of 3 files"):
+            other.set_state(state)
+
+
 def test_a_state_is_valid_after_the_sequence_is_cached():
     with (
         make_feed(scenes.Clouds(LENGTH), workers=0) as feed,

@@ -21,7 +21,7 @@ from kerasfeed.readers import read_cost
 from kerasfeed.readers.files.contents import Contents, contents_of
 from kerasfeed.readers.files.counts import check_count, count_files, file_of, given_counts
 from kerasfeed.readers.opened_files import Identity, identity_of
-from kerasfeed.readers.tfrecord.names import expand
+from kerasfeed.readers.tfrecord.names import digest_of_names, expand
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import in_worker_process
 from kerasfeed.sequences.view_base import Refreshable, is_safe_function
@@ -216,6 +216,11 @@ class FileSequence(Refreshable, SceneSequence):
     def source_files(self) -> list[str]:
         """Paths of the local files; see `kerasfeed.Cached`."""
         return [str(path.absolute()) for path in map(file_of, self.paths) if isinstance(path, Path)]
+
+    def _identity(self) -> str:
+        """See `kerasfeed.sequences.view_base.identity_of`."""
+        names = digest_of_names(file for path in self.paths if (file := file_of(path)) is not None)
+        return f"{type(self).__qualname__} of {len(self.paths)} files ({names})"
 
     # ---- scenes
 

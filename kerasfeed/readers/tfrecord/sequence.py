@@ -15,7 +15,7 @@ import numpy as np
 from kerasfeed.errors import FeedWarning, RecordError, SpecError
 from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
-from kerasfeed.readers.tfrecord.names import FileLocation, expand
+from kerasfeed.readers.tfrecord.names import FileLocation, digest_of_names, expand
 from kerasfeed.readers.tfrecord.record_file import (
     FRAME_BYTES,
     HEADER_BYTES,
@@ -159,6 +159,10 @@ class TFRecordSequence(Refreshable, SceneSequence):
     def source_files(self) -> list[str]:
         """Paths of the local files; see `kerasfeed.Cached`."""
         return [str(file.path) for file in self._files if not isinstance(file.path, str)]
+
+    def _identity(self) -> str:
+        """See `kerasfeed.sequences.view_base.identity_of`."""
+        return f"{type(self).__qualname__} of {len(self._files)} files ({digest_of_names(self.paths)})"
 
     def _inferred_spec(self) -> SceneSpec:
         examples = []
