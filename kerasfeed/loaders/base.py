@@ -120,7 +120,7 @@ class LoaderStats:
     Attributes:
         worker_type: "inline" (in the calling thread), "thread" or "process".
         workers: Number of concurrent `__getitem__` calls.
-        batches: Batches delivered so far.
+        batches: Batches delivered since the workers started. Ctrl-C, `refresh` and `close` restart the count at 0.
         copied: Batches among these that were copied to ordinary memory because `max_memory` was reached.
         slots: Number of batch buffers.
         slot_bytes: Size of one buffer, bytes.

@@ -202,12 +202,12 @@ class Pool(ABC):
         worker_type: "inline" (the calling thread), "thread" or "process".
         has_copies: Whether each worker has a copy of the runner.
         memory: Memory that all workers can access; a `Runner` addresses it by offset.
-        respawns: Workers that were lost and replaced.
+        respawns: Worker processes that were lost and replaced.
         lock: Reentrant lock of the tasks in flight. The user's code is never called while a thread holds it.
         failure: Why the pool has failed, or None.
         closed: Whether the pool is closed.
         owner: The user of the pool, as messages name it.
-        on_failure: Callback that the failing thread calls when the pool fails.
+        on_failure: Callback that a pool of processes calls, in any thread, when it fails or is closed.
         settings: The settings that worker processes received last; None if workers use the user's objects.
     """
 
